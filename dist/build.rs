@@ -1,5 +1,5 @@
-//! For release builds: hands the linker the order of functions (dist/scripts/function-order.py says why), and strips symbols
-//! unless `EVENKEEL_KEEP_SYMBOLS` is set. The agent and the warden use it, too.
+//! For release builds: passes the function order to the linker (dist/scripts/function-order.py explains why), and strips
+//! symbols unless `EVENKEEL_KEEP_SYMBOLS` is set. Also used by the agent and the warden.
 
 use std::env;
 use std::path::Path;
@@ -12,14 +12,14 @@ fn main() {
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let linker = env::var("RUSTC_LINKER").unwrap_or_default();
     let is_release = is("PROFILE", "release") && is("CARGO_CFG_TARGET_OS", "linux");
-    // Not by the profile: with other settings the compiler makes other functions, which the recorded order does not fit.
+    // Not in the profile: with other settings the compiler generates other functions, which do not match the recorded order.
     if is_release && env::var_os("EVENKEEL_KEEP_SYMBOLS").is_none() {
         println!("cargo:rustc-link-arg-bins=-Wl,--strip-all");
     }
-    // GNU ld and lld take the file; mold takes no section commands. Without it the program is the same, only less lean.
-    let takes_it = !flags.contains("mold") && !linker.contains("mold");
-    if is_release && takes_it {
-        let folder = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    // GNU ld and lld support the file; mold does not support SECTIONS commands. Without it the program only uses more memory.
+    let is_supported = !flags.contains("mold") && !linker.contains("mold");
+    if is_release && is_supported {
+        let folder = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
         println!(
             "cargo:rustc-link-arg-bins=-Wl,-T,{}",
             Path::new(&folder).join("../dist/function-order.ld").display()

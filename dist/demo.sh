@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Shows Evenkeel's main job on this machine: a pushed image goes live and is proven, a bad one is undone.
+# Demonstrates Evenkeel on this machine: a pushed image is deployed and proven, a bad one is rolled back.
 # Usage: bash dist/demo.sh [--fleet] [--once]
-#   --fleet  three agents, and two wardens that share a PostgreSQL database: a bad image hurts one machine only
-#   --once   ends after the story, with status 0 only if it came true; else it stays until Ctrl-C
-# $EVENKEEL_BIN names a program that is built already.
-# It cleans up after itself. A container engine that it had to start is stopped at the end.
+#   --fleet  three agents, and two wardens that share a PostgreSQL database: a bad image affects one machine only
+#   --once   exits after the demo, with status 0 only if it succeeded; otherwise it keeps running until Ctrl-C
+# $EVENKEEL_BIN can name a program that has already been built.
+# The demo cleans up after itself. A container engine that it had to start is stopped at the end.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
@@ -27,16 +27,16 @@ NAME="evenkeel-demo-$$"
 WORK=""
 REGISTRY=""
 MACHINES=()              # names of the agents
-declare -A API=()        # address of each one's API
+declare -A API=()        # address of each agent's API
 declare -A PROCESS=()    # processes by name: agents and wardens
 declare -A PROJECTS=()   # compose file of each project
-declare -A SEEN=()       # audit entries of each agent that were told so far
-declare -A LAST=()       # last phase of each agent that was told
+declare -A SEEN=()       # number of audit entries printed per agent
+declare -A LAST=()       # last phase printed per agent
 BEGAN="$(date +%s)"
 
 tell() { printf '%3ds  %s\n' "$(($(date +%s) - BEGAN))" "$*"; }
 
-# stop NAME [SIGNAL]: ends a process of ours and waits for it.
+# stop NAME [SIGNAL]: stops one of our processes and waits for it.
 stop() {
     [ -n "${PROCESS[$1]:-}" ] || return 0
     kill "-${2:-TERM}" "${PROCESS[$1]}" 2>/dev/null || true
@@ -60,7 +60,7 @@ finish() {
     if [ -n "$WORK" ]; then
         for name in "${!PROJECTS[@]}"; do
             docker compose -p "$name" -f "${PROJECTS[$name]}" --progress quiet down -v -t 1 >/dev/null 2>&1 || true
-            # Stopped in the middle of a deployment, the agent leaves its hold on the old image to its next start.
+            # An agent that is stopped during a deployment leaves its hold on the old image for its next start.
             docker ps -aq --filter "label=evenkeel.hold=$name" | xargs -r docker rm -f >/dev/null 2>&1 || true
         done
         [ -z "$REGISTRY" ] || docker rm -fv "$REGISTRY" >/dev/null 2>&1 || true
@@ -74,7 +74,7 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# --- what it needs ---------------------------------------------------------------------------------------
+# --- requirements ----------------------------------------------------------------------------------------
 
 have curl || apt_install ca-certificates curl
 [ -n "${EVENKEEL_BIN:-}" ] || bring_rust
@@ -88,13 +88,13 @@ fi
 PROGRAM="${EVENKEEL_BIN:-}"
 if [ -z "$PROGRAM" ]; then
     timed "building Evenkeel (the first time takes a few minutes)" cargo build --locked -p evenkeel ||
-        die "it could not be built: see above"
+        die "the build failed: see above"
     PROGRAM="${CARGO_TARGET_DIR:-target}/debug/evenkeel"
 fi
 
 WORK="$(mktemp -d "${TMPDIR:-/tmp}/evenkeel-demo-XXXXXX")"
 
-# A TCP port that nobody listens on, from 9090 upwards.
+# free_port FIRST: prints an unused TCP port from FIRST upwards.
 free_port() {
     local port
     for port in $(seq "$1" $(($1 + 200))); do
@@ -116,7 +116,7 @@ for _ in $(seq 1 50); do
 done
 curl -fs --max-time 2 "http://$HOST/v2/" >/dev/null || die "the registry at $HOST does not answer"
 
-# image VERSION HEALTH_PATH: a web server in an image; its health check asks for HEALTH_PATH.
+# image VERSION HEALTH_PATH: builds an image with a web server whose health check requests HEALTH_PATH.
 image() {
     local root="$WORK/image-$1"
     mkdir -p "$root/bin" "$root/www" "$root/tmp"
@@ -168,17 +168,17 @@ CONFIG
     "$PROGRAM" --mode agent --config "$2/config.json" >"$WORK/$1.log" 2>&1 &
     PROCESS[$1]=$!
     MACHINES+=("$1")
-    until_true 20 "the agent answers at ${API[$1]}" answers "$1"
+    until_true 20 "the agent responds at ${API[$1]}" answers "$1"
 }
 
 # get MACHINE PATH
 get() { curl -fs --max-time 5 "http://${API[$1]}$2" 2>/dev/null || true; }
 
-# --- telling what happens --------------------------------------------------------------------------------
+# --- progress --------------------------------------------------------------------------------------------
 
 field() { sed -n "s/.*\"$1\":\"\([^\"\\\\]*\).*/\1/p"; }
 
-# Tells what is new since the last call: the phase of each deployment, and audit entries.
+# Prints the news since the last call: the phase of each deployment, and audit entries.
 follow() {
     local machine
     for machine in "${MACHINES[@]}"; do follow_one "$machine"; done
@@ -187,7 +187,7 @@ follow() {
 follow_one() {
     local status phase entry total now="$WORK/$1.now" who=""
     [ "$STORY" = one ] || who="$1: "
-    kill -0 "${PROCESS[$1]}" 2>/dev/null || die "the agent has ended"
+    kill -0 "${PROCESS[$1]}" 2>/dev/null || die "the agent has exited"
     status="$(get "$1" /status/demo)"
     phase="$(field phase <<<"$status")"
     [ -n "$phase" ] || phase="$(field gate <<<"$status")"
@@ -195,10 +195,10 @@ follow_one() {
         case "$phase" in
         pulling) tell "  ${who}a new image is in the registry: pulling it" ;;
         starting) tell "  ${who}pulled; starting the service with it" ;;
-        probation) tell "  ${who}on probation: it must be healthy, and stay so" ;;
-        rolling_back) tell "  ${who}it failed: putting the old image back" ;;
+        probation) tell "  ${who}on probation: it must become healthy and stay healthy" ;;
+        rolling_back) tell "  ${who}it failed: rolling back to the old image" ;;
         '') ;;
-        *) tell "  ${who}waits: $(field why <<<"$status")" ;;
+        *) tell "  ${who}waiting: $(field why <<<"$status")" ;;
         esac
         LAST[$1]="$phase"
     fi
@@ -208,7 +208,7 @@ follow_one() {
         head -n "$((total - ${SEEN[$1]:-0}))" "$now" | tac >"$now.new"
         SEEN[$1]="$total"
         while read -r entry; do
-            # In a fleet the phases say enough of what only begins.
+            # For a fleet only print outcomes; the phases already show the beginnings.
             [[ "$STORY" = one || "$(field event <<<"$entry")" =~ ^(updated|rolled_back|rollback_failed|errored)$ ]] || continue
             tell "  ${who}[$(field level <<<"$entry")] $(field event <<<"$entry"): $(field message <<<"$entry")"
             entry="$(field reason <<<"$entry")"
@@ -217,7 +217,7 @@ follow_one() {
     fi
 }
 
-# until_true SECONDS WHAT COMMAND...: follows until the command succeeds.
+# until_true SECONDS WHAT COMMAND...: prints progress until the command succeeds.
 until_true() {
     local end=$((SECONDS + $1)) what="$2"
     shift 2
@@ -238,7 +238,7 @@ shows() { curl -fs --max-time 2 "http://$1/" 2>/dev/null | grep -q "version $2";
 
 stay() {
     [ -z "$ONCE" ] || exit 0
-    tell "it stays like this until you press Ctrl-C; try: $*"
+    tell "running until you press Ctrl-C; try: $*"
     while :; do
         follow
         sleep 1
@@ -256,7 +256,7 @@ PAGE="127.0.0.1:$(free_port 8080)"
 image v1 index.html
 push
 project "$WORK" "$NAME" "$PAGE"
-tell "a web service runs: version 1, http://$PAGE/"
+tell "a web service is running: version 1, http://$PAGE/"
 
 agent demo "$WORK" "$NAME" 10
 tell "the agent watches it: http://${API[demo]}/status"
@@ -272,7 +272,7 @@ tell "version 2 is live and proven: http://$PAGE/"
 image v3 no-such-page
 push
 tell "version 3 is pushed (a broken one: its health check fails)"
-until_true 90 "version 3 is undone" wrote demo rolled_back
+until_true 90 "version 3 is rolled back" wrote demo rolled_back
 until_true 10 "version 3 is blocked" blocked demo
 until_true 10 "the page shows version 2 again" shows "$PAGE" v2
 tell "version 2 is back, and the digest of version 3 is blocked: http://${API[demo]}/blocked"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the container images evenkeel-agent and evenkeel-warden.
 # Usage: bash dist/images.sh [--base IMAGE] [--program FILE] [--tag TAG]
-#   --base      what the agent's image stands on (default: debian:trixie-slim)
-#   --program   the static program, instead of building it
+#   --base      base image of the agent's image (default: debian:trixie-slim)
+#   --program   a static program to use instead of building one
 #   --tag       default: the version, and latest
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/release.sh
@@ -15,9 +15,9 @@ TAG="$(version)"
 LATEST=1
 while [ "$#" -gt 0 ]; do
     case "$1" in
-    --base) BASE="${2:?--base wants an image}" && shift 2 ;;
-    --program) PROGRAM="$(realpath "${2:?--program wants a file}")" && shift 2 ;;
-    --tag) TAG="${2:?--tag wants a tag}" && LATEST="" && shift 2 ;;
+    --base) BASE="${2:?--base requires an image}" && shift 2 ;;
+    --program) PROGRAM="$(realpath "${2:?--program requires a file}")" && shift 2 ;;
+    --tag) TAG="${2:?--tag requires a tag}" && LATEST="" && shift 2 ;;
     *)
         say "usage: bash dist/images.sh [--base IMAGE] [--program FILE] [--tag TAG]"
         exit 2
@@ -32,7 +32,7 @@ if [ -z "$PROGRAM" ]; then
     timed "building the static program" build_static || die "the static program could not be built: see above"
     PROGRAM="$(static_program)"
 fi
-[ -z "$(shared_libraries_of "$PROGRAM")" ] || die "$PROGRAM is not static: nothing in the warden's image would load it"
+[ -z "$(shared_libraries_of "$PROGRAM")" ] || die "$PROGRAM is not static: the warden's image has no dynamic loader"
 
 FOLDER="$REPO/target/package/image"
 rm -rf "$FOLDER"
@@ -42,7 +42,7 @@ install -m 644 dist/packaging/image/agent.json dist/packaging/etc/warden.json "$
 certificates="${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}"
 [ -e "$certificates" ] || apt_install ca-certificates
 install -m 644 "$certificates" "$FOLDER/ca-certificates.crt"
-# No network of the engine's own is needed for the packages.
+# Host networking: the packages can be fetched without a network of the engine.
 for part in agent warden; do
     timed "image evenkeel-$part:$TAG" docker build --network host --build-arg "BASE=$BASE" \
         ${EVENKEEL_APT_SOURCES:+--build-arg "APT_SOURCES=$EVENKEEL_APT_SOURCES"} \

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds what is published of Evenkeel: .deb and .rpm packages, an archive of the programs, an SBOM of each, checksums.
+# Builds the release artifacts of Evenkeel: .deb and .rpm packages, an archive of the programs, SBOMs, checksums.
 # Usage: bash dist/package.sh [--arch x86_64|aarch64] [--programs FOLDER] [--static]
-#   --arch       for which machines (default: this one's kind)
-#   --programs   packs the programs in this folder instead of building them
-#   --static     also builds the program that the container images carry
-# All of it goes to target/package/out. The same sources give the same bytes (dist/docs/packages.md).
+#   --arch       target architecture (default: that of this machine)
+#   --programs   packages the programs in this folder instead of building them
+#   --static     also builds the static program for the container images
+# The output is written to target/package/out. The build is reproducible (dist/docs/packages.md).
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/release.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/release.sh"
@@ -15,8 +15,8 @@ PROGRAMS=""
 STATIC=""
 while [ "$#" -gt 0 ]; do
     case "$1" in
-    --arch) ARCH="${2:?--arch wants x86_64 or aarch64}" && shift 2 ;;
-    --programs) PROGRAMS="$(cd "${2:?--programs wants a folder}" && pwd)" && shift 2 ;;
+    --arch) ARCH="${2:?--arch requires x86_64 or aarch64}" && shift 2 ;;
+    --programs) PROGRAMS="$(cd "${2:?--programs requires a folder}" && pwd)" && shift 2 ;;
     --static) STATIC=1 && shift ;;
     *)
         say "usage: bash dist/package.sh [--arch x86_64|aarch64] [--programs FOLDER] [--static]"
@@ -29,7 +29,7 @@ STAGE="$REPO/target/package"
 OUT="$STAGE/out"
 VERSION="$(version)"
 
-# --- what each package has -------------------------------------------------------------------------------
+# --- package contents ------------------------------------------------------------------------------------
 
 PACKAGES="evenkeel-agent evenkeel-warden evenkeel"
 
@@ -47,17 +47,17 @@ parts_of() {
     esac
 }
 
-# The unit of the sources, for the program of a package.
+# Adapts a unit file to the program of a package.
 unit() {
     local package="$1" part="$2"
     case "$package" in
     evenkeel) sed 's|/usr/local/bin/|/usr/bin/|' ;;
     *) sed "s|/usr/local/bin/evenkeel\( --mode warden\)\{0,1\}|/usr/bin/$package|" ;;
-    # A package can make the user that the unit would otherwise make for as long as it runs.
+    # The package creates the user, so the unit needs no dynamic one.
     esac <"dist/systemd/evenkeel-$part.service" | sed "s|^DynamicUser=yes|User=evenkeel-$part|"
 }
 
-# stage PACKAGE: all that its packages contain, beside the program.
+# stage PACKAGE: prepares everything that its packages contain besides the program.
 stage() {
     local package="$1" folder="$STAGE/$1" root="$STAGE/$1/root" part file
     rm -rf "$folder"
@@ -86,8 +86,8 @@ stage() {
         sed "s/@PARTS@/$(parts_of "$package" | sed 's/[a-z]*/evenkeel-&/g')/" "dist/packaging/rpm/$file.sh" >"$folder/rpm/$file.sh"
     done
     for file in "$STAGE/pages/man/$package.1" "$STAGE/pages/man/$package"-[a-z]*.1; do
-        # Names that begin alike: evenkeel-agent.1 is no page of evenkeel, evenkeel-warden-config.1 (that of "evenkeel
-        # warden-config") none of evenkeel-warden.
+        # Skip pages of other programs with the same prefix: evenkeel-agent.1 does not belong to evenkeel, and
+        # evenkeel-warden-config.1 (of "evenkeel warden-config") does not belong to evenkeel-warden.
         case "$package:${file##*/}" in
         evenkeel:evenkeel-agent*.1 | evenkeel:evenkeel-warden.1 | evenkeel:evenkeel-warden-warden-config.1) continue ;;
         evenkeel-warden:evenkeel-warden-config.1) continue ;;
@@ -103,17 +103,17 @@ stage() {
     cat >"$folder/changelog.Debian" <<CHANGELOG
 $package ($VERSION-1) unstable; urgency=medium
 
-  * Version $VERSION; changelog.gz says what changed.
+  * Version $VERSION; see changelog.gz for the changes.
 
  -- Evenkeel maintainers <maintainers@users.noreply.github.com>  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
 CHANGELOG
-    # Nothing but the sources decides what the packages say of time and rights.
+    # Fixed timestamps and permissions, so that the packages only depend on the sources.
     find "$folder" -type d -exec chmod 755 {} +
     find "$folder" -type f -exec chmod 644 {} +
     find "$folder" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 
-# sbom: what each program is made of, as CycloneDX 1.5, in STAGE/sbom.
+# sbom: writes the SBOM of each program, as CycloneDX 1.5, to STAGE/sbom.
 sbom() {
     local package crate
     mkdir -p "$STAGE/sbom"
@@ -121,14 +121,14 @@ sbom() {
         --override-filename evenkeel-sbom || die "cargo-cyclonedx could not describe the programs"
     for package in $PACKAGES; do
         crate="$(crate_of "$package")"
-        # Where the sources lie on this machine is nobody's business, and not the same everywhere.
+        # Remove the local path of the sources, which differs between machines.
         sed "s|file://$REPO/|file:///evenkeel/|g" "$crate/evenkeel-sbom.json" >"$STAGE/sbom/$package.cdx.json"
         rm "$crate/evenkeel-sbom.json"
     done
     rm -f {common,contract-tests}/evenkeel-sbom.json
 }
 
-# --- making them -----------------------------------------------------------------------------------------
+# --- building --------------------------------------------------------------------------------------------
 
 bring_rust
 have python3 || apt_install python3
@@ -145,10 +145,10 @@ mkdir -p "$OUT"
 rm -rf "$STAGE/pages"
 # shellcheck disable=SC2086  # a command with arguments, or nothing
 timed "manual pages and completions" ${EVENKEEL_BUILD_WITH:-} cargo run --locked -p evenkeel --example pages -- "$STAGE/pages" ||
-    die "the manual pages could not be made"
+    die "the manual pages could not be generated"
 say "bill of materials"
 sbom
-# cargo-deb and cargo-generate-rpm look for programs here.
+# cargo-deb and cargo-generate-rpm expect the programs here.
 BUILT="$STAGE/built/$TARGET/release"
 mkdir -p "$BUILT"
 for package in $PACKAGES; do
@@ -178,5 +178,5 @@ if [ -n "$STATIC" ]; then
     install -m 755 "$(static_program)" "$OUT/evenkeel-$VERSION-$ARCH-static"
 fi
 (cd "$OUT" && sha256sum -- * >"$STAGE/SHA256SUMS" && mv "$STAGE/SHA256SUMS" SHA256SUMS)
-say "made in $OUT:"
+say "written to $OUT:"
 cat "$OUT/SHA256SUMS"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Proves the whole of Evenkeel on this machine: brings what is missing, then runs every check and every test,
-# those against a real engine and a real registry included. Usage: bash dist/test.sh [--engines | --packages]
+# Runs all checks and tests of Evenkeel on this machine, including those against a real engine and a real registry, after
+# installing missing tools. Usage: bash dist/test.sh [--engines | --packages]
 #
-# The tests of deployments run on this machine's engine, and a part of them on each of the engines that are brought up
-# beside it (dist/docs/engines.md). With --engines: nothing but those tests, all of them, on all engines. With --packages:
-# builds packages and images as they are published, the packages twice, and tries them; that takes long, and is not part of
-# the rest.
+# The deployment tests run on this machine's engine, and some of them also on each of the additional engines
+# (dist/docs/engines.md). With --engines: only the deployment tests, all of them on all engines. With --packages: builds the
+# packages and images as they are published, the packages twice, and tests them. That takes long and is not part of the
+# default run.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
@@ -27,8 +27,8 @@ case "$*" in
 *) die "usage: bash dist/test.sh [--engines | --packages]" ;;
 esac
 
-# What tests leave on the engine when they are killed: everything that carries their label, the agent's own
-# image holds of their projects, and the private engines that some of them start.
+# Removes what killed tests leave on the engine: everything with their label, the agent's image holds of their projects, and
+# the private engines that some tests start.
 sweep() {
     local ids pidfile pid folder
     ids="$(docker ps -aq --filter label=evenkeel.test)"
@@ -51,7 +51,7 @@ sweep() {
         folder="$(dirname "$pidfile")"
         if tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q -- "$folder"; then
             as_root sh -c "kill $pid" 2>/dev/null || true
-            # One that hangs hears nothing else.
+            # A stopped process only reacts to SIGTERM after SIGCONT.
             as_root sh -c "kill -CONT $pid" 2>/dev/null || true
             timeout 30 tail --pid="$pid" -f /dev/null || true
         fi
@@ -75,25 +75,25 @@ finish() {
     exit "$code"
 }
 
-# Two runs at once would sweep each other's containers away.
+# Two concurrent runs would remove each other's containers.
 lock_file evenkeel-test.lock
 exec 9<"$LOCK_FILE"
 flock -n 9 || {
-    say "another run of this script is at work; waiting for it"
+    say "another run of this script is in progress; waiting for it"
     flock 9
 }
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# All that the compiler has to say.
+# Enough lines for all compiler output.
 TIMED_LINES=1000
 
 bring_rust
 bring_busybox
 bring_engine
 bring_compose
-bring_other_compose || say "NOT RUN: what an update leaves alone with another compose (no newer one can be had here)"
+bring_other_compose || say "NOT RUN: update isolation with another compose version (no newer one is available here)"
 bring_registry_image
 if [ -n "$ONLY_ENGINES" ]; then
     sweep
@@ -113,7 +113,7 @@ bring_browser
 bring_axe || say "NOT CHECKED: accessibility of the pages (axe-core can't be fetched from here)"
 without=""
 if ! bring_postgres; then
-    say "NOT RUN: the warden's store in PostgreSQL (no server can be had here: apt-get install postgresql-15 pgbouncer)"
+    say "NOT RUN: the warden's store in PostgreSQL (no server is available here: apt-get install postgresql-15 pgbouncer)"
     without="not test(postgres)"
 fi
 bring_mail_server "$REPO/target/tmp/mail-server"
@@ -147,7 +147,7 @@ fi
 
 say "== tests"
 bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed from here"
-# One build with one set of features: the programs that the contract tests start come out of it too.
+# A single build with one set of features, which also produces the programs for the contract tests.
 timed "building programs and tests" cargo build --workspace --bins --tests
 log="$(mktemp)"
 status=0
@@ -155,7 +155,7 @@ say "== systemd unit"
 if have systemd-analyze; then
     units="$(mktemp -d)"
     for unit in dist/systemd/*.service; do
-        # It looks for the programs, too: these are the ones that were just built.
+        # systemd-analyze also checks that the program exists; use the one that was just built.
         sed "s|/usr/local/bin/evenkeel|$REPO/target/debug/evenkeel|" "$unit" >"$units/${unit##*/}"
     done
     systemd-analyze verify --man=no "$units"/*.service || status=$?
@@ -170,19 +170,19 @@ bash dist/scripts/check-monitoring.sh || status=$?
 bash dist/scripts/check-docs.sh || status=$?
 bash dist/scripts/check-workflows.sh || status=$?
 say "== tests of all packages"
-# In three runs: where the tests of two groups wait beside others, nextest 0.9.143 leaves some of them out at the end.
+# In three runs: with queued tests of two groups next to others, nextest 0.9.143 skips some of them at the end.
 : >"$log"
 for part in 'not (binary(docker) | binary(browser))' 'binary(browser)' 'binary(docker)'; do
     cargo nextest run --workspace --locked -E "($part)${without:+ and $without}" 2>&1 | tee -a "$log" || status=$?
 done
-# Some need the machine for themselves and root's rights; they are marked as ignored.
+# Tests that need root and the machine for themselves are marked as ignored.
 if [ "$(id -u)" -eq 0 ]; then
     cargo nextest run --workspace --locked --run-ignored only --test-threads 1 --no-tests pass 2>&1 |
         tee "$log.alone" || status=$?
 else
     say "NOT RUN: the tests marked as ignored (they need root)"
 fi
-# cargo tests documentation examples apart; run them where there are any.
+# nextest does not run documentation examples; run them separately if there are any.
 if grep -rqE '^[[:space:]]*//[/!] *```(rust)?[[:space:]]*$' --include='*.rs' agent common dist/src; then
     cargo test --quiet --workspace --doc || status=$?
 fi

@@ -1,9 +1,9 @@
 //! The composition root: build · listen · load · spawn · drain.
 //!
-//! What can be made without waiting is built first, and the API answers from it. Only then is the state read, however
-//! much there is: until that is done `GET /health` says `starting`.
+//! Everything that needs no I/O wait is built first, so that the API answers immediately. The state is loaded after that;
+//! until loading is done, `GET /health` reports `starting`.
 //!
-//! Shutdown follows the data: first the tasks that produce (workers, poller, events, API), then the sinks.
+//! Shutdown follows the data flow: first the producers (workers, poller, events, API), then the sinks.
 
 pub mod clients;
 mod fleet_tasks;
@@ -29,8 +29,8 @@ use warp::filters::BoxedFilter;
 
 use crate::PROGRAM;
 use crate::adapters::compose::ComposeCli;
-use crate::adapters::docker::{DockerEngine, Endpoint, Surroundings};
-use crate::adapters::gate_command::GatePrograms;
+use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
+use crate::adapters::gate_command::GateCommandRunner;
 use crate::adapters::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
 use crate::adapters::warden::CurrentWardens;
 use crate::audit::{Audit, Deliveries, FileSink, Settings, trial};
@@ -56,14 +56,14 @@ use crate::tasks::reload::{Reloader, ReplaceRegistry, ServiceDeps};
 use crate::tasks::state_health::StateHealth;
 use crate::tasks::status_publisher::{Publisher, StatusFrames};
 
-/// Time that tasks get to end: a step of a deployment may need most of it.
+/// Time that tasks get to shut down. A deployment step may need most of it.
 const STOP_GRACE: Duration = Duration::from_secs(25);
-/// Time that calls to the disk get to return when everything else has ended.
+/// Time that blocking disk operations get to return after all tasks have ended.
 const DISK_GRACE: Duration = Duration::from_secs(1);
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until it receives a signal to stop.
 pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
-    // One thread is enough for what waits most of its life, and what it frees is of use to all.
+    // The tasks are idle most of the time, so one thread is enough. Memory freed by one task is reused by the others.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -86,7 +86,7 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let loaded = tokio::select! {
         loaded = load(&parts, &mut supervisor) => Some(loaded?),
         Some(signal) = signals.next() => {
-            tracing::info!(signal, "stopping before all is loaded");
+            tracing::info!(signal, "stopping during start-up");
             stop.cancel();
             None
         }
@@ -98,25 +98,24 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     end.context("stopped by a fault")
 }
 
-/// What is made without waiting.
+/// The parts of the agent that are built before the state is loaded.
 struct Parts {
     source: ConfigSource,
     clock: Arc<dyn Clock>,
     manager: Arc<ServiceManager>,
     metrics: Arc<Metrics>,
     endpoint: Endpoint,
-    /// What is wrong with how the endpoint was chosen.
+    /// A problem with the way the engine's endpoint was chosen.
     engine_warning: Option<String>,
     engine: Arc<DockerEngine>,
     registry: Arc<CurrentRegistry>,
     make_registry: MakeRegistry,
     compose: Arc<ComposeCli>,
     wardens: Arc<CurrentWardens>,
-    shown: Shown,
+    watches: Watches,
     services: Arc<Services>,
     recording: Arc<OnceLock<Recording>>,
-    /// Requests for a poll cycle.
-    asked: mpsc::UnboundedReceiver<()>,
+    poll_requests: mpsc::UnboundedReceiver<()>,
     publisher: Publisher,
     status_frames: StatusFrames,
     push_poller: RegistryEvents,
@@ -125,8 +124,8 @@ struct Parts {
 
 type MakeRegistry = Arc<dyn Fn(&RegistryConfig) -> anyhow::Result<RegistryClient> + Send + Sync>;
 
-/// What one part shows and others watch.
-struct Shown {
+/// The watch channels that tasks publish their state on.
+struct Watches {
     workers: watch::Sender<Option<Workers>>,
     services: Changed,
     active: watch::Sender<ActiveConfig>,
@@ -136,7 +135,7 @@ struct Shown {
     fleet: watch::Sender<Arc<FleetView>>,
 }
 
-impl Shown {
+impl Watches {
     fn new(config: Config) -> Self {
         let warnings = Arc::new(config.warnings.clone());
         Self {
@@ -155,7 +154,7 @@ impl Parts {
     fn build(config: Config, source: &ConfigSource, listeners: &[TcpListener]) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let variable = |name: &str| std::env::var(name).ok();
-        let surroundings = Surroundings { variable: &variable, root: Path::new("/") };
+        let surroundings = HostEnvironment { variable: &variable, root: Path::new("/") };
         let (endpoint, engine_warning) = Endpoint::find(config.runtime, &surroundings);
         let credentials = Arc::new(Credentials::from_env());
         let engine = Arc::new(DockerEngine::new(endpoint.clone(), credentials.clone()));
@@ -165,17 +164,17 @@ impl Parts {
         let compose = Arc::new(ComposeCli::new(config.runtime, &endpoint, std::env::vars_os()));
         compose.withhold(&config.named_variables);
 
-        let shown = Shown::new(config);
-        let (polls, asked) = mpsc::unbounded_channel();
+        let watches = Watches::new(config);
+        let (polls, poll_requests) = mpsc::unbounded_channel();
         let dependencies = Dependencies {
-            engine: shown.engine.subscribe(),
-            services: shown.services.subscribe(),
-            state: shown.failing_state.subscribe(),
+            engine: watches.engine.subscribe(),
+            services: watches.services.subscribe(),
+            state: watches.failing_state.subscribe(),
         };
         let services = Arc::new(Services::new(
-            shown.workers.subscribe(),
+            watches.workers.subscribe(),
             polls,
-            shown.polls.subscribe(),
+            watches.polls.subscribe(),
             dependencies,
             Uptime::starting_now(),
         ));
@@ -193,10 +192,10 @@ impl Parts {
             make_registry,
             compose,
             wardens: Arc::default(),
-            shown,
+            watches,
             services,
             recording: Arc::default(),
-            asked,
+            poll_requests,
             publisher,
             status_frames,
             push_poller,
@@ -204,18 +203,18 @@ impl Parts {
         })
     }
 
-    /// The configuration in force.
+    /// Returns the active configuration.
     fn config(&self) -> Arc<Config> {
-        self.shown.active.borrow().config.clone()
+        self.watches.active.borrow().config.clone()
     }
 
     fn routes(&self, limits: Limits, stop: &CancellationToken) -> BoxedFilter<(Response,)> {
         let config = self.config();
         let api = Api {
             services: self.services.clone(),
-            engine: self.shown.engine.subscribe(),
-            active: self.shown.active.subscribe(),
-            fleet: self.shown.fleet.subscribe(),
+            engine: self.watches.engine.subscribe(),
+            active: self.watches.active.subscribe(),
+            fleet: self.watches.fleet.subscribe(),
             audit_path: config.audit_path.clone(),
             recording: self.recording.clone(),
             status_frames: self.status_frames.clone(),
@@ -238,10 +237,10 @@ impl Parts {
             tags: self.registry.clone(),
             swarm: self.engine.clone(),
             compose: self.compose.clone(),
-            gate_command: Arc::new(GatePrograms::default()),
+            gate_command: Arc::new(GateCommandRunner::default()),
             fleet: self.wardens.clone(),
-            fleet_view: self.shown.fleet.subscribe(),
-            changed: self.shown.services.clone(),
+            fleet_view: self.watches.fleet.subscribe(),
+            changed: self.watches.services.clone(),
             store,
             record: record(&audit),
             commit: Arc::new(move |changes, entries| {
@@ -267,13 +266,13 @@ impl Parts {
             withhold: Box::new(move |names| compose.withhold(names)),
             manager: self.manager.clone(),
             deliveries,
-            workers: self.shown.workers.clone(),
-            active: self.shown.active.clone(),
+            workers: self.watches.workers.clone(),
+            active: self.watches.active.clone(),
         }
     }
 }
 
-/// Makes clients for the registries that a configuration describes.
+/// Returns a function that builds the registry client for a configuration.
 fn registry_maker(
     metrics: Arc<Metrics>,
     credentials: Arc<Credentials>,
@@ -284,35 +283,35 @@ fn registry_maker(
     let own_ports: Vec<u16> = listeners.iter().filter_map(port).collect();
     Arc::new(move |config| {
         let client = RegistryClient::new(RegistrySettings::from(config), credentials.clone())?;
-        Ok(client.metered(meter.clone()).shielding(own_ports.clone()))
+        Ok(client.with_meter(meter.clone()).with_own_ports(own_ports.clone()))
     })
 }
 
-/// What was read when the program started.
+/// What is available once the state has been loaded.
 struct Loaded {
     store: Arc<dyn Store>,
     record: Record,
     reloader: Reloader,
 }
 
-/// Reads the state and lets the services work.
+/// Loads the state and starts the services.
 async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Loaded> {
     let started = parts.clock.now();
     let mut warnings = Vec::new();
     if let Some(fault) = &parts.engine_warning {
         tracing::warn!("container engine: {fault}");
-        warnings.push(format!("container engine, as it was at the start: {fault}"));
+        warnings.push(format!("container engine at start-up: {fault}"));
     }
     let store = open_store(parts, &mut warnings).await?;
     let config = parts.config();
     if config.services.iter().any(|service| service.project().is_some())
-        && let Some(fault) = parts.compose.unfit().await
+        && let Some(fault) = parts.compose.problem().await
     {
         tracing::warn!("{fault}");
-        warnings.push(format!("compose, as it was at the start: {fault}"));
+        warnings.push(format!("compose at start-up: {fault}"));
     }
     let (audit, deliveries, continued) = open_audit(parts, store.clone(), &mut warnings, supervisor).await;
-    // Where there was no outbox, nothing tells what it had.
+    // With a new outbox, it is unknown which entries were recorded before.
     let recorded = continued.then(|| audit.journal().recent(queue::HISTORY));
     let record = record(&audit);
     let message = format!("watching {}", text::count(config.services.len(), "service"));
@@ -320,25 +319,25 @@ async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Load
     supervisor.spawn("shutdown", record_shutdown(record.clone(), parts.clock.clone(), supervisor.token()));
 
     let known = fleet::load(store.as_ref(), &config, parts.clock.now()).await;
-    parts.shown.fleet.send_replace(Arc::new(known));
+    parts.watches.fleet.send_replace(Arc::new(known));
     let boot = boot(store.as_ref()).await;
-    remember(&boot, store.as_ref()).await;
+    store_boot(&boot, store.as_ref()).await;
     let world = parts.world(store.clone(), audit, boot.clone());
     let mut reloader = Reloader::new(parts.service_deps(deliveries), Arc::new(world), supervisor.token());
     reloader.load(recorded, warnings).await;
     Ok(Loaded { store, record, reloader })
 }
 
-/// The state on disk; in memory where none can be kept there.
+/// Opens the state on disk, or in memory if it can't be kept on disk.
 async fn open_store(parts: &Parts, warnings: &mut Vec<String>) -> anyhow::Result<Arc<dyn Store>> {
     let path = parts.config().state_path.clone();
     let opened =
         tokio::task::spawn_blocking(move || store::open(&path)).await.context("cannot open the state")??;
     warnings.extend(opened.warning.map(|warning| format!("state.path: {warning}")));
-    Ok(Arc::new(MonitoredStore::new(opened.store, parts.shown.failing_state.clone())))
+    Ok(Arc::new(MonitoredStore::new(opened.store, parts.watches.failing_state.clone())))
 }
 
-/// The audit with all its destinations, and whether it goes on from an earlier life.
+/// Opens the audit with all its destinations. The flag reports whether it continues an existing outbox.
 async fn open_audit(
     parts: &Parts,
     store: Arc<dyn Store>,
@@ -349,7 +348,7 @@ async fn open_audit(
     let channels = Settings::of(&config);
     let mut names: Vec<String> = channels.iter().map(Settings::name).collect();
     names.extend(config.audit_path.is_some().then(|| FileSink::NAME.to_owned()));
-    // A variable that is not set today may be set tomorrow.
+    // A channel that is off because a variable is not set keeps its queue: the variable may be set later.
     names.extend(config.faulty_channels.iter().cloned());
     let queue::Opened { outbox, continued } = open_outbox(store, &parts.clock, &names, warnings).await;
     supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
@@ -367,7 +366,7 @@ async fn open_audit(
     let (off, machine) = (&config.faulty_channels, trial::machine_name(&config));
     let faults = deliveries.reconfigure(channels, off, &machine).await.faults;
     if !faults.is_empty() {
-        parts.shown.active.send_modify(|active| Arc::make_mut(&mut active.config).warnings.extend(faults));
+        parts.watches.active.send_modify(|active| Arc::make_mut(&mut active.config).warnings.extend(faults));
     }
     supervisor.spawn_delivery("deliveries", deliveries.clone().run());
     let audit = Audit::new(outbox);
@@ -376,7 +375,7 @@ async fn open_audit(
     (audit, deliveries, continued)
 }
 
-/// The outbox as it was left; a new one in memory where it can't be read.
+/// Opens the outbox, or a new one in memory if it can't be read.
 async fn open_outbox(
     store: Arc<dyn Store>,
     clock: &Arc<dyn Clock>,
@@ -386,7 +385,7 @@ async fn open_outbox(
     match Outbox::open(store.clone(), clock.clone(), PROGRAM, names).await {
         Ok(opened) => opened,
         Err(error) => {
-            warnings.push(format!("state.path: entries wait for their delivery in memory only: {error}"));
+            warnings.push(format!("state.path: undelivered entries are kept in memory only: {error}"));
             let memory = Arc::new(MemoryStore::new());
             let opened = Outbox::open(memory, clock.clone(), PROGRAM, names).await;
             let opened = opened.expect("memory can always be read and written");
@@ -400,38 +399,38 @@ fn record(audit: &Audit) -> Record {
     Arc::new(move |entry| audit.record(entry))
 }
 
-/// Records that the program stops.
+/// Records that the agent is stopping.
 async fn record_shutdown(record: Record, clock: Arc<dyn Clock>, stop: CancellationToken) {
     stop.cancelled().await;
     record(AuditEntry::new(clock.now(), PROGRAM, Kind::SHUTDOWN, Level::Info, "stopping"));
 }
 
-/// Starts all tasks; the program is ready then.
+/// Starts all tasks and reports readiness to the service manager.
 fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervisor) {
-    let Parts { clock, manager, metrics, engine, registry, services, shown, .. } = parts;
+    let Parts { clock, manager, metrics, engine, registry, services, watches, .. } = parts;
     let Loaded { store, record, reloader, .. } = loaded;
     let check_now = Arc::new(Notify::new());
     let fleet_parts = fleet_tasks::FleetParts {
         wardens: parts.wardens,
-        view: shown.fleet.clone(),
-        active: shown.active.subscribe(),
+        view: watches.fleet.clone(),
+        active: watches.active.subscribe(),
         services: services.clone(),
         recording: parts.recording,
         store: store.clone(),
         record: record.clone(),
         clock: clock.clone(),
     };
-    let active = shown.active.subscribe();
+    let active = watches.active.subscribe();
     let health = EngineProbe {
         engine: engine.clone(),
         active: active.clone(),
         clock: clock.clone(),
         record: record.clone(),
-        state: shown.engine.clone(),
+        state: watches.engine.clone(),
         check_now: check_now.clone(),
     };
     let state_health =
-        StateHealth { store, failing: shown.failing_state, clock: clock.clone(), record: record.clone() };
+        StateHealth { store, failing: watches.failing_state, clock: clock.clone(), record: record.clone() };
     let poller = Poller {
         services: services.clone(),
         registry,
@@ -439,24 +438,24 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
         clock: clock.clone(),
         record,
         cycled: Arc::new(move |took| metrics.cycled(took)),
-        state: shown.polls,
-        asked: parts.asked,
+        state: watches.polls,
+        requests: parts.poll_requests,
     };
     fleet_parts.spawn(supervisor);
     let monitor = Monitor { services: services.clone(), engine: engine.clone(), active };
     let events = Events {
         engine,
         services: services.clone(),
-        health: shown.engine.subscribe(),
+        health: watches.engine.subscribe(),
         check_now,
         clock,
         last_nano: 0,
     };
-    let within = systemd::watchdog(&|name| std::env::var_os(name));
-    let proof = move || services.clone().round_trip();
-    let signs = systemd::watchdog_loop(manager.clone(), within, proof, supervisor.token());
+    let interval = systemd::watchdog(&|name| std::env::var_os(name));
+    let probe = move || services.clone().round_trip();
+    let watchdog = systemd::watchdog_loop(manager.clone(), interval, probe, supervisor.token());
 
-    let what = reloader.summary();
+    let summary = reloader.summary();
     supervisor.spawn("services", reloader.run(hangups));
     supervisor.spawn("monitor", monitor.run(supervisor.token()));
     supervisor.spawn("daemon health", health.run(supervisor.token()));
@@ -465,26 +464,26 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
     supervisor.spawn("poller", poller.run(supervisor.token()));
     supervisor.spawn("push poller", parts.push_poller.run(supervisor.token()));
     supervisor.spawn("status publisher", parts.publisher.run(supervisor.token()));
-    supervisor.spawn("service manager", signs);
-    let api = &shown.active.borrow().config.api.addresses;
+    supervisor.spawn("service manager", watchdog);
+    let api = &watches.active.borrow().config.api.addresses;
     tracing::info!(config = %parts.source.path().display(), ?api, engine = %parts.endpoint, "ready");
-    manager.ready(&what);
+    manager.ready(&summary);
 }
 
-/// Key of the machine's boot in the store.
+/// Store key of the boot ID of the agent's last run.
 const BOOT: &str = "boot";
 
-/// Reads which boot of the machine this is, and in which one the agent ran last.
+/// Reads the current boot ID and the one of the agent's last run.
 async fn boot(store: &dyn Store) -> Boot {
     let now = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let before = store.get(BOOT).await.ok().flatten().and_then(|row| String::from_utf8(row).ok());
     Boot { now: now.trim().into(), before: before.unwrap_or_default().into(), ..Boot::default() }
 }
 
-/// Writes down in which boot of the machine the agent runs: at the start, since it may be killed.
-async fn remember(boot: &Boot, store: &dyn Store) {
+/// Stores the current boot ID. This happens at start-up because the agent may be killed later.
+async fn store_boot(boot: &Boot, store: &dyn Store) {
     if boot.before != boot.now {
-        // A state that can't be written is told of elsewhere.
+        // A failed write is reported by the state health task.
         let _ = store.put(BOOT, boot.now.as_bytes().to_vec()).await;
     }
 }

@@ -1,48 +1,48 @@
-//! The agent: keeps container services up to date, proves every new image, rolls back when it is bad.
+//! The agent keeps container services up to date. It puts every new image on probation and rolls back a bad one.
 //!
 //! # Layers
 //!
 //! Each imports only those below it; `tests/layers.rs` checks that.
 //!
 //! ```text
-//! cli · app           the command line; app builds everything and names the tasks
-//! http                the API, one line an endpoint
-//! tasks               one file a task
-//! project · audit     one worker per compose project; entries and their destinations
-//! adapters            docker, registry, compose: the real world, named in app only
+//! cli · app           the command line; app builds everything and spawns the tasks
+//! http                the API, one line per endpoint
+//! tasks               one file per task
+//! project · audit     one worker per compose project; audit entries and their destinations
+//! adapters            docker, registry, compose: implementations of the ports, named in app only
 //! service             the decision core: pure values, no I/O, no clock
-//! ports               the world as traits
-//! config · model      the file's rules; containers, images, projects, errors
+//! ports               traits for external systems
+//! config · model      configuration and its validation; containers, images, projects, errors
 //! ```
 //!
 //! # Tasks and channels
 //!
-//! | task | what it reads | what it sends |
+//! | task | reads | sends |
 //! |---|---|---|
-//! | worker (one per compose project) | its services' inboxes (`mpsc`), ends of its own actions | what each service shows (`published`), commits of state and entries |
+//! | worker (one per compose project) | its services' inboxes (`mpsc`), results of its own actions | the published state of each service (`published`), commits of state and entries |
 //! | poller | its interval, requests for a cycle (`mpsc`) | `Command::Check` to every service |
-//! | registry events | pushed images (`mpsc`) | `Command::Check` to those that use one |
-//! | events | the engine's event stream | `Command::Input` to the services concerned |
+//! | registry events | pushed images (`mpsc`) | `Command::Check` to the services that use them |
+//! | events | the engine's event stream | `Command::Input` to the affected services |
 //! | engine health | its interval, hints (`Notify`) | `EngineHealth` (`watch`) |
-//! | state health | failed writes (`watch`) | one entry when they begin and one when they end |
-//! | monitor | what services show, its interval | `Input::Measured` |
+//! | state health | failed writes (`watch`) | one entry when writes begin to fail, one when they succeed again |
+//! | monitor | published service state, its interval | `Input::Measured` |
 //! | reload | SIGHUP | `Command::Reconfigure`, the active configuration (`watch`) |
-//! | fleet | the wardens' decisions | what is known of the fleet (`watch`) |
-//! | fleet report | what services show | inventories and leases, to the wardens |
-//! | status publisher | what services show | status frames (`watch`) for all streams |
-//! | outbox, audit file, one per destination | entries that are durable | files, mail, webhooks, the warden |
+//! | fleet | the wardens' decisions | the fleet view (`watch`) |
+//! | fleet report | published service state | inventories and leases, to the wardens |
+//! | status publisher | published service state | status frames (`watch`) for all streams |
+//! | outbox, audit file, one per destination | durable entries | files, mail, webhooks, the warden |
 //!
 //! # Glossary
 //!
-//! - **check**: registry and engine read side by side for one service.
-//! - **rollout**: an update, from pinning the old images to their release or restoration.
-//! - **probation**: the time in which new containers have to prove themselves.
-//! - **rollback**: bringing back the images that ran before, by their IDs, with a probation of its own.
-//! - **blocked**: a digest that failed here and is not deployed again.
-//! - **gate**: a condition that an update has to pass before it goes live.
+//! - **check**: one read of registry and engine for one service, side by side.
+//! - **rollout**: an update, from pinning the old images to releasing or restoring them.
+//! - **probation**: the period in which new containers must prove healthy.
+//! - **rollback**: restoring the previous images by ID, with its own probation.
+//! - **blocked**: a digest that failed on this machine and is not deployed again.
+//! - **gate**: a condition that an update must pass before it is deployed.
 //! - **baseline**: the containers as they were before a rollout.
 //! - **journal**: the durable state of a service, written before each step.
-//! - **outbox**: entries that are durable and wait for their destinations.
+//! - **outbox**: durable entries that wait for delivery.
 
 pub mod adapters;
 pub mod app;

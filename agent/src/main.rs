@@ -1,4 +1,4 @@
-//! The program `evenkeel-agent`.
+//! The `evenkeel-agent` binary.
 
 fn main() -> std::process::ExitCode {
     evenkeel_agent::cli::main()

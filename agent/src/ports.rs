@@ -1,4 +1,4 @@
-//! The world outside, behind narrow traits: engine, swarm, registry, compose. Everything above runs against fakes.
+//! Traits for the external systems: engine, swarm, registry, compose, fleet. Tests of the layers above use fakes.
 
 pub mod fleet;
 pub mod meter;
@@ -20,22 +20,22 @@ use crate::model::{
     PullPolicy, Reference, RegistryError, Repository, SignatureError, SignatureVerdict, UpMode, Usage,
 };
 
-/// The container engine, as far as an update needs it. Every call has a deadline of its own.
+/// The container engine operations that updates need. Every call has its own deadline.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// Asks whether the engine answers.
+    /// Checks that the engine responds.
     async fn ping(&self) -> Result<(), EngineError>;
 
-    /// All containers that belong to `members`, running or not, one-off containers left out, sorted by name. One that
-    /// the engine can't describe is there all the same, with what the listing says of it.
+    /// Returns all containers of `members` in any state, sorted by name, without one-off containers. If the engine cannot
+    /// inspect a container, it is included with the fields from the container list.
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError>;
 
-    /// The local image that a reference or an ID names; `None` when there is none. With the containerd store, an image
-    /// that a container runs on may be none: its record goes when its tag moves (DECISIONS 9).
+    /// Returns the local image for a reference or an ID, or `None` if it does not exist. With the containerd store, the
+    /// image of a running container may be missing: its record is deleted when its tag moves (DECISIONS 9).
     async fn image(&self, name: &str) -> Result<Option<Image>, EngineError>;
 
-    /// Fetches `reference` (which is pinned to a digest) and reports how far it is. Without a platform the engine takes
-    /// its own.
+    /// Pulls `reference`, which is pinned to a digest, and reports progress. Without a platform the engine uses its
+    /// own.
     async fn pull(
         &self,
         reference: &Reference,
@@ -43,61 +43,62 @@ pub trait Engine: Send + Sync + 'static {
         progress: &watch::Sender<PullProgress>,
     ) -> Result<(), EngineError>;
 
-    /// Lets the tag of `reference` name the image `id`.
+    /// Tags the image `id` as `reference`.
     async fn tag(&self, id: &ImageId, reference: &Reference) -> Result<(), EngineError>;
 
-    /// Removes a tag (the image stays while something else names or uses it). A tag that is not there is fine.
+    /// Removes a tag. The image stays while another name or a container refers to it. A missing tag is not an error.
     async fn untag(&self, reference: &Reference) -> Result<(), EngineError>;
 
-    /// Removes an image that no container uses and no other tag names than `tags`, which go with it; whether it is gone.
-    /// One that is used or otherwise named stays, with its tags.
+    /// Removes an image and its `tags` if no container uses it and it has no other tags. Returns whether the image is
+    /// gone. An image that is in use or has other tags stays, with all its tags.
     async fn remove_image(&self, id: &ImageId, tags: &[Reference]) -> Result<bool, EngineError>;
 
-    /// Bytes that are free where the engine keeps images; `None` where that can't be seen from here.
+    /// Returns the free bytes on the engine's image storage, or `None` if this process cannot access it.
     async fn free_space(&self) -> Result<Option<u64>, EngineError>;
 
-    /// All local tags of a repository, which is not on Docker Hub: there the engine has other names for them.
+    /// Returns all local tags of a repository. Not for Docker Hub repositories, which the engine lists under other names.
     async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError>;
 
-    /// Makes sure that a container of this name exists on image `id` without ever being started, so that no
-    /// prune can take the image. It carries the label [`HOLD_LABEL`] with the project's name.
+    /// Ensures that a container of this name exists for image `id`. It is never started; it only keeps the image
+    /// from being pruned. Its label [`HOLD_LABEL`] is the project's name.
     async fn anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError>;
 
-    /// Names of all containers that carry [`HOLD_LABEL`] with this project's name.
+    /// Returns the names of all containers whose [`HOLD_LABEL`] is this project's name.
     async fn anchors(&self, project: &str) -> Result<Vec<String>, EngineError>;
 
-    /// Removes a container that is not running. One that is not there is fine.
+    /// Removes a container that is not running. A missing container is not an error.
     async fn remove_anchor(&self, name: &str) -> Result<(), EngineError>;
 
-    /// The last `lines` lines that a container wrote, control characters taken out, at most 8 KiB.
+    /// Returns the last `lines` lines of a container's log without control characters, at most 8 KiB.
     async fn log_tail(&self, container: &str, lines: u32) -> Result<String, EngineError>;
 
-    /// Gives a container another name.
+    /// Renames a container.
     async fn rename(&self, container: &str, name: &str) -> Result<(), EngineError>;
 
-    /// Restarts a container, or starts one that never ran. Returns when its main process was started.
+    /// Restarts a container, or starts one that never ran. Returns once its main process has started.
     async fn restart(&self, container: &str) -> Result<(), EngineError>;
 
-    /// Container events since `since_nano` (the engine's time in nanoseconds since the epoch, as far back as its
-    /// buffer goes). The stream ends when the connection does; the reader must only read, since an engine drops
-    /// events of a slow one.
+    /// Streams container events since `since_nano` (the engine's clock, in nanoseconds since the epoch), as far back as
+    /// the engine's buffer reaches. The stream ends with the connection. Consumers must do no other work while reading:
+    /// the engine drops events for slow readers.
     async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
-    /// What a container has used so far; `None` when it does not run or is gone.
+
+    /// Returns a container's resource counters, or `None` if it is not running or gone.
     async fn stats(&self, container: &str) -> Result<Option<Usage>, EngineError>;
 
-    /// Memory of the engine's machine in bytes.
+    /// Returns the memory of the engine's host in bytes.
     async fn machine_memory(&self) -> Result<u64, EngineError>;
 }
 
-/// Label of the containers that hold an image during a deployment; its value is the compose project.
+/// Label of the containers that keep an image during a deployment. Its value is the compose project.
 pub const HOLD_LABEL: &str = "evenkeel.hold";
 
-/// How far a pull is.
+/// Progress of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PullProgress {
     /// Bytes fetched so far.
     pub bytes: u64,
-    /// Bytes to fetch as far as the engine has said; 0 while unknown.
+    /// Total bytes reported by the engine so far; 0 while unknown.
     pub total: u64,
 }
 
@@ -106,43 +107,43 @@ pub struct PullProgress {
 pub struct Image {
     /// Its ID.
     pub id: ImageId,
-    /// `repository@digest` texts, as the engine keeps them.
+    /// `repository@digest` strings, as stored by the engine.
     pub repo_digests: Vec<String>,
     /// Uncompressed size in bytes; 0 while unknown.
     pub size: u64,
-    /// What it says of itself.
+    /// Its OCI labels.
     pub labels: ImageLabels,
-    /// What it is made for; `None` while unknown.
+    /// Its platform; `None` while unknown.
     pub platform: Option<Platform>,
-    /// Whether all of it seems to be here. Fetching one that is not brings the rest.
-    pub whole: bool,
+    /// Whether its content appears complete. Pulling an incomplete image fetches the rest.
+    pub is_complete: bool,
 }
 
-/// Asks registries what a tag points at.
+/// Resolves tags at registries.
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
-    /// The digest that the tag of `reference` has now, by one `HEAD` where the registry allows it.
-    /// While a registry is backed off from, the answer is its last error, without a request; `Urgency::Asked`
-    /// (a person waits) tries all the same unless the registry itself named a time (429).
+    /// Returns the current digest of the tag of `reference`, with a single `HEAD` if the registry supports it.
+    /// During backoff, the registry's last error is returned without a request. `Urgency::Manual` (a user is
+    /// waiting) bypasses the backoff unless the registry requested it (429).
     async fn digest(&self, reference: &Reference, urgency: Urgency) -> Result<Digest, RegistryError>;
 
-    /// Fetches the manifest and hashes it: the digest that the content really has. Where a registry's header
-    /// differs, this is remembered and [`Registry::digest`] answers with the true one from then on.
-    async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError>;
+    /// Fetches the manifest and returns the digest of its content. If the registry's header reports a different digest,
+    /// this is remembered, and [`Registry::digest`] returns the content's digest from then on.
+    async fn digest_from_content(&self, reference: &Reference) -> Result<Digest, RegistryError>;
 
-    /// Whether the repository has a manifest of this digest, tagged or not. An image that was only built here has a
-    /// digest, too, with the containerd store (DECISIONS 9): the registry does not know it.
+    /// Reports whether the repository has a manifest with this digest, tagged or not. With the containerd store, a
+    /// locally built image also has a digest (DECISIONS 9), but the registry does not have it.
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError>;
 
-    /// What an image says of itself, without fetching it; nothing where the registry does not tell it soon.
+    /// Returns an image's labels without pulling it. Empty if the registry does not return them in time.
     async fn labels(&self, repository: &Repository, digest: &Digest) -> ImageLabels;
 }
 
-/// Asks registries for signatures.
+/// Verifies image signatures.
 #[async_trait]
 pub trait Signatures: Send + Sync + 'static {
-    /// Whether one of the public keys in the files `keys` signed exactly this digest (cosign, with a key). The files are
-    /// read each time; a positive verdict is remembered for the digest and the content of the files.
+    /// Reports whether one of the public keys in the files `keys` signed exactly this digest (cosign, key-based). The
+    /// files are read each time. A valid verdict is cached for the digest and the content of the files.
     async fn verify(
         &self,
         repository: &Repository,
@@ -150,43 +151,43 @@ pub trait Signatures: Send + Sync + 'static {
         keys: &[PathBuf],
     ) -> Result<SignatureVerdict, SignatureError>;
 
-    /// What is wrong with those of the files that can't be used.
-    async fn unusable_keys(&self, keys: &[PathBuf]) -> Vec<String>;
+    /// Returns an error for each key file that cannot be used.
+    async fn key_errors(&self, keys: &[PathBuf]) -> Vec<String>;
 }
 
-/// Asks registries which tags there are.
+/// Lists tags at registries.
 #[async_trait]
 pub trait Tags: Send + Sync + 'static {
-    /// All tags of a repository, in the registry's order. It is read at most once an hour, and what could not be read
-    /// stays an error as long. A list of more than 100,000 is one. `anew`: something was pushed, so that a list that was
-    /// read more than a second ago does not count.
-    async fn tags(&self, repository: &Repository, anew: bool) -> Result<Arc<[String]>, RegistryError>;
+    /// Returns all tags of a repository, in the registry's order. The result, including an error, is cached for an hour.
+    /// More than 100,000 tags are an error. With `refresh` (something was pushed), a result older than a second is
+    /// not used.
+    async fn tags(&self, repository: &Repository, refresh: bool) -> Result<Arc<[String]>, RegistryError>;
 }
 
-/// Asks a program whether an update may begin (DECISIONS 7).
+/// Runs a command that decides whether an update may start (DECISIONS 7).
 #[async_trait]
 pub trait GateCommand: Send + Sync + 'static {
-    /// Runs `argv` without a shell and waits for its answer, a minute at most.
+    /// Runs `argv` without a shell and waits at most a minute for its answer.
     async fn ask(&self, argv: &[String], question: &GateQuestion) -> GateAnswer;
 }
 
-/// What the gate command is asked about.
+/// The update that a gate command decides on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GateQuestion {
     /// The service's name.
     pub service: String,
-    /// The image in normal form.
+    /// The normalized image reference.
     pub image: Reference,
-    /// What the registry has.
+    /// The digest in the registry.
     pub digest: Digest,
-    /// What runs, where that is known.
+    /// The running digest, if known.
     pub old_digest: Option<Digest>,
 }
 
-/// What the gate command says. A reason is one line, without control characters; empty where it printed none.
+/// A gate command's decision. The reason is a single line without control characters; empty if it printed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GateAnswer {
-    /// The update may begin.
+    /// The update may start.
     Go {
         /// The last line that it printed.
         reason: String,
@@ -196,44 +197,44 @@ pub enum GateAnswer {
         /// The last line that it printed.
         reason: String,
     },
-    /// It gave no answer, so the update has to wait.
+    /// The command gave no valid answer, so the update has to wait.
     Failed {
-        /// What went wrong, in a stable text.
+        /// The failure, in stable wording.
         fault: String,
         /// The last line that it printed.
         reason: String,
     },
 }
 
-/// How much it matters to get a fresh answer.
+/// Whether a request may bypass the backoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// A poll cycle.
+    /// A regular poll cycle.
     Routine,
-    /// A person, or an event, asked.
-    Asked,
+    /// Requested by a user or an event.
+    Manual,
 }
 
-/// Runs compose. One call at a time per project is the caller's business.
+/// Runs compose. The caller must serialize calls for the same project.
 #[async_trait]
 pub trait Compose: Send + Sync + 'static {
-    /// `compose up -d --pull <policy> --no-build`, with one retry where a killed run left its half-made
-    /// container in the way. Returns what compose printed (the last 8 KiB).
+    /// `compose up -d --pull <policy> --no-build`, retried if a killed run left a half-created container that
+    /// conflicts. Returns compose's output (the last 8 KiB).
     async fn up(&self, project: &Project, up_mode: &UpMode, pull: PullPolicy)
     -> Result<String, ComposeError>;
 
-    /// `compose down`, without `-v`: volumes stay.
+    /// `compose down` without `-v`: volumes are kept.
     async fn down(&self, project: &Project) -> Result<String, ComposeError>;
 
-    /// `compose config --quiet`: whether the files can be used.
+    /// `compose config --quiet`: checks that the files are valid.
     async fn validate(&self, project: &Project) -> Result<(), ComposeError>;
 
-    /// `compose config --format json`: what the files come to.
+    /// `compose config --format json`: returns the resolved model.
     async fn model(&self, project: &Project) -> Result<Model, ComposeError>;
 
-    /// What is wrong with compose itself, in one sentence that says what to install: it is missing, too old, or does
-    /// harm with the engine's image store. Where nothing can be known, nothing is wrong.
-    async fn unfit(&self) -> Option<String> {
+    /// Returns why compose cannot be used, in one sentence that says what to install: it is missing, too old, or
+    /// broken with the engine's image store. Returns `None` if this cannot be determined.
+    async fn problem(&self) -> Option<String> {
         None
     }
 }

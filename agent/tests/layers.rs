@@ -1,18 +1,18 @@
-//! The layers of the agent: each imports only those below it, so that there are no circles; decisions are pure; and no file
-//! of the project is too long to be read at once (design.md).
+//! The layers of the agent: each imports only those below it, so there are no cycles. Decisions are pure, and no file of the
+//! project is too long (design.md).
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the top to the ground. `adapters` implement `ports` and are named in `app` only.
+/// From top to bottom. `adapters` implement `ports` and are used only in `app`.
 const LAYERS: [&str; 12] = [
     "main", "cli", "app", "http", "tasks", "project", "audit", "adapters", "service", "ports", "config",
     "model",
 ];
 
-/// What is named in the composition root only.
+/// Modules that only the composition root may use.
 const ROOT_ONLY: [(&str, &str); 1] = [("adapters", "app")];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
@@ -28,13 +28,13 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The module of the top level that a file belongs to.
+/// Returns the top-level module that a file belongs to.
 fn module(root: &Path, file: &Path) -> String {
     let first = file.strip_prefix(root).unwrap().components().next().unwrap();
     first.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()
 }
 
-/// The modules that a source names by `crate::`.
+/// Returns the modules that a source file refers to by `crate::`.
 fn named(source: &str) -> Vec<String> {
     let name =
         |rest: &str| rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect::<String>();
@@ -42,7 +42,7 @@ fn named(source: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_import_goes_down() {
+fn every_import_points_to_a_lower_layer() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let height = |module: &str| LAYERS.iter().position(|layer| *layer == module);
     let mut wrong = Vec::new();
@@ -57,14 +57,14 @@ fn every_import_goes_down() {
             continue;
         };
         let source = fs::read_to_string(&file).unwrap();
-        assert!(!source.contains("crate::{"), "{}: one module an import", file.display());
+        assert!(!source.contains("crate::{"), "{}: import one module at a time", file.display());
         for to in named(&source) {
             let Some(other) = height(&to) else { continue };
             arrows += 1;
             let outside_root =
                 ROOT_ONLY.iter().any(|(only, root)| to == *only && from != *only && from != *root);
             if other < own || outside_root {
-                wrong.push(format!("{} names {to}", file.strip_prefix(&root).unwrap().display()));
+                wrong.push(format!("{} imports {to}", file.strip_prefix(&root).unwrap().display()));
             }
         }
     }
@@ -72,14 +72,14 @@ fn every_import_goes_down() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Whether a file is of the tests of its module.
+/// Reports whether a file contains unit tests.
 fn is_test(file: &Path) -> bool {
     let name = file.file_stem().unwrap().to_string_lossy();
     name.ends_with("tests") || file.components().any(|part| part.as_os_str() == "tests")
 }
 
 #[test]
-fn decisions_wait_for_nothing_read_no_clock_and_write_no_log() {
+fn decisions_do_not_await_read_the_clock_or_log() {
     let impure = ["tokio::", "tracing::", "async ", "::now()", "std::fs", "std::env", "std::process"];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let folders = ["model", "service"].map(|folder| sources(&root.join(folder)));

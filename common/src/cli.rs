@@ -1,4 +1,4 @@
-//! What the command lines of both programs have in common: flags, `--check`, what the exit codes mean (DECISIONS 2).
+//! Command-line pieces shared by both programs: common flags, `--check`, exit codes (DECISIONS 2).
 
 pub mod pages;
 
@@ -6,19 +6,19 @@ use std::fmt::{Arguments, Display};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::config::{ConfigFaults, ConfigSource, Configuration};
+use crate::config::{ConfigErrors, ConfigSource, Configuration};
 use crate::telemetry::{self, LogFormat};
 
-/// `EX_CONFIG` of sysexits.h: service managers can tell it from a failure that goes away by itself.
+/// `EX_CONFIG` of sysexits.h. It lets a service manager distinguish a configuration error from a transient failure.
 const EXIT_CONFIG: u8 = 78;
 
-/// Flags that every mode has.
+/// Flags that every mode accepts.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Flags {
-    /// Check the configuration, print every fault and warning, start nothing
+    /// Check the configuration, print all errors and warnings, and exit without starting
     #[arg(long)]
     pub check: bool,
-    /// Form of the log lines
+    /// Format of the log lines
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,
     /// Log more
@@ -26,8 +26,8 @@ pub struct Flags {
     pub verbose: bool,
 }
 
-/// Runs `program`: 0 when it was told to stop or the checked file is valid, 78 for a configuration with faults, 1 for
-/// any other failure.
+/// Runs `program`. Returns 0 after a requested shutdown or if the checked file is valid, 78 for an invalid configuration,
+/// 1 for any other failure.
 pub fn run<C: Configuration, E: Display>(
     program: &str,
     source: &ConfigSource,
@@ -39,7 +39,7 @@ pub fn run<C: Configuration, E: Display>(
         return check(source, loaded);
     }
     match loaded {
-        Err(faults) => complain(&faults),
+        Err(faults) => report_errors(&faults),
         Ok(config) => {
             telemetry::init(flags.log_format, flags.verbose);
             for warning in config.warnings() {
@@ -48,7 +48,7 @@ pub fn run<C: Configuration, E: Display>(
             match serve(config) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
-                    say(format_args!("{program}: {error:#}"));
+                    eprint_line(format_args!("{program}: {error:#}"));
                     ExitCode::FAILURE
                 }
             }
@@ -56,36 +56,36 @@ pub fn run<C: Configuration, E: Display>(
     }
 }
 
-/// `--check`: everything that is to be said about the file.
-fn check<C: Configuration>(source: &ConfigSource, loaded: Result<C, ConfigFaults>) -> ExitCode {
+/// `--check`: prints the errors and warnings of the file, or that it is valid.
+fn check<C: Configuration>(source: &ConfigSource, loaded: Result<C, ConfigErrors>) -> ExitCode {
     match loaded {
-        Err(faults) => complain(&faults),
+        Err(faults) => report_errors(&faults),
         Ok(config) => {
             warn(source, &config);
             let (extent, warnings) = (config.extent(), config.warnings().len());
-            say(format_args!("{}: valid; {extent}, warnings: {warnings}", source.path().display()));
+            eprint_line(format_args!("{}: valid; {extent}, warnings: {warnings}", source.path().display()));
             ExitCode::SUCCESS
         }
     }
 }
 
-/// Prints the warnings of a file that is valid.
+/// Prints the warnings of a valid file.
 pub fn warn(source: &ConfigSource, config: &impl Configuration) {
     for warning in config.warnings() {
-        say(format_args!("{}: warning: {warning}", source.path().display()));
+        eprint_line(format_args!("{}: warning: {warning}", source.path().display()));
     }
 }
 
-/// Prints what is wrong with a file; the exit code for it.
-pub fn complain(faults: &ConfigFaults) -> ExitCode {
-    say(format_args!("{faults}"));
+/// Prints the errors and warnings of an invalid file and returns the exit code for it.
+pub fn report_errors(faults: &ConfigErrors) -> ExitCode {
+    eprint_line(format_args!("{faults}"));
     for warning in faults.warnings() {
-        say(format_args!("{}: warning: {warning}", faults.path().display()));
+        eprint_line(format_args!("{}: warning: {warning}", faults.path().display()));
     }
     ExitCode::from(EXIT_CONFIG)
 }
 
-/// A line on stderr. Unlike `eprintln` it does not panic when nobody reads it any more.
-pub fn say(line: Arguments<'_>) {
+/// Writes a line to stderr. Unlike `eprintln` it does not panic if stderr is closed.
+pub fn eprint_line(line: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }

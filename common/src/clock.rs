@@ -1,20 +1,20 @@
-//! What time it is: the machine's clock, and one that follows tokio's time so that tests can set it.
+//! Clocks: the system clock, and one that follows tokio's time so that tests can control it.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Where times come from. Values are whole milliseconds, which is what the wire carries (DECISIONS 3).
+/// A source of wall-clock time. Values are whole milliseconds, the precision used on the wire (DECISIONS 3).
 pub trait Clock: Send + Sync + 'static {
-    /// The time now.
+    /// The current time.
     fn now(&self) -> Timestamp;
 
-    /// What it showed when the machine was booted, by what it shows now: another value in the same boot says that it was
-    /// set meanwhile.
+    /// The boot time of the machine, derived from the current time. A different value within the same boot means that
+    /// the clock was set in between.
     fn at_boot(&self) -> Timestamp;
 }
 
-/// The machine's clock.
+/// The system clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -23,7 +23,7 @@ impl Clock for SystemClock {
         whole_milliseconds(Timestamp::now())
     }
 
-    // By the source of `Instant`, which is what tells a clock that is set while the program runs.
+    // Uses the same source as `Instant`, so a clock change at run time shows up as a different boot time.
     fn at_boot(&self) -> Timestamp {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let since = SignedDuration::new(time.tv_sec, i32::try_from(time.tv_nsec).unwrap_or_default());
@@ -31,7 +31,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that starts at a given time and advances with tokio's, also while that is paused.
+/// A clock that starts at a given time and advances with tokio's clock, even if that is paused.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     base: Timestamp,
@@ -39,7 +39,7 @@ pub struct TokioClock {
 }
 
 impl TokioClock {
-    /// A clock that shows `base` now. Call it inside the runtime whose time it is to follow.
+    /// Creates a clock whose current time is `base`. Must be called inside the runtime whose time it follows.
     pub fn starting_at(base: Timestamp) -> Self {
         Self { base: whole_milliseconds(base), start: tokio::time::Instant::now() }
     }
@@ -56,28 +56,28 @@ impl Clock for TokioClock {
     }
 }
 
-/// How long something has run. It follows the time since boot, suspension included (`CLOCK_BOOTTIME`): nobody can set that,
-/// while the clock on the wall may jump by years when the network comes.
+/// Measures how long something has run, including time in suspend (`CLOCK_BOOTTIME`). That clock cannot be set, while the
+/// wall clock may jump by years when the network comes up.
 #[derive(Debug, Clone, Copy)]
 pub struct Uptime {
-    began: Duration,
+    started: Duration,
     since_boot: fn() -> Duration,
 }
 
 impl Uptime {
-    /// Begins now.
+    /// Starts measuring now.
     pub fn starting_now() -> Self {
         Self::by(since_boot)
     }
 
-    /// Begins now, by another source of time.
+    /// Starts measuring now, with a custom time source.
     pub fn by(since_boot: fn() -> Duration) -> Self {
-        Self { began: since_boot(), since_boot }
+        Self { started: since_boot(), since_boot }
     }
 
-    /// Whole seconds since it began.
+    /// Whole seconds since the start.
     pub fn seconds(&self) -> u64 {
-        (self.since_boot)().saturating_sub(self.began).as_secs()
+        (self.since_boot)().saturating_sub(self.started).as_secs()
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn uptime_follows_the_time_since_boot_and_not_the_clock_on_the_wall() {
+    fn uptime_follows_the_time_since_boot_and_not_the_wall_clock() {
         static NOW: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(5000);
         let uptime = Uptime::by(|| Duration::from_millis(NOW.load(std::sync::atomic::Ordering::SeqCst)));
         assert_eq!(uptime.seconds(), 0);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_clock_showed_at_boot_stays_the_same_while_nobody_sets_it() {
+    fn the_boot_time_is_stable_while_the_clock_is_not_set() {
         let before = SystemClock.at_boot();
         std::thread::sleep(Duration::from_millis(20));
         let off = SystemClock.at_boot().duration_since(before).abs();

@@ -1,5 +1,5 @@
-//! A redb file of our own: its folder is locked, a damaged file is set aside, and a fault of the disk is an error of
-//! that one call. The file is closed then, and opened again by the next call.
+//! A redb file with a lock on its folder. A damaged file is moved aside. A disk error only fails the current call: the file
+//! is closed and reopened by the next call.
 
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -14,7 +14,7 @@ use redb::{Database, StorageError};
 use crate::clock::{Clock, SystemClock};
 use crate::supervisor::panic_text;
 
-/// An error of one call. The file can be used again afterwards.
+/// The error of one call. The file remains usable afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {doing} state in {}: {cause}", path.display())]
 pub struct StoreError {
@@ -22,32 +22,32 @@ pub struct StoreError {
     pub doing: &'static str,
     /// The file.
     pub path: PathBuf,
-    /// Why.
+    /// The cause.
     pub cause: String,
 }
 
-/// How a file is opened.
+/// Options for opening a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Name of the file in its folder.
     pub file: &'static str,
-    /// Memory for its pages, in bytes; redb's own default is 1 GiB.
+    /// Size of the page cache in bytes; redb's default is 1 GiB.
     pub cache: usize,
-    /// Whether the whole file is read and checked when it is opened. That takes long where the file is large; damage that
-    /// is found later is an error of the call that finds it.
+    /// Whether to check the whole file when it is opened. This is slow for a large file. Without it, damage only fails the
+    /// call that encounters it.
     pub check: bool,
 }
 
 /// Why a file could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process holds it.
-    #[error("it is used by another process")]
+    /// Another process has it open.
+    #[error("it is in use by another process")]
     InUse,
-    /// Its content makes no sense.
+    /// The content is corrupt.
     #[error("damaged: {0}")]
     Damaged(String),
-    /// The disk, or its rights.
+    /// A disk or permission error.
     #[error("{0}")]
     Io(io::Error),
 }
@@ -71,45 +71,45 @@ impl From<redb::DatabaseError> for OpenError {
     }
 }
 
-/// A damaged file that was set aside.
+/// A damaged file that was moved aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetAside {
-    /// What was wrong with it.
+    /// How it was damaged.
     pub cause: String,
-    /// Where it is now.
+    /// Its new path.
     pub path: PathBuf,
 }
 
-/// An opened file.
+/// An open database file.
 pub struct DatabaseFile {
     path: PathBuf,
     options: Options,
-    /// `None` after a fault, until the next call opens it again.
+    /// `None` after an error, until the next call reopens it.
     database: Mutex<Option<Database>>,
-    /// Keeps other processes out, also while the database is closed after a fault; `None` in memory.
+    /// Keeps other processes out, even while the database is closed after an error; `None` for a database in memory.
     _lock: Option<File>,
 }
 
 impl DatabaseFile {
-    /// A database in memory, which is gone with the process.
+    /// Creates a database in memory.
     pub fn in_memory(options: Options) -> Result<Self, redb::DatabaseError> {
         let backend = redb::backends::InMemoryBackend::new();
         let database = Database::builder().set_cache_size(options.cache).create_with_backend(backend)?;
         Ok(Self { path: "memory".into(), options, database: Mutex::new(Some(database)), _lock: None })
     }
 
-    /// Opens the file in the folder `dir`; both are made when they are missing. A damaged file is moved aside, and a new
-    /// one takes its place.
+    /// Opens the file in the folder `dir`, creating both if they do not exist. A damaged file is moved aside and replaced
+    /// by a new one.
     pub fn open(dir: &Path, options: Options) -> Result<(Self, Option<SetAside>), OpenError> {
         let path = dir.join(options.file);
         let lock = lock_folder(dir)?;
-        let (database, aside) = match open_database(&path, options, Freshness::AsFound) {
+        let (database, aside) = match open_database(&path, options, OpenMode::CreateIfMissing) {
             Err(OpenError::Damaged(cause)) => {
                 let moved = move_aside(&path).map_err(|error| {
                     let text = format!("{} is damaged ({cause}) and cannot be moved: {error}", options.file);
                     OpenError::Io(io::Error::other(text))
                 })?;
-                let database = open_database(&path, options, Freshness::AsFound)?;
+                let database = open_database(&path, options, OpenMode::CreateIfMissing)?;
                 (database, Some(SetAside { cause, path: moved }))
             }
             other => (other?, None),
@@ -117,13 +117,13 @@ impl DatabaseFile {
         Ok((Self { path, options, database: Mutex::new(Some(database)), _lock: Some(lock) }, aside))
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Runs one piece of work on the database, one at a time; any fault closes it, since redb refuses to go on after
-    /// one.
+    /// Runs `work` on the database; calls are serialized. Any error closes the database, since redb refuses to continue
+    /// after one.
     pub fn run<R, E: Display>(
         &self,
         doing: &'static str,
@@ -133,7 +133,7 @@ impl DatabaseFile {
         let mut slot = self.guard();
         let database = match slot.take() {
             Some(database) => database,
-            None => open_database(&self.path, self.options, Freshness::MustExist)
+            None => open_database(&self.path, self.options, OpenMode::MustExist)
                 .map_err(|error| fail(error.to_string()))?,
         };
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| work(&database)));
@@ -158,7 +158,7 @@ impl DatabaseFile {
     }
 }
 
-/// Makes the folder and takes its lock, which the open folder holds.
+/// Creates the folder and locks it. The lock is held as long as the returned handle is open.
 fn lock_folder(dir: &Path) -> Result<File, OpenError> {
     let open = || {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -167,7 +167,7 @@ fn lock_folder(dir: &Path) -> Result<File, OpenError> {
     let folder = open().map_err(OpenError::Io)?;
     match folder.try_lock() {
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse),
-        // A file system that knows no locks: the database's own lock has to do.
+        // The file system does not support locks; rely on the lock of the database.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(folder),
     }
 }
@@ -179,23 +179,23 @@ fn move_aside(path: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Whether a missing file is an empty state.
+/// How to treat a missing file.
 #[derive(Clone, Copy, PartialEq)]
-enum Freshness {
-    /// It is: the first start.
-    AsFound,
-    /// It is not: there was one a moment ago.
+enum OpenMode {
+    /// Create it: this is the first start.
+    CreateIfMissing,
+    /// Fail: the file existed a moment ago.
     MustExist,
 }
 
-fn open_database(path: &Path, options: Options, freshness: Freshness) -> Result<Database, OpenError> {
-    let fresh = freshness == Freshness::AsFound && !path.try_exists()?;
+fn open_database(path: &Path, options: Options, mode: OpenMode) -> Result<Database, OpenError> {
+    let fresh = mode == OpenMode::CreateIfMissing && !path.try_exists()?;
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(fresh)
         .mode(0o600)
-        // Whoever can put a link here would choose which file root writes.
+        // A symlink planted here could make root write to any file.
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)?;
     let metadata = file.metadata()?;
@@ -203,7 +203,7 @@ fn open_database(path: &Path, options: Options, freshness: Freshness) -> Result<
         return Err(OpenError::Io(io::Error::other(format!("{} is not a regular file", options.file))));
     }
     if !fresh && metadata.len() == 0 {
-        // redb would take this for a new database, and a lost state would pass unnoticed.
+        // redb would treat it as a new database, and the loss of the state would go unnoticed.
         return Err(OpenError::Damaged("the file is empty".to_owned()));
     }
     if metadata.permissions().mode() & 0o077 != 0 {
@@ -224,10 +224,12 @@ fn open_database(path: &Path, options: Options, freshness: Freshness) -> Result<
     Ok(database)
 }
 
-/// Closing writes too and may panic on a disk that has just failed.
+/// Closes the database. This writes as well, and may panic on a disk that has just failed.
 fn close(database: Database) {
     let closed = std::panic::catch_unwind(AssertUnwindSafe(|| drop(database)));
     if closed.is_err() {
-        tracing::warn!("closing the state after a fault failed; it is repaired when it is opened again");
+        tracing::warn!(
+            "cannot close the state file after an error; it will be repaired when it is next opened"
+        );
     }
 }

@@ -1,11 +1,12 @@
-//! Writing a file whole or not at all: whoever reads it, and whenever the power goes, finds the old content or the new.
+//! Atomic file writes: after a crash or power failure, and for concurrent readers, a file has either the old content or the
+//! new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Writes `content` to `path` with mode 0600. Where `path` is a link, the file that it leads to is replaced.
+/// Writes `content` to `path` with mode 0600. If `path` is a symlink, its target is replaced.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = match path.parent() {
@@ -19,21 +20,21 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&temporary);
         return written;
     }
-    // The new name is durable when the folder is.
+    // The rename is durable once the folder is synced.
     File::open(folder)?.sync_all()
 }
 
 fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
-    // One of a process that was killed may be left.
+    // A killed process may have left one behind.
     let _ = fs::remove_file(path);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    // The creation mask may have taken bits away, never added any.
+    // The umask may have removed permission bits.
     file.set_permissions(fs::Permissions::from_mode(0o600))?;
     file.write_all(content)?;
     file.sync_all()
 }
 
-/// Moves a file that cannot be used out of the way, for a person to look at; gives its new path.
+/// Moves an unusable file aside for inspection and returns its new path.
 pub fn move_aside(path: &Path, stamp: jiff::Timestamp) -> io::Result<PathBuf> {
     let stamp = stamp.strftime("%Y%m%dT%H%M%S.%3fZ");
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_and_only_its_owner_may_read_it() {
+    fn a_file_is_replaced_atomically_and_readable_by_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f.json");
         write_atomically(&path, b"one").unwrap();
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_and_its_file_is_replaced() {
+    fn a_symlink_is_kept_and_its_target_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         fs::write(&real, "one").unwrap();
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_the_old_file_and_no_other() {
+    fn a_failed_write_leaves_the_old_file_and_no_other() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("d")).unwrap();
         fs::write(folder.path().join("d/inner"), "").unwrap();

@@ -1,14 +1,15 @@
-//! The last N entries and their live subscribers: replay and stream come from one place, so no gap and no repeat.
+//! A ring buffer of the last N entries with live subscribers. Replay and stream use the same buffer, so there are no gaps
+//! and no duplicates.
 //!
-//! A subscriber is a cursor into the ring, not a queue of its own: what it has not read yet is still in the ring,
-//! and a reader that is too slow finds its place gone and is told how many it missed. Nobody waits for anybody.
+//! A subscriber is a cursor into the ring without a queue. If a reader is too slow and its next entry has been overwritten,
+//! it gets the number of missed entries. Neither readers nor writers block each other.
 
 use std::collections::VecDeque;
 
 use futures_util::Stream;
 use tokio::sync::watch;
 
-/// The last entries, numbered, and a way to follow them.
+/// The last entries, numbered, with live subscriptions.
 #[derive(Debug)]
 pub struct Journal<T> {
     ring: watch::Sender<Ring<T>>,
@@ -18,17 +19,17 @@ pub struct Journal<T> {
 struct Ring<T> {
     entries: VecDeque<T>,
     capacity: usize,
-    /// What all entries together may weigh, what they weigh, and what one weighs.
+    /// The maximum total weight, the current total, and the function that weighs an entry.
     budget: usize,
     weight: usize,
     weigh: fn(&T) -> usize,
-    /// Id that the next entry gets.
+    /// Id of the next entry.
     next: u64,
     closed: bool,
 }
 
 impl<T> Ring<T> {
-    /// Id of the oldest entry that is still here; `next` when there is none.
+    /// Id of the oldest entry in the ring; `next` if it is empty.
     fn oldest(&self) -> u64 {
         self.next - self.entries.len() as u64
     }
@@ -38,8 +39,8 @@ impl<T> Ring<T> {
         self.entries.push_back(entry);
         self.next += 1;
         while self.entries.len() > self.capacity || (self.weight > self.budget && self.entries.len() > 1) {
-            let gone = self.entries.pop_front().expect("there is more than one");
-            self.weight -= (self.weigh)(&gone);
+            let dropped = self.entries.pop_front().expect("there is more than one");
+            self.weight -= (self.weigh)(&dropped);
         }
     }
 
@@ -50,20 +51,20 @@ impl<T> Ring<T> {
 }
 
 impl<T: Clone> Journal<T> {
-    /// A journal of at most `capacity` entries whose first one gets the id `first_id`. A caller that wants ids to
-    /// stay unique over restarts passes a number that only grows.
+    /// Creates a journal of at most `capacity` entries, starting with the id `first_id`. To keep ids unique across
+    /// restarts, pass a number that only grows.
     pub fn new(capacity: usize, first_id: u64) -> Self {
         Self::weighed(capacity, first_id, usize::MAX, |_| 0)
     }
 
-    /// The same, with a limit also on what the entries weigh together (the last one is kept whatever it weighs).
+    /// Like [`new`](Self::new), with an additional limit on the total weight of the entries. The last entry is always kept.
     pub fn weighed(capacity: usize, first_id: u64, budget: usize, weigh: fn(&T) -> usize) -> Self {
         let (entries, capacity) = (VecDeque::new(), capacity.max(1));
         let ring = Ring { entries, capacity, budget, weight: 0, weigh, next: first_id, closed: false };
         Self { ring: watch::Sender::new(ring) }
     }
 
-    /// Adds an entry and returns its id. Never waits for a reader.
+    /// Appends an entry and returns its id. Never waits for a reader.
     pub fn append(&self, entry: T) -> u64 {
         let mut id = 0;
         self.ring.send_modify(|ring| {
@@ -73,8 +74,8 @@ impl<T: Clone> Journal<T> {
         id
     }
 
-    /// Adds an entry that has an id already. One that does not follow the last one empties the journal first: what is
-    /// between them is not here.
+    /// Appends an entry with a given id. If the id does not follow the last one, the journal is cleared first, since the
+    /// entries in between are missing.
     pub fn append_as(&self, id: u64, entry: T) {
         self.ring.send_modify(|ring| {
             if ring.next != id {
@@ -85,7 +86,7 @@ impl<T: Clone> Journal<T> {
         });
     }
 
-    /// Id that the next entry gets.
+    /// Id of the next entry.
     pub fn next_id(&self) -> u64 {
         self.ring.borrow().next
     }
@@ -96,8 +97,8 @@ impl<T: Clone> Journal<T> {
         ring.entries.iter().skip(ring.entries.len().saturating_sub(count)).cloned().collect()
     }
 
-    /// Follows the journal: first what came after the entry `after`, or the last `replay` entries where `after` is
-    /// `None` or no longer known; then every new entry.
+    /// Subscribes to the journal. The subscription starts after the entry `after`, or with the last `replay` entries if
+    /// `after` is `None` or no longer in the ring, and continues with every new entry.
     pub fn subscribe(&self, replay: usize, after: Option<u64>) -> Subscription<T> {
         let ring = self.ring.subscribe();
         let next = {
@@ -110,23 +111,23 @@ impl<T: Clone> Journal<T> {
         Subscription { ring, next }
     }
 
-    /// Follows the journal from the entry `next` on. Entries that are not here any more are reported as missed.
+    /// Subscribes starting with the entry `next`. Entries that are no longer in the ring are reported as missed.
     pub fn subscribe_from(&self, next: u64) -> Subscription<T> {
         Subscription { ring: self.ring.subscribe(), next }
     }
 
-    /// Whether the entry with this id is here.
+    /// Reports whether the entry with this id is in the ring.
     pub fn contains(&self, id: u64) -> bool {
         self.ring.borrow().get(id).is_some()
     }
 
-    /// Ends all subscriptions once they have read what is there.
+    /// Ends all subscriptions once they have read the remaining entries.
     pub fn close(&self) {
         self.ring.send_modify(|ring| ring.closed = true);
     }
 }
 
-/// What a subscriber gets.
+/// An item of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item<T> {
     /// An entry and its id.
@@ -135,7 +136,7 @@ pub enum Item<T> {
     Missed(u64),
 }
 
-/// One subscriber's place in a journal.
+/// The position of one subscriber in a journal.
 #[derive(Debug)]
 pub struct Subscription<T> {
     ring: watch::Receiver<Ring<T>>,
@@ -143,8 +144,7 @@ pub struct Subscription<T> {
 }
 
 impl<T: Clone> Subscription<T> {
-    /// Waits for the next item; `None` once the journal is closed and read to its end. Dropping the future loses
-    /// nothing.
+    /// Waits for the next item; `None` once the journal is closed and all entries have been read. Cancel safe.
     pub async fn next(&mut self) -> Option<Item<T>> {
         loop {
             {
@@ -163,12 +163,12 @@ impl<T: Clone> Subscription<T> {
                     return None;
                 }
             }
-            // An error means that the journal itself is gone, which ends its subscriptions too.
+            // An error means that the journal has been dropped, which ends its subscriptions as well.
             self.ring.changed().await.ok()?;
         }
     }
 
-    /// The same as a stream.
+    /// Converts the subscription into a stream.
     pub fn into_stream(self) -> impl Stream<Item = Item<T>> + Send + Sync
     where
         T: Send + Sync,
@@ -222,14 +222,14 @@ mod tests {
         };
         assert_eq!(ids(103), [104]);
         assert_eq!(ids(104), [] as [u64; 0]);
-        assert_eq!(ids(101), [102, 103, 104], "the one after it is still there");
-        assert_eq!(ids(100), [104], "gone: the plain replay");
-        assert_eq!(ids(105), [104], "from another life: the plain replay");
+        assert_eq!(ids(101), [102, 103, 104], "the entry after it is still in the ring");
+        assert_eq!(ids(100), [104], "no longer in the ring: the plain replay");
+        assert_eq!(ids(105), [104], "an id from another run: the plain replay");
         assert_eq!(ids(u64::MAX), [104]);
     }
 
     #[tokio::test]
-    async fn a_slow_reader_is_told_what_it_missed() {
+    async fn a_slow_reader_gets_the_number_of_missed_entries() {
         let journal = Journal::new(3, 1);
         let mut subscription = journal.subscribe(0, None);
         for n in 1..=10 {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn heavy_entries_push_out_the_oldest_sooner() {
+    async fn heavy_entries_evict_the_oldest_sooner() {
         let journal = Journal::weighed(100, 1, 10, |n: &u32| *n as usize);
         for n in [4, 4, 4, 1, 1] {
             journal.append(n);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn subscribing_amid_appends_gives_neither_gap_nor_repeat() {
+    async fn subscribing_during_appends_yields_no_gaps_or_duplicates() {
         let journal = Arc::new(Journal::new(100_000, 1));
         let writer = {
             let journal = journal.clone();

@@ -1,27 +1,27 @@
-//! What Evenkeel's daemons agree on: the wire types, and the plumbing both stand on.
+//! Code shared by Evenkeel's daemons: the wire types and the common infrastructure.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | [`cli`] | flags and exit codes |
-//! | [`config`] | reading a configuration file, every fault at once |
-//! | [`secret`] | texts that are used but never printed |
-//! | [`wire`] | every type that is seen from outside |
-//! | [`clock`] | what time it is, settable in tests |
-//! | [`database`] | one redb file: locked, repaired, set aside |
+//! | [`config`] | reading a configuration file and reporting all of its errors at once |
+//! | [`secret`] | strings that are used but never printed |
+//! | [`wire`] | every type that is visible from outside |
+//! | [`clock`] | clocks, controllable in tests |
+//! | [`database`] | one redb file: locking, repair, moving damaged files aside |
 //! | [`journal`] | the last entries and their live subscribers |
-//! | [`queue`] | entries that wait for their destinations, durably |
+//! | [`queue`] | the durable outbox with its destinations |
 //! | [`store`] | durable key/value state |
-//! | [`supervisor`] | named tasks, signals, stopping |
-//! | [`systemd`] | telling the service manager how the program is |
-//! | [`http`] | serving: listeners, limits, access, routes |
-//! | [`sse`] | event streams: a journal as a reply |
-//! | [`metrics`] | what a scrape reads off the state |
-//! | [`permissions`] | who else can change a file |
+//! | [`supervisor`] | named tasks, signals, shutdown |
+//! | [`systemd`] | service manager notifications |
+//! | [`http`] | the HTTP server: listeners, limits, access, routes |
+//! | [`sse`] | event streams from a journal |
+//! | [`metrics`] | metrics computed at scrape time |
+//! | [`permissions`] | checks for files that other users can change |
 //! | [`page`] | a dashboard as one document |
 //! | [`telemetry`] | log lines |
-//! | [`tls`] | TLS as a client |
-//! | [`mod@file`] | writing a file whole or not at all |
-//! | `testing` | what the tests of all packages share (feature `testing`) |
+//! | [`tls`] | TLS client configuration |
+//! | [`mod@file`] | atomic file writes |
+//! | `testing` | helpers for the tests of all packages (feature `testing`) |
 
 pub mod cli;
 pub mod clock;

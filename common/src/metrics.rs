@@ -1,4 +1,4 @@
-//! Metrics that are read off the state at the moment of a scrape, and the text that a scrape gets.
+//! Metrics that are computed from the state at scrape time, and their text format.
 
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, Error, TextEncoder};
@@ -6,8 +6,8 @@ use prometheus::{Encoder, Error, TextEncoder};
 /// The content type of [`text`].
 pub const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All values of one name, each with its labels. By the conventions of the ecosystem a name that ends with `_total` is a
-/// counter's; any other is a gauge's.
+/// All values of one metric, each with its labels. By the Prometheus naming conventions, a name that ends in `_total` is a
+/// counter; any other is a gauge.
 pub fn family<'a, const N: usize>(
     name: &str,
     help: &str,
@@ -41,17 +41,17 @@ pub fn family<'a, const N: usize>(
     family
 }
 
-/// One value without labels.
+/// A metric with one value and no labels.
 pub fn single(name: &str, help: &str, value: f64) -> MetricFamily {
     family(name, help, [([], value)])
 }
 
-/// Whether something holds, as a value.
+/// A boolean as a metric value.
 pub fn flag(holds: bool) -> f64 {
     f64::from(u8::from(holds))
 }
 
-/// Everything in Prometheus' text form, by name. A name without values is left out.
+/// Encodes the metrics in the Prometheus text format, sorted by name. Metrics without values are omitted.
 pub fn text(mut families: Vec<MetricFamily>) -> Result<Vec<u8>, Error> {
     families.retain(|family| !family.get_metric().is_empty());
     families.sort_by(|a, b| a.name().cmp(b.name()));
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_off_the_state_has_its_type_its_labels_and_its_place() {
+    fn metrics_have_their_type_and_labels_and_are_sorted() {
         let families = vec![
             single("b_seconds", "Time.", 1.5),
             family("a_total", "Counted.", [([("kind", "x")], 2.0), ([("kind", "a \"b\"")], 3.0)]),

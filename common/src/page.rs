@@ -1,4 +1,4 @@
-//! A page as one document: style and script inside, allowed by their hashes, compressed once (DECISIONS 6).
+//! A page as a single document: style and script are inline, allowed by their hashes, and compressed once (DECISIONS 6).
 //!
 //! ```
 //! use evenkeel_common::page::{self, Document};
@@ -30,23 +30,23 @@ const THEME_JS: &str = include_str!("../ui/theme.js");
 const THEME_CSS: &str = include_str!("../ui/theme.css");
 const PARTS_JS: &str = include_str!("../ui/parts.js");
 
-/// A page, ready to be sent.
+/// A page that is ready to be sent.
 #[derive(Debug, Clone)]
 pub struct Document {
     plain: Bytes,
     gzip: Bytes,
     policy: HeaderValue,
-    /// Without the quotes.
+    /// The entity tag without its quotes.
     tag: String,
 }
 
-/// Puts a page together. In `html`, `<!--theme-->` stands for the script that sets the theme before the first paint,
-/// `<!--style-->` for the shared style and `css`, `<!--parts and script-->` for the shared parts and `js`,
-/// `<!--script-->` for `js` alone. What `html` does not name is left out.
+/// Assembles a page. In `html`, `<!--theme-->` is replaced by the script that sets the theme before the first paint,
+/// `<!--style-->` by the shared style and `css`, `<!--parts and script-->` by the shared parts and `js`, and
+/// `<!--script-->` by `js` alone. Parts without a placeholder in `html` are left out.
 pub fn document(html: &str, css: &str, js: &str) -> Document {
     let mut page = html.to_owned();
-    let mut put = |mark: &str, text: &str| {
-        let (before, after) = page.split_once(mark)?;
+    let mut put = |placeholder: &str, text: &str| {
+        let (before, after) = page.split_once(placeholder)?;
         let source = format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));
         page = [before, text, after].concat();
         Some(source)
@@ -66,8 +66,8 @@ pub fn document(html: &str, css: &str, js: &str) -> Document {
         sources(&[style])
     );
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(page.as_bytes()).expect("memory takes everything");
-    let gzip = encoder.finish().expect("memory takes everything");
+    encoder.write_all(page.as_bytes()).expect("writing to memory cannot fail");
+    let gzip = encoder.finish().expect("writing to memory cannot fail");
     Document {
         gzip: gzip.into(),
         policy: HeaderValue::from_str(&policy).expect("the policy is plain text"),
@@ -77,10 +77,10 @@ pub fn document(html: &str, css: &str, js: &str) -> Document {
 }
 
 impl Document {
-    /// The answer to a request with these headers: compressed where the client takes that, 304 where it has it.
-    /// `status` is for pages that stand in for an answer, such as a login form with 401.
+    /// Returns the response to a request with these headers: compressed if the client accepts it, or 304 if the client
+    /// already has the page. `status` is for pages in place of another response, such as a login form with 401.
     pub fn reply(&self, status: StatusCode, request: &HeaderMap) -> Response {
-        let gzip = takes_gzip(request);
+        let gzip = accepts_gzip(request);
         let tag = format!("\"{}{}\"", self.tag, if gzip { "-gz" } else { "" });
         let known = request.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
         let known = known.flat_map(|value| value.split(','));
@@ -102,7 +102,7 @@ impl Document {
         headers.insert(CONTENT_SECURITY_POLICY, self.policy.clone());
         headers.insert(ETAG, HeaderValue::from_str(&tag).expect("hex digits are header text"));
         headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-        // Asked again each time, sent again only when it has changed.
+        // Revalidated each time, sent again only after a change.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         response
     }
@@ -112,23 +112,23 @@ impl Document {
         &self.plain
     }
 
-    /// Bytes of the whole document, uncompressed.
+    /// Size of the whole document in bytes, uncompressed.
     pub fn size(&self) -> usize {
         self.plain.len()
     }
 }
 
-/// Whether `Accept-Encoding` admits gzip.
-fn takes_gzip(request: &HeaderMap) -> bool {
+/// Reports whether `Accept-Encoding` allows gzip.
+fn accepts_gzip(request: &HeaderMap) -> bool {
     let mut rest = None;
     for value in request.get_all(ACCEPT_ENCODING) {
         for part in value.to_str().unwrap_or_default().split(',') {
             let (name, parameter) = part.split_once(';').unwrap_or((part, ""));
             let quality = parameter.trim().strip_prefix("q=").map_or(Ok(1.0), |q| q.trim().parse::<f32>());
-            let admitted = quality.is_ok_and(|quality| quality > 0.0);
+            let accepted = quality.is_ok_and(|quality| quality > 0.0);
             match name.trim().to_ascii_lowercase().as_str() {
-                "gzip" | "x-gzip" => return admitted,
-                "*" => rest = Some(admitted),
+                "gzip" | "x-gzip" => return accepted,
+                "*" => rest = Some(accepted),
                 _ => {}
             }
         }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_for_those_who_take_it() {
+    fn pages_are_compressed_if_the_client_accepts_gzip() {
         let page = document(HTML, "", "");
         for (accept, expected) in [
             ("gzip, deflate, br", true),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_known_is_not_sent_again() {
+    fn a_page_that_the_client_has_is_not_sent_again() {
         let page = document(HTML, "", "");
         let tag = page.reply(StatusCode::OK, &HeaderMap::new()).headers()[ETAG].to_str().unwrap().to_owned();
         let gzip_tag =

@@ -1,5 +1,5 @@
-//! Who besides root and the user of this process can change or replace a file: what root runs, reads or writes must not
-//! be anybody's.
+//! Finds out whether users other than root and the user of this process can change or replace a file. Files that root runs,
+//! reads or writes must not be under the control of other users.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -12,49 +12,49 @@ use crate::config::quote;
 const WRITABLE_BY_ALL: u32 = 0o002;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
-/// As many links as the kernel follows.
-const MOST_LINKS: usize = 40;
+/// The number of links that the kernel follows.
+const MAX_LINKS: usize = 40;
 
-/// Why others can change the file at `path` (absolute) or put another in its place: one reason a weak place, in words.
-/// Empty where nobody can. The file itself need not exist.
+/// Returns why other users can change or replace the file at the absolute `path`, one message per weakness. Empty if they
+/// cannot. The file itself need not exist.
 ///
-/// - The file counts as weak when its group or everybody may write it.
-/// - A folder on the way counts as weak when everybody may write it. In one with the sticky bit (`/tmp`) only the owner
-///   of an entry can replace it: there an entry of root's or of this user's is safe, one of somebody else's is not, and
-///   one that does not exist yet can be made by anybody.
-/// - Links are followed, and the way to what they lead to is looked at as well.
-/// - Who *owns* a folder on the way is not judged: a person who keeps compose files at home is trusted with them.
+/// - The file is weak if it is writable by its group or by everyone.
+/// - A folder on the path is weak if it is world-writable. In a folder with the sticky bit (`/tmp`) only the owner of an
+///   entry can replace it: entries of root and of this user are safe, entries of other users are not, and an entry that
+///   does not exist yet can be created by anyone.
+/// - Symlinks are followed, and the path to their target is checked as well.
+/// - The *owner* of a folder on the path is not checked: users who keep compose files in their home are trusted with them.
 pub fn weaknesses(path: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest: VecDeque<OsString> = names(path).collect();
     let (mut folder, mut links) = (PathBuf::from("/"), 0);
-    // What is known of `folder`: it was looked at when the way led into it.
-    let mut about_folder = None;
+    // Metadata of `folder`, if it is already known from the previous component.
+    let mut folder_metadata = None;
     while let Some(name) = rest.pop_front() {
         if name == ".." {
             folder.pop();
-            about_folder = None;
+            folder_metadata = None;
             continue;
         }
         let entry = folder.join(&name);
-        let about = fs::symlink_metadata(&entry);
-        about_folder = about_folder.or_else(|| fs::metadata(&folder).ok());
-        if let Some(about_folder) = &about_folder
-            && let Some(weakness) = weak_folder(&folder, about_folder, &entry, about.as_ref().ok())
+        let metadata = fs::symlink_metadata(&entry);
+        folder_metadata = folder_metadata.or_else(|| fs::metadata(&folder).ok());
+        if let Some(folder_metadata) = &folder_metadata
+            && let Some(weakness) = weak_folder(&folder, folder_metadata, &entry, metadata.as_ref().ok())
             && !found.contains(&weakness)
         {
             found.push(weakness);
         }
-        let Ok(about) = about else { return found };
-        if about.is_symlink() {
+        let Ok(metadata) = metadata else { return found };
+        if metadata.is_symlink() {
             links += 1;
             let Ok(target) = fs::read_link(&entry) else { return found };
-            if links > MOST_LINKS {
+            if links > MAX_LINKS {
                 return found;
             }
             if target.is_absolute() {
                 folder = PathBuf::from("/");
-                about_folder = None;
+                folder_metadata = None;
             }
             let ahead: Vec<_> = names(&target).collect();
             for name in ahead.into_iter().rev() {
@@ -62,48 +62,45 @@ pub fn weaknesses(path: &Path) -> Vec<String> {
             }
             continue;
         }
-        if rest.is_empty() && about.is_file() && about.mode() & WRITABLE_BY_OTHERS != 0 {
+        if rest.is_empty() && metadata.is_file() && metadata.mode() & WRITABLE_BY_OTHERS != 0 {
             found.push(format!(
-                "{} can be changed by others than its owner (mode {})",
-                shown(&entry),
-                mode(&about)
+                "{} is writable by users other than its owner (mode {})",
+                display(&entry),
+                mode(&metadata)
             ));
         }
-        (folder, about_folder) = (entry, Some(about));
+        (folder, folder_metadata) = (entry, Some(metadata));
     }
-    // A path that ends with a folder is one that others could put files into.
-    if let Ok(about) = fs::symlink_metadata(&folder)
-        && about.is_dir()
-        && about.mode() & WRITABLE_BY_ALL != 0
+    // If the path is a folder, others could put files into it.
+    if let Ok(metadata) = fs::symlink_metadata(&folder)
+        && metadata.is_dir()
+        && metadata.mode() & WRITABLE_BY_ALL != 0
     {
-        found.push(format!(
-            "the folder {} can be changed by anybody (mode {})",
-            shown(&folder),
-            mode(&about)
-        ));
+        found.push(format!("the folder {} is world-writable (mode {})", display(&folder), mode(&metadata)));
     }
     found
 }
 
-/// Why `entry` of `folder` can be replaced by anybody.
+/// Returns why any user can replace `entry` in `folder`.
 fn weak_folder(
     folder: &Path,
-    about: &Metadata,
+    metadata: &Metadata,
     entry: &Path,
-    about_entry: Option<&Metadata>,
+    entry_metadata: Option<&Metadata>,
 ) -> Option<String> {
-    if about.mode() & WRITABLE_BY_ALL == 0 {
+    if metadata.mode() & WRITABLE_BY_ALL == 0 {
         return None;
     }
-    let place = format!("the folder {} can be changed by anybody (mode {})", shown(folder), mode(about));
-    if about.mode() & STICKY == 0 {
+    let place = format!("the folder {} is world-writable (mode {})", display(folder), mode(metadata));
+    if metadata.mode() & STICKY == 0 {
         return Some(place);
     }
-    let ours = |about: &Metadata| about.uid() == 0 || about.uid() == rustix::process::geteuid().as_raw();
-    match about_entry {
-        Some(entry) if ours(entry) && ours(about) => None,
-        Some(owned) => Some(format!("{place} and {} in it belongs to user {}", shown(entry), owned.uid())),
-        None => Some(format!("{place} and {} is not in it yet", shown(entry))),
+    let ours =
+        |metadata: &Metadata| metadata.uid() == 0 || metadata.uid() == rustix::process::geteuid().as_raw();
+    match entry_metadata {
+        Some(entry) if ours(entry) && ours(metadata) => None,
+        Some(owned) => Some(format!("{place} and {} in it belongs to user {}", display(entry), owned.uid())),
+        None => Some(format!("{place} and {} does not exist yet", display(entry))),
     }
 }
 
@@ -115,12 +112,12 @@ fn names(path: &Path) -> impl Iterator<Item = OsString> + '_ {
     })
 }
 
-fn shown(path: &Path) -> String {
+fn display(path: &Path) -> String {
     quote(&path.to_string_lossy())
 }
 
-fn mode(about: &Metadata) -> String {
-    format!("{:04o}", about.permissions().mode() & 0o7777)
+fn mode(metadata: &Metadata) -> String {
+    format!("{:04o}", metadata.permissions().mode() & 0o7777)
 }
 
 #[cfg(test)]
@@ -129,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that nobody else can write to, whatever the mask is.
+    /// A folder that only its owner can write to, regardless of the umask.
     fn safe_folder() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         chmod(folder.path(), 0o755);
@@ -146,18 +143,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_weak_when_its_group_or_everybody_may_write_it() {
+    fn a_file_is_weak_if_group_or_world_writable() {
         let folder = safe_folder();
         let path = folder.path().join("f");
         for (mode, weak) in [(0o600, false), (0o644, false), (0o664, true), (0o646, true), (0o666, true)] {
             file(&path, mode);
-            let expected = format!("{path:?} can be changed by others than its owner (mode {mode:04o})");
+            let expected = format!("{path:?} is writable by users other than its owner (mode {mode:04o})");
             assert_eq!(weaknesses(&path), if weak { vec![expected] } else { vec![] }, "{mode:o}");
         }
     }
 
     #[test]
-    fn any_folder_on_the_way_that_everybody_may_write_is_weak() {
+    fn any_world_writable_folder_on_the_path_is_weak() {
         let folder = safe_folder();
         let inner = folder.path().join("a/b");
         fs::create_dir_all(&inner).unwrap();
@@ -168,29 +165,28 @@ mod tests {
         file(&path, 0o644);
         assert_eq!(weaknesses(&path), Vec::<String>::new());
         chmod(&folder.path().join("a"), 0o777);
-        let expected =
-            format!("the folder {:?} can be changed by anybody (mode 0777)", folder.path().join("a"));
+        let expected = format!("the folder {:?} is world-writable (mode 0777)", folder.path().join("a"));
         assert_eq!(weaknesses(&path), std::slice::from_ref(&expected));
-        assert_eq!(weaknesses(&inner.join("none")), [expected], "also for a file that does not exist yet");
+        assert_eq!(weaknesses(&inner.join("none")), [expected], "even for a file that does not exist yet");
         chmod(&inner, 0o777);
-        assert_eq!(weaknesses(&inner).len(), 2, "a folder at the end is judged as well");
+        assert_eq!(weaknesses(&inner).len(), 2, "a folder at the end is checked as well");
     }
 
     #[test]
-    fn the_sticky_bit_protects_what_is_there_and_is_ours() {
+    fn the_sticky_bit_protects_existing_entries_of_ours() {
         let folder = safe_folder();
         chmod(folder.path(), 0o1777);
         let path = folder.path().join("f");
         let text = weaknesses(&path);
-        assert!(text.len() == 1 && text[0].ends_with("is not in it yet"), "{text:?}");
+        assert!(text.len() == 1 && text[0].ends_with("does not exist yet"), "{text:?}");
         file(&path, 0o644);
         assert_eq!(weaknesses(&path), Vec::<String>::new());
-        assert_eq!(weaknesses(Path::new("/tmp")).len(), 1, "as a folder to put files into it is weak");
+        assert_eq!(weaknesses(Path::new("/tmp")).len(), 1, "weak as a folder to put files into");
     }
 
     #[test]
     #[ignore = "needs root"]
-    fn the_sticky_bit_does_not_protect_what_belongs_to_another_user() {
+    fn the_sticky_bit_does_not_protect_entries_of_another_user() {
         let folder = safe_folder();
         chmod(folder.path(), 0o1777);
         let path = folder.path().join("f");
@@ -201,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_behind_a_link_counts_too() {
+    fn the_path_behind_a_symlink_is_checked_too() {
         let (near, far) = (safe_folder(), safe_folder());
         let open = far.path().join("open");
         fs::create_dir(&open).unwrap();
@@ -211,7 +207,7 @@ mod tests {
             let link = near.path().join("link");
             let _ = fs::remove_file(&link);
             symlink(&target, &link).unwrap();
-            let expected = format!("the folder {open:?} can be changed by anybody (mode 0777)");
+            let expected = format!("the folder {open:?} is world-writable (mode 0777)");
             assert_eq!(weaknesses(&link.join("f")), [expected], "{target:?}");
         }
         symlink("loop", near.path().join("loop")).unwrap();

@@ -1,15 +1,15 @@
-//! The durable outbox: one log of entries and, per destination, how far it has got (DECISIONS 5).
+//! The durable outbox: one log of entries, and a cursor per destination (DECISIONS 5).
 //!
-//! Every entry is one row, written once for all destinations; a destination is a cursor into the rows. The number of
-//! an entry is its place in the log and is never given twice, so a receiver can tell a repeat and a gap. The rows
-//! that everyone has passed are kept up to [`HISTORY`], so that the next life knows what was recorded.
+//! Every entry is one row, written once for all destinations; a destination is a cursor into the rows. The sequence number
+//! of an entry is its position in the log and is never reused, so receivers can detect duplicates and gaps. After all
+//! destinations have passed them, the last [`HISTORY`] rows are kept, so that they can be replayed after a restart.
 //!
-//! [`Outbox::commit`] writes entries in one transaction with the state that they tell of. [`Outbox::put`] takes an entry
-//! that no state goes with into memory; [`Outbox::run`] writes what has come since its last transaction, and
-//! how far each destination got, with the next one. So an entry is durable some milliseconds after it was put. Nobody
-//! sees it before, neither a destination nor a reader of [`Outbox::journal`]: what was seen anywhere arrives
-//! everywhere, whenever the program is killed, and a number that was seen is not given to another entry. Only while
-//! the disk refuses writes are entries shown at once, then without a number for the destinations.
+//! [`Outbox::commit`] writes entries in one transaction with the related state. [`Outbox::put`] queues an entry without
+//! related state in memory, and [`Outbox::run`] writes the queued entries and the cursors of the destinations with its next
+//! transaction. An entry is therefore durable some milliseconds after it was put. Until then it is not visible, neither to
+//! a destination nor to a reader of [`Outbox::journal`]. So an entry that was visible anywhere reaches every destination
+//! even if the program is killed, and its number is not reused. Only while the disk refuses writes are entries visible
+//! immediately, without a number for the destinations.
 
 mod destination;
 mod stored;
@@ -27,9 +27,9 @@ use crate::journal::Journal;
 use crate::store::{Change, Store, StoreError};
 use crate::wire::AuditEntry;
 
-/// How many entries wait for a destination at most; beyond that the oldest go (DECISIONS 5).
+/// Maximum number of entries that wait for a destination; beyond that the oldest are dropped (DECISIONS 5).
 pub const CAPACITY: u64 = 10_000;
-/// How many entries are kept after all destinations have them, and shown again to readers of the journal.
+/// How many delivered entries are kept and replayed to readers of the journal.
 pub const HISTORY: usize = 500;
 
 const ENTRIES: &str = "outbox/entry/";
@@ -40,131 +40,131 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(1);
 
 pub use destination::Destination;
-use stored::{Read, number, read_entries, read_places};
+use stored::{Read, number, read_cursors, read_entries};
 
-/// The log and the place of each destination in it.
+/// The log, and the cursor of each destination.
 #[derive(Clone)]
 pub struct Outbox {
     log: Arc<watch::Sender<Log>>,
-    /// One transaction at a time.
-    turn: Arc<Mutex<()>>,
+    /// Serializes the transactions.
+    write_lock: Arc<Mutex<()>>,
     journal: Arc<Journal<Arc<AuditEntry>>>,
     store: Arc<dyn Store>,
-    /// Where the state is, if it is not in the same store.
+    /// The store of the state, if it is not the same one.
     state: Option<Arc<dyn Store>>,
     clock: Arc<dyn Clock>,
     program: &'static str,
-    /// Which numbering the numbers belong to.
+    /// Identifies the numbering that the sequence numbers belong to.
     epoch: Arc<str>,
 }
 
-/// What was found when the outbox was opened.
+/// The result of opening the outbox.
 pub struct Opened {
     /// The outbox.
     pub outbox: Outbox,
-    /// Whether there was an outbox before, so that an entry that is not in it was never recorded.
+    /// Whether the store already had an outbox. If so, an entry that is not in it was never recorded.
     pub continued: bool,
 }
 
 #[derive(Debug)]
 struct Log {
-    /// The entries that may be seen.
+    /// The visible entries.
     journal: Arc<Journal<Arc<AuditEntry>>>,
     /// Number of the oldest entry that is kept.
     first: u64,
-    /// Number that the next entry gets.
+    /// Number of the next entry.
     next: u64,
-    /// Entries of a transaction with state that is under way. They get the numbers from `next` on if it succeeds, and
-    /// are nobody's if it fails.
+    /// Entries of the state transaction in progress. They get the numbers from `next` on if it succeeds, and are dropped
+    /// if it fails.
     committing: Vec<Arc<AuditEntry>>,
-    /// Entries that came meanwhile, which get their numbers after those.
-    behind: Vec<Arc<AuditEntry>>,
+    /// Entries put during that transaction; they get their numbers after it.
+    deferred: Vec<Arc<AuditEntry>>,
     /// Entries that are not durable yet.
-    fresh: BTreeMap<u64, Arc<AuditEntry>>,
-    /// Numbers of the rows that are in the store.
+    pending: BTreeMap<u64, Arc<AuditEntry>>,
+    /// Numbers of the rows in the store.
     stored: Range<u64>,
-    /// The store has the number that comes next.
+    /// Whether the next number is stored.
     is_next_stored: bool,
-    /// The store has the epoch.
+    /// Whether the epoch is stored.
     is_epoch_stored: bool,
-    places: BTreeMap<String, Place>,
-    /// Destinations whose places are still in the store, but no longer here.
-    forgotten: BTreeSet<String>,
-    /// The store refuses writes.
+    cursors: BTreeMap<String, Cursor>,
+    /// Removed destinations whose cursors are still in the store.
+    to_remove: BTreeSet<String>,
+    /// Whether writes to the store are failing.
     failing: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
-    /// Number of the entry that is to be delivered next.
+struct Cursor {
+    /// Number of the next entry to deliver.
     next: u64,
-    /// The same as the store has it.
+    /// The stored value of `next`.
     stored: Option<u64>,
-    /// Somebody delivers.
+    /// Whether a [`Destination`] handle exists.
     open: bool,
 }
 
 impl Log {
     fn put(&mut self, entry: Arc<AuditEntry>) {
         if !self.committing.is_empty() {
-            self.behind.push(entry);
+            self.deferred.push(entry);
             return;
         }
-        self.fresh.insert(self.next, entry);
+        self.pending.insert(self.next, entry);
         self.next += 1;
         if self.failing {
-            self.show(self.next);
+            self.publish(self.next);
         }
         if self.next - self.first > CAPACITY {
             self.first = self.next - CAPACITY;
-            self.show(self.first);
-            self.fresh = self.fresh.split_off(&self.first);
+            self.publish(self.first);
+            self.pending = self.pending.split_off(&self.first);
         }
     }
 
-    /// The transaction with state is over: its entries are there or never were, and those that came meanwhile follow.
-    /// Of one that was dropped on its way it is not known how it ended; what may be durable keeps its number.
-    fn settle(&mut self, is_made: bool) {
+    /// Ends the state transaction: its entries are added if it succeeded, followed by those put during it. The outcome of a
+    /// dropped transaction is unknown; its entries may be durable, so they keep their numbers.
+    fn end_commit(&mut self, succeeded: bool) {
         let committed = std::mem::take(&mut self.committing);
-        let behind = std::mem::take(&mut self.behind);
-        for entry in committed.into_iter().filter(|_| is_made).chain(behind) {
+        let deferred = std::mem::take(&mut self.deferred);
+        for entry in committed.into_iter().filter(|_| succeeded).chain(deferred) {
             self.put(entry);
         }
     }
 
-    /// Lets everyone see the entries before this number.
-    fn show(&self, end: u64) {
+    /// Makes the entries before this number visible.
+    fn publish(&self, end: u64) {
         let begin = self.journal.next_id().min(end);
-        for entry in self.fresh.range(begin..end).map(|(_, entry)| entry) {
+        for entry in self.pending.range(begin..end).map(|(_, entry)| entry) {
             self.journal.append(entry.clone());
         }
     }
 
-    /// Lets go of what everyone has, but for the history.
+    /// Drops the entries that all destinations have passed, except for the history.
     fn trim(&mut self) {
-        let passed = self.places.values().map(|place| place.next).min().unwrap_or(self.next);
+        let passed = self.cursors.values().map(|cursor| cursor.next).min().unwrap_or(self.next);
         self.first = self.first.max(passed.min(self.next.saturating_sub(HISTORY as u64)));
     }
 
-    fn offers(&self, name: &str) -> bool {
-        self.places.get(name).is_some_and(|place| self.offers_at(place.next))
+    fn has_item(&self, name: &str) -> bool {
+        self.cursors.get(name).is_some_and(|cursor| self.has_item_at(cursor.next))
     }
 
-    fn offers_at(&self, place: u64) -> bool {
-        place < self.next && (place < self.first || self.failing || !self.fresh.contains_key(&place))
+    fn has_item_at(&self, cursor: u64) -> bool {
+        cursor < self.next && (cursor < self.first || self.failing || !self.pending.contains_key(&cursor))
     }
 
-    fn has_news(&self) -> bool {
-        !self.fresh.is_empty()
-            || !self.behind.is_empty()
+    fn is_dirty(&self) -> bool {
+        !self.pending.is_empty()
+            || !self.deferred.is_empty()
             || !self.is_next_stored
             || !self.is_epoch_stored
-            || !self.forgotten.is_empty()
-            || self.places.values().any(|place| place.stored != Some(place.next))
+            || !self.to_remove.is_empty()
+            || self.cursors.values().any(|cursor| cursor.stored != Some(cursor.next))
     }
 
     fn is_open(&self) -> bool {
-        self.places.values().any(|place| place.open)
+        self.cursors.values().any(|cursor| cursor.open)
     }
 }
 
@@ -173,17 +173,17 @@ impl Log {
 pub struct Item {
     /// The entry.
     pub entry: Arc<AuditEntry>,
-    /// Its number; `None` while the disk refuses writes, since it might then be given again after a crash.
+    /// Its number; `None` while the disk refuses writes, since the number could be reused after a crash.
     pub seq: Option<u64>,
-    /// The entry only says how many were lost; it goes to the destination whatever that filters.
+    /// Whether the entry only reports how many were lost. Such an entry bypasses the filters of the destination.
     pub is_loss: bool,
-    /// Place to go on from once it is delivered.
+    /// The cursor after its delivery.
     after: u64,
 }
 
 impl Outbox {
-    /// Opens the outbox in `store` for these destinations. A destination that is new gets what comes from now on;
-    /// one that is no longer named is forgotten. `program` is who says that entries were lost.
+    /// Opens the outbox in `store` for these destinations. A new destination gets the entries from now on; the cursor of a
+    /// destination that is no longer configured is removed. `program` is the service name in entries about lost entries.
     pub async fn open(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
@@ -192,8 +192,8 @@ impl Outbox {
     ) -> Result<Opened, StoreError> {
         let Read { mut history, first, end } = read_entries(store.as_ref()).await?;
         let stored_next = store.get(NEXT).await?.and_then(|row| number(&row));
-        // Where no number is known, one that is greater than every number of an earlier life: entries are fewer
-        // than one in a microsecond.
+        // Without a stored number, start with one that is greater than all numbers of earlier runs: there is less than one
+        // entry per microsecond.
         let fresh_start = || u64::try_from(clock.now().as_microsecond()).unwrap_or_default();
         let next = stored_next.unwrap_or_else(fresh_start).max(end);
         if next != end {
@@ -204,7 +204,7 @@ impl Outbox {
         let is_epoch_stored = kept_epoch.is_some();
         let epoch = kept_epoch.unwrap_or_else(|| format!("{:032x}", fastrand::u128(..)));
         let first = first.unwrap_or(next);
-        let places = read_places(store.as_ref(), names, next, stored_next.is_some()).await?;
+        let cursors = read_cursors(store.as_ref(), names, next, stored_next.is_some()).await?;
         let journal = Arc::new(Journal::new(HISTORY, next - history.len() as u64));
         for entry in &history {
             journal.append(Arc::clone(entry));
@@ -214,19 +214,19 @@ impl Outbox {
             first,
             next,
             committing: Vec::new(),
-            behind: Vec::new(),
-            fresh: BTreeMap::new(),
+            deferred: Vec::new(),
+            pending: BTreeMap::new(),
             stored: first..next,
             is_next_stored: stored_next.is_some(),
             is_epoch_stored,
-            places,
-            forgotten: BTreeSet::new(),
+            cursors,
+            to_remove: BTreeSet::new(),
             failing: false,
         };
         let log = Arc::new(watch::Sender::new(log));
         let outbox = Self {
             log,
-            turn: Arc::default(),
+            write_lock: Arc::default(),
             journal,
             store,
             state: None,
@@ -237,36 +237,36 @@ impl Outbox {
         Ok(Opened { outbox, continued: stored_next.is_some() })
     }
 
-    /// The last entries, those of earlier lives too, and what follows them. Each has its number as id, and is seen here
-    /// once it is durable, or the disk refuses it.
+    /// The last entries, including those of earlier runs, and the ones that follow. The id of an entry is its number. An entry
+    /// becomes visible once it is durable or the disk has refused it.
     pub fn journal(&self) -> &Journal<Arc<AuditEntry>> {
         &self.journal
     }
 
-    /// Which numbering the numbers belong to: a random text that is made with the first number, and kept as long as the
-    /// numbers are.
+    /// Identifies the numbering that the sequence numbers belong to: a random string that is created with the first number
+    /// and stored along with the numbers.
     pub fn epoch(&self) -> &str {
         &self.epoch
     }
 
-    /// The number that the next entry gets: what was recorded before has a smaller one.
-    pub fn mark(&self) -> u64 {
+    /// The number of the next entry; all entries recorded so far have a smaller one.
+    pub fn next_seq(&self) -> u64 {
         let log = self.log.borrow();
-        log.next + (log.committing.len() + log.behind.len()) as u64
+        log.next + (log.committing.len() + log.deferred.len()) as u64
     }
 
-    /// Whether a destination has everything that was recorded before this mark. One that does not exist has nothing.
+    /// Reports whether a destination has received all entries before this mark; `false` for an unknown destination.
     pub fn is_delivered(&self, name: &str, mark: u64) -> bool {
-        self.log.borrow().places.get(name).is_some_and(|place| place.next >= mark)
+        self.log.borrow().cursors.get(name).is_some_and(|cursor| cursor.next >= mark)
     }
 
-    /// Takes an entry for all destinations. Never waits, never fails.
+    /// Adds an entry for all destinations. Never waits and never fails.
     pub fn put(&self, entry: Arc<AuditEntry>) {
         self.log.send_modify(|log| log.put(entry));
     }
 
-    /// Writes entries for all destinations in one transaction with `changes`, the state that they tell of. They are
-    /// seen when this returns; where it fails, neither the state is changed nor the entries are there.
+    /// Writes entries for all destinations in one transaction with `changes`, the related state. The entries are visible when
+    /// this returns. If it fails, neither the state nor the entries are written.
     pub async fn commit(
         &self,
         changes: Vec<Change>,
@@ -285,55 +285,57 @@ impl Outbox {
         self.write(changes, entries).await
     }
 
-    /// The same outbox for a state that is in another store: where the entries can't be with it, they follow it.
+    /// Uses another store for the state. The entries then cannot be part of its transaction and are written after it.
     #[must_use]
     pub fn with_state_in(mut self, store: Arc<dyn Store>) -> Self {
         self.state = Some(store);
         self
     }
 
-    /// Whether there is a destination of this name.
-    pub fn has(&self, name: &str) -> bool {
-        self.log.borrow().places.contains_key(name)
+    /// Reports whether there is a destination with this name.
+    pub fn has_destination(&self, name: &str) -> bool {
+        self.log.borrow().cursors.contains_key(name)
     }
 
-    /// How many entries wait for a destination.
+    /// Number of entries waiting for a destination.
     pub fn waiting(&self, name: &str) -> u64 {
         let log = self.log.borrow();
-        log.places.get(name).map_or(0, |place| log.next - place.next.max(log.first))
+        log.cursors.get(name).map_or(0, |cursor| log.next - cursor.next.max(log.first))
     }
 
-    /// How many entries are not durable yet.
+    /// Number of entries that are not durable yet.
     pub fn unwritten(&self) -> usize {
         let log = self.log.borrow();
-        log.fresh.len() + log.behind.len()
+        log.pending.len() + log.deferred.len()
     }
 
-    /// Names the destinations anew. One that is new gets what comes from now on. One that is no longer named, and that
-    /// nobody delivers to, is forgotten; it and how many entries waited for it are returned.
-    pub fn rename(&self, names: &[String]) -> Vec<(String, u64)> {
-        let mut left = Vec::new();
+    /// Replaces the set of destinations. A new destination gets the entries from now on. A destination that is no longer
+    /// listed and has no [`Destination`] handle is removed; the removed ones are returned with the number of their waiting
+    /// entries.
+    pub fn set_destinations(&self, names: &[String]) -> Vec<(String, u64)> {
+        let mut removed = Vec::new();
         self.log.send_modify(|log| {
             let (next, first) = (log.next, log.first);
-            for (name, place) in log.places.extract_if(.., |name, place| !place.open && !names.contains(name))
+            for (name, cursor) in
+                log.cursors.extract_if(.., |name, cursor| !cursor.open && !names.contains(name))
             {
-                left.push((name.clone(), next - place.next.max(first)));
-                log.forgotten.insert(name);
+                removed.push((name.clone(), next - cursor.next.max(first)));
+                log.to_remove.insert(name);
             }
             for name in names {
-                log.forgotten.remove(name);
-                log.places.entry(name.clone()).or_insert(Place { next, stored: None, open: false });
+                log.to_remove.remove(name);
+                log.cursors.entry(name.clone()).or_insert(Cursor { next, stored: None, open: false });
             }
         });
-        left
+        removed
     }
 
-    /// One destination's end of the outbox, for one task. `None` for a name that was not given to
-    /// [`open`](Self::open) or [`rename`](Self::rename).
+    /// Returns the handle of a destination, for one task. `None` for a name that was not passed to
+    /// [`open`](Self::open) or [`set_destinations`](Self::set_destinations).
     pub fn destination(&self, name: &str) -> Option<Destination> {
         let found = self
             .log
-            .send_if_modified(|log| log.places.get_mut(name).map(|place| place.open = true).is_some());
+            .send_if_modified(|log| log.cursors.get_mut(name).map(|cursor| cursor.open = true).is_some());
         found.then(|| Destination {
             outbox: self.clone(),
             changes: self.log.subscribe(),
@@ -341,40 +343,40 @@ impl Outbox {
         })
     }
 
-    /// Writes until `stop` is cancelled, everything is written, and no destination is open any more. What can't be
-    /// written waits and is tried again; after `stop` it is tried once more.
+    /// Writes until `stop` is cancelled, everything is written and all destination handles have been dropped. A failed write
+    /// is retried; after `stop` it is retried once.
     pub async fn run(self, stop: CancellationToken) {
         let mut changes = self.log.subscribe();
         let mut pause = FIRST_RETRY;
         loop {
-            // An error would mean that the log is gone, but it is ours.
+            // An error would mean that the log has been dropped, but we own it.
             tokio::select! {
-                _ = changes.wait_for(Log::has_news) => {}
-                () = self.everyone_is_done(&stop) => {}
+                _ = changes.wait_for(Log::is_dirty) => {}
+                () = self.destinations_dropped(&stop) => {}
             }
-            let last_chance = stop.is_cancelled() && !self.log.borrow().is_open();
+            let last_attempt = stop.is_cancelled() && !self.log.borrow().is_open();
             match self.write(Vec::new(), Vec::new()).await {
                 Ok(()) => {
                     pause = FIRST_RETRY;
-                    if last_chance && !self.log.borrow().has_news() {
+                    if last_attempt && !self.log.borrow().is_dirty() {
                         return;
                     }
                 }
-                Err(error) if last_chance => {
-                    tracing::error!(%error, "entries that were not delivered yet could not be kept for the next start");
+                Err(error) if last_attempt => {
+                    tracing::error!(%error, "undelivered entries could not be saved for the next start");
                     return;
                 }
                 Err(error) => {
                     let began = |log: &mut Log| {
-                        log.show(log.next);
+                        log.publish(log.next);
                         !std::mem::replace(&mut log.failing, true)
                     };
                     if self.log.send_if_modified(began) {
-                        tracing::warn!(%error, "entries can't be kept durably; they are delivered from memory");
+                        tracing::warn!(%error, "cannot write entries to disk; they are delivered from memory");
                     }
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = self.everyone_is_done(&stop) => {}
+                        () = self.destinations_dropped(&stop) => {}
                     }
                     pause = LAST_RETRY.min(pause * 2);
                 }
@@ -382,67 +384,68 @@ impl Outbox {
         }
     }
 
-    async fn everyone_is_done(&self, stop: &CancellationToken) {
+    async fn destinations_dropped(&self, stop: &CancellationToken) {
         stop.cancelled().await;
         let _ = self.log.subscribe().wait_for(|log| !log.is_open()).await;
     }
 
-    /// One transaction: the entries that are not durable yet, how far each destination is, and what can go; and a
-    /// change of state with the entries that tell of it.
+    /// Runs one transaction. It writes the pending entries, the cursors, and the state changes with their entries, and removes
+    /// old rows.
     async fn write(&self, mut changes: Vec<Change>, entries: Vec<Arc<AuditEntry>>) -> Result<(), StoreError> {
-        let _turn = self.turn.lock().await;
+        let _guard = self.write_lock.lock().await;
         self.log.send_if_modified(|log| {
-            // One that was dropped on its way may have been made.
-            log.settle(true);
+            // A dropped transaction may have been committed.
+            log.end_commit(true);
             log.trim();
             log.committing = entries;
             false
         });
-        let (first, next, places, forgotten) = {
+        let (first, next, cursors, to_remove) = {
             let log = self.log.borrow();
             let (next, committing) = (log.next, &log.committing);
-            let fresh = log.fresh.iter().map(|(seq, entry)| (*seq, entry)).chain((next..).zip(committing));
-            for (seq, entry) in fresh {
+            let pending =
+                log.pending.iter().map(|(seq, entry)| (*seq, entry)).chain((next..).zip(committing));
+            for (seq, entry) in pending {
                 let row =
                     serde_json::to_vec(&**entry).expect("an entry has only text keys and finite values");
                 changes.push((entry_key(seq), Some(row)));
             }
             let next = next + committing.len() as u64;
-            if !log.fresh.is_empty() || next > log.next || !log.is_next_stored {
+            if !log.pending.is_empty() || next > log.next || !log.is_next_stored {
                 changes.push((NEXT.to_owned(), Some(next.to_string().into_bytes())));
             }
             if !log.is_epoch_stored {
                 changes.push((EPOCH.to_owned(), Some(self.epoch.as_bytes().to_vec())));
             }
-            let gone = log.stored.start..log.first.min(log.stored.end);
-            changes.extend(gone.map(|seq| (entry_key(seq), None)));
-            for (name, place) in &log.places {
-                if place.stored != Some(place.next) {
-                    changes.push((place_key(name), Some(place.next.to_string().into_bytes())));
+            let trimmed = log.stored.start..log.first.min(log.stored.end);
+            changes.extend(trimmed.map(|seq| (entry_key(seq), None)));
+            for (name, cursor) in &log.cursors {
+                if cursor.stored != Some(cursor.next) {
+                    changes.push((cursor_key(name), Some(cursor.next.to_string().into_bytes())));
                 }
             }
-            changes.extend(log.forgotten.iter().map(|name| (place_key(name), None)));
-            (log.first, next, log.places.clone(), log.forgotten.clone())
+            changes.extend(log.to_remove.iter().map(|name| (cursor_key(name), None)));
+            (log.first, next, log.cursors.clone(), log.to_remove.clone())
         };
-        let made = if changes.is_empty() { Ok(()) } else { self.store.put_all(changes).await };
-        if made.is_err() {
-            self.log.send_modify(|log| log.settle(false));
-            return made;
+        let written = if changes.is_empty() { Ok(()) } else { self.store.put_all(changes).await };
+        if written.is_err() {
+            self.log.send_modify(|log| log.end_commit(false));
+            return written;
         }
         self.log.send_modify(|log| {
-            log.settle(true);
-            log.show(next);
-            log.fresh = log.fresh.split_off(&next);
+            log.end_commit(true);
+            log.publish(next);
+            log.pending = log.pending.split_off(&next);
             log.stored = first..next;
             (log.is_next_stored, log.is_epoch_stored) = (true, true);
-            log.forgotten.retain(|name| !forgotten.contains(name));
-            for (name, written) in places {
-                if let Some(place) = log.places.get_mut(&name) {
-                    place.stored = Some(written.next);
+            log.to_remove.retain(|name| !to_remove.contains(name));
+            for (name, stored) in cursors {
+                if let Some(cursor) = log.cursors.get_mut(&name) {
+                    cursor.stored = Some(stored.next);
                 }
             }
             if std::mem::take(&mut log.failing) {
-                tracing::info!("entries are kept durably again");
+                tracing::info!("entries are written to disk again");
             }
         });
         Ok(())
@@ -450,11 +453,11 @@ impl Outbox {
 }
 
 fn entry_key(seq: u64) -> String {
-    // As wide as the largest number, so that the order of the keys is that of the numbers.
+    // Padded to the width of the largest number, so that the keys sort like the numbers.
     format!("{ENTRIES}{seq:020}")
 }
 
-fn place_key(name: &str) -> String {
+fn cursor_key(name: &str) -> String {
     format!("{DONE}{name}")
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the outbox: many short lives on one store.
+//! Tests of the outbox: many short runs on one store.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,8 +20,8 @@ pub(super) fn next(outbox: &Outbox) -> u64 {
     outbox.log.borrow().next
 }
 
-/// What can be seen in the journal.
-pub(super) fn shown(outbox: &Outbox) -> Vec<String> {
+/// The visible entries of the journal.
+pub(super) fn visible(outbox: &Outbox) -> Vec<String> {
     outbox.journal().recent(HISTORY).iter().map(|entry| entry.message.clone()).collect()
 }
 
@@ -30,7 +30,7 @@ pub(super) async fn open(store: impl Store, names: &[&str]) -> Opened {
     Outbox::open(Arc::new(store), Arc::new(SystemClock), "evenkeel", &names).await.unwrap()
 }
 
-/// What a destination is offered without waiting for more, taken off at once.
+/// Receives the waiting entries of a destination and marks them as done.
 pub(super) async fn drain(destination: &mut Destination) -> Vec<(Option<u64>, String)> {
     let mut found = Vec::new();
     while !destination.is_empty() {
@@ -45,7 +45,7 @@ fn messages(found: &[(Option<u64>, String)]) -> Vec<&str> {
     found.iter().map(|(_, message)| message.as_str()).collect()
 }
 
-/// Takes every write, or refuses it, or hangs in it; counts them.
+/// A store that accepts or rejects writes, and counts them.
 #[derive(Clone, Default)]
 pub(super) struct Disk {
     rows: MemoryStore,
@@ -80,7 +80,7 @@ async fn every_destination_gets_every_entry_in_order_under_one_number() {
     assert!(outbox.destination("c").is_none());
     let stop = CancellationToken::new();
     let first = next(&outbox);
-    let life = async {
+    let scenario = async {
         for n in 0..5 {
             outbox.put(entry(format!("{n}")));
         }
@@ -92,11 +92,11 @@ async fn every_destination_gets_every_entry_in_order_under_one_number() {
         stop.cancel();
         drop((a, b));
     };
-    tokio::join!(outbox.clone().run(stop.clone()), life);
+    tokio::join!(outbox.clone().run(stop.clone()), scenario);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_taken_off_comes_again_in_the_next_life_with_its_number() {
+async fn an_undelivered_entry_is_redelivered_after_a_restart_with_its_number() {
     let store = MemoryStore::new();
     let first = {
         let outbox = open(store.clone(), &["a"]).await.outbox;
@@ -120,24 +120,24 @@ async fn what_was_not_taken_off_comes_again_in_the_next_life_with_its_number() {
     let opened = open(store, &["a", "new"]).await;
     assert!(opened.continued);
     assert_eq!(next(&opened.outbox), first);
-    assert_eq!(shown(&opened.outbox).len(), 4);
+    assert_eq!(visible(&opened.outbox).len(), 4);
     let (outbox, mut a) = (opened.outbox.clone(), opened.outbox.destination("a").unwrap());
     assert_eq!(drain(&mut a).await, [(Some(first - 2), "2".to_owned()), (Some(first - 1), "3".to_owned())]);
-    assert_eq!(outbox.waiting("new"), 0, "a new destination gets what comes from now on");
+    assert_eq!(outbox.waiting("new"), 0, "a new destination gets entries from now on");
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_sees_an_entry_before_it_is_durable() {
+async fn an_entry_is_not_visible_before_it_is_durable() {
     let disk = Disk::default();
     let opened = open(disk.clone(), &["a"]).await;
     let (outbox, mut a) = (opened.outbox.clone(), opened.outbox.destination("a").unwrap());
     outbox.put(entry("x"));
     assert!(a.next().now_or_never().is_none());
-    assert_eq!(shown(&outbox), [] as [&str; 0]);
+    assert_eq!(visible(&outbox), [] as [&str; 0]);
     let mut subscription = outbox.journal().subscribe(50, None);
     let watch = async {
         subscription.next().await;
-        assert_eq!(shown(&open(disk, &["a"]).await.outbox), ["x"], "the next life has it");
+        assert_eq!(visible(&open(disk, &["a"]).await.outbox), ["x"], "the next run has it");
         a.next().await;
     };
     tokio::select! {
@@ -147,10 +147,10 @@ async fn nobody_sees_an_entry_before_it_is_durable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_journal_goes_on_over_lives_a_full_disk_and_an_overflow() {
+async fn journal_ids_stay_consistent_across_restarts_a_full_disk_and_an_overflow() {
     let disk = Disk::default();
     let ids = |outbox: &Outbox| (outbox.journal().next_id(), next(outbox));
-    for life in 0..2 {
+    for run in 0..2 {
         let outbox = open(disk.clone(), &[]).await.outbox;
         assert_eq!(ids(&outbox).0, ids(&outbox).1);
         disk.full.store(false, Ordering::SeqCst);
@@ -162,9 +162,9 @@ async fn the_journal_goes_on_over_lives_a_full_disk_and_an_overflow() {
             outbox.put(entry("refused"));
             tokio::time::sleep(Duration::from_secs(1)).await;
             outbox.put(entry("refused too"));
-            assert_eq!(shown(&outbox).last().unwrap(), "refused too", "seen at once");
+            assert_eq!(visible(&outbox).last().unwrap(), "refused too", "visible immediately");
             for n in 0..=CAPACITY {
-                outbox.put(entry(format!("{life}.{n}")));
+                outbox.put(entry(format!("{run}.{n}")));
             }
             assert_eq!(ids(&outbox).0, ids(&outbox).1);
             stop.cancel();
@@ -174,17 +174,17 @@ async fn the_journal_goes_on_over_lives_a_full_disk_and_an_overflow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_are_had_at_once_in_order() {
+async fn several_entries_are_received_at_once_in_order() {
     let outbox = open(MemoryStore::new(), &["a"]).await.outbox;
     let mut a = outbox.destination("a").unwrap();
     let stop = CancellationToken::new();
-    let life = async {
+    let scenario = async {
         for n in 0..5 {
             outbox.put(entry(format!("{n}")));
         }
         let mut found = Vec::new();
         for expected in [3, 2] {
-            let items = a.next_some(3).await;
+            let items = a.next_batch(3).await;
             assert_eq!(items.len(), expected);
             a.done(&items[expected - 1]);
             found.extend(items.into_iter().map(|item| item.entry.message.clone()));
@@ -194,17 +194,17 @@ async fn several_are_had_at_once_in_order() {
         stop.cancel();
         drop(a);
     };
-    tokio::join!(outbox.clone().run(stop.clone()), life);
+    tokio::join!(outbox.clone().run(stop.clone()), scenario);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_oldest_are_dropped_and_one_entry_says_how_many() {
+async fn the_oldest_entries_are_dropped_and_one_entry_says_how_many() {
     let store = MemoryStore::new();
     let outbox = open(store.clone(), &["a", "b"]).await.outbox;
     let (mut a, mut b) = (outbox.destination("a").unwrap(), outbox.destination("b").unwrap());
     let stop = CancellationToken::new();
     let first = next(&outbox);
-    let life = async {
+    let scenario = async {
         outbox.put(entry("early"));
         assert_eq!(drain(&mut b).await.len(), 1);
         for n in 0..CAPACITY + 6 {
@@ -213,18 +213,18 @@ async fn the_oldest_are_dropped_and_one_entry_says_how_many() {
         assert_eq!(outbox.waiting("a"), CAPACITY);
         let item = a.next().await;
         assert!(item.is_loss);
-        assert_eq!(item.entry.message, "7 audit entries before this one are lost to a");
-        assert_eq!(item.seq, Some(first + 6), "the number of the last one that is lost");
+        assert_eq!(item.entry.message, "7 audit entries before this one were lost for a");
+        assert_eq!(item.seq, Some(first + 6), "the number of the last lost entry");
         a.done(&item);
         let rest = drain(&mut a).await;
         assert_eq!((rest.len() as u64, rest[0].clone()), (CAPACITY, (Some(first + 7), "6".to_owned())));
-        assert_eq!(drain(&mut b).await[0].1, "6 audit entries before this one are lost to b");
+        assert_eq!(drain(&mut b).await[0].1, "6 audit entries before this one were lost for b");
         stop.cancel();
         drop((a, b));
     };
-    tokio::join!(outbox.clone().run(stop.clone()), life);
+    tokio::join!(outbox.clone().run(stop.clone()), scenario);
     assert_eq!(store.scan(ENTRIES).await.unwrap().len(), HISTORY);
-    assert_eq!(shown(&open(store, &[]).await.outbox).len(), HISTORY);
+    assert_eq!(visible(&open(store, &[]).await.outbox).len(), HISTORY);
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +234,7 @@ async fn a_full_disk_delays_no_delivery_and_the_outbox_catches_up() {
     let (mut a, b) = (outbox.destination("a").unwrap(), outbox.destination("b").unwrap());
     let stop = CancellationToken::new();
     let first = next(&outbox);
-    let life = async {
+    let scenario = async {
         disk.full.store(true, Ordering::SeqCst);
         outbox.put(entry("x"));
         outbox.put(entry("y"));
@@ -246,7 +246,7 @@ async fn a_full_disk_delays_no_delivery_and_the_outbox_catches_up() {
         stop.cancel();
         drop((a, b));
     };
-    tokio::join!(outbox.clone().run(stop.clone()), life);
+    tokio::join!(outbox.clone().run(stop.clone()), scenario);
     let outbox = open(disk, &["a", "b"]).await.outbox;
     assert_eq!((outbox.waiting("a"), outbox.waiting("b")), (0, 3));
     let mut b = outbox.destination("b").unwrap();
@@ -259,7 +259,7 @@ async fn a_burst_costs_few_transactions() {
     let outbox = open(disk.clone(), &["a", "b", "c"]).await.outbox;
     let stop = CancellationToken::new();
     let mut ends: Vec<_> = ["a", "b", "c"].iter().map(|name| outbox.destination(name).unwrap()).collect();
-    let life = async {
+    let scenario = async {
         for n in 0..1000 {
             outbox.put(entry(format!("{n}")));
         }
@@ -269,13 +269,13 @@ async fn a_burst_costs_few_transactions() {
         stop.cancel();
         ends.clear();
     };
-    tokio::join!(outbox.clone().run(stop.clone()), life);
+    tokio::join!(outbox.clone().run(stop.clone()), scenario);
     let writes = disk.writes.load(Ordering::SeqCst);
     assert!(writes < 20, "{writes}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn damaged_rows_hold_nothing_up() {
+async fn damaged_rows_are_skipped() {
     let store = MemoryStore::new();
     let opened = open(store.clone(), &["a"]).await;
     let stop = CancellationToken::new();
@@ -292,7 +292,7 @@ async fn damaged_rows_hold_nothing_up() {
     let mut a = outbox.destination("a").unwrap();
     assert_eq!(messages(&drain(&mut a).await), ["0", "3"]);
     store.put(NEXT, b"x".to_vec()).await.unwrap();
-    assert!(next(&open(store, &["a"]).await.outbox) > first + 3, "a number is never given twice");
+    assert!(next(&open(store, &["a"]).await.outbox) > first + 3, "a number is never reused");
 }
 
 /// A receiver that stores each number once, as the warden does.
@@ -301,19 +301,20 @@ struct Receiver(Mutex<Vec<(u64, String)>>);
 
 impl Receiver {
     fn take(&self, item: &Item) {
-        let seq = item.seq.expect("the disk takes writes");
+        let seq = item.seq.expect("the disk accepts writes");
         let mut stored = self.0.lock().unwrap();
         if stored.last().is_none_or(|(last, _)| *last < seq) {
             stored.push((seq, item.entry.message.clone()));
         } else {
-            let same = stored.iter().find(|(known, _)| *known == seq).expect("a repeat, not something older");
+            let same =
+                stored.iter().find(|(known, _)| *known == seq).expect("a duplicate, not an older entry");
             assert_eq!(same.1, item.entry.message, "one number for two entries");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() {
+async fn many_killed_runs_lose_no_durable_entry_and_reuse_no_number() {
     for seed in 0..40_u64 {
         let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut draw = |most: u64| {
@@ -325,10 +326,10 @@ async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() 
         let disk = Disk::default();
         let receiver = Receiver::default();
         let mut recorded = Vec::new();
-        for life in 0..12 {
+        for run in 0..12 {
             let opened = open(disk.clone(), &["a"]).await;
-            // What a service's own state would bring again: entries that did not reach the outbox.
-            recorded.truncate(recorded.len().min(shown(&opened.outbox).last().map_or(0, |last| {
+            // Entries that did not reach the outbox; the state of a service would produce them again.
+            recorded.truncate(recorded.len().min(visible(&opened.outbox).last().map_or(0, |last| {
                 recorded.iter().position(|message| message == last).map_or(0, |at| at + 1)
             })));
             let outbox = opened.outbox;
@@ -337,7 +338,7 @@ async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() 
             let (puts, kill_after, is_up) = (draw(8), draw(60), draw(3) > 0);
             let work = async {
                 for n in 0..puts {
-                    let message = format!("{life}.{n}");
+                    let message = format!("{run}.{n}");
                     recorded.push(message.clone());
                     outbox.put(entry(message));
                     tokio::task::yield_now().await;
@@ -369,7 +370,7 @@ async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() 
             }
         }
         let opened = open(disk.clone(), &["a"]).await;
-        let durable = shown(&opened.outbox);
+        let durable = visible(&opened.outbox);
         let mut a = opened.outbox.destination("a").unwrap();
         while !a.is_empty() {
             let item = a.next().await;
@@ -382,23 +383,23 @@ async fn many_killed_lives_lose_nothing_that_was_durable_and_repeat_no_number() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn destinations_that_are_named_anew_keep_lose_or_begin_their_queues_for_the_next_life_too() {
+async fn a_changed_set_of_destinations_persists_across_restarts() {
     let store = MemoryStore::new();
     let outbox = open(store.clone(), &["kept", "gone"]).await.outbox;
     let stop = CancellationToken::new();
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let life = async {
+    let scenario = async {
         outbox.put(entry("0"));
         outbox.put(entry("1"));
-        assert_eq!(outbox.rename(&names(&["kept", "new"])), [("gone".to_owned(), 2)]);
+        assert_eq!(outbox.set_destinations(&names(&["kept", "new"])), [("gone".to_owned(), 2)]);
         assert!(outbox.destination("gone").is_none());
         outbox.put(entry("2"));
-        // One that comes back begins as if it had never been there, whether that was written meanwhile or not.
-        assert_eq!(outbox.rename(&names(&["kept", "new", "gone"])), []);
+        // A destination that is added again starts empty, whether or not its removal was written in between.
+        assert_eq!(outbox.set_destinations(&names(&["kept", "new", "gone"])), []);
         outbox.put(entry("3"));
         stop.cancel();
     };
-    tokio::join!(outbox.clone().run(stop.clone()), life);
+    tokio::join!(outbox.clone().run(stop.clone()), scenario);
     let again = open(store, &["kept", "gone", "new"]).await.outbox;
     for (name, expected) in [("kept", &["0", "1", "2", "3"][..]), ("new", &["2", "3"]), ("gone", &["3"])] {
         let mut destination = again.destination(name).unwrap();
@@ -407,18 +408,18 @@ async fn destinations_that_are_named_anew_keep_lose_or_begin_their_queues_for_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_destination_that_is_no_longer_named_leaves_nothing_in_the_store() {
+async fn a_removed_destination_leaves_nothing_in_the_store() {
     let store = MemoryStore::new();
     let outbox = open(store.clone(), &["a"]).await.outbox;
     let stop = CancellationToken::new();
-    let life = async {
+    let scenario = async {
         outbox.put(entry("0"));
         let mut kept = outbox.destination("a").unwrap();
         kept.next().await;
         drop(kept);
-        outbox.rename(&[]);
+        outbox.set_destinations(&[]);
         stop.cancel();
     };
-    tokio::join!(outbox.clone().run(stop.clone()), life);
+    tokio::join!(outbox.clone().run(stop.clone()), scenario);
     assert_eq!(store.scan(DONE).await.unwrap(), []);
 }

@@ -1,4 +1,4 @@
-//! A text that must not be seen: it reads from a file and is used, but never printed.
+//! A string that must stay secret: it can be deserialized and used, but is never printed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::fmt;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-/// A token, a password, or a URL that gives access to whoever knows it.
+/// A token, a password, or a URL that grants access.
 ///
-/// It is not `Serialize` on purpose: nothing that holds one can get into an API answer by accident.
+/// It deliberately does not implement `Serialize`, so that nothing containing one can end up in an API response.
 #[derive(Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(from = "String")]
 pub struct Secret {
@@ -23,27 +23,27 @@ impl From<String> for Secret {
 }
 
 impl Secret {
-    /// Takes the text over.
+    /// Wraps a string.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), parts: Vec::new() }
     }
 
-    /// A text into which `parts`, each a secret of its own, were put: the values of its variables.
+    /// A string that contains `parts`, the values of its expanded variables. Each of them is a secret too.
     pub fn of_parts(text: impl Into<String>, parts: impl IntoIterator<Item = String>) -> Self {
         Self { text: text.into(), parts: parts.into_iter().collect() }
     }
 
-    /// The secrets that were put into it.
+    /// The secrets that it contains.
     pub fn parts(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().map(String::as_str)
     }
 
-    /// The text itself, for the one place that sends or compares it.
+    /// The string itself, for the code that sends or compares it.
     pub fn expose(&self) -> &str {
         &self.text
     }
 
-    /// Whether there is no text. An empty secret never authorises anyone (DECISIONS 2).
+    /// Reports whether the string is empty. An empty secret never authorizes a request (DECISIONS 2).
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
@@ -70,7 +70,7 @@ impl JsonSchema for Secret {
         "Secret".into()
     }
 
-    /// `writeOnly` is JSON Schema's word for a value that is given but never shown.
+    /// `writeOnly` is the JSON Schema keyword for a value that is accepted but never shown.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "string", "writeOnly": true })
     }

@@ -1,4 +1,4 @@
-//! Event streams (SSE): a journal subscription becomes a reply with ids, replay, live entries, heartbeats and an end.
+//! Event streams (SSE): turns a journal subscription into a response with ids, replay, live entries and heartbeats.
 //!
 //! ```no_run
 //! # use evenkeel_common::http::{Request, Response, Limiter};
@@ -14,7 +14,7 @@
 //! # }
 //! ```
 //!
-//! A stream of more than entries joins the frames of its sources: `stream::select(sse::frames(…), status_frames)`.
+//! To send more than entries, merge the frames of several sources: `stream::select(sse::frames(…), status_frames)`.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -33,29 +33,29 @@ use warp::Reply;
 use crate::http::{Permit, Response};
 use crate::journal::{Item, Subscription};
 
-/// How many entries a new client gets first (spec 8).
+/// Number of entries that are replayed to a new client (spec 8).
 pub const REPLAY: usize = 50;
 /// Time between two heartbeats (DECISIONS 3).
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Frames of so short a time travel together: a busy stream costs each client fifty writes a second at most. The
-/// first frame after a pause waits for nothing.
-const PACE: Duration = Duration::from_millis(20);
-/// A chunk is closed when it has become so large.
+/// Frames within this time are sent together, so a busy stream causes at most fifty writes per second and client. The first
+/// frame after a pause is sent immediately.
+const BATCH_TIME: Duration = Duration::from_millis(20);
+/// Target size of a chunk.
 const CHUNK: usize = 64 * 1024;
 
 /// One block of an event stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// Something that a client acts on.
+    /// An event for the client.
     Event {
-        /// `event:`; without it the frame is unnamed.
+        /// `event:`; `None` for an unnamed event.
         name: Option<&'static str>,
-        /// `id:`, which a client gives back as `Last-Event-ID`.
+        /// `id:`, which the client sends back as `Last-Event-ID`.
         id: Option<u64>,
         /// `data:`
         data: Arc<str>,
     },
-    /// Something that only a person who reads the stream sees.
+    /// A comment, which clients ignore.
     Comment(String),
 }
 
@@ -69,7 +69,7 @@ impl Frame {
                 if let Some(id) = id {
                     out.push_str(&format!("id: {id}\n"));
                 }
-                // A line break would end the field, and what follows would be a field of its own.
+                // A line break would end the field, and the rest would be parsed as another field.
                 for line in data.split(['\n', '\r']) {
                     out.extend(["data: ", line, "\n"]);
                 }
@@ -84,7 +84,7 @@ impl Frame {
     }
 }
 
-/// The frames of a journal's entries: each with its id, and a comment in the place of those that were missed.
+/// The frames for the entries of a journal: each with its id, and a comment in place of missed entries.
 pub fn frames<T: Clone + Send + Sync + 'static>(
     subscription: Subscription<T>,
     name: Option<&'static str>,
@@ -101,20 +101,21 @@ pub fn json<T: Serialize>(value: &T) -> Arc<str> {
     serde_json::to_string(value).expect("wire types have text keys and finite numbers").into()
 }
 
-/// The id that a client saw last, where it continues after a broken connection.
+/// The id of the last event that a reconnecting client has received.
 pub fn last_event_id(headers: &HeaderMap) -> Option<u64> {
     headers.get("last-event-id")?.to_str().ok()?.trim().parse().ok()
 }
 
-/// The reply that sends the frames, and heartbeats among them, until the frames end or `stop` is cancelled. The seat
-/// is given back when the client has gone.
+/// Returns a response that sends the frames, with heartbeats in between, until the frames end or `stop` is cancelled. The
+/// permit is released when the client disconnects.
 pub fn reply(
     frames: impl Stream<Item = Frame> + Send + Sync + 'static,
     stop: CancellationToken,
     permit: Permit,
 ) -> Response {
     let now = Instant::now();
-    let feed = Feed { frames: Some(Box::pin(frames)), heartbeat: now + HEARTBEAT, open: now, _seat: permit };
+    let feed =
+        Feed { frames: Some(Box::pin(frames)), heartbeat: now + HEARTBEAT, next_chunk: now, _permit: permit };
     let chunks = stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(chunk)), feed))
@@ -122,25 +123,25 @@ pub fn reply(
     let mut response = warp::reply::stream(chunks.take_until(stop.cancelled_owned())).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    // A proxy that collects an answer before it passes it on would show nothing at all.
+    // A proxy that buffers the response would never pass anything on.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     response
 }
 
-/// What one client is still to get.
+/// The remaining output for one client.
 struct Feed {
-    /// `None` when they have ended.
+    /// `None` once they have ended.
     frames: Option<Pin<Box<dyn Stream<Item = Frame> + Send + Sync>>>,
     /// When the next heartbeat is due.
     heartbeat: Instant,
-    /// When the next chunk may go.
-    open: Instant,
-    _seat: Permit,
+    /// When the next chunk may be sent.
+    next_chunk: Instant,
+    _permit: Permit,
 }
 
 impl Feed {
     async fn next(&mut self) -> Option<String> {
-        sleep_until(self.open).await;
+        sleep_until(self.next_chunk).await;
         let frames = self.frames.as_mut()?;
         let mut chunk = String::new();
         tokio::select! {
@@ -161,7 +162,7 @@ impl Feed {
                 None => break,
             }
         }
-        self.open = Instant::now() + PACE;
+        self.next_chunk = Instant::now() + BATCH_TIME;
         Some(chunk)
     }
 }
@@ -177,7 +178,7 @@ mod tests {
     fn feed(frames: impl Stream<Item = Frame> + Send + Sync + 'static, limiter: &Limiter) -> Feed {
         let permit = limiter.take_for(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
         let now = Instant::now();
-        Feed { frames: Some(Box::pin(frames)), heartbeat: now + HEARTBEAT, open: now, _seat: permit }
+        Feed { frames: Some(Box::pin(frames)), heartbeat: now + HEARTBEAT, next_chunk: now, _permit: permit }
     }
 
     fn numbers(journal: &Journal<u32>, replay: usize) -> impl Stream<Item = Frame> + Send + Sync + 'static {
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_client_is_told_how_many_it_missed() {
+    async fn a_slow_client_gets_the_number_of_missed_entries() {
         let journal = Journal::new(2, 1);
         let mut feed = feed(numbers(&journal, 0), &Limiter::new(1, 1));
         for n in 0..5 {
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn heartbeats_come_every_15_seconds_in_silence_and_amid_entries() {
+    async fn heartbeats_are_sent_every_15_seconds_with_and_without_entries() {
         let journal = Arc::new(Journal::new(100, 1));
         let mut feed = feed(numbers(&journal, 0), &Limiter::new(1, 1));
         let start = Instant::now();
@@ -229,22 +230,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn entries_of_a_short_time_travel_together() {
+    async fn entries_within_a_short_time_are_sent_together() {
         let journal = Journal::new(100, 1);
         let mut feed = feed(numbers(&journal, 0), &Limiter::new(1, 1));
         journal.append(0);
         let start = Instant::now();
         feed.next().await.unwrap();
-        assert!(start.elapsed() < PACE, "the first one waits for nothing");
+        assert!(start.elapsed() < BATCH_TIME, "the first frame is sent immediately");
         for n in 1..=10 {
             journal.append(n);
         }
         assert_eq!(feed.next().await.unwrap().matches("data: ").count(), 10);
-        assert!(start.elapsed() >= PACE && start.elapsed() < 2 * PACE);
+        assert!(start.elapsed() >= BATCH_TIME && start.elapsed() < 2 * BATCH_TIME);
     }
 
     #[test]
-    fn a_line_break_in_the_data_makes_no_field_of_its_own() {
+    fn a_line_break_in_the_data_does_not_start_a_new_field() {
         let mut out = String::new();
         let data = "a\nid: 9\r\nevent: x".into();
         Frame::Event { name: Some("audit"), id: Some(3), data }.write(&mut out);
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reply_ends_at_the_stop_and_gives_its_seat_back() {
+    async fn a_reply_ends_on_shutdown_and_releases_its_permit() {
         let limiter = Limiter::new(1, 1);
         let journal = Journal::new(10, 1);
         let stop = CancellationToken::new();

@@ -1,7 +1,7 @@
-//! Durable key/value state in one file, and the same in memory: what must outlive the process goes through here.
+//! Durable key/value state in one file, or in memory. Everything that must outlive the process is stored here.
 //!
-//! The file is a [`DatabaseFile`]: a fault of the disk is an error of that one call, and a file that is damaged when the
-//! program starts is set aside.
+//! The file is a [`DatabaseFile`]: a disk error only fails the current call, and a file that is damaged at start-up is moved
+//! aside.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -17,7 +17,7 @@ use crate::database::{DatabaseFile, OpenError, Options};
 
 /// One file, one table; keys carry their own prefixes.
 const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("state");
-/// The state is small.
+/// The state is small, so a small cache and a full check are enough.
 const OPTIONS: Options = Options { file: "state.redb", cache: 128 * 1024, check: true };
 
 pub use crate::database::StoreError;
@@ -28,13 +28,13 @@ pub type Change = (String, Option<Vec<u8>>);
 /// Durable key/value state.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Makes all changes or none, and returns when they would survive a power cut.
+    /// Applies all changes atomically, and returns once they would survive a power failure.
     async fn put_all(&self, changes: Vec<Change>) -> Result<(), StoreError>;
 
-    /// The value of a key.
+    /// Returns the value of a key.
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// All keys that begin with `prefix`, with their values, in order.
+    /// Returns all keys that begin with `prefix` and their values, sorted.
     async fn scan(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError>;
 
     /// Sets one key.
@@ -43,29 +43,29 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// Another process uses the same state.
+/// Another process is using the same state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the state in {} is used by another process; two must not run on the same state", .0.display())]
+#[error("the state in {} is in use by another process; two processes must not share it", .0.display())]
 pub struct StateInUse(pub PathBuf);
 
-/// An opened store.
+/// An open store.
 pub struct Opened {
     /// The store.
     pub store: Arc<dyn Store>,
-    /// What a person should know about it: that it is only in memory, or that it had to start afresh.
+    /// A warning for the operator: the state is only in memory, or it was lost and starts empty.
     pub warning: Option<String>,
 }
 
-/// Opens the state in the folder `dir`, which is made when it is missing. Where nothing can be kept there the state
-/// is in memory only; a damaged file is moved aside. Only a second process on the same state is an error.
+/// Opens the state in the folder `dir`, creating the folder if necessary. If the folder is not usable, the state is kept in
+/// memory only; a damaged file is moved aside. The only error is another process using the same state.
 pub fn open(dir: &Path) -> Result<Opened, StateInUse> {
     let (file, aside) = match DatabaseFile::open(dir, OPTIONS) {
         Ok(opened) => opened,
         Err(OpenError::InUse) => return Err(StateInUse(dir.join(OPTIONS.file))),
         Err(error) => {
             let warning = format!(
-                "state cannot be kept in {}: {error}; it is in memory only, so blocks, counters and unfinished \
-                 deployments are forgotten when the program ends",
+                "state cannot be stored in {}: {error}; it is in memory only, so blocks, counters and unfinished \
+                 deployments are lost when the program exits",
                 dir.display()
             );
             return Ok(Opened { store: Arc::new(MemoryStore::new()), warning: Some(warning) });
@@ -73,18 +73,18 @@ pub fn open(dir: &Path) -> Result<Opened, StateInUse> {
     };
     let warning = aside.map(|aside| {
         format!(
-            "STATE LOST: {} was damaged ({}); it was moved to {} and the state starts afresh: blocked digests, \
-             counters and unfinished deployments are forgotten",
+            "STATE LOST: {} was damaged ({}) and has been moved to {}; the state starts empty: blocked digests, \
+             counters and unfinished deployments are lost",
             file.path().display(),
             aside.cause,
             aside.path.display()
         )
     });
-    let store = OnDisk { file: Arc::new(FileStore(file)), turn: tokio::sync::Mutex::new(()) };
+    let store = OnDisk { file: Arc::new(FileStore(file)), lock: tokio::sync::Mutex::new(()) };
     Ok(Opened { store: Arc::new(store), warning })
 }
 
-/// Whether another process has the state in the folder `dir` open.
+/// Reports whether another process has the state in the folder `dir` open.
 pub fn is_in_use(dir: &Path) -> bool {
     File::open(dir).is_ok_and(|folder| matches!(folder.try_lock(), Err(TryLockError::WouldBlock)))
 }
@@ -127,11 +127,11 @@ impl FileStore {
     }
 }
 
-/// The async face of [`FileStore`]: every call works on a thread that may block, one at a time, as the file lets in only
-/// one anyway: who waits for a turn needs no thread.
+/// The async wrapper of [`FileStore`]. Calls run on the blocking thread pool, one at a time: the file allows only one
+/// anyway, and this way waiting calls do not occupy a thread.
 struct OnDisk {
     file: Arc<FileStore>,
-    turn: tokio::sync::Mutex<()>,
+    lock: tokio::sync::Mutex<()>,
 }
 
 impl OnDisk {
@@ -141,7 +141,7 @@ impl OnDisk {
         work: impl FnOnce(&FileStore) -> Result<R, StoreError> + Send + 'static,
     ) -> Result<R, StoreError> {
         let file = self.file.clone();
-        let _turn = self.turn.lock().await;
+        let _guard = self.lock.lock().await;
         tokio::task::spawn_blocking(move || work(&file)).await.unwrap_or_else(|error| {
             Err(StoreError { doing, path: self.file.0.path().to_owned(), cause: error.to_string() })
         })
@@ -166,24 +166,24 @@ impl Store for OnDisk {
     }
 }
 
-/// The last write that failed, as long as it is not proven that writes succeed again.
+/// The last failed write, kept until writes are known to succeed again.
 #[derive(Debug, Clone)]
 pub struct Failing {
-    /// Why.
+    /// The error.
     pub error: StoreError,
-    /// When.
+    /// The time of the failure.
     pub at: Instant,
 }
 
-/// A store that notes when its writes fail. That they succeed again is for somebody else to find out: on a full disk a
-/// small write may succeed between two large ones that don't.
+/// A store that records failed writes. It does not detect recovery: on a full disk, a small write may succeed between two
+/// large ones that fail.
 pub struct MonitoredStore {
     inner: Arc<dyn Store>,
     failing: watch::Sender<Option<Failing>>,
 }
 
 impl MonitoredStore {
-    /// The same store; its failures are noted in `failing`, whose receivers are told when the error becomes another.
+    /// Wraps `inner` and records its failures in `failing`, whose receivers are notified when the error changes.
     pub fn new(inner: Arc<dyn Store>, failing: watch::Sender<Option<Failing>>) -> Self {
         Self { inner, failing }
     }
@@ -195,9 +195,9 @@ impl Store for MonitoredStore {
         let written = self.inner.put_all(changes).await;
         if let Err(error) = &written {
             self.failing.send_if_modified(|failing| {
-                let is_news = failing.as_ref().is_none_or(|last| last.error != *error);
+                let is_new = failing.as_ref().is_none_or(|last| last.error != *error);
                 *failing = Some(Failing { error: error.clone(), at: Instant::now() });
-                is_news
+                is_new
             });
         }
         written
@@ -212,12 +212,12 @@ impl Store for MonitoredStore {
     }
 }
 
-/// State in memory. Clones share their content, so that one can stand for the state that a next life finds.
+/// State in memory. Clones share their content, so a clone can stand for the state that the next run finds.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
 
 impl MemoryStore {
-    /// An empty one.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,4 +1,4 @@
-//! The store: what it keeps, and what it does with damaged, locked and unwritable state.
+//! Tests of the store: durability, and damaged, locked and unwritable state.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -11,7 +11,7 @@ use super::*;
 const FILE: &str = OPTIONS.file;
 
 fn open_at(dir: &Path) -> Opened {
-    open(dir).expect("nobody else uses the folder of this test")
+    open(dir).expect("the folder of this test is not in use")
 }
 
 fn text(found: Vec<(String, Vec<u8>)>) -> Vec<(String, String)> {
@@ -55,7 +55,7 @@ async fn clones_of_a_memory_store_share_their_content() {
 }
 
 #[tokio::test]
-async fn what_was_put_is_there_after_reopening_and_only_for_its_owner() {
+async fn values_survive_reopening_and_only_the_owner_can_read_the_file() {
     let dir = tempdir().unwrap();
     let state = dir.path().join("deep/state");
     let opened = open_at(&state);
@@ -70,7 +70,7 @@ async fn what_was_put_is_there_after_reopening_and_only_for_its_owner() {
 }
 
 #[tokio::test]
-async fn a_second_user_of_the_same_state_is_refused_with_the_path() {
+async fn a_second_process_on_the_same_state_is_rejected_with_the_path() {
     let dir = tempdir().unwrap();
     let first = open_at(dir.path());
     let error = open(dir.path()).err().expect("it is in use").to_string();
@@ -79,7 +79,7 @@ async fn a_second_user_of_the_same_state_is_refused_with_the_path() {
     open_at(dir.path());
 }
 
-/// A state with some content, closed properly: its folder and the file's bytes.
+/// Creates a state with some content and closes it properly. Returns its folder and the bytes of the file.
 async fn filled() -> (TempDir, Vec<u8>) {
     let dir = tempdir().unwrap();
     let opened = open_at(dir.path());
@@ -100,13 +100,13 @@ async fn intact(store: &dyn Store) -> bool {
         })
 }
 
-/// Opens damaged bytes: either nothing of the content is lost, or the loss is told, kept aside, and work goes on.
+/// Opens damaged bytes: either no content is lost, or the loss is reported, the file is kept aside and the store works.
 async fn opens_honestly(bytes: &[u8], what: &str) -> bool {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join(FILE), bytes).unwrap();
     let opened = open_at(dir.path());
     let Some(warning) = &opened.warning else {
-        assert!(intact(&*opened.store).await, "{what}: content changed without a word");
+        assert!(intact(&*opened.store).await, "{what}: content changed silently");
         return true;
     };
     assert!(warning.contains("STATE LOST"), "{what}: {warning}");
@@ -119,25 +119,25 @@ async fn opens_honestly(bytes: &[u8], what: &str) -> bool {
     opened.store.put("new", vec![1]).await.unwrap();
     drop(opened);
     let opened = open_at(dir.path());
-    assert_eq!(opened.warning, None, "{what}: the fresh file is a good one");
+    assert_eq!(opened.warning, None, "{what}: the new file is intact");
     assert_eq!(opened.store.scan("").await.unwrap(), [("new".to_owned(), vec![1])]);
     false
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_state_is_moved_aside_with_a_warning() {
+async fn an_invalid_file_is_moved_aside_with_a_warning() {
     for (bytes, what) in [
         (Vec::new(), "empty"),
         (b"not a database".to_vec(), "short garbage"),
         (vec![0u8; 8192], "zeros"),
         ((0..100_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect(), "long garbage"),
     ] {
-        assert!(!opens_honestly(&bytes, what).await, "{what} passed for a good state");
+        assert!(!opens_honestly(&bytes, what).await, "{what} was accepted as a valid state");
     }
 }
 
 #[tokio::test]
-async fn a_truncated_file_never_passes_for_a_good_one() {
+async fn a_truncated_file_is_never_accepted_as_intact() {
     let (_dir, bytes) = filled().await;
     assert!(opens_honestly(&bytes, "whole").await);
     let step = bytes.len() / 40;
@@ -161,7 +161,7 @@ async fn a_flipped_byte_never_changes_content_silently() {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_used_gives_state_in_memory_with_a_warning() {
+async fn an_unusable_folder_means_state_in_memory_with_a_warning() {
     let dir = tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
@@ -178,16 +178,16 @@ async fn a_folder_that_cannot_be_used_gives_state_in_memory_with_a_warning() {
 }
 
 #[tokio::test]
-async fn the_store_is_usable_again_after_a_fault() {
+async fn the_store_is_usable_again_after_an_error() {
     let dir = tempdir().unwrap();
     let opened = open_at(dir.path());
     opened.store.put("before", vec![1]).await.unwrap();
     let path = dir.path().join(FILE);
     let good = fs::read(&path).unwrap();
-    // The file loses its inside while it is open: a transaction finds that out when it reads what is not in the cache.
+    // Truncate the file while it is open: a transaction notices when it reads a page that is not cached.
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(4096).unwrap();
-    // Large values push what was read before out of the cache; the last key leads through a page that is gone.
+    // Large values evict the cached pages; the lookup of the last key needs a missing page.
     let keys = (0..50).map(|n| format!("during/{n}")).chain(["after".to_owned()]);
     let mut error = None;
     for key in keys {
@@ -196,7 +196,7 @@ async fn the_store_is_usable_again_after_a_fault() {
             break;
         }
     }
-    assert!(error.is_some(), "the fault is found");
+    assert!(error.is_some(), "the damage is detected");
     file.write_all_at(&good, 0).unwrap();
     file.set_len(good.len() as u64).unwrap();
     assert_eq!(opened.store.get("before").await.unwrap(), Some(vec![1]));
@@ -204,9 +204,9 @@ async fn the_store_is_usable_again_after_a_fault() {
     assert_eq!(opened.store.get("after").await.unwrap(), Some(vec![2]));
 }
 
-/// Prints what DESIGN wants to know; run with `--nocapture`.
+/// Prints timings for DESIGN; run with `--nocapture`.
 #[tokio::test]
-async fn opening_and_five_hundred_durable_puts_take_a_moment() {
+async fn opening_and_five_hundred_durable_puts_are_fast() {
     let dir = tempdir().unwrap();
     let start = Instant::now();
     drop(open_at(dir.path()));
@@ -238,7 +238,7 @@ async fn a_killed_process_leaves_a_state_that_opens_without_loss() {
     }
 }
 
-/// A file system of 2 MiB, gone when it is dropped.
+/// A file system of 2 MiB that is unmounted on drop.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
@@ -249,7 +249,7 @@ impl SmallDisk {
             .arg(dir.path())
             .status()
             .unwrap();
-        assert!(mounted.success(), "run this test as root, in a mount namespace of its own");
+        assert!(mounted.success(), "run this test as root in its own mount namespace");
         Self(dir)
     }
 }
@@ -261,8 +261,8 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-#[ignore = "mounts a small file system, for which it must be root"]
-async fn a_full_disk_is_an_error_and_room_on_it_the_end_of_that() {
+#[ignore = "needs root to mount a small file system"]
+async fn a_full_disk_is_an_error_and_writes_recover_with_free_space() {
     let disk = SmallDisk::mount();
     let opened = open_at(disk.0.path());
     assert_eq!(opened.warning, None);
@@ -275,7 +275,7 @@ async fn a_full_disk_is_an_error_and_room_on_it_the_end_of_that() {
         refused += u32::from(opened.store.put(&format!("during/{n}"), vec![n; 200_000]).await.is_err());
     }
     assert!(refused > 0);
-    assert_eq!(opened.store.get("before").await.unwrap(), Some(vec![1]), "reading goes on");
+    assert_eq!(opened.store.get("before").await.unwrap(), Some(vec![1]), "reads still work");
     fs::remove_file(ballast).unwrap();
     opened.store.put("after", vec![2]).await.unwrap();
     drop(opened);
@@ -286,7 +286,7 @@ async fn a_full_disk_is_an_error_and_room_on_it_the_end_of_that() {
 }
 
 #[tokio::test]
-async fn a_link_in_the_place_of_the_state_is_not_followed() {
+async fn a_symlink_in_place_of_the_state_is_not_followed() {
     let dir = tempdir().unwrap();
     let target = dir.path().join("target");
     for content in [Some("another file"), None] {

@@ -1,8 +1,8 @@
-//! Named tasks that are joined: the first unexpected end stops the program. The only place that spawns.
+//! Supervises named tasks: the first task that ends unexpectedly stops the program. All tasks are spawned here.
 //!
-//! Stopping has two stages. Work (pollers, workers, servers) is told by [`Supervisor::token`]. When all of it has
-//! ended, delivery (audit file, channels) is told by [`Supervisor::delivery_token`] that nothing more will come, and
-//! hands over what it still has.
+//! Shutdown has two stages. First [`Supervisor::token`] stops the work (pollers, workers, servers). When all of it has
+//! ended, [`Supervisor::delivery_token`] tells the delivery tasks (audit file, channels) that no more entries will follow,
+//! and they deliver the remaining ones.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Signals this soon after the first are its echo: wrappers send one to the process and again to its group.
-const ECHO: Duration = Duration::from_millis(250);
+/// Signals within this time after the first are duplicates: wrappers signal the process and then its group.
+const DUPLICATE_SIGNAL: Duration = Duration::from_millis(250);
 
-/// Why the program stopped other than on request.
+/// Why the program stopped without a request.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
-    /// A task returned although nobody had asked it to.
+    /// A task returned without having been stopped.
     #[error("task \"{0}\" ended unexpectedly")]
     Ended(String),
     /// A task panicked.
@@ -30,14 +30,14 @@ pub enum StopError {
     Panicked {
         /// Its name.
         task: String,
-        /// What it said.
+        /// The panic message.
         text: String,
     },
-    /// The time to stop in was over.
-    #[error("still running when the time to stop was over: {}", .0.join(", "))]
+    /// The shutdown timed out.
+    #[error("shutdown timed out; still running: {}", .0.join(", "))]
     TooSlow(Vec<String>),
-    /// A second signal asked to stop at once.
-    #[error("stopped at once by a second {0}")]
+    /// A second signal requested an immediate stop.
+    #[error("stopped immediately by a second {0}")]
     Forced(&'static str),
 }
 
@@ -56,13 +56,13 @@ struct Stage {
 }
 
 impl Stage {
-    // This is the file that the ban points to.
+    // The lint that disallows `tokio::spawn` refers to this module.
     fn spawn(&mut self, name: String, task: impl Future<Output = ()> + Send + 'static) {
         let handle = self.tasks.spawn(task);
         self.names.insert(handle.id(), name);
     }
 
-    /// Takes a finished task off the books: its name, and what it said when it panicked.
+    /// Removes a finished task. Returns its name, and its message if it panicked.
     fn finished(&mut self, end: Result<(Id, ()), JoinError>) -> (String, Option<String>) {
         let (id, panic) = match end {
             Ok((id, ())) => (id, None),
@@ -71,7 +71,7 @@ impl Stage {
         (self.names.remove(&id).expect("every task was given a name"), panic)
     }
 
-    /// Asks all to end and waits for them; a panic on the way is an error to remember.
+    /// Stops all tasks and waits for them; the first panic is stored in `first_error`.
     async fn end(&mut self, first_error: &mut Option<StopError>) {
         self.stop.cancel();
         while let Some(end) = self.tasks.join_next_with_id().await {
@@ -84,12 +84,12 @@ impl Stage {
 }
 
 impl Supervisor {
-    /// No tasks yet.
+    /// Creates a supervisor without tasks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Starts a task that works until [`token`](Self::token) is cancelled.
+    /// Starts a task that runs until [`token`](Self::token) is cancelled.
     pub fn spawn(&mut self, name: impl Into<String>, task: impl Future<Output = ()> + Send + 'static) {
         self.work.spawn(name.into(), task);
     }
@@ -104,7 +104,7 @@ impl Supervisor {
         self.delivery.spawn(name.into(), task);
     }
 
-    /// Cancelled when the program is to stop.
+    /// Cancelled on shutdown.
     pub fn token(&self) -> CancellationToken {
         self.work.stop.clone()
     }
@@ -114,9 +114,9 @@ impl Supervisor {
         self.delivery.stop.clone()
     }
 
-    /// Runs until a signal comes, the token is cancelled from elsewhere, or a task ends unasked; then stops
-    /// everything within `grace` for each stage. A second signal, unless it comes together with the first,
-    /// stops at once. Tasks that have not ended by then are dropped where they stand.
+    /// Runs until a signal arrives, the token is cancelled elsewhere, or a task ends unexpectedly; then stops everything,
+    /// with a time limit of `grace` per stage. A second signal stops immediately, unless it is a duplicate of the first.
+    /// Tasks that have not ended by then are aborted.
     pub async fn run_until(
         mut self,
         signals: impl Stream<Item = &'static str>,
@@ -128,8 +128,8 @@ impl Supervisor {
             tracing::error!(%error, "stopping");
         }
         let forced = async {
-            let echoes = async { while signals.next().await.is_some() {} };
-            let _ = tokio::time::timeout(ECHO, echoes).await;
+            let duplicates = async { while signals.next().await.is_some() {} };
+            let _ = tokio::time::timeout(DUPLICATE_SIGNAL, duplicates).await;
             match signals.next().await {
                 Some(name) => name,
                 None => std::future::pending().await,
@@ -182,7 +182,7 @@ impl Supervisor {
     }
 }
 
-/// The names of the signals that ask the program to stop, as they come.
+/// A stream of the signals that stop the program, by name.
 pub fn signals() -> std::io::Result<impl Stream<Item = &'static str> + Send> {
     let named = |kind, name| {
         let stream = futures_util::stream::unfold(signal(kind)?, move |mut signal| async move {
@@ -196,7 +196,7 @@ pub fn signals() -> std::io::Result<impl Stream<Item = &'static str> + Send> {
     ))
 }
 
-/// Short-lived tasks that are joined together. A panic in one is logged under its name and harms no other.
+/// A set of short-lived tasks that are joined together. A panic is logged with the task name and does not affect the others.
 #[derive(Debug, Clone, Default)]
 pub struct TaskSet {
     tracker: TaskTracker,
@@ -205,7 +205,7 @@ pub struct TaskSet {
 }
 
 impl TaskSet {
-    /// No tasks yet.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -213,7 +213,7 @@ impl TaskSet {
     /// Starts a task.
     pub fn spawn(&self, name: impl Into<String>, task: impl Future<Output = ()> + Send + 'static) {
         let (name, kill, panicked) = (name.into(), self.kill.clone(), self.panicked.clone());
-        // On the heap by itself: each wrapper that a future is moved into would hold it twice.
+        // Boxed, since each wrapper that takes the future by value would hold it twice.
         let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
         self.tracker.spawn(async move {
             let task = AssertUnwindSafe(kill.run_until_cancelled_owned(task)).catch_unwind();
@@ -224,23 +224,22 @@ impl TaskSet {
         });
     }
 
-    /// Returns when a task has panicked; for an owner that cannot go on without it, and ends for that.
+    /// Completes when a task has panicked, for an owner that must stop in that case.
     pub async fn panicked(&self) {
         self.panicked.cancelled().await;
     }
 
-    /// How many tasks have not ended.
+    /// Number of running tasks.
     pub fn len(&self) -> usize {
         self.tracker.len()
     }
 
-    /// Whether all tasks have ended.
+    /// Reports whether all tasks have ended.
     pub fn is_empty(&self) -> bool {
         self.tracker.is_empty()
     }
 
-    /// Waits for all tasks to end; those that have not after `grace` are dropped where they stand. Says whether
-    /// all ended by themselves.
+    /// Waits for all tasks to end and aborts those still running after `grace`. Reports whether all ended by themselves.
     pub async fn finish(&self, grace: Duration) -> bool {
         self.tracker.close();
         let in_time = tokio::time::timeout(grace, self.tracker.wait()).await.is_ok();
@@ -250,13 +249,13 @@ impl TaskSet {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub fn panic_text(panic: &(dyn Any + Send)) -> String {
     panic
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "(no text)".to_owned())
+        .unwrap_or_else(|| "(no message)".to_owned())
 }
 
 #[cfg(test)]
@@ -319,18 +318,18 @@ mod tests {
         let mut supervisor = Supervisor::new();
         supervisor.spawn("stuck", pending());
         let second = stream::once(async {
-            tokio::time::sleep(ECHO * 2).await;
+            tokio::time::sleep(DUPLICATE_SIGNAL * 2).await;
             "SIGINT"
         });
         let signals = stream::iter(["SIGTERM"]).chain(second).chain(stream::pending());
         let start = tokio::time::Instant::now();
         let error = supervisor.run_until(Box::pin(signals), GRACE).await.unwrap_err();
-        assert_eq!(error.to_string(), "stopped at once by a second SIGINT");
-        assert!(start.elapsed() < ECHO * 3);
+        assert_eq!(error.to_string(), "stopped immediately by a second SIGINT");
+        assert!(start.elapsed() < DUPLICATE_SIGNAL * 3);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_signal_that_comes_twice_at_once_counts_once() {
+    async fn a_signal_sent_twice_in_quick_succession_counts_once() {
         let mut supervisor = Supervisor::new();
         let token = supervisor.token();
         supervisor.spawn("worker", async move {
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_will_not_stop_is_named_when_the_grace_is_over() {
+    async fn a_task_that_does_not_stop_within_the_grace_period_is_named() {
         let mut supervisor = Supervisor::new();
         let delivered = Arc::new(AtomicBool::new(false));
         let (token, flag) = (supervisor.delivery_token(), delivered.clone());
@@ -353,12 +352,12 @@ mod tests {
         });
         supervisor.token().cancel();
         let error = supervisor.run_until(never(), GRACE).await.unwrap_err();
-        assert_eq!(error.to_string(), "still running when the time to stop was over: stuck");
-        assert!(delivered.load(Ordering::Relaxed), "delivery has its turn all the same");
+        assert_eq!(error.to_string(), "shutdown timed out; still running: stuck");
+        assert!(delivered.load(Ordering::Relaxed), "delivery still runs");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_in_a_set_harms_no_other_task_and_a_late_one_is_dropped() {
+    async fn a_panic_in_a_set_affects_no_other_task_and_a_late_task_is_aborted() {
         let set = TaskSet::new();
         let done = Arc::new(AtomicBool::new(false));
         let flag = done.clone();
@@ -376,14 +375,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_signals_that_ask_to_stop_are_heard() {
+    async fn stop_signals_are_received() {
         use rustix::process::{Signal, getpid, kill_process};
         let mut signals = std::pin::pin!(signals().unwrap());
         for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")]
         {
             kill_process(getpid(), signal).unwrap();
-            let heard = tokio::time::timeout(GRACE, signals.next()).await;
-            assert_eq!(heard.expect("in time"), Some(name));
+            let received = tokio::time::timeout(GRACE, signals.next()).await;
+            assert_eq!(received.expect("in time"), Some(name));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tells the service manager how the program is (`sd_notify`, DOMAIN 9), and that it lives, not only exists.
+//! Service manager notifications (`sd_notify`, DOMAIN 9), including the watchdog.
 
 use std::ffi::OsString;
 use std::os::linux::net::SocketAddrExt as _;
@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-/// Variables as the service manager sets them.
+/// Looks up an environment variable set by the service manager.
 pub type Variable<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// The way to the service manager; there may be none.
+/// The notification socket of the service manager, if there is one.
 pub struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
 }
 
 impl ServiceManager {
-    /// The one that `NOTIFY_SOCKET` names: a path, or an abstract name after `@`.
+    /// Uses the socket in `NOTIFY_SOCKET`: a path, or an abstract name after `@`.
     pub fn new(variable: Variable<'_>) -> Self {
         let name = variable("NOTIFY_SOCKET").filter(|name| !name.is_empty());
         let connect = |name: OsString| {
@@ -27,37 +27,37 @@ impl ServiceManager {
                 None => SocketAddr::from_pathname(&name)?,
             };
             let socket = UnixDatagram::unbound()?;
-            // A service manager that does not read must not stop the program.
+            // A service manager that does not read must not block the program.
             socket.set_nonblocking(true)?;
             Ok::<_, std::io::Error>((socket, address))
         };
         let socket = name.and_then(|name| {
-            connect(name).inspect_err(|error| tracing::warn!(%error, "NOTIFY_SOCKET can't be used")).ok()
+            connect(name).inspect_err(|error| tracing::warn!(%error, "cannot use NOTIFY_SOCKET")).ok()
         });
         Self { socket }
     }
 
-    /// The program does what its configuration says, which is `what`, on one line.
+    /// Reports readiness, with the one-line status `what`.
     pub fn ready(&self, what: &str) {
-        self.tell(&format!("READY=1\nSTATUS={what}\n"));
+        self.notify(&format!("READY=1\nSTATUS={what}\n"));
     }
 
-    /// The configuration is being read again; [`ready`](Self::ready) follows.
+    /// Reports that the configuration is being reloaded; [`ready`](Self::ready) follows.
     pub fn reloading(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reading the configuration again\n"));
+        self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reloading the configuration\n"));
     }
 
-    fn tell(&self, state: &str) {
+    fn notify(&self, state: &str) {
         let Some((socket, address)) = &self.socket else { return };
         if let Err(error) = socket.send_to_addr(state.as_bytes(), address) {
-            tracing::debug!(%error, "the service manager could not be told");
+            tracing::debug!(%error, "cannot notify the service manager");
         }
     }
 }
 
-/// The time in which the service manager wants a sign of life from this process.
+/// The watchdog timeout that the service manager has set for this process.
 pub fn watchdog(variable: Variable<'_>) -> Option<Duration> {
     let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
     let ours =
@@ -65,28 +65,28 @@ pub fn watchdog(variable: Variable<'_>) -> Option<Duration> {
     number("WATCHDOG_USEC").filter(|usec| ours && *usec > 0).map(Duration::from_micros)
 }
 
-/// The task that gives signs of life: at half the time `within` which one is wanted, each only after `proof` has ended.
-/// `None` when nobody wants any. Says when the program stops.
+/// The watchdog task: sends a keep-alive at half the timeout `within`, each only after `proof` has completed. With `None` it
+/// sends none. Reports `STOPPING=1` on shutdown.
 pub async fn watchdog_loop<P: Future<Output = ()>>(
     manager: Arc<ServiceManager>,
     within: Option<Duration>,
     proof: impl Fn() -> P,
     stop: CancellationToken,
 ) {
-    let signs = async {
+    let keep_alive = async {
         let Some(within) = within else { return std::future::pending().await };
         loop {
             proof().await;
-            manager.tell("WATCHDOG=1\n");
+            manager.notify("WATCHDOG=1\n");
             tokio::time::sleep(within / 2).await;
         }
     };
     tokio::select! {
         () = stop.cancelled() => {}
-        () = signs => {}
+        () = keep_alive => {}
     }
-    // The last sign, for the time that stopping takes.
-    manager.tell("STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");
+    // The last keep-alive, to cover the time that the shutdown takes.
+    manager.notify("STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");
 }
 
 #[cfg(test)]
@@ -94,19 +94,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_abstract_socket_is_reached_and_a_socket_that_is_gone_is_no_fault() {
+    fn an_abstract_socket_works_and_a_missing_socket_is_not_an_error() {
         let name = format!("evenkeel-test-{}", std::process::id());
         let listener = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         let manager = ServiceManager::new(&|_| Some(format!("@{name}").into()));
         manager.ready("watching 3 services");
         manager.reloading();
         let mut buffer = [0; 200];
-        let mut heard = || {
+        let mut received = || {
             let n = listener.recv(&mut buffer).unwrap();
             String::from_utf8(buffer[..n].to_vec()).unwrap()
         };
-        assert_eq!(heard(), "READY=1\nSTATUS=watching 3 services\n");
-        let reloading = heard();
+        assert_eq!(received(), "READY=1\nSTATUS=watching 3 services\n");
+        let reloading = received();
         assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
         drop(listener);
         manager.ready("watching");

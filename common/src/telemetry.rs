@@ -1,4 +1,4 @@
-//! Log lines on stderr: filter, format, and nothing in them that could act on a terminal.
+//! Logging to stderr: filter, format, and escaping of control characters.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -13,30 +13,30 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How log lines look.
+/// Format of the log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum LogFormat {
     /// Coloured on a terminal, plain elsewhere
     #[default]
     Auto,
-    /// Lines for people
+    /// Human-readable lines without colour
     Plain,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// Our own crates, which `verbose` is about.
+/// Our own crates, to which `verbose` applies.
 const OURS: [&str; 4] = ["evenkeel", "evenkeel_agent", "evenkeel_common", "evenkeel_warden"];
 
-/// Starts logging to stderr. `RUST_LOG` wins over `verbose`. The journal gets each line's priority, and no time,
-/// since it adds its own. Has no effect when logging was started before.
+/// Starts logging to stderr. `RUST_LOG` takes precedence over `verbose`. For the systemd journal, each line has a priority
+/// and no timestamp, since the journal adds its own. Has no effect if logging has been started before.
 pub fn init(log_format: LogFormat, verbose: bool) {
     let (filter, fault) = filter(std::env::var("RUST_LOG").ok().as_deref(), verbose);
     let ansi = log_format == LogFormat::Auto && io::stderr().is_terminal();
     let journal = is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr());
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(ansi && !journal);
     let registry = tracing_subscriber::registry().with(filter);
-    // Somebody else's subscriber, as in tests, is as good as ours.
+    // Another subscriber may be installed already, as in tests.
     let _ = match (log_format, journal) {
         (LogFormat::Json, false) => registry.with(layer.json().flatten_event(true)).try_init(),
         (LogFormat::Json, true) => {
@@ -50,19 +50,19 @@ pub fn init(log_format: LogFormat, verbose: bool) {
         }
     };
     if let Some(fault) = fault {
-        tracing::warn!("RUST_LOG is not used: {fault}");
+        tracing::warn!("ignoring RUST_LOG: {fault}");
     }
 }
 
-/// Whether `JOURNAL_STREAM` names this very stream (systemd.exec(5)): a child whose stderr goes elsewhere inherits the
-/// variable all the same.
+/// Reports whether `JOURNAL_STREAM` refers to this stream (systemd.exec(5)). A child process inherits the variable even if
+/// its stderr is redirected.
 fn is_journal(variable: Option<&str>, stream: impl AsFd) -> bool {
     let named = variable.and_then(|text| text.split_once(':'));
     let (Some((device, inode)), Ok(stat)) = (named, rustix::fs::fstat(stream)) else { return false };
     device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino)
 }
 
-/// Puts the priority that the journal reads (sd-daemon(3)) before each line.
+/// Prefixes each line with its priority for the journal (sd-daemon(3)).
 struct Prioritised<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for Prioritised<F>
@@ -88,7 +88,7 @@ where
     }
 }
 
-/// The filter by targets and levels, and what is wrong with the environment's. Filters by spans are not taken: there are
+/// Returns the filter by target and level, and the error of an invalid `RUST_LOG`. Span filters are not supported: there are
 /// no spans, and their patterns would need a regex engine.
 fn filter(from_environment: Option<&str>, verbose: bool) -> (Targets, Option<String>) {
     let default = || {
@@ -106,8 +106,8 @@ fn filter(from_environment: Option<&str>, verbose: bool) -> (Targets, Option<Str
     }
 }
 
-/// Writes `message name=value …` with the control characters of all values escaped: names, labels and error texts
-/// come from outside, and the formatter lets some of them through.
+/// Writes `message name=value …` with all control characters escaped. Names, labels and error texts come from outside, and
+/// the default formatter does not escape all of them.
 fn escaping() -> impl for<'writer> FormatFields<'writer> {
     debug_fn(|writer, field, value| {
         if field.name() != "message" {
@@ -125,7 +125,7 @@ fn escaping() -> impl for<'writer> FormatFields<'writer> {
     .delimited(" ")
 }
 
-/// Characters that reorder a line on the screen.
+/// Bidirectional control characters, which reorder a line on the screen.
 fn is_bidi(character: char) -> bool {
     matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -139,9 +139,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Sheet(Arc<Mutex<Vec<u8>>>);
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Sheet {
+    impl io::Write for Buffer {
         fn write(&mut self, event: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(event);
             Ok(event.len())
@@ -152,8 +152,8 @@ mod tests {
     }
 
     fn logged(ansi: bool) -> String {
-        let sheet = Sheet::default();
-        let writer = sheet.clone();
+        let buffer = Buffer::default();
+        let writer = buffer.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
             .fmt_fields(escaping())
@@ -164,12 +164,12 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(name = evil, shown = %evil, debug = ?evil, "{evil}");
         });
-        let bytes = sheet.0.lock().unwrap().clone();
+        let bytes = buffer.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
     }
 
     #[test]
-    fn nothing_in_a_value_acts_on_the_terminal_or_fakes_a_line() {
+    fn values_cannot_control_the_terminal_or_fake_a_line() {
         for ansi in [false, true] {
             let text = logged(ansi);
             assert_eq!(text.matches('\n').count(), 1, "{text:?}");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_and_a_bad_one_is_told() {
+    fn the_environment_takes_precedence_and_an_invalid_one_is_reported() {
         assert_eq!(filter(Some("debug"), false).0.to_string(), "debug");
         assert_eq!(filter(None, false).0.to_string(), "info");
         for nothing in [" ", ",", " , "] {
@@ -203,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_is_told_how_grave_each_line_is() {
-        let sheet = Sheet::default();
-        let writer = sheet.clone();
+    fn the_journal_gets_the_priority_of_each_line() {
+        let buffer = Buffer::default();
+        let writer = buffer.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || writer.clone())
             .with_ansi(false)
@@ -220,7 +220,7 @@ mod tests {
             tracing::debug!("f");
             tracing::trace!("g");
         });
-        let text = String::from_utf8(sheet.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
         let from = module_path!();
         let wanted = [
             format!("<3>ERROR {from}: a\\n<0>b"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_stream_that_the_variable_names_is_the_journal() {
+    fn only_the_stream_in_the_variable_is_the_journal() {
         let folder = tempfile::tempdir().unwrap();
         let stream = File::create(folder.path().join("stream")).unwrap();
         let other = File::create(folder.path().join("other")).unwrap();

@@ -1,5 +1,5 @@
-//! What the tests of all packages share: waiting on a state, ports for the programs that they start, samples. Behind the
-//! feature `testing`, which no program has.
+//! Helpers for the tests of all packages: waiting for a condition, unused ports, samples. Behind the feature `testing`, which
+//! no program enables.
 
 use std::net::TcpListener;
 use std::process;
@@ -8,69 +8,74 @@ use std::time::{Duration, Instant};
 
 use crate::wire::{CheckStatus, ServiceStatus, StatusValue};
 
-/// Time limit for what a test waits for in the end. Far more than it takes: on a machine with other work every process
-/// waits for its turn, and a limit that a slow machine reaches says nothing about the program.
-pub const LONG: Duration = Duration::from_mins(2);
+/// Time limit for a condition that a test waits for. It is generous: on a busy machine every process is slow, and a limit that
+/// such a machine exceeds says nothing about the program.
+pub const WAIT_LIMIT: Duration = Duration::from_mins(2);
 
-/// The first and the longest pause between two looks at a state.
+/// The first and the longest pause between two probes.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 
-/// Asks `probe` again and again until it succeeds. Panics after [`LONG`] with what it saw last.
+/// Calls `probe` until it succeeds. Panics after [`WAIT_LIMIT`] with the last error.
 #[track_caller]
 pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> T {
-    let began = Instant::now();
+    let start = Instant::now();
     let (mut pause, longest) = PAUSES;
     loop {
         let seen = match probe() {
             Ok(value) => return value,
             Err(seen) => seen,
         };
-        assert!(began.elapsed() < LONG, "waited {LONG:?} in vain for {what}; seen last: {seen}");
+        assert!(
+            start.elapsed() < WAIT_LIMIT,
+            "timed out after {WAIT_LIMIT:?} waiting for {what}; last seen: {seen}"
+        );
         std::thread::sleep(pause);
         pause = longest.min(pause * 2);
     }
 }
 
-/// The same in a task.
+/// The async version of [`wait_for`].
 pub async fn wait_for_async<T>(what: &str, mut probe: impl AsyncFnMut() -> Result<T, String>) -> T {
-    let began = Instant::now();
+    let start = Instant::now();
     let (mut pause, longest) = PAUSES;
     loop {
         let seen = match probe().await {
             Ok(value) => return value,
             Err(seen) => seen,
         };
-        assert!(began.elapsed() < LONG, "waited {LONG:?} in vain for {what}; seen last: {seen}");
+        assert!(
+            start.elapsed() < WAIT_LIMIT,
+            "timed out after {WAIT_LIMIT:?} waiting for {what}; last seen: {seen}"
+        );
         tokio::time::sleep(pause).await;
         pause = longest.min(pause * 2);
     }
 }
 
-/// A port of 127.0.0.1 at which nobody listens, for a program that begins to listen there in a moment, or again
-/// after a restart.
+/// Returns an unused port on 127.0.0.1, for a program that is about to listen on it, or again after a restart.
 ///
-/// It lies below the range from which Linux serves those who bind port 0 or connect (`ip_local_port_range`), as
-/// engines do for published ports: none of them takes it in between. Tests that run side by side are processes,
-/// and each looks from a place of its own.
+/// The port is below the ephemeral range (`ip_local_port_range`) that Linux uses for binds to port 0 and outgoing
+/// connections, and that engines use for published ports, so none of these takes it in the meantime. Tests that run in
+/// parallel are separate processes, and each starts its search at a different port.
 ///
 /// # Panics
 ///
-/// When all ports of the range are taken.
+/// If all ports of the range are taken.
 #[must_use]
 pub fn unused_port() -> u16 {
     const FIRST: u32 = 20_000;
     const COUNT: u32 = 12_000;
     const PER_PROCESS: u32 = 8;
     static TAKEN: AtomicU32 = AtomicU32::new(0);
-    let place = (process::id() % COUNT) * PER_PROCESS;
+    let start = (process::id() % COUNT) * PER_PROCESS;
     (0..COUNT)
-        .map(|_| FIRST + (place + TAKEN.fetch_add(1, Ordering::Relaxed)) % COUNT)
+        .map(|_| FIRST + (start + TAKEN.fetch_add(1, Ordering::Relaxed)) % COUNT)
         .filter_map(|port| u16::try_from(port).ok())
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .expect("one port of thousands is free")
 }
 
-/// The status of a service of which nothing is known yet and nothing is turned on.
+/// The status of a service with everything unknown and disabled.
 pub fn service_status(name: &str) -> ServiceStatus {
     ServiceStatus {
         name: name.to_owned(),

@@ -1,4 +1,5 @@
-//! TLS as a client, on every host: ring, the system's authorities, and Mozilla's where the system has none.
+//! TLS client configuration that works on every host: ring, and the CA certificates of the system or, if there are none,
+//! Mozilla's.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ pub fn client_config() -> ClientConfig {
     client_config_with_roots(system_roots())
 }
 
-/// The system's authorities, and Mozilla's where it has none.
+/// The CA certificates of the system, or Mozilla's if there are none.
 pub fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -26,31 +27,31 @@ pub fn system_roots() -> RootCertStore {
     roots
 }
 
-/// The authorities in a PEM text; `None` when there is none.
+/// The CA certificates in a PEM text; `None` if there are none.
 pub fn roots_of_pem(pem: &[u8]) -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok));
     (!roots.is_empty()).then_some(roots)
 }
 
-/// TLS settings that trust these authorities.
+/// TLS settings that trust these CA certificates.
 pub fn client_config_with_roots(roots: RootCertStore) -> ClientConfig {
     builder().with_root_certificates(roots).with_no_client_auth()
 }
 
-/// TLS settings that trust these authorities, whatever host name the certificate is for (`sslmode=verify-ca`).
+/// TLS settings that trust these CA certificates without verifying the host name (`sslmode=verify-ca`).
 pub fn client_config_for_any_name(roots: RootCertStore) -> Result<ClientConfig, VerifierBuilderError> {
     let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build()?;
     Ok(builder().dangerous().with_custom_certificate_verifier(Arc::new(AnyName(inner))).with_no_client_auth())
 }
 
-/// TLS settings that trust no certificate, for a client that so far needs plain HTTP only: the authorities take time and
-/// memory to load.
+/// TLS settings that trust no certificate, for a client that only needs plain HTTP so far. Loading the CA certificates takes
+/// time and memory.
 pub fn client_config_without_roots() -> ClientConfig {
     builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
 }
 
-/// TLS settings that take any certificate, for `registry.insecure` (spec 2.9).
+/// TLS settings that accept any certificate, for `registry.insecure` (spec 2.9).
 pub fn unverified_client_config() -> ClientConfig {
     builder()
         .dangerous()
@@ -65,10 +66,10 @@ fn provider() -> Arc<CryptoProvider> {
 fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .expect("ring speaks the default protocol versions")
+        .expect("ring supports the default protocol versions")
 }
 
-/// Checks the chain of a certificate and not its name.
+/// Verifies the certificate chain but not the name.
 #[derive(Debug)]
 struct AnyName(Arc<WebPkiServerVerifier>);
 
@@ -81,7 +82,7 @@ impl ServerCertVerifier for AnyName {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        // The name is checked last, when the chain is proven.
+        // The name is checked last, after the chain has been verified.
         match self.0.verify_server_cert(certificate, intermediates, name, ocsp, now) {
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },

@@ -1,4 +1,4 @@
-//! What goes over the wire, byte for byte, against files that only change on purpose (DECISIONS 3).
+//! Compares the wire format byte for byte with golden files, which only change deliberately (DECISIONS 3).
 
 use evenkeel_common::wire::{
     AuditEntry, CellVerdict, FleetAnswer, FleetAsk, FleetDecisions, FleetImages, FleetUnblockReply,
@@ -8,15 +8,15 @@ use evenkeel_common::wire::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Read and written again, a golden file is the same.
+/// Asserts that a golden file survives a round trip.
 fn survives<T: Serialize + DeserializeOwned>(golden: &str) -> T {
-    let read: T = serde_json::from_str(golden).expect("it can be read");
-    assert_eq!(serde_json::to_string(&read).expect("it can be written"), golden.trim_end());
+    let read: T = serde_json::from_str(golden).expect("valid JSON");
+    assert_eq!(serde_json::to_string(&read).expect("serializable"), golden.trim_end());
     read
 }
 
 #[test]
-fn a_pushed_entry_has_the_entrys_fields_in_order_and_its_number() {
+fn a_pushed_entry_has_the_fields_of_the_entry_in_order_and_a_sequence_number() {
     let at = "2026-01-02T03:04:05.678Z".parse().expect("a time");
     let mut entry = AuditEntry::new(at, "web", Kind::ROLLED_BACK, Level::Warning, "web went back");
     entry.machine = "box-1".into();
@@ -28,14 +28,14 @@ fn a_pushed_entry_has_the_entrys_fields_in_order_and_its_number() {
     let pushed =
         PushedEntry { entry, seq: Some(1_767_323_045_678_901), epoch: None, image: None, agent: None };
     let golden = include_str!("golden/pushed.json").trim_end();
-    assert_eq!(serde_json::to_string(&pushed).expect("it can be written"), golden);
-    assert_eq!(serde_json::from_str::<PushedEntry>(golden).expect("it can be read"), pushed);
+    assert_eq!(serde_json::to_string(&pushed).expect("serializable"), golden);
+    assert_eq!(serde_json::from_str::<PushedEntry>(golden).expect("valid JSON"), pushed);
 }
 
 #[test]
-fn an_entry_of_the_predecessors_form_is_read_without_a_number() {
+fn an_entry_in_the_predecessors_format_has_no_sequence_number() {
     let golden = include_str!("golden/pushed_by_predecessor.json");
-    let pushed: PushedEntry = serde_json::from_str(golden).expect("it can be read");
+    let pushed: PushedEntry = serde_json::from_str(golden).expect("valid JSON");
     assert_eq!((pushed.seq, pushed.agent), (None, None));
     assert_eq!((pushed.entry.machine.as_str(), pushed.entry.event.as_str()), ("box-2", "updated"));
     assert_eq!(pushed.entry.reason, None);
@@ -49,10 +49,10 @@ fn a_pushed_entry_may_name_its_numbering_and_its_image() {
 }
 
 #[test]
-fn the_answers_of_the_warden_are_additive() {
+fn responses_of_the_warden_are_additive() {
     let reply: IngestReply = survives(include_str!("golden/ingest_array_reply.json"));
     assert_eq!((reply.fleet, reply.rejected[0].index), (12, 1));
-    let before: IngestReply = serde_json::from_str(r#"{"status":"accepted"}"#).expect("a warden of before");
+    let before: IngestReply = serde_json::from_str(r#"{"status":"accepted"}"#).expect("an older warden");
     assert_eq!((before.fleet, before.rejected.len()), (0, 0));
     let page: HistoryPage = survives(include_str!("golden/history_page.json"));
     assert_eq!((page.entries[0].id, page.next), (1_790_000_000_000_002, Some(1_790_000_000_000_002)));
@@ -61,7 +61,7 @@ fn the_answers_of_the_warden_are_additive() {
 }
 
 #[test]
-fn decisions_of_the_fleet_keep_their_shape() {
+fn fleet_decisions_keep_their_format() {
     let decisions: FleetDecisions = survives(include_str!("golden/fleet_decisions.json"));
     assert_eq!((decisions.revision, decisions.freezes[0].scope.machine.as_deref()), (12, Some("box-1")));
     assert_eq!((decisions.seen[0].digest.as_str(), decisions.seen[0].seconds_ago), ("sha256:bb", 7200));
@@ -70,7 +70,7 @@ fn decisions_of_the_fleet_keep_their_shape() {
     let text = serde_json::to_string(&before).expect("decisions are JSON");
     assert!(
         ["seen", "verdicts", "store"].iter().all(|key| !text.contains(key)),
-        "agents of before get what they know: {text}"
+        "older agents get only the fields that they know: {text}"
     );
     let none: FleetDecisions = serde_json::from_str("{}").expect("a warden that has decided nothing");
     assert_eq!(none, FleetDecisions::default());
@@ -83,7 +83,7 @@ fn decisions_of_the_fleet_keep_their_shape() {
 }
 
 #[test]
-fn what_people_decide_keeps_its_shape() {
+fn operator_requests_keep_their_format() {
     let freeze: FreezeRequest = survives(include_str!("golden/freeze_request.json"));
     assert_eq!(freeze.scope.image.as_deref(), Some("registry.example/team/web"));
     let all: FreezeRequest = serde_json::from_str(r#"{"reason":"x","until":"2026-01-03T03:04:05Z"}"#)
@@ -101,7 +101,7 @@ fn what_people_decide_keeps_its_shape() {
 }
 
 #[test]
-fn what_agents_give_back_and_report_is_answered_in_a_shape_that_stays() {
+fn release_and_inventory_responses_keep_their_format() {
     let release: FleetAsk = survives(include_str!("golden/release_request.json"));
     assert_eq!((release.service.as_str(), release.ring), ("web", 2));
     assert_eq!(survives::<ReleaseReply>(include_str!("golden/release_reply.json")).status, "released");
@@ -109,7 +109,7 @@ fn what_agents_give_back_and_report_is_answered_in_a_shape_that_stays() {
 }
 
 #[test]
-fn what_runs_where_keeps_its_shape() {
+fn inventories_keep_their_format() {
     let inventory: Inventory = survives(include_str!("golden/inventory.json"));
     assert_eq!(inventory.images[0].available.as_deref(), Some("sha256:bb"));
     let named: Vec<_> = inventory.images.iter().map(|image| image.available_image.as_deref()).collect();

@@ -1,8 +1,8 @@
-// What both pages are made of. Text from outside reaches the page only as text: through `says`, `h` and `textContent`.
+// Shared code of both pages. Untrusted text is only inserted as text: through `setText`, `h` and `textContent`.
 
 const byId = (id) => document.getElementById(id);
 
-// An element with attributes, listeners (`onclick`) and children.
+// Creates an element with attributes, listeners (`onclick`) and children.
 function h(tag, attributes, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes ?? {})) {
@@ -28,7 +28,7 @@ const SUSPECT = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u20
 const TERMINAL = /\u001b\[[0-?]*[ -/]*[@-~]|\u001b\][^\u0007\u001b]*(?:\u0007|\u001b\\)/g;
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069\u061c]/g;
 
-// Colour codes go; other signs that can't be seen (control, direction) are shown by number.
+// Removes colour codes and shows other invisible characters (control, bidi) by their number.
 function legible(value) {
   const text = String(value ?? "");
   if (!SUSPECT.test(text)) return text;
@@ -38,19 +38,19 @@ function legible(value) {
   });
 }
 
-// Sets a node's text, touching it only when it changes.
-function says(node, value) {
+// Sets the text of a node, but only touches the DOM if it changed.
+function setText(node, value) {
   const text = legible(value);
   if (node.textContent === text) return;
   if (node.childNodes.length === 1 && node.firstChild.nodeType === 3) node.firstChild.data = text;
   else node.textContent = text;
 }
 
-function shows(node, visible) {
+function setVisible(node, visible) {
   if (node.hidden === visible) node.hidden = !visible;
 }
 
-function marks(node, name, value) {
+function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
@@ -66,7 +66,7 @@ const mebibytes = (n) => (n >= 1024 ? `${(n / 1024).toFixed(n >= 10240 ? 0 : 1)}
 
 // --- time --------------------------------------------------------------------------------------------------------
 
-// How far the program's clock is ahead of the reader's; learned from the Date of its answers.
+// Offset of the program's clock from the browser's, taken from the Date header of its responses.
 let skew = 0;
 function learnClock(response) {
   const theirs = Date.parse(response.headers.get("date") ?? "");
@@ -120,7 +120,7 @@ function tell(node) {
   const text = Number.isNaN(node.at)
     ? node.getAttribute("datetime")
     : MANNERS[node.dataset.manner](Math.floor((clockNow() - node.at) / 1000));
-  says(node, text);
+  setText(node, text);
 }
 
 setInterval(() => {
@@ -130,7 +130,7 @@ setInterval(() => {
 
 // --- records -----------------------------------------------------------------------------------------------------
 
-// Whether two values of JSON say the same.
+// Reports whether two JSON values are equal.
 function same(a, b) {
   if (a === b) return true;
   if (typeof a !== "object" || typeof b !== "object" || !a || !b) return false;
@@ -138,8 +138,8 @@ function same(a, b) {
   return keys.length === Object.keys(b).length && keys.every((key) => same(a[key], b[key]));
 }
 
-// Calls `work` soon after each call of what it gives back: at once after a pause, and at most once in `ms` where calls
-// come thick and fast.
+// Throttles `work`: returns a function that runs it soon after a call, immediately after a pause and at most once per `ms`
+// during a burst.
 function paced(ms, work) {
   let due = false;
   let last = 0;
@@ -156,7 +156,7 @@ function paced(ms, work) {
 
 // --- lists -------------------------------------------------------------------------------------------------------
 
-// Makes the children of `parent` match `items`. A node lives as long as its key, so focus, scroll and open parts stay.
+// Makes the children of `parent` match `items`. Nodes are kept by key, so focus, scroll position and open details survive.
 function reconcile(parent, items, keyOf, make) {
   const views = (parent.views ??= new Map());
   const wanted = new Map();
@@ -185,9 +185,9 @@ function badge() {
   return {
     node,
     set(look, glyph, text) {
-      marks(node, "class", `badge ${look}`);
-      says(sign, glyph);
-      says(word, text);
+      setAttribute(node, "class", `badge ${look}`);
+      setText(sign, glyph);
+      setText(word, text);
     },
   };
 }
@@ -215,7 +215,7 @@ async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Pages that did not come over TLS or from localhost have no clipboard of that kind.
+    // The clipboard API is only available over TLS and on localhost.
     const area = h("textarea", { class: "sr", readonly: true, "aria-hidden": "true", tabindex: "-1" });
     const focused = document.activeElement;
     area.value = text;
@@ -249,14 +249,14 @@ function digestNode(what, digest, short) {
   const node = h("span", { class: "digest" }, code, copyButton(what, () => whole));
   const set = (digest, short) => {
     whole = digest;
-    marks(code, "title", legible(digest));
-    says(code, short ?? digest);
+    setAttribute(code, "title", legible(digest));
+    setText(code, short ?? digest);
   };
   set(digest, short);
   return { node, set };
 }
 
-// A value's last minutes as a curve.
+// Sparkline of the last minutes of a value.
 function curve(label) {
   const path = svg("path", {});
   const node = svg("svg", { class: "curve", viewBox: "0 0 60 16", preserveAspectRatio: "none", role: "img", "aria-label": label }, path);
@@ -280,11 +280,11 @@ function curve(label) {
 const hasBox = (entry) =>
   entry.old_digest || entry.new_digest || entry.reason || entry.container || entry.output || (entry.message ?? "").length > 240;
 
-// Everything that an entry carries beyond its line: for a failed deployment, its black box.
-function blackBox(entry) {
+// The details of an entry, including the output of a failed deployment.
+function entryDetails(entry) {
   const list = h("dl", { class: "box" });
   const add = (name, node) => list.append(h("dt", null, name), h("dd", null, node));
-  const words = (text) => h("span", { class: "said" }, legible(text));
+  const words = (text) => h("span", { class: "status-text" }, legible(text));
   if (entry.container) add("Container", words(entry.container));
   if (entry.old_digest) add("Old digest", digestNode("old digest", entry.old_digest).node);
   if (entry.new_digest) add("New digest", digestNode("new digest", entry.new_digest).node);
@@ -299,16 +299,16 @@ function blackBox(entry) {
 }
 
 function messageNode(entry) {
-  const line = h("span", { class: "said clamp" }, legible(entry.message));
+  const line = h("span", { class: "status-text clamp" }, legible(entry.message));
   if (!hasBox(entry)) return line;
   const more = h("details", { class: "more" }, h("summary", null, line));
-  // Made when it is opened: most never are.
-  more.addEventListener("toggle", () => { if (more.open && more.children.length === 1) more.append(blackBox(entry)); });
+  // Created on opening, since most are never opened.
+  more.addEventListener("toggle", () => { if (more.open && more.children.length === 1) more.append(entryDetails(entry)); });
   return more;
 }
 
-// A new entry is marked for a moment; many at once are not: that would be a flicker, and work for each frame.
-function onlyFewAreFresh(events) {
+// New entries are highlighted briefly, but not many at once: that would flicker and cost work for each frame.
+function limitHighlights(events) {
   const fresh = events.filter((e) => e.live && !e.shown);
   for (const e of fresh) {
     e.shown = true;
@@ -320,7 +320,7 @@ const kindWords = (kind) => legible(kind).replaceAll("_", " ");
 
 // --- asking ------------------------------------------------------------------------------------------------------
 
-// Asks the program; the answer as JSON. Fails with words that say what to do, and always within 20 seconds.
+// Sends a request and returns the JSON response. Fails with a helpful message, at the latest after 20 seconds.
 async function ask(method, path, body) {
   const late = AbortSignal.timeout(20000);
   let response;
@@ -330,12 +330,12 @@ async function ask(method, path, body) {
       headers: { accept: "application/json", ...(body && { "content-type": "application/json" }) },
     });
   } catch {
-    throw new Error(late.aborted ? "No answer within 20 seconds." : "No connection. Is the program running?");
+    throw new Error(late.aborted ? "No response within 20 seconds." : "No connection. Is the program running?");
   }
   learnClock(response);
   const answer = await response.json().catch(() => null);
   if (!response.ok) {
-    const fault = new Error(answer?.error ?? `It answered ${response.status}.`);
+    const fault = new Error(answer?.error ?? `The server responded with status ${response.status}.`);
     fault.status = response.status;
     fault.body = answer;
     throw fault;
@@ -345,22 +345,22 @@ async function ask(method, path, body) {
 
 function toast(title, text, look = "") {
   const node = h("div", { class: `toast ${look}` },
-    h("p", null, h("strong", null, title), " ", h("span", { class: "said" }, legible(text))));
+    h("p", null, h("strong", null, title), " ", h("span", { class: "status-text" }, legible(text))));
   const gone = () => node.remove();
   node.append(h("button", { type: "button", class: "button quiet", "aria-label": "Close message", onclick: gone }, "✕"));
   const list = byId("toasts");
   while (list.children.length > 3) list.firstChild.remove();
   list.append(node);
-  // What failed stays until somebody has seen it.
+  // Failures stay until they are dismissed.
   if (look !== "failed") setTimeout(gone, look ? 12000 : 6000);
 }
 
-// Asks the reader; true when they agree.
-function agree(title, text, deed) {
+// Asks the user for confirmation.
+function confirmDialog(title, text, deed) {
   const dialog = byId("dialog");
-  says(byId("dialog-title"), title);
-  says(byId("dialog-text"), text);
-  says(byId("dialog-yes"), deed);
+  setText(byId("dialog-title"), title);
+  setText(byId("dialog-text"), text);
+  setText(byId("dialog-yes"), deed);
   dialog.returnValue = "";
   dialog.showModal();
   byId("dialog-no").focus();
@@ -371,15 +371,15 @@ function agree(title, text, deed) {
 
 // --- connection --------------------------------------------------------------------------------------------------
 
-// Keeps a stream open and says honestly how it is: live, reconnecting, polling (no stream, but answers), stale.
-// `events` maps names of frames to what takes them; `poll` asks for the same by plain request.
+// Keeps a stream open and shows its state: live, reconnecting, polling (no stream, but responses), stale.
+// `events` maps frame names to handlers; `poll` fetches the same data with a plain request.
 class Connection {
-  // `last`: the id of the newest frame that the page has, where the program continues after it.
+  // `last` returns the id of the newest frame that the page has; the program continues after it.
   constructor({ url, events, poll, badge, quiet, last }) {
     Object.assign(this, { url, events, poll, badge, quiet, last });
     this.heard = 0;
-    this.streamed = 0; // when the stream was opened or last brought something, by the program's clock
-    this.polled = 0; // when a plain request was answered while there was no stream
+    this.streamed = 0; // when the stream was opened or last delivered a frame, by the program's clock
+    this.polled = 0; // time of the last response to a plain request without a stream
     this.wait = 1000;
     this.open();
     setInterval(() => this.look(), 1000);
@@ -388,13 +388,13 @@ class Connection {
   open() {
     clearTimeout(this.timer);
     this.source?.close();
-    // A new source knows nothing of the one before: without this all but the newest entries of a silence would be missing.
+    // A new source does not inherit the last event id. Without it, only the newest of the missed entries would be replayed.
     const last = this.last?.();
     const source = (this.source = new EventSource(last ? `${this.url}?after=${last}` : this.url));
     this.opened = Date.now();
     source.onopen = () => { this.wait = 1000; this.polled = 0; this.streamed = clockNow(); this.hear(); };
     source.onerror = () => {
-      // A broken connection is taken up by the browser, which knows where it was; a refused one is not.
+      // The browser resumes a broken connection by itself, but not a rejected one.
       if (source.readyState === EventSource.CLOSED) this.again();
       this.look();
     };
@@ -413,7 +413,7 @@ class Connection {
   again() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.open(), this.wait);
-    // Shorter than what may pass without an answer before the state says so.
+    // Shorter than the time without a response after which the state changes.
     this.wait = Math.min(this.wait * 2, 10000);
     this.poll().then(
       () => { this.polled = Date.now(); this.hear(); },
@@ -425,8 +425,8 @@ class Connection {
     this.look();
   }
 
-  // Something came at that time, says a plain request. A stream that has not brought it soon is dead, whatever the
-  // browser thinks: it is opened again.
+  // A plain request has shown that an event occurred at `time`. A stream that does not deliver it soon is dead, even if the
+  // browser considers it open, and is reopened.
   expect(time) {
     const isOpen = this.source.readyState === EventSource.OPEN;
     if (isOpen && time > this.streamed + 5000 && clockNow() > time + 15000) this.open();
@@ -437,7 +437,7 @@ class Connection {
     const now = Date.now();
     const silent = now - (this.heard || this.opened);
     const isOpen = this.source.readyState === EventSource.OPEN;
-    // Open, yet not a word for longer than the program ever keeps silent: the way is dead.
+    // Open, but silent for longer than the heartbeat interval allows: the connection is dead.
     if (isOpen && silent > this.quiet && now - this.opened > this.quiet) this.open();
     let state = "reconnecting";
     if (silent > this.quiet) state = "stale";
@@ -446,11 +446,11 @@ class Connection {
     const words = {
       live: "Live",
       reconnecting: this.heard ? "Reconnecting…" : "Connecting…",
-      polling: "No live stream, asking now and then",
+      polling: "No live stream, polling",
       stale: this.heard ? `Stale since ${new Date(this.heard).toLocaleTimeString()}` : "No connection",
     };
-    marks(this.badge, "data-state", state);
-    says(this.badge, words[state]);
+    setAttribute(this.badge, "data-state", state);
+    setText(this.badge, words[state]);
     document.body.dataset.link = state;
     this.onstate?.(state);
   }
@@ -466,20 +466,20 @@ function theme() {
 
 function showTheme() {
   const next = theme() === "dark" ? "light" : "dark";
-  says(byId("theme"), next === "dark" ? "☾ Dark" : "☀ Light");
-  marks(byId("theme"), "aria-label", `Switch to the ${next} theme`);
+  setText(byId("theme"), next === "dark" ? "☾ Dark" : "☀ Light");
+  setAttribute(byId("theme"), "aria-label", `Switch to the ${next} theme`);
 }
 
 byId("theme").addEventListener("click", () => {
   const next = theme() === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = next;
-  try { localStorage.setItem("evenkeel-theme", next); } catch { /* for this visit only */ }
+  try { localStorage.setItem("evenkeel-theme", next); } catch { /* applies to this visit only */ }
   showTheme();
 });
 prefersDark.addEventListener("change", showTheme);
 showTheme();
 
-// `/` goes to the search field, Escape empties it.
+// `/` focuses the search field, Escape clears it.
 const search = byId("search");
 document.addEventListener("keydown", (event) => {
   const typing = /^(INPUT|TEXTAREA)$/.test(event.target.tagName);

@@ -1,5 +1,5 @@
-// Runs before the first paint: the reader's own choice of theme, else what the system prefers.
+// Runs before the first paint: applies the user's choice of theme; the default is the system preference.
 try {
   const chosen = localStorage.getItem("evenkeel-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
-} catch { /* storage is off: the system decides */ }
+} catch { /* no storage: use the system preference */ }

@@ -1,6 +1,6 @@
-//! What fuzzers and `tests/api/fuzz.rs` feed with arbitrary bytes. Each panics when a promise is broken; nothing else counts.
+//! The targets of the fuzzers and of `tests/api/fuzz.rs`. Each takes arbitrary bytes and panics if an invariant is violated.
 
-#![allow(dead_code, reason = "each of the fuzzers uses one of them")]
+#![allow(dead_code, reason = "each fuzzer uses only one of them")]
 
 use std::path::Path;
 
@@ -15,11 +15,11 @@ use evenkeel_warden::keep::embedded::parse_state_file;
 use evenkeel_warden::keep::{Change, Outcome, fold};
 use jiff::Timestamp;
 
-/// A time that stands still.
+/// A fixed time.
 const NOON: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
-/// Bodies of `POST /ingest`, one per line: what is taken is bounded, one line of JSON, and read back as it is; what
-/// is refused has a reason of bounded length; a number counts once.
+/// Bodies of `POST /ingest`, one per line. An accepted entry is a single line of JSON with bounded length that survives a
+/// round trip. A rejected one has an error of bounded length. A sequence number is recorded only once.
 pub(crate) fn ingest(input: &[u8]) {
     let mut machine = Machine::new("box".to_owned());
     for body in input.split(|byte| *byte == b'\n') {
@@ -40,15 +40,15 @@ pub(crate) fn ingest(input: &[u8]) {
             assert!(!machine.record_entry(&entry, NOON), "sent again it is not stored again: {line}");
         }
     }
-    is_sound(&machine);
+    assert_valid(&machine);
 }
 
-/// Contents of an earlier version's state file: what is accepted makes machines that work, and that go on counting.
+/// State files of an earlier version. Accepted machines are valid and continue to count.
 pub(crate) fn warden_state(input: &[u8]) {
     let Ok((state, _)) = parse_state_file(input) else { return };
     let numbers = [0, 1, 2, u64::MAX - 1, u64::MAX].into_iter().cycle();
     for (machine, seq) in state.machines.into_iter().zip(numbers) {
-        is_sound(&machine);
+        assert_valid(&machine);
         let id = machine.id().to_owned();
         let body = format!(
             r#"{{"timestamp":"2027-01-02T03:04:05Z","service":"web","event":"updated","message":"m","level":"info","seq":{seq}}}"#
@@ -66,9 +66,9 @@ pub(crate) fn warden_state(input: &[u8]) {
         let stored = folded.outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Stored(_))).count();
         assert!(
             stored >= 1 && stored == folded.entries.len(),
-            "it is online at the end, and was not in between"
+            "the machine went offline and came back online"
         );
-        folded.machines.iter().for_each(is_sound);
+        folded.machines.iter().for_each(assert_valid);
     }
     for entry in state.entries {
         let line = serde_json::to_string(&entry).expect("an entry can be written");
@@ -76,7 +76,7 @@ pub(crate) fn warden_state(input: &[u8]) {
     }
 }
 
-fn is_sound(machine: &Machine) {
+fn assert_valid(machine: &Machine) {
     let record = machine.record();
     serde_json::to_string(&record).expect("a record can be written");
     record.counts_by_level.total();
@@ -92,7 +92,7 @@ pub(crate) fn registry_events(input: &[u8]) {
     }
 }
 
-/// Image references: what is accepted is written in one way, which means the same.
+/// Image references. An accepted reference has one canonical form, which parses to the same reference.
 pub(crate) fn image_reference(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     for home in ["docker.io", "127.0.0.1:5000"] {
@@ -107,7 +107,7 @@ pub(crate) fn image_reference(input: &[u8]) {
     }
 }
 
-/// Templates of webhooks: whatever stands in one, a body or an error of bounded length comes out.
+/// Webhook templates. Every template yields a body or an error of bounded length.
 pub(crate) fn template(input: &[u8]) {
     let mut entry = AuditEntry::new(NOON, "web", Kind::ROLLED_BACK, Level::Warning, "it said \"hi\"\n<&\\>");
     entry.reason = Some("r".repeat(4000));
@@ -117,7 +117,7 @@ pub(crate) fn template(input: &[u8]) {
     }
 }
 
-/// Configuration files: a fault has words, and what is accepted is accepted again.
+/// Configuration files. Every rejection has a message, and an accepted file is valid JSON.
 pub(crate) fn configuration(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let path = Path::new("warden.json");

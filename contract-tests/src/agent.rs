@@ -14,14 +14,14 @@ use tempfile::TempDir;
 
 use crate::{Config, PREFIX, Reply, request, unused_port, wait_for};
 
-/// When to kill the agent.
+/// Where to kill the agent.
 #[derive(Debug, Clone)]
 pub struct Kill {
-    /// At the log line about this journal step; `None`: about any.
+    /// At the log line about this journal step; `None` for any step.
     pub step: Option<String>,
-    /// So long after the line.
+    /// Delay after the log line.
     pub after: Duration,
-    /// Whether the compose process that it started dies with it.
+    /// Whether to kill its compose processes, too.
     pub compose_too: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct Kill {
 pub struct LogLine(pub String);
 
 impl LogLine {
-    /// The journal step that this line is about.
+    /// Returns the journal step that this line reports, if any.
     pub fn step(&self) -> Option<&str> {
         let rest = self.0.split_once("journaled")?.1.split_once("step=")?.1;
         rest.split_whitespace().next().map(|word| word.trim_matches('"'))
@@ -59,11 +59,11 @@ pub struct Agent {
     log: Arc<Log>,
 }
 
-/// Where its files are.
+/// The folder of the agent's files.
 enum Folder {
-    /// In one that goes with it.
+    /// Created for the agent and removed with it.
     Own(TempDir),
-    /// In one of the test's.
+    /// Owned by the test.
     Given(PathBuf),
 }
 
@@ -77,8 +77,8 @@ impl Folder {
 }
 
 impl Agent {
-    /// Starts the agent with this configuration; its files are in `folder`. The keys `api`, `audit` and
-    /// `state` are filled in where they are absent.
+    /// Starts the agent with this configuration and its files in `folder`. Missing keys `audit` and `state` are added;
+    /// `api.address` is always set.
     pub fn start(folder: &Path, config: Config, environment: &[(&str, &str)]) -> Self {
         Self::start_in(Folder::Given(folder.to_owned()), config, environment)
     }
@@ -95,51 +95,51 @@ impl Agent {
         Self { folder, config, environment, child, address, log }
     }
 
-    /// Starts it in a folder of its own, which `config` is given, and with an engine that is not there.
+    /// Starts the agent in its own temporary folder, which `config` receives, and without a reachable engine.
     pub fn without_engine(about: &str, config: impl FnOnce(&Path) -> Config) -> Self {
         let folder = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}{about}-"))
             .tempdir()
-            .expect("a temporary folder can be made");
+            .expect("a temporary folder can be created");
         let socket = format!("unix://{}", folder.path().join("no-engine.sock").display());
         let config = config(folder.path());
         Self::start_in(Folder::Own(folder), config, &[("DOCKER_HOST", &socket)])
     }
 
-    /// `host:port` of its API.
+    /// Returns `host:port` of its API.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Memory that it uses, in bytes (`VmRSS`).
+    /// Returns its resident memory in bytes (`VmRSS`).
     pub fn resident(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        kib.expect("a process that runs has a VmRSS") << 10
+        kib.expect("a running process has a VmRSS") << 10
     }
 
-    /// Its log so far, over restarts.
+    /// Returns its log so far, across restarts.
     pub fn log(&self) -> Vec<LogLine> {
         self.log.lines()
     }
 
-    /// Its journal steps so far, over restarts.
+    /// Returns its journal steps so far, across restarts.
     pub fn steps(&self) -> Vec<String> {
         self.log().iter().filter_map(|line| line.step().map(str::to_owned)).collect()
     }
 
     // --- API ---------------------------------------------------------------------------------------------
 
-    /// Asks its API.
-    pub fn try_ask(&self, method: &str, path: &str) -> Result<Reply, String> {
+    /// Sends a request to its API.
+    pub fn try_request(&self, method: &str, path: &str) -> Result<Reply, String> {
         request(&self.address, method, path, &[], &[]).map_err(|error| error.to_string())
     }
 
-    /// Asks its API, which must answer.
+    /// Sends a request to its API, which must respond.
     #[track_caller]
-    pub fn ask(&self, method: &str, path: &str) -> Reply {
-        match self.try_ask(method, path) {
+    pub fn request(&self, method: &str, path: &str) -> Reply {
+        match self.try_request(method, path) {
             Ok(reply) => reply,
             Err(error) => panic!("{method} {path}: {error}"),
         }
@@ -147,7 +147,7 @@ impl Agent {
 
     #[track_caller]
     fn read<T: for<'de> serde::Deserialize<'de>>(&self, method: &str, path: &str) -> T {
-        let reply = self.ask(method, path);
+        let reply = self.request(method, path);
         assert_eq!(reply.status, 200, "{method} {path}: {}", reply.text());
         match serde_json::from_slice(&reply.body) {
             Ok(value) => value,
@@ -193,13 +193,13 @@ impl Agent {
         entries
     }
 
-    /// The audit entries of one kind, oldest first.
+    /// Returns the audit entries of one kind, oldest first.
     #[track_caller]
     pub fn entries(&self, kind: &Kind) -> Vec<AuditEntry> {
         self.audit().into_iter().filter(|entry| entry.event == *kind).collect()
     }
 
-    /// `POST /trigger/<name>`, and waits until the audit says how the check ended that found nothing to deploy.
+    /// `POST /trigger/<name>`, and waits for the audit entry of the check. Only for checks that deploy nothing.
     #[track_caller]
     pub fn check(&self, name: &str) -> AuditEntry {
         let ends = |entry: &AuditEntry| {
@@ -207,7 +207,7 @@ impl Agent {
         };
         let before = self.audit().into_iter().filter(ends).count();
         assert_eq!(self.trigger(name), TriggerReply::Triggered { scope: name.to_owned() });
-        wait_for("the check that was asked for to end without a deployment", || {
+        wait_for("the triggered check to end without a deployment", || {
             match self.audit().into_iter().filter(ends).nth(before) {
                 Some(entry) => Ok(entry),
                 None => Err(format!("audit {:#?}\nstatus {:#?}", self.audit(), self.status())),
@@ -227,7 +227,7 @@ impl Agent {
         self.read("POST", &format!("/redeploy/{name}"))
     }
 
-    /// `POST /unblock/<name>`; the status word of the answer.
+    /// `POST /unblock/<name>`; returns `status` of the response.
     #[track_caller]
     pub fn unblock(&self, name: &str) -> String {
         let reply: Value = self.read("POST", &format!("/unblock/{name}"));
@@ -236,10 +236,10 @@ impl Agent {
 
     // --- waiting -----------------------------------------------------------------------------------------
 
-    /// Waits until it has made its first round of checks.
+    /// Waits until it has completed its first poll.
     #[track_caller]
     pub fn wait_first_poll(&self) {
-        wait_for("the first poll", || match self.try_ask("GET", "/status") {
+        wait_for("the first poll", || match self.try_request("GET", "/status") {
             Ok(reply) if reply.json()["poll_count"].as_u64() > Some(0) => Ok(()),
             other => Err(format!("{other:?}")),
         });
@@ -256,7 +256,7 @@ impl Agent {
         })
     }
 
-    /// Waits until the log tells of this journal step, `nth` time (counted from 1).
+    /// Waits until the log reports this journal step for the `nth` time (counted from 1).
     #[track_caller]
     pub fn wait_step(&self, step: &str, nth: usize) {
         wait_for(&format!("journal step {step}"), || {
@@ -269,47 +269,47 @@ impl Agent {
         });
     }
 
-    /// Waits until a deployment is over, what it held included.
+    /// Waits until the `nth` deployment is complete, including the release of held images.
     #[track_caller]
     pub fn wait_done(&self, nth: usize) {
         self.wait_step("done", nth);
     }
 
-    /// Tells it to read its configuration again, after `change` was made to it.
+    /// Applies `change` to its configuration and sends SIGHUP.
     pub fn reload(&mut self, change: impl FnOnce(&mut Value)) {
         change(&mut self.config);
         let mut config = self.config.clone();
         config["api"]["address"] = json!([self.address]);
         std::fs::write(self.folder.path().join("config.json"), config.to_string())
             .expect("the configuration can be written");
-        let pid = pid_of(self.child.id()).expect("a process that runs has an ID");
+        let pid = pid_of(self.child.id()).expect("a running process has an ID");
         kill_process(pid, Signal::HUP).expect("the agent runs");
     }
 
-    // --- life --------------------------------------------------------------------------------------------
+    // --- process -----------------------------------------------------------------------------------------
 
-    /// Kills it at the next log line about a journal step.
+    /// Kills it at the next log line that matches `kill`.
     pub fn kill_at(&self, kill: Kill) {
         *self.log.kill.lock().expect("no reader panics with the lock") = Some(kill);
     }
 
-    /// Waits until its process has ended.
+    /// Waits for its process to exit.
     #[track_caller]
     pub fn wait_end(&mut self) -> ExitStatus {
         let log = self.log.clone();
-        wait_for("the agent to end", || match self.child.try_wait() {
+        wait_for("the agent to exit", || match self.child.try_wait() {
             Ok(Some(status)) => Ok(status),
             other => Err(format!("{other:?}; steps {:?}", steps_of(&log))),
         })
     }
 
-    /// SIGKILL. `compose_too`: the compose process that it started dies with it.
+    /// Sends SIGKILL. With `compose_too` it also kills its compose processes.
     pub fn kill9(&mut self, compose_too: bool) {
         kill_now(self.child.id(), compose_too);
         let _ = self.child.wait();
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM and waits for its process to exit.
     #[track_caller]
     pub fn terminate(&mut self) -> ExitStatus {
         if let Some(pid) = pid_of(self.child.id()) {
@@ -318,18 +318,18 @@ impl Agent {
         self.wait_end()
     }
 
-    /// Starts it again after its end, on the same files.
+    /// Starts it again after its exit, with the same files.
     pub fn restart(&mut self) {
         self.start_again(None);
     }
 
-    /// The same, at the address that it had.
+    /// Like [`Self::restart`], with the same API address.
     pub fn restart_in_place(&mut self) {
         let address = self.address.clone();
         self.start_again(Some(&address));
     }
 
-    /// Stops its process in the middle of whatever it does, or lets it go on.
+    /// Suspends its process (SIGSTOP), or resumes it (SIGCONT).
     pub fn freeze(&self, frozen: bool) {
         let pid = pid_of(self.child.id()).expect("a process has an ID");
         kill_process(pid, if frozen { Signal::STOP } else { Signal::CONT }).expect("the agent runs");
@@ -363,7 +363,7 @@ fn steps_of(log: &Log) -> Vec<String> {
     log.lines().iter().filter_map(|line| line.step().map(str::to_owned)).collect()
 }
 
-/// The agent's program: `$EVENKEEL_AGENT_BIN`, or the one that was built beside this test.
+/// Returns the agent's program: `$EVENKEEL_AGENT_BIN`, or the one built in the same profile as this test.
 pub(crate) fn program() -> PathBuf {
     match std::env::var_os("EVENKEEL_AGENT_BIN") {
         Some(path) => PathBuf::from(path),
@@ -371,9 +371,9 @@ pub(crate) fn program() -> PathBuf {
     }
 }
 
-/// A program that was built beside this test.
+/// Returns the path of a program that was built in the same profile as this test.
 pub(crate) fn built(name: &str) -> PathBuf {
-    // A test's own program is target/<profile>/deps/<name>.
+    // The test's own program is target/<profile>/deps/<name>.
     let own = std::env::current_exe().expect("a running program has a path");
     let path = own.ancestors().nth(2).expect("it lies in target/<profile>/deps").join(name);
     assert!(
@@ -384,7 +384,7 @@ pub(crate) fn built(name: &str) -> PathBuf {
     path
 }
 
-/// At `fixed`, or else at any address.
+/// Starts the agent with its API at `fixed`, or at a free address, and waits until it is ready.
 fn spawn(
     folder: &Path,
     config: &Value,
@@ -393,7 +393,7 @@ fn spawn(
     fixed: Option<&str>,
 ) -> (Child, String) {
     for _ in 0..5 {
-        // Free when it was asked for; where another test takes it first, the agent ends and we ask again.
+        // Another test may take the free port first. The agent then exits, and the next attempt uses another port.
         let address = fixed.map_or_else(free_address, str::to_owned);
         let mut config = config.clone();
         config["api"]["address"] = json!([address]);
@@ -414,7 +414,7 @@ fn spawn(
         let stderr = child.stderr.take().expect("stderr is piped");
         let (pid, log) = (child.id(), log.clone());
         std::thread::spawn(move || read_log(stderr, pid, &log));
-        let answers = wait_for("the agent to be ready or to end", || {
+        let answers = wait_for("the agent to be ready or to exit", || {
             match (request(&address, "GET", "/health", &[], &[]), child.try_wait()) {
                 (Ok(reply), _) if reply.json()["status"] != "starting" => Ok(true),
                 (_, Ok(Some(_))) => Ok(false),
@@ -425,12 +425,12 @@ fn spawn(
             return (child, address);
         }
     }
-    // The reader may still be busy with the last lines.
+    // Give the log reader time to read the last lines.
     std::thread::sleep(Duration::from_millis(200));
     panic!("the agent does not start; its log: {:#?}", log.lines());
 }
 
-/// An address on this machine at which nobody listens.
+/// Returns a loopback address with an unused port.
 pub(crate) fn free_address() -> String {
     format!("127.0.0.1:{}", unused_port())
 }
@@ -468,7 +468,7 @@ fn kill_now(pid: u32, compose_too: bool) {
     }
 }
 
-/// All processes that `pid` started, and those that they started.
+/// Returns all direct and indirect child processes of `pid`.
 fn descendants(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return found };

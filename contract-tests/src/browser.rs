@@ -1,4 +1,4 @@
-//! A headless Chromium, driven through chromedriver: what a person sees and does.
+//! A headless Chromium, driven through chromedriver, that sees and acts like a user.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,30 +15,29 @@ use tempfile::TempDir;
 
 use crate::{PREFIX, wait_for};
 
-/// One window of a browser of its own, with an empty profile.
+/// One window of a private browser with an empty profile.
 ///
-/// Whatever a test looks at, its browser must end sound: nothing was asked for but what the pages that the test opened
-/// have at their own origin, and the console holds no fault (error, warning, violation of policy) that the test does
-/// not [bear](Self::bear). This is looked at when it is dropped, so no test can forget it.
+/// On drop it asserts for every test that the pages sent requests only to their own origins, and that the console contains
+/// no error, warning or policy violation that the test has not [allowed](Self::allow_console_errors).
 pub struct Browser {
     runtime: tokio::runtime::Runtime,
     client: Client,
     driver: Child,
-    /// Whether the driver keeps what is asked for.
+    /// Whether the driver records requests.
     records: bool,
-    /// Origins of the pages that were opened.
+    /// Origins of the pages that the test opened.
     opened: RefCell<BTreeSet<String>>,
-    asked: RefCell<Vec<String>>,
-    borne: RefCell<Vec<&'static str>>,
-    // Removed after the browser has ended.
+    requested: RefCell<Vec<String>>,
+    allowed_errors: RefCell<Vec<&'static str>>,
+    // Removed after the browser has exited.
     _profile: TempDir,
 }
 
-/// A command of chromedriver beyond the standard, below `/session/<id>/`.
+/// A non-standard command of chromedriver, below `/session/<id>/`.
 #[derive(Debug)]
-struct Beyond(&'static str, Value);
+struct VendorCommand(&'static str, Value);
 
-impl WebDriverCompatibleCommand for Beyond {
+impl WebDriverCompatibleCommand for VendorCommand {
     fn endpoint(&self, base: &url::Url, session: Option<&str>) -> Result<url::Url, url::ParseError> {
         base.join(&format!("session/{}/{}", session.unwrap_or_default(), self.0))
     }
@@ -48,8 +47,8 @@ impl WebDriverCompatibleCommand for Beyond {
     }
 }
 
-/// Starts chromedriver; the port that it listens on. It takes a free port of IPv4 and ends when the same one is taken
-/// on IPv6, which another try settles.
+/// Starts chromedriver and returns its port. It chooses a free IPv4 port and exits if the same port is in use on IPv6;
+/// then it is started again.
 #[track_caller]
 fn start_driver() -> (Child, u16) {
     for _ in 0..5 {
@@ -71,10 +70,10 @@ fn start_driver() -> (Child, u16) {
         let _ = driver.kill();
         let _ = driver.wait();
     }
-    panic!("chromedriver says no port");
+    panic!("chromedriver reports no port");
 }
 
-/// A page shows a notice for some seconds, in which a browser on a busy machine may get no turn to be asked.
+/// Records the notices of a page. A notice is visible for a few seconds only, and on a busy machine a test may miss it.
 const RECORD_NOTICES: &str = "window.notices = [];
     document.addEventListener('DOMContentLoaded', () => {
         const shown = document.getElementById('toasts');
@@ -84,19 +83,19 @@ const RECORD_NOTICES: &str = "window.notices = [];
     });";
 
 impl Browser {
-    /// Starts one, 1440 by 900, with the light theme as the system's preference.
+    /// Starts a browser with a window of 1440 by 900 and the light colour scheme.
     #[track_caller]
     pub fn start() -> Self {
         let browser = Self::with(true);
         browser.devtools("Page.addScriptToEvaluateOnNewDocument", &json!({ "source": RECORD_NOTICES }));
-        // What the browser's own first page has asked for does not count.
+        // Discard the requests of the browser's initial page.
         browser.go("about:blank");
         browser.log("performance");
         browser
     }
 
-    /// Starts one for measurements. A driver that keeps what is asked for copies each frame of a stream, and the page
-    /// pays for that; here the page's own list tells what it has asked for.
+    /// Starts a browser for measurements. Its driver does not record requests, because that copies each frame of a stream
+    /// and slows the page down. The list of requests comes from the page's performance entries instead.
     #[track_caller]
     pub fn measuring() -> Self {
         Self::with(false)
@@ -112,13 +111,13 @@ impl Browser {
         let profile = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}browser-"))
             .tempdir()
-            .expect("a temporary folder can be made");
+            .expect("a temporary folder can be created");
         let (mut driver, port) = start_driver();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
-            .expect("a runtime can be made");
+            .expect("a runtime can be created");
         let capabilities = json!({
             "goog:chromeOptions": { "args": [
                 "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -149,16 +148,16 @@ impl Browser {
             driver,
             records,
             opened: RefCell::default(),
-            asked: RefCell::default(),
-            // The engine makes and removes networks for other tests meanwhile, which ends a request in the middle.
-            borne: RefCell::new(vec!["net::ERR_NETWORK_CHANGED"]),
+            requested: RefCell::default(),
+            // The engine creates and removes networks for other tests at the same time, which can abort requests.
+            allowed_errors: RefCell::new(vec!["net::ERR_NETWORK_CHANGED"]),
             _profile: profile,
         };
         browser.prefers("light", false);
         browser
     }
 
-    /// Opens an address and waits until it is loaded.
+    /// Opens a URL and waits until it is loaded.
     #[track_caller]
     pub fn open(&self, url: &str) {
         let origin = url::Url::parse(url).expect("an address").origin().ascii_serialization();
@@ -171,19 +170,19 @@ impl Browser {
         self.runtime.block_on(self.client.goto(url)).expect("the page can be opened");
     }
 
-    /// Loads the page again.
+    /// Reloads the page.
     #[track_caller]
     pub fn reload(&self) {
-        self.runtime.block_on(self.client.refresh()).expect("the page can be loaded again");
+        self.runtime.block_on(self.client.refresh()).expect("the page can be reloaded");
     }
 
-    /// Its address.
+    /// Returns the URL of the page.
     #[track_caller]
     pub fn url(&self) -> String {
         self.runtime.block_on(self.client.current_url()).expect("the page has an address").to_string()
     }
 
-    /// Runs a function's body in the page and gives what it returns. Content security policy does not apply.
+    /// Runs a function body in the page and returns its result. The content security policy does not apply.
     #[track_caller]
     pub fn run(&self, body: &str) -> Value {
         match self.runtime.block_on(self.client.execute(body, Vec::new())) {
@@ -192,7 +191,7 @@ impl Browser {
         }
     }
 
-    /// The same for a body that calls its last argument, `arguments[0]`, when it is done.
+    /// Like [`Self::run`], for a body that calls its last argument, `arguments[0]`, with the result.
     #[track_caller]
     pub fn run_async(&self, body: &str) -> Value {
         match self.runtime.block_on(self.client.execute_async(body, Vec::new())) {
@@ -201,20 +200,20 @@ impl Browser {
         }
     }
 
-    /// The value of an expression in the page.
+    /// Evaluates an expression in the page.
     #[track_caller]
     pub fn value(&self, expression: &str) -> Value {
         self.run(&format!("return ({expression});"))
     }
 
-    /// What is visible as text in the first element that fits.
+    /// Returns the visible text of the first element that matches.
     #[track_caller]
     pub fn text(&self, css: &str) -> String {
         let script = format!("document.querySelector({})?.innerText", json!(css));
         let begin = Instant::now();
         loop {
             let text = self.value(&script).as_str().unwrap_or_default().to_owned();
-            // A row that the browser has not come to yet has no text (`content-visibility`).
+            // A row that the browser has not rendered yet has no text (`content-visibility`).
             if !text.is_empty() || begin.elapsed() > Duration::from_secs(10) {
                 return text;
             }
@@ -222,7 +221,7 @@ impl Browser {
         }
     }
 
-    /// Clicks as a person does: waits until the element is there, which must be visible then.
+    /// Waits until the element exists and clicks on it as a user would. It must be visible.
     #[track_caller]
     pub fn click(&self, css: &str) {
         let clicked = self
@@ -233,7 +232,7 @@ impl Browser {
         }
     }
 
-    /// Types into an element, and waits until it is there.
+    /// Waits until the element exists and types into it.
     #[track_caller]
     pub fn write(&self, css: &str, text: &str) {
         let written = self.runtime.block_on(async {
@@ -244,7 +243,7 @@ impl Browser {
         }
     }
 
-    /// Presses keys, one after the other, wherever the focus is.
+    /// Presses keys, one after the other, in the focused element.
     #[track_caller]
     pub fn press(&self, keys: &[char]) {
         let actions = keys.iter().fold(KeyActions::new("keys".into()), |actions, key| {
@@ -253,7 +252,7 @@ impl Browser {
         self.runtime.block_on(self.client.perform_actions(actions)).expect("keys can be pressed");
     }
 
-    /// Presses keys together.
+    /// Presses keys at the same time.
     #[track_caller]
     pub fn press_together(&self, keys: &[char]) {
         let actions = KeyActions::new("keys".into());
@@ -271,7 +270,7 @@ impl Browser {
         });
     }
 
-    /// Waits until the page has given a notice with this text, whether or not it still shows it. A notice is waited for
+    /// Waits until the page has shown a notice with this text, even if it is no longer visible. Each notice matches only
     /// once.
     #[track_caller]
     pub fn wait_notice(&self, text: &str) {
@@ -282,7 +281,7 @@ impl Browser {
                 return at >= 0 ? '' : JSON.stringify(window.notices);";
             match self.run(&format!("const text = {text}; {taken}")).as_str() {
                 Some("") => Ok(()),
-                others => Err(format!("the page gave {others:?}")),
+                others => Err(format!("the page showed {others:?}")),
             }
         });
     }
@@ -296,7 +295,7 @@ impl Browser {
         );
     }
 
-    /// What the system prefers: `light` or `dark`, and whether less motion.
+    /// Sets the preferences of the system: colour scheme (`light` or `dark`) and reduced motion.
     #[track_caller]
     pub fn prefers(&self, scheme: &str, less_motion: bool) {
         let motion = if less_motion { "reduce" } else { "no-preference" };
@@ -309,21 +308,24 @@ impl Browser {
         );
     }
 
-    /// A command of the browser's own protocol.
+    /// Sends a command of Chrome's debugging protocol.
     #[track_caller]
     pub fn devtools(&self, command: &str, parameters: &Value) -> Value {
-        self.beyond(Beyond("goog/cdp/execute", json!({ "cmd": command, "params": parameters })))
+        self.vendor_command(VendorCommand(
+            "goog/cdp/execute",
+            json!({ "cmd": command, "params": parameters }),
+        ))
     }
 
     #[track_caller]
-    fn beyond(&self, command: Beyond) -> Value {
+    fn vendor_command(&self, command: VendorCommand) -> Value {
         match self.runtime.block_on(self.client.issue_cmd(command)) {
             Ok(value) => value,
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// Addresses of all requests so far, whoever made them and whatever became of them.
+    /// Returns the URLs of all requests so far, including failed requests.
     #[track_caller]
     pub fn requests(&self) -> Vec<String> {
         self.try_requests().expect("the browser answers")
@@ -345,9 +347,9 @@ impl Browser {
             let url = message["params"]["request"]["url"].as_str().or(message["params"]["url"].as_str());
             url.filter(|_| sent.contains(&message["method"])).map(str::to_owned)
         });
-        let mut asked = self.asked.borrow_mut();
-        asked.extend(sent);
-        Ok(asked.clone())
+        let mut requested = self.requested.borrow_mut();
+        requested.extend(sent);
+        Ok(requested.clone())
     }
 
     #[track_caller]
@@ -356,44 +358,45 @@ impl Browser {
     }
 
     fn try_log(&self, kind: &str) -> Result<Vec<Value>, String> {
-        let log = self.runtime.block_on(self.client.issue_cmd(Beyond("se/log", json!({ "type": kind }))));
+        let log =
+            self.runtime.block_on(self.client.issue_cmd(VendorCommand("se/log", json!({ "type": kind }))));
         Ok(log.map_err(|error| error.to_string())?.as_array().cloned().unwrap_or_default())
     }
 
-    /// Lets the console hold faults with one of these words in them: the browser itself notes there what became of a
-    /// request, also when the test wanted just that.
-    pub fn bear(&self, words: &[&'static str]) {
-        self.borne.borrow_mut().extend(words);
+    /// Allows console errors that contain one of these texts. The browser logs failed requests to the console, even those
+    /// that the test provokes.
+    pub fn allow_console_errors(&self, words: &[&'static str]) {
+        self.allowed_errors.borrow_mut().extend(words);
     }
 
-    /// What is not sound, one line each.
-    fn unsound(&self) -> Result<Vec<String>, String> {
+    /// Returns requests to other origins and console errors that are not allowed, one per line.
+    fn violations(&self) -> Result<Vec<String>, String> {
         let opened = self.opened.borrow();
         let is_own = |url: &str| {
             let origin = url::Url::parse(url).map(|url| url.origin().ascii_serialization());
             url.starts_with("data:") || origin.is_ok_and(|origin| opened.contains(&origin))
         };
-        let elsewhere = self.try_requests()?.into_iter().filter(|url| !is_own(url));
-        let elsewhere = elsewhere.map(|url| format!("asked elsewhere: {url}"));
-        let borne = self.borne.borrow();
+        let foreign = self.try_requests()?.into_iter().filter(|url| !is_own(url));
+        let foreign = foreign.map(|url| format!("request to another origin: {url}"));
+        let allowed_errors = self.allowed_errors.borrow();
         let faults = self.try_log("browser")?.into_iter().filter_map(|entry| {
             let counts = entry["level"] == "SEVERE" || entry["level"] == "WARNING";
             let text = entry["message"].as_str().unwrap_or_default().to_owned();
-            (counts && !borne.iter().any(|words| text.contains(words))).then_some(text)
+            (counts && !allowed_errors.iter().any(|words| text.contains(words))).then_some(text)
         });
-        Ok(elsewhere.chain(faults).collect())
+        Ok(foreign.chain(faults).collect())
     }
 
-    /// A picture of the window as PNG.
+    /// Returns a screenshot of the window as PNG.
     #[track_caller]
-    pub fn picture(&self) -> Vec<u8> {
-        self.runtime.block_on(self.client.screenshot()).expect("a picture can be taken")
+    pub fn screenshot(&self) -> Vec<u8> {
+        self.runtime.block_on(self.client.screenshot()).expect("a screenshot can be taken")
     }
 
-    /// Serious and critical faults that axe-core finds, each with its rule and the elements. `axe` is its script.
+    /// Returns the serious and critical violations that axe-core finds, each with its rule and element. `axe` is its script.
     #[track_caller]
     pub fn accessibility_faults(&self, axe: &str) -> Vec<String> {
-        // Half a megabyte, once per page.
+        // The script is half a megabyte: load it only once per page.
         if self.value("typeof axe") == "undefined" {
             self.run(axe);
         }
@@ -413,7 +416,7 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         let failing = std::thread::panicking();
-        let unsound = if failing { Ok(Vec::new()) } else { self.unsound() };
+        let violations = if failing { Ok(Vec::new()) } else { self.violations() };
         let closed = self.runtime.block_on(async {
             tokio::time::timeout(Duration::from_secs(10), self.client.clone().close()).await
         });
@@ -424,6 +427,6 @@ impl Drop for Browser {
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
-        assert!(unsound == Ok(Vec::new()), "the page is not sound: {unsound:#?}");
+        assert!(violations == Ok(Vec::new()), "the page has violations: {violations:#?}");
     }
 }

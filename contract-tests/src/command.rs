@@ -1,4 +1,4 @@
-//! The agent's program as a command that ends: `doctor`, `adopt`, `--check`.
+//! Runs one-shot commands of the agent's program: `doctor`, `adopt`, `--check`.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -8,35 +8,35 @@ use serde_json::Value;
 use crate::Engine;
 use crate::agent::program;
 
-/// What a command said.
+/// Output and exit code of a command.
 #[derive(Debug)]
-pub struct Said {
+pub struct CommandOutput {
     /// Exit code.
     pub code: Option<i32>,
     /// Standard output.
-    pub out: String,
+    pub stdout: String,
     /// Standard error.
-    pub err: String,
+    pub stderr: String,
 }
 
-impl Said {
-    /// Standard output as JSON.
+impl CommandOutput {
+    /// Parses standard output as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
-        match serde_json::from_str(&self.out) {
+        match serde_json::from_str(&self.stdout) {
             Ok(value) => value,
             Err(error) => panic!("{error}: {self:#?}"),
         }
     }
 }
 
-/// Runs the agent's program on an engine, with a configuration file, to its end.
-pub fn run_agent(engine: &Engine, config: &Path, arguments: &[&str]) -> Said {
+/// Runs the agent's program with a configuration file against an engine and waits for it to exit.
+pub fn run_agent(engine: &Engine, config: &Path, arguments: &[&str]) -> CommandOutput {
     run_agent_at(&engine.host(), config, arguments)
 }
 
-/// The same at an address of an engine, whether one is there or not.
-pub fn run_agent_at(host: &str, config: &Path, arguments: &[&str]) -> Said {
+/// Like [`run_agent`], with any `DOCKER_HOST`, even one without an engine.
+pub fn run_agent_at(host: &str, config: &Path, arguments: &[&str]) -> CommandOutput {
     let output: Output = Command::new(program())
         .arg("--config")
         .arg(config)
@@ -47,5 +47,5 @@ pub fn run_agent_at(host: &str, config: &Path, arguments: &[&str]) -> Said {
         .output()
         .expect("the agent's program can be run");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    CommandOutput { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }

@@ -1,4 +1,4 @@
-//! The agent's configuration as tests write it: the one place that knows its shape.
+//! Builders for the agent's configuration. No other part of the harness depends on its structure.
 
 use std::path::Path;
 
@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 
 use crate::{PREFIX, Project};
 
-/// One service.
+/// Configuration of one service.
 #[derive(Debug, Clone)]
 pub struct Service(Value);
 
 impl Service {
-    /// One with nothing but a name.
+    /// Creates a service with only a name.
     pub fn named(name: &str) -> Self {
         Self(json!({ "name": name }))
     }
 
-    /// One that keeps these images of a compose project up to date.
+    /// Creates a service that keeps these images of a compose project up to date.
     pub fn of_project(name: &str, project: &Project, images: &[&str]) -> Self {
         Self::named(name)
             .set("images", images)
@@ -26,7 +26,7 @@ impl Service {
             .set("health_grace", 3)
     }
 
-    /// One whose compose project is empty, and does not update; its file is made in `folder`.
+    /// Creates a service with an empty compose project and without `auto_update`. The compose file is written to `folder`.
     pub fn idle(name: &str, folder: &Path) -> Self {
         let file = folder.join("compose.yml");
         std::fs::write(&file, "services: {}\n").expect("a file can be written");
@@ -42,7 +42,7 @@ impl Service {
         self
     }
 
-    /// Restarts its containers, not more often than every `cooldown` seconds.
+    /// Enables automatic restarts, at most one every `cooldown` seconds.
     #[must_use]
     pub fn healing(self, cooldown: u32) -> Self {
         self.set("auto_heal", true).set("heal_cooldown", cooldown)
@@ -55,18 +55,18 @@ impl From<Service> for Value {
     }
 }
 
-/// A whole configuration.
+/// A complete configuration.
 #[derive(Debug, Clone)]
 pub struct Config(Value);
 
 impl Config {
-    /// One with these services.
+    /// Creates a configuration with these services.
     pub fn of(services: impl IntoIterator<Item = Service>) -> Self {
         let services: Vec<Value> = services.into_iter().map(Value::from).collect();
         Self(json!({ "services": services }))
     }
 
-    /// Asks this registry (`host:port`). The poll interval is long: tests ask for checks.
+    /// Sets the registry (`host:port`). The poll interval is long because tests trigger checks explicitly.
     #[must_use]
     pub fn registry(self, host: &str) -> Self {
         self.set("registry.url", format!("http://{host}")).set("registry.poll_interval", 3600)
@@ -81,7 +81,7 @@ impl Config {
     }
 }
 
-/// One that was written elsewhere.
+/// Wraps an existing configuration.
 impl From<Value> for Config {
     fn from(config: Value) -> Self {
         Self(config)

@@ -1,4 +1,4 @@
-//! The container engine as these tests see it: through its API, apart from the agent's own client.
+//! Access to the container engine through its API, independent of the agent's client.
 
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
@@ -9,21 +9,21 @@ use std::sync::Arc;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::docker29::ModernEngine;
 use crate::http::{Reply, request_unix};
 use crate::image::layer;
-use crate::modern::ModernEngine;
 use crate::{Image, LABEL, PREFIX, Registry, wait_for};
 
-/// An engine.
+/// A container engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    /// Its own socket, which the harness looks through.
+    /// The engine's own socket, which the harness uses.
     socket: PathBuf,
-    /// What programs under test are given instead, where they are to see an engine like Docker 29.
+    /// Proxy for the programs under test, if they are to see an engine like Docker 29.
     modern: Option<Arc<ModernEngine>>,
 }
 
-/// A container, as far as tests look.
+/// The properties of a container that tests check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerView {
     /// Full ID.
@@ -32,20 +32,20 @@ pub struct ContainerView {
     pub name: String,
     /// Compose service.
     pub service: String,
-    /// Label of the image's behaviour.
+    /// Label `evenkeel.version` of the image.
     pub version: String,
-    /// ID of the image that it runs on.
+    /// ID of its image.
     pub image: String,
     /// For example `running`.
     pub state: String,
-    /// Health word, empty without a health check.
+    /// Health status, empty without a health check.
     pub health: String,
-    /// When it was started last.
+    /// Time of its last start.
     pub started_at: String,
 }
 
 impl Engine {
-    /// The machine's engine. Fails with what to run where none answers.
+    /// Returns the machine's engine. Panics with advice on how to start one if it does not respond.
     pub fn of_this_machine() -> Self {
         let host = std::env::var("DOCKER_HOST").unwrap_or_default();
         let socket = match host.strip_prefix("unix://") {
@@ -56,7 +56,7 @@ impl Engine {
         Self { socket, modern: None }.answering("run dist/test.sh, or dist/scripts/bring-up.sh first")
     }
 
-    /// The engine that projects and agents are tried on: `$EVENKEEL_TEST_ENGINE`, else the machine's. With
+    /// Returns the engine for projects and agents: `$EVENKEEL_TEST_ENGINE`, or the machine's. With
     /// `$EVENKEEL_TEST_ENGINE_LIKE=29` agents and clients see it as Docker 29. `dist/scripts/with-engine.sh` sets both.
     pub fn under_test() -> Self {
         match std::env::var("EVENKEEL_TEST_ENGINE") {
@@ -81,7 +81,7 @@ impl Engine {
         self
     }
 
-    /// Whether it keeps images in containerd's store, where an image's ID is its manifest's or index's digest.
+    /// Reports whether it uses the containerd image store, in which an image's ID is the digest of its manifest or index.
     pub fn has_containerd_store(&self) -> bool {
         let info = self.get("/info");
         let status = info["DriverStatus"].as_array().cloned().unwrap_or_default();
@@ -92,13 +92,13 @@ impl Engine {
         &self.socket
     }
 
-    /// Value of `DOCKER_HOST` for it.
+    /// Returns the value of `DOCKER_HOST` for this engine.
     pub fn host(&self) -> String {
         let socket = self.modern.as_ref().map_or_else(|| self.socket.clone(), |modern| modern.socket());
         format!("unix://{}", socket.display())
     }
 
-    /// `docker` with arguments, on this engine.
+    /// Returns a `docker` command with these arguments for this engine.
     pub fn cli(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("docker");
         command.args(arguments).env("DOCKER_HOST", self.host()).env_remove("DOCKER_CONTEXT");
@@ -106,7 +106,7 @@ impl Engine {
         command
     }
 
-    /// Runs `docker` and gives what it printed. Panics where it fails.
+    /// Runs `docker` and returns its standard output. Panics if it fails.
     #[track_caller]
     pub fn docker(&self, arguments: &[&str]) -> String {
         let output = self.cli(arguments).output().expect("docker can be run");
@@ -123,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// Reads from the engine's API. Panics where the engine does not answer.
+    /// Sends a GET request to the engine's API. Panics if the engine does not respond.
     #[track_caller]
     pub fn get(&self, path: &str) -> Value {
         match self.try_get(path) {
@@ -132,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// Sends a request to the engine's API; its status code.
+    /// Sends a POST request to the engine's API and returns the status code.
     pub fn post(&self, path: &str) -> std::io::Result<u16> {
         request_unix(&self.socket, "POST", path, &[], &[]).map(|reply| reply.status)
     }
@@ -146,13 +146,13 @@ impl Engine {
         }
     }
 
-    /// All containers of a compose project, sorted by name.
+    /// Returns all containers of a compose project, sorted by name.
     pub fn containers(&self, project: &str) -> Vec<ContainerView> {
         let listed = self.labelled(&format!("com.docker.compose.project={project}"));
         let mut views: Vec<ContainerView> = listed
             .iter()
             .map(|item| self.get(&format!("/containers/{}/json", text(&item["Id"]))))
-            // One that was removed in between is no longer there.
+            // Skip containers that were removed after they were listed.
             .filter(|one| one["Id"].is_string())
             .map(|one| ContainerView {
                 id: text(&one["Id"]),
@@ -169,14 +169,14 @@ impl Engine {
         views
     }
 
-    /// Names of the containers by which an agent holds images of this project.
+    /// Returns the names of the containers with which an agent holds images of this project.
     pub fn holds(&self, project: &str) -> Vec<String> {
         self.labelled(&format!("evenkeel.hold={project}")).iter().map(|one| text(&one["Names"][0])).collect()
     }
 
-    /// All tags of the images that belong to `owner`.
+    /// Returns all tags of the images that belong to `owner`.
     pub fn tags(&self, owner: &str) -> Vec<String> {
-        // Docker 28.5 refuses to list them while another test removes one.
+        // Docker 28.5 fails to list images while another test removes one.
         let images =
             wait_for("the engine to list its images", || match self.try_get("/images/json")?.json() {
                 Value::Array(images) => Ok(images),
@@ -192,12 +192,12 @@ impl Engine {
             .collect()
     }
 
-    /// ID of the image that a name stands for.
+    /// Returns the ID of the image with this name.
     pub fn image_id(&self, name: &str) -> Option<String> {
         self.get(&format!("/images/{name}/json"))["Id"].as_str().map(str::to_owned)
     }
 
-    /// Makes an image on this engine, as `docker build` would: it has a tag, but no registry knows it.
+    /// Creates a local image, as `docker build` would: it has a tag but does not exist in any registry.
     #[track_caller]
     pub fn build(&self, name: &str, image: &Image, owner: &str) {
         let changes = image.import_changes(owner);
@@ -216,7 +216,7 @@ impl Engine {
         assert!(child.wait().expect("docker import ends").success(), "docker import {name} failed");
     }
 
-    /// Removes everything of a project: containers, holds, images.
+    /// Removes all containers, holds, volumes, networks and images of a project.
     pub(crate) fn remove_all(&self, project: &str) {
         if self.try_get("/_ping").is_err() {
             return;
@@ -224,11 +224,11 @@ impl Engine {
         let mut containers: Vec<String> = self.containers(project).into_iter().map(|view| view.id).collect();
         containers.extend(self.holds(project).iter().map(|name| name.trim_start_matches('/').to_owned()));
         if !containers.is_empty() {
-            // Those that compose took along from one container to the next do not go with the last one.
+            // `rm -v` keeps the anonymous volumes that compose moved from one container to the next.
             let format = "{{range .Mounts}}{{.Name}} {{end}}";
             let listed = self.cli(&["inspect", "-f", format]).args(&containers).output();
             let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-            // An engine of 20.10 that removes twenty at once can lock up for good, in its networks.
+            // Docker 20.10 can deadlock in its network code when it removes twenty containers at once.
             for few in containers.chunks(3) {
                 let _ = self.cli(&["rm", "-fv"]).args(few).output();
             }
@@ -259,10 +259,10 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// An engine of one test's own, which it may prune, kill and start again.
+/// A private engine for one test, which may prune, kill and restart it.
 ///
-/// It lives in the network of the registry's container: `dockerd` takes away the default bridge of the network
-/// that it runs in, and that of the machine belongs to the machine's engine.
+/// It runs in the network namespace of the registry's container: `dockerd` removes the default bridge of its network
+/// namespace, and the bridge in the machine's namespace belongs to the machine's engine.
 pub struct PrivateEngine {
     network: String,
     folder: TempDir,
@@ -271,7 +271,7 @@ pub struct PrivateEngine {
 }
 
 impl PrivateEngine {
-    /// Starts it beside a [`Registry::start_for_private_engine`]. Its containers have no network.
+    /// Starts it in the network namespace of a [`Registry::start_for_private_engine`]. Its containers have no network.
     pub fn start(registry: &Registry) -> Self {
         let path = format!("/containers/{}/json", registry.container());
         let pid = Engine::of_this_machine().get(&path)["State"]["Pid"].as_u64().unwrap_or_default();
@@ -279,14 +279,14 @@ impl PrivateEngine {
         let folder = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}engine-"))
             .tempdir()
-            .expect("a temporary folder can be made");
+            .expect("a temporary folder can be created");
         let engine = Engine::at(folder.path().join("docker.sock"));
         let mut private = Self { network: format!("/proc/{pid}/ns/net"), folder, engine, daemon: None };
         private.run();
         private
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> Engine {
         self.engine.clone()
     }
@@ -295,7 +295,7 @@ impl PrivateEngine {
         self.folder.path().join(name)
     }
 
-    /// Starts the daemon (again), and waits until it answers.
+    /// Starts or restarts the daemon, and waits until it responds.
     pub fn run(&mut self) {
         let log = std::fs::File::options()
             .create(true)
@@ -303,11 +303,11 @@ impl PrivateEngine {
             .open(self.path("log"))
             .expect("the engine's log can be opened");
         let path = |name: &str| self.path(name).display().to_string();
-        // The namespace keeps it apart where a containerd of the system serves several engines.
+        // Several engines may share the system's containerd, so each gets its own containerd namespaces.
         let space = self.folder.path().file_name().expect("it has a name").to_string_lossy().into_owned();
-        // The one that is under test, where that is not the machine's.
+        // The dockerd of the engine under test, if that is not the machine's.
         let program = std::env::var("EVENKEEL_TEST_DOCKERD").unwrap_or_else(|_| "dockerd".to_owned());
-        // It gets SIGTERM when the thread of this test ends, however it ends.
+        // The daemon receives SIGTERM when the thread of this test exits, even after a panic.
         let mut command = as_root("nsenter");
         command
             .arg(format!("--net={}", self.network))
@@ -329,21 +329,21 @@ impl PrivateEngine {
         self.daemon = Some(command.spawn().expect("dockerd can be started (run dist/scripts/bring-up.sh)"));
         let engine = self.engine();
         let log = self.path("log");
-        wait_for("the private engine to answer", || {
+        wait_for("the private engine to respond", || {
             engine.try_get("/_ping").map(|_| ()).map_err(|error| format!("{error}\n{}", tail_of(&log)))
         });
     }
 
-    /// Lets the daemon hang: its socket still takes connections, and nothing is answered.
+    /// Suspends the daemon: its socket still accepts connections but never responds.
     #[track_caller]
     pub fn hang(&self) {
-        assert!(self.signal("STOP"), "SIGSTOP could be sent to the engine");
+        assert!(self.signal("STOP"), "SIGSTOP could not be sent to the engine");
     }
 
-    /// Lets a daemon that hangs go on.
+    /// Resumes a suspended daemon.
     #[track_caller]
-    pub fn go_on(&self) {
-        assert!(self.signal("CONT"), "SIGCONT could be sent to the engine");
+    pub fn resume(&self) {
+        assert!(self.signal("CONT"), "SIGCONT could not be sent to the engine");
     }
 
     fn signal(&self, signal: &str) -> bool {
@@ -352,15 +352,15 @@ impl PrivateEngine {
         sent.is_ok_and(|status| status.success())
     }
 
-    /// Ends the daemon with a signal (`TERM` or `KILL`), and waits until it is gone.
+    /// Stops the daemon with a signal (`TERM` or `KILL`), and waits until it has exited.
     pub fn end(&mut self, signal: &str) {
         let Some(mut daemon) = self.daemon.take() else { return };
         self.signal(signal);
-        // One that hangs hears nothing else.
+        // A suspended daemon does not handle other signals.
         self.signal("CONT");
         let _ = daemon.wait();
         if signal == "KILL" {
-            // Its containerd dies with it; a next daemon that still finds its process ID would wait for it.
+            // Also kill its containerd and remove its PID file, because the next daemon would wait for that process.
             let pidfile = self.path("exec/containerd/containerd.pid");
             let pid = std::fs::read_to_string(&pidfile).unwrap_or_default();
             let _ = as_root("kill").args(["-KILL", pid.trim()]).stderr(Stdio::null()).status();
@@ -379,7 +379,7 @@ impl Drop for PrivateEngine {
             eprintln!("--- private engine\n{}", tail_of(&self.path("log")));
         }
         if self.daemon.is_some() {
-            // It may hang, and would not answer.
+            // A suspended daemon would not respond.
             self.signal("CONT");
             let engine = self.engine();
             let ids = engine.cli(&["ps", "-aq"]).output().map(|out| out.stdout).unwrap_or_default();
@@ -401,15 +401,15 @@ impl Drop for PrivateEngine {
             done </proc/mounts
             rm -rf -- "$0/data" "$0/exec"
         "#;
-        // What a killed daemon leaves: containers with their shims, and mounts. All of it belongs to root.
+        // Clean up after a killed daemon: containers with their shims, and mounts. All of them belong to root.
         let mut command = as_root("sh");
         let _ = command.args(["-c", script]).arg(self.folder.path()).stderr(Stdio::null()).status();
     }
 }
 
-/// A command with root's rights on the machine that the engine under test lives on: `$EVENKEEL_TEST_ENTER` leads there
-/// where that is another one. Process IDs that the engine tells mean something only there.
-pub fn beside_engine(program: &str) -> Command {
+/// Returns a command that runs as root on the machine of the engine under test, where the process IDs that the engine
+/// reports are valid. If that is another machine, `$EVENKEEL_TEST_ENTER` is the command that enters it.
+pub fn on_engine_host(program: &str) -> Command {
     let enter = std::env::var("EVENKEEL_TEST_ENTER").unwrap_or_default();
     let mut words = enter.split_whitespace();
     match words.next() {
@@ -422,7 +422,7 @@ pub fn beside_engine(program: &str) -> Command {
     }
 }
 
-/// A command with root's rights.
+/// Returns a command that runs as root.
 pub(crate) fn as_root(program: &str) -> Command {
     if rustix::process::geteuid().is_root() {
         Command::new(program)

@@ -1,4 +1,4 @@
-//! A warden whose every word the test chooses: decisions, answers, and how badly it behaves.
+//! A fake warden. The test controls its decisions, its responses and its faults.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,33 +10,33 @@ use jiff::fmt::rfc2822::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-/// How it answers what is asked of the fleet.
+/// How it responds to fleet requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behaviour {
-    /// As a warden does.
+    /// Like a real warden.
     Good,
-    /// With this status, and a body that says nothing.
+    /// With this status and a body without details.
     Status(u16),
-    /// With 200 and what is no JSON.
+    /// With 200 and invalid JSON.
     Garbage,
-    /// With 200 and far too much.
+    /// With 200 and a body far over the limit.
     Huge,
-    /// Not before the agent has given up.
+    /// Only after the agent's timeout.
     Slow,
-    /// Every connection is closed at once, whatever it is about.
+    /// Closes every connection immediately, for any request.
     Gone,
 }
 
-/// A request that came: method and path with its query, and the body.
+/// A received request.
 #[derive(Debug, Clone)]
-pub struct Heard {
-    /// For example `GET /fleet?after=0&wait=50`.
+pub struct ReceivedRequest {
+    /// Method, path and query, for example `GET /fleet?after=0&wait=50`.
     pub line: String,
-    /// `null` without one.
+    /// Body, or `null` without one.
     pub body: Value,
 }
 
-/// The warden. Ends on drop.
+/// The fake warden. Stops on drop.
 pub struct FakeWarden {
     address: String,
     shared: Arc<Shared>,
@@ -45,18 +45,18 @@ pub struct FakeWarden {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    over: AtomicBool,
+    stopped: AtomicBool,
 }
 
 struct State {
     behaviour: Behaviour,
     decisions: Value,
-    /// Taken on when it is asked for the first time: before its answer.
+    /// Replaces `decisions` on the next `/fleet/ask`, before the response.
     before_answer: Option<Value>,
     answer: Value,
-    /// Its clock, against that of the machine.
+    /// Offset of its clock from the machine's clock.
     ahead: SignedDuration,
-    heard: Vec<Heard>,
+    received: Vec<ReceivedRequest>,
 }
 
 impl Shared {
@@ -72,7 +72,7 @@ impl Default for FakeWarden {
 }
 
 impl FakeWarden {
-    /// One that has decided nothing and lets everything go.
+    /// Starts a warden without decisions that grants every lease.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("it is bound").to_string();
@@ -82,19 +82,19 @@ impl FakeWarden {
             before_answer: None,
             answer: json!({ "answer": "go", "why": "nobody else wants it", "again": 30 }),
             ahead: SignedDuration::ZERO,
-            heard: Vec::new(),
+            received: Vec::new(),
         };
-        let (changed, over) = (Condvar::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed, over });
+        let (changed, stopped) = (Condvar::new(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed, stopped });
         let mine = shared.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                if mine.over.load(Ordering::SeqCst) {
+                if mine.stopped.load(Ordering::SeqCst) {
                     return;
                 }
                 let (Ok(stream), shared) = (stream, mine.clone()) else { continue };
                 std::thread::spawn(move || {
-                    // A client that breaks off is none of its business.
+                    // Ignore clients that disconnect.
                     let _ = serve(stream, &shared);
                 });
             }
@@ -102,59 +102,66 @@ impl FakeWarden {
         Self { address, shared }
     }
 
-    /// Its base URL.
+    /// Returns its base URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// An agent's `push`.
+    /// Returns `push` for an agent's configuration.
     pub fn push(&self) -> Value {
         json!({ "warden_url": self.url(), "token": "0123456789abcdef-fake", "machine_id": "here" })
     }
 
-    /// How it behaves from now on; long polls that wait are over.
+    /// Sets its behaviour from now on and ends pending long polls.
     pub fn behave(&self, behaviour: Behaviour) {
         self.shared.state().behaviour = behaviour;
         self.shared.changed.notify_all();
     }
 
-    /// What is decided from now on.
+    /// Sets its decisions from now on.
     pub fn decide(&self, decisions: Value) {
         self.shared.state().decisions = decisions;
         self.shared.changed.notify_all();
     }
 
-    /// What it answers to those who ask whether they may begin.
+    /// Sets its response to lease requests (`POST /fleet/ask`).
     pub fn answer(&self, answer: Value) {
         self.shared.state().answer = answer;
     }
 
-    /// What is decided while the next question waits for its answer, long enough for the agent to hear of it.
+    /// Sets decisions that take effect while the next lease request is pending, long enough for the agent to receive them
+    /// before the response.
     pub fn decide_while_asked(&self, decisions: Value) {
         self.shared.state().before_answer = Some(decisions);
     }
 
-    /// Sets its clock, so far ahead of the machine's.
+    /// Sets the offset of its clock from the machine's clock.
     pub fn set_clock(&self, ahead: SignedDuration) {
         self.shared.state().ahead = ahead;
     }
 
-    /// What came for a path, oldest first.
-    pub fn heard(&self, begin: &str) -> Vec<Heard> {
-        self.shared.state().heard.iter().filter(|heard| heard.line.starts_with(begin)).cloned().collect()
+    /// Returns the received requests that begin with `begin`, oldest first.
+    pub fn received(&self, begin: &str) -> Vec<ReceivedRequest> {
+        self.shared
+            .state()
+            .received
+            .iter()
+            .filter(|received| received.line.starts_with(begin))
+            .cloned()
+            .collect()
     }
 }
 
 impl Drop for FakeWarden {
     fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::SeqCst);
+        self.shared.stopped.store(true, Ordering::SeqCst);
         self.behave(Behaviour::Gone);
-        // The thread that waits for clients sees that it is over.
+        // Wake the listener thread so that it sees the flag.
         let _ = TcpStream::connect(&self.address);
     }
 }
 
-/// One request, and its answer.
+/// Handles one request.
 fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
     if shared.state().behaviour == Behaviour::Gone {
         return Ok(());
@@ -177,7 +184,7 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
     reader.read_exact(&mut body)?;
     let line = line.rsplit_once(' ').map_or(line.as_str(), |(asked, _)| asked).to_owned();
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    shared.state().heard.push(Heard { line: line.clone(), body });
+    shared.state().received.push(ReceivedRequest { line: line.clone(), body });
     let is_fleet =
         ["GET /fleet", "POST /fleet", "POST /inventory"].iter().any(|fleet| line.starts_with(fleet));
     let behaviour = if is_fleet { shared.state().behaviour } else { Behaviour::Good };
@@ -205,7 +212,7 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
     )
 }
 
-/// What a warden answers; `None` when it has turned bad meanwhile.
+/// Returns the response of a good warden; `None` if the behaviour has changed while the request was pending.
 fn answer(line: &str, shared: &Shared) -> Option<Value> {
     let parameter = |name: &str| -> Option<u64> {
         let (_, query) = line.split_once('?')?;
@@ -234,11 +241,11 @@ fn answer(line: &str, shared: &Shared) -> Option<Value> {
     Some(json!({ "status": "accepted", "fleet": shared.state().decisions["revision"] }))
 }
 
-/// Waits until something holds, or the time is over.
+/// Waits until `holds` returns true, or until the time limit.
 fn wait(shared: &Shared, limit: Duration, holds: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
     let end = Instant::now() + limit;
     let mut state = shared.state();
-    while !holds(&state) && Instant::now() < end && !shared.over.load(Ordering::SeqCst) {
+    while !holds(&state) && Instant::now() < end && !shared.stopped.load(Ordering::SeqCst) {
         let left = end.saturating_duration_since(Instant::now());
         state = shared.changed.wait_timeout(state, left).expect("no other thread panics with the lock").0;
     }

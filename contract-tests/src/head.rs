@@ -1,10 +1,10 @@
-//! Head of an HTTP message, for what stands between a program and the engine.
+//! Head of an HTTP message, for the proxies between a program and the engine.
 
 use std::io::{self, BufRead, Write};
 
-/// Head of a request or an answer.
+/// Head of a request or a response.
 pub(crate) struct Head {
-    /// First line.
+    /// Request line or status line.
     pub(crate) first: String,
     headers: Vec<(String, String)>,
 }
@@ -40,7 +40,7 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Sets a header; without a value, takes it away.
+    /// Sets a header, or removes it if `value` is `None`.
     pub(crate) fn set(&mut self, name: &str, value: Option<&str>) {
         self.headers.retain(|(other, _)| !other.eq_ignore_ascii_case(name));
         self.headers.extend(value.map(|value| (name.to_owned(), value.to_owned())));

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request over a connection of its own, each byte under the test's control.
+//! A minimal HTTP/1.1 client, one connection per request, that gives tests control over every header.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -8,29 +8,29 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An answer.
+/// A response.
 #[derive(Debug, Clone)]
 pub struct Reply {
     /// Status code.
     pub status: u16,
     /// Headers in order, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Body, chunks put together.
+    /// Body, with the chunked encoding removed.
     pub body: Vec<u8>,
 }
 
 impl Reply {
-    /// The first header of this name (in lower case).
+    /// Returns the first header with this name (in lower case).
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON; `null` where it is none.
+    /// Returns the body as JSON, or `null` if it is not valid JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or(serde_json::Value::Null)
     }
@@ -88,7 +88,7 @@ fn exchange(
         write!(stream, "{name}: {value}\r\n")?;
     }
     write!(stream, "\r\n")?;
-    // A server may refuse a large body before it has read it; its answer is still worth reading.
+    // A server may reject a large body before it has read all of it. Read its response even if writing failed.
     let written = stream.write_all(body).and_then(|()| stream.flush());
     let mut raw = Vec::new();
     match (stream.read_to_end(&mut raw), written) {

@@ -1,4 +1,4 @@
-//! Images with a known behaviour, made byte by byte: one layer with a static busybox, and a configuration.
+//! Images with a known behaviour, assembled byte by byte: one layer with a static busybox, and a configuration.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::LABEL;
 
-/// The kinds of manifest that a tag may hold.
+/// The kinds of manifest that a tag can refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// Docker manifest, version 2 schema 2.
@@ -18,11 +18,11 @@ pub enum Shape {
     Oci,
     /// OCI index with one OCI manifest.
     OciIndex,
-    /// OCI index with one OCI manifest, for a machine of another kind.
+    /// OCI index with one OCI manifest, for an architecture other than this machine's.
     ForeignIndex,
     /// OCI index with an OCI manifest for this machine and one for [`OTHER_ARCHITECTURE`].
     TwoPlatforms,
-    /// OCI index with one OCI manifest and its attestations, as `docker buildx build --push` makes it.
+    /// OCI index with one OCI manifest and its attestations, as `docker buildx build --push` creates it.
     AttestedIndex,
     /// Docker manifest list with one Docker manifest.
     DockerList,
@@ -33,20 +33,20 @@ pub enum Shape {
 pub struct Health {
     /// Shell command.
     pub command: String,
-    /// Time in which failures do not count.
+    /// Period after the start in which failures do not count.
     pub start_period: Duration,
     /// Time between probes.
     pub interval: Duration,
-    /// Longest time of a probe.
+    /// Time limit of a probe.
     pub timeout: Duration,
-    /// Failures in a row that make it unhealthy.
+    /// Consecutive failures after which the container is unhealthy.
     pub retries: u32,
 }
 
 impl Health {
-    /// A check each second. Its time limit is far above what a probe takes: on a busy machine the engine needs seconds to
-    /// start a process in a container, and a probe that is cut off counts as one that failed. It is not higher, since
-    /// probation lasts as long as a good container may take to become healthy, the limit included.
+    /// A health check with a probe every second. The time limit is far above the duration of a probe: on a busy machine the
+    /// engine needs seconds to start a process in a container, and a probe that times out counts as failed. The limit is
+    /// not higher because the length of probation includes it.
     pub fn every_second(command: &str, retries: u32) -> Self {
         Self {
             command: command.to_owned(),
@@ -58,18 +58,18 @@ impl Health {
     }
 }
 
-/// What a container of this image does.
+/// An image, described by the behaviour of its containers.
 #[derive(Debug, Clone)]
 pub struct Image {
-    /// Told apart by this; the container carries it as label `evenkeel.version`.
+    /// Distinguishes images; containers carry it as label `evenkeel.version`.
     pub version: String,
-    /// What the container runs.
+    /// Command of the container.
     pub command: Vec<String>,
-    /// Its health check, if it has one.
+    /// Health check, if any.
     pub health: Option<Health>,
 }
 
-/// Runs until it is asked to end, and then ends at once.
+/// Runs until SIGTERM or SIGINT, then exits immediately.
 const SERVE: &str = "trap 'exit 0' TERM INT; sleep 86400 & wait";
 
 impl Image {
@@ -88,87 +88,87 @@ impl Image {
         self
     }
 
-    /// Runs. It has no health check, so it is proven by the grace alone; and on a small machine the probes of many
-    /// containers are most of what there is to do. For all tests to which health makes no difference.
+    /// Runs, without a health check, so that it passes probation by the grace period alone. For all tests that do not
+    /// depend on health: on a small machine the probes of many containers cause most of the load.
     pub fn good(version: &str) -> Self {
         Self::shell(version, SERVE)
     }
 
-    /// Runs, and is healthy as soon as its health check has passed once.
+    /// Runs, and is healthy after its first probe.
     pub fn healthy(version: &str) -> Self {
         Self::good(version).with_health(Health::every_second("true", 3))
     }
 
-    /// Runs; its health check says why it fails.
+    /// Runs, with a health check that always fails with a message.
     pub fn unhealthy(version: &str) -> Self {
         let check = Health::every_second("echo the database is not there; false", 2);
         Self::good(version).with_health(check)
     }
 
-    /// Says a last word and exits with 7, as soon as it is started or some seconds later.
+    /// Logs an error and exits with 7, `after` seconds after its start.
     pub fn exits(version: &str, after: u32) -> Self {
         Self::shell(version, &format!("sleep {after}; echo cannot open the ledger >&2; exit 7"))
     }
 
-    /// Is healthy, then unhealthy, then healthy for good.
+    /// Is healthy, then unhealthy, then permanently healthy.
     pub fn flapping(version: &str) -> Self {
         Self::turning(version, "[ $n -le 4 ] || [ $n -gt 12 ]")
     }
 
-    /// Is healthy at first, then unhealthy for good.
+    /// Is healthy at first, then permanently unhealthy.
     pub fn turning_unhealthy(version: &str) -> Self {
         Self::turning(version, "[ $n -le 4 ]")
     }
 
-    /// Is healthy at first in each run, then unhealthy.
+    /// Is healthy at first after each start, then unhealthy.
     pub fn relapsing(version: &str) -> Self {
         let health = Self::turning(version, "[ $n -le 4 ]").health;
         Self { health, ..Self::shell(version, &format!("echo 0 >/tmp/n; {SERVE}")) }
     }
 
-    /// Healthy while `condition` holds for the number of the probe. The time limit of a probe is part of the time that it
-    /// has on probation, so it turns within that however slow the machine is; and no probe fails by being cut off.
+    /// Is healthy while `condition` holds for the number `$n` of the probe. Probation includes the time limit of a probe, so
+    /// with this long limit the health changes during probation on any machine, and no probe fails by a timeout.
     fn turning(version: &str, condition: &str) -> Self {
         let probe = format!("n=$(($(cat /tmp/n 2>/dev/null || echo 0) + 1)); echo $n >/tmp/n; {condition}");
         let check = Health { timeout: Duration::from_mins(1), ..Health::every_second(&probe, 1) };
         Self::good(version).with_health(check)
     }
 
-    /// Takes memory without end.
-    pub fn eats_memory(version: &str) -> Self {
-        // Some seconds late, so that it is killed on probation and not while compose still starts it.
+    /// Allocates memory without limit.
+    pub fn exhausts_memory(version: &str) -> Self {
+        // After a delay, so that it is killed during probation and not while compose still starts it.
         Self::shell(version, "sleep 1; exec tail /dev/zero")
     }
 
-    /// Is healthy only after `ready` seconds, and says so by a start period of `start_period`.
+    /// Becomes healthy only after `ready` seconds, with this start period in its health check.
     pub fn slow_starter(version: &str, ready: u32, start_period: Duration) -> Self {
         let script = format!("trap 'exit 0' TERM; (sleep {ready}; touch /tmp/ready) & sleep 86400 & wait $!");
         let health = Health { start_period, ..Health::every_second("test -f /tmp/ready", 2) };
         Self::shell(version, &script).with_health(health)
     }
 
-    /// Can't be started at all.
+    /// Can't be started: its program does not exist.
     pub fn bad_entrypoint(version: &str) -> Self {
         Self { command: vec!["/no/such/program".to_owned()], ..Self::good(version) }
     }
 
-    /// Says nothing of what it runs, so that no engine makes a container of it.
+    /// Has no command, so that no engine can create a container from it.
     pub fn without_command(version: &str) -> Self {
         Self { command: Vec::new(), ..Self::good(version) }
     }
 
-    /// Is healthy, and does not end when it is asked to.
+    /// Is healthy, and ignores SIGTERM.
     pub fn ignores_term(version: &str) -> Self {
         Self::shell(version, "trap '' TERM; while :; do sleep 1; done")
             .with_health(Health::every_second("true", 3))
     }
 
-    /// The image's configuration file. `owner` makes it unlike the images of every other test.
+    /// Returns the image's configuration. `owner` makes its digest differ from those of all other tests.
     pub(crate) fn config(&self, owner: &str) -> Vec<u8> {
         self.config_for(architecture(), owner)
     }
 
-    /// The same, for a machine of this kind.
+    /// Like [`Self::config`], for this architecture.
     pub(crate) fn config_for(&self, architecture: &str, owner: &str) -> Vec<u8> {
         let mut config = json!({
             "Cmd": self.command,
@@ -199,7 +199,7 @@ impl Image {
         to_bytes(&config)
     }
 
-    /// Arguments of `docker import` that make the same image out of [`layer`].
+    /// Returns the changes for `docker import` that create the same image from [`layer`].
     pub(crate) fn import_changes(&self, owner: &str) -> Vec<String> {
         let mut changes = vec![
             format!("CMD {}", json!(self.command)),
@@ -207,7 +207,7 @@ impl Image {
             format!("LABEL {LABEL}={owner} evenkeel.version={}", self.version),
         ];
         if let Some(health) = &self.health {
-            // Here an option of zero is not "none" but a fault.
+            // In a Dockerfile instruction a start period of zero is an error, not "none".
             let start_period = match health.start_period.as_secs() {
                 0 => String::new(),
                 seconds => format!("--start-period={seconds}s "),
@@ -232,15 +232,15 @@ pub(crate) fn to_bytes(value: &Value) -> Vec<u8> {
     serde_json::to_vec(value).expect("a JSON value can always be written")
 }
 
-/// `sha256:<hex>` of some bytes.
+/// Returns the digest of `bytes` as `sha256:<hex>`.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }
 
-/// Another architecture, which no machine of these tests has. What says that it is made for it runs all the same.
+/// An architecture that no test machine has. The images for it run here nevertheless, because only their metadata differs.
 pub const OTHER_ARCHITECTURE: &str = "386";
 
-/// The architecture's name in manifests.
+/// Returns this machine's architecture as manifests name it.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -249,7 +249,7 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// The one layer of all images: an uncompressed tar.
+/// Returns the single layer of all images, an uncompressed tar.
 pub(crate) fn layer() -> &'static [u8] {
     static LAYER: OnceLock<Vec<u8>> = OnceLock::new();
     LAYER.get_or_init(|| {

@@ -1,11 +1,11 @@
-//! A compose project of one test's own.
+//! A compose project for one test.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::{ContainerView, Engine, LABEL, unique_name, wait_for};
 
-/// A compose project: a file, and what runs of it.
+/// A compose project: its file and its containers. Removed on drop.
 pub struct Project {
     /// Its name.
     pub name: String,
@@ -16,13 +16,13 @@ pub struct Project {
 }
 
 impl Project {
-    /// A project without services, its file in `folder`.
+    /// Creates a project without services, with its file in `folder`.
     pub fn new(about: &str, folder: &Path, engine: &Engine) -> Self {
-        Self::called(&unique_name(about), folder, engine)
+        Self::named(&unique_name(about), folder, engine)
     }
 
-    /// The same with a name as people give it, for an engine of the test's own.
-    pub fn called(name: &str, folder: &Path, engine: &Engine) -> Self {
+    /// Like [`Self::new`], with exactly this name. Only for a private engine, where it can't collide with other tests.
+    pub fn named(name: &str, folder: &Path, engine: &Engine) -> Self {
         let project = Self {
             name: name.to_owned(),
             file: folder.join("compose.yml"),
@@ -40,8 +40,8 @@ impl Project {
         self.write();
     }
 
-    /// Replaces the file by this text, for projects that are more than a list of services. `{labels}` in it becomes
-    /// what every service must carry, as the value of its `labels`.
+    /// Replaces the file with this text, for projects that are more than a list of services. `{labels}` in it is replaced
+    /// with the value that the `labels` of every service must have.
     pub fn write_text(&mut self, text: &str) {
         self.services.clear();
         let labels = format!("{{ {LABEL}: {} }}", self.name);
@@ -60,7 +60,7 @@ impl Project {
         std::fs::write(&self.file, text).expect("the compose file can be written");
     }
 
-    /// Runs compose on it.
+    /// Runs `docker compose` on it.
     pub fn compose(&self, arguments: &[&str]) -> Output {
         let file = self.file.display().to_string();
         self.engine
@@ -70,7 +70,7 @@ impl Project {
             .expect("docker can be run")
     }
 
-    /// Starts it as an operator would, and waits until all services run and none is still starting up.
+    /// Starts it as an operator would, and waits until all services run and none is in its health check's start period.
     #[track_caller]
     pub fn up(&self) {
         let output = self.compose(&["up", "-d"]);
@@ -83,12 +83,12 @@ impl Project {
         });
     }
 
-    /// Its containers.
+    /// Returns its containers.
     pub fn containers(&self) -> Vec<ContainerView> {
         self.engine.containers(&self.name)
     }
 
-    /// The one container of a service.
+    /// Returns the only container of a service.
     #[track_caller]
     pub fn container(&self, service: &str) -> ContainerView {
         let views = self.containers();

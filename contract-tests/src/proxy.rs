@@ -1,4 +1,4 @@
-//! A stand-in before a registry that can be told to misbehave.
+//! A reverse proxy in front of a registry, with configurable faults.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
@@ -12,19 +12,19 @@ use crate::{request, unused_port};
 /// How the proxy treats requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Passes everything on.
+    /// Forwards everything.
     None,
-    /// Takes requests and never answers.
+    /// Accepts requests and never responds.
     Hang,
-    /// Answers every request with this status, headers and body.
+    /// Responds to every request with this status, headers and body.
     Answer(u16, Vec<(&'static str, String)>, String),
-    /// Answers without `Docker-Content-Digest`.
+    /// Removes `Docker-Content-Digest` from responses.
     NoDigest,
-    /// Answers requests for a tag with this `Docker-Content-Digest`.
+    /// Responds to requests for a tag with this `Docker-Content-Digest`.
     WrongDigest(String),
-    /// Refuses `HEAD` with 405.
+    /// Responds to `HEAD` with 405.
     NoHead,
-    /// Has the manifests and none of the content.
+    /// Serves manifests but no blobs.
     NoBlobs,
 }
 
@@ -43,7 +43,7 @@ struct Forward {
 }
 
 impl Proxy {
-    /// Starts it before the registry at `upstream`.
+    /// Starts it in front of the registry at `upstream`.
     pub fn start(upstream: &str) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", unused_port())).expect("the port is free");
         Self::start_on(listener, upstream)
@@ -51,7 +51,7 @@ impl Proxy {
 
     /// Starts it on a listener that is already bound.
     pub fn start_on(listener: TcpListener, upstream: &str) -> Self {
-        let runtime = Runtime::new().expect("a runtime can be made");
+        let runtime = Runtime::new().expect("a runtime can be created");
         let fault = Arc::new(Mutex::new(Fault::None));
         let forward = Forward { upstream: upstream.to_owned(), fault: fault.clone() };
         let server = runtime.block_on(async {
@@ -62,12 +62,12 @@ impl Proxy {
         Self { host: server.address().to_string(), fault, server, runtime }
     }
 
-    /// Misbehaves from now on.
+    /// Sets its fault from now on.
     pub fn set(&self, fault: Fault) {
         *self.fault.lock().expect("no test thread panics with the lock") = fault;
     }
 
-    /// How many requests for manifests came in so far.
+    /// Returns the number of requests for manifests so far.
     pub fn manifest_requests(&self) -> usize {
         let requests = self.runtime.block_on(self.server.received_requests()).unwrap_or_default();
         requests.iter().filter(|request| request.url.path().contains("/manifests/")).count()

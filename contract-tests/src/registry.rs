@@ -1,4 +1,4 @@
-//! A registry in a container, and pushing to it without the engine's knowledge.
+//! A registry in a container, and pushes to it without the engine.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,34 +16,34 @@ const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+
 const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// A registry of this test's own.
+/// A registry for one test.
 pub struct Registry {
     /// `127.0.0.1:port`
     pub host: String,
-    /// Value of the `Authorization` header, where it wants one.
+    /// Value of the `Authorization` header, if it requires one.
     authorization: Option<String>,
     container: Container<GenericImage>,
 }
 
-/// What a push made.
+/// Result of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
-    /// Digest that the tag now has.
+    /// New digest of the tag.
     pub digest: String,
-    /// Label by which its containers are told apart.
+    /// Label `evenkeel.version` of its containers.
     pub version: String,
 }
 
 impl Registry {
-    /// Starts a registry that lets everyone in. Its port is `$EVENKEEL_TEST_REGISTRY_PORT` where that is set: podman
-    /// must be told beforehand which registry has no TLS.
+    /// Starts a registry without authentication. Its port is `$EVENKEEL_TEST_REGISTRY_PORT` if that is set: podman must be
+    /// configured beforehand with the address of a registry without TLS.
     pub fn start() -> Self {
         let port = std::env::var("EVENKEEL_TEST_REGISTRY_PORT").ok();
         Self::run(None, port.map(|port| port.parse().expect("EVENKEEL_TEST_REGISTRY_PORT is a port")))
     }
 
-    /// Starts a registry that tells `url` about everything that happens in it. It lives in the machine's own
-    /// network, so that an address of this machine means the same to it.
+    /// Starts a registry that sends notifications of all its events to `url`. It runs in the host network, so that
+    /// loopback addresses refer to this machine.
     pub fn start_with_notifications(url: &str) -> Self {
         let host = format!("127.0.0.1:{}", unused_port());
         let endpoints =
@@ -62,14 +62,14 @@ impl Registry {
         registry
     }
 
-    /// Starts a registry that has the same address on this machine and inside its container, so that an
-    /// engine that lives in the container's network finds it under the same name as the agent does.
+    /// Starts a registry with the same address on this machine and inside its container, so that an engine in the
+    /// container's network namespace reaches it under the same name as the agent.
     pub fn start_for_private_engine() -> Self {
         Self::run(None, Some(unused_port()))
     }
 
-    /// A copy of a [`Registry::start_for_private_engine`] that fetches what it is asked for. Inside its container it has the
-    /// same address, so that an engine in the container's network finds the images under the names that they have.
+    /// Starts a pull-through mirror of a [`Registry::start_for_private_engine`]. Inside its container it has the same
+    /// address, so that an engine in the container's network namespace pulls images under the same names.
     pub fn start_mirror(of: &Self) -> Self {
         let port: u16 = of.host.rsplit(':').next().and_then(|port| port.parse().ok()).expect("host:port");
         let container = GenericImage::new("registry", "2")
@@ -77,19 +77,19 @@ impl Registry {
             .with_env_var("REGISTRY_HTTP_ADDR", format!(":{port}"))
             .with_env_var("REGISTRY_PROXY_REMOTEURL", format!("http://{}:{port}", of.address()))
             .start()
-            .expect("a registry:2 container starts where another one does");
+            .expect("a registry:2 container starts because another one has started");
         let mut mirror = Self { host: String::new(), authorization: None, container };
         mirror.host = format!("{}:{port}", mirror.address());
         mirror.wait_ready();
         mirror
     }
 
-    /// The same with the login in `htpasswd` (a file in a folder of its own).
+    /// Like [`Self::start_for_private_engine`], with the login in the file `htpasswd`.
     pub fn start_with_login_for_private_engine(htpasswd: &Path, authorization: &str) -> Self {
         Self::run(Some((htpasswd, authorization)), Some(unused_port()))
     }
 
-    /// Starts a registry that wants the login in `htpasswd` (a file in a folder of its own).
+    /// Starts a registry that requires the login in the file `htpasswd`.
     pub fn start_with_login(htpasswd: &Path, authorization: &str) -> Self {
         Self::run(Some((htpasswd, authorization)), None)
     }
@@ -127,24 +127,24 @@ impl Registry {
     }
 
     fn wait_ready(&self) {
-        wait_for("the registry to answer", || match request_v2(self, "GET", "/v2/", &[], &[]) {
+        wait_for("the registry to respond", || match request_v2(self, "GET", "/v2/", &[], &[]) {
             Ok(reply) if reply.status == 200 => Ok(()),
             other => Err(format!("{other:?}")),
         });
     }
 
-    /// ID of its container.
+    /// Returns the ID of its container.
     pub(crate) fn container(&self) -> &str {
         self.container.id()
     }
 
-    /// Its address in the network of the machine's containers.
+    /// Returns its address in the container network of the machine.
     pub(crate) fn address(&self) -> String {
         let seen = Engine::of_this_machine().get(&format!("/containers/{}/json", self.container()));
         seen["NetworkSettings"]["IPAddress"].as_str().expect("its container has an address").to_owned()
     }
 
-    /// Puts `image` under `repository:tag`. `owner` is the test's project.
+    /// Pushes `image` as `repository:tag`. `owner` is the test's project.
     pub fn push(&self, repository: &str, tag: &str, image: &Image, shape: Shape, owner: &str) -> Pushed {
         let config = image.config(owner);
         self.upload(repository, layer());
@@ -160,7 +160,7 @@ impl Registry {
             (
                 DOCKER_MANIFEST,
                 "application/vnd.docker.container.image.v1+json",
-                // The engine looks at the bytes, not at this word, to see whether they are compressed.
+                // The layer is not compressed. The engine detects that from the content, not from the media type.
                 "application/vnd.docker.image.rootfs.diff.tar.gzip",
             )
         };
@@ -198,22 +198,22 @@ impl Registry {
         Pushed { digest, version: image.version.clone() }
     }
 
-    /// Loses the configuration of an image that was pushed: its manifest is still served, but nobody can fetch it.
-    pub fn lose(&self, repository: &str, image: &Image, owner: &str) {
+    /// Deletes the configuration of a pushed image: its manifest is still served, but the image can't be pulled.
+    pub fn delete_config(&self, repository: &str, image: &Image, owner: &str) {
         let name = digest(&image.config(owner));
         let path = format!("/v2/{repository}/blobs/{name}");
         let reply = request_v2(self, "DELETE", &path, &[], &[]).expect("the registry answers");
         assert_eq!(reply.status, 202, "DELETE {path}: {}", reply.text());
     }
 
-    /// Forgets a manifest by its digest, and with it the tags that name it.
-    pub fn forget(&self, repository: &str, digest: &str) {
+    /// Deletes a manifest by its digest, and with it the tags that refer to it.
+    pub fn delete_manifest(&self, repository: &str, digest: &str) {
         let path = format!("/v2/{repository}/manifests/{digest}");
         let reply = request_v2(self, "DELETE", &path, &[], &[]).expect("the registry answers");
         assert_eq!(reply.status, 202, "DELETE {path}: {}", reply.text());
     }
 
-    /// Puts a cosign signature under the tag of `signed`, a digest: `signature` over `payload`, in base64.
+    /// Pushes a cosign signature of the digest `signed`: `signature`, in base64, over `payload`.
     pub fn push_signature(&self, repository: &str, signed: &str, payload: &[u8], signature: &str) {
         let config = to_bytes(&json!({}));
         self.upload(repository, payload);
@@ -237,7 +237,7 @@ impl Registry {
         self.put_manifest(repository, &tag, OCI_MANIFEST, &manifest);
     }
 
-    /// A list with one manifest for this machine, and more entries.
+    /// Pushes an index with one manifest for this machine, and more entries.
     fn put_list(
         &self,
         repository: &str,
@@ -257,7 +257,7 @@ impl Registry {
         self.put_manifest(repository, tag, kind, &to_bytes(&list))
     }
 
-    /// Puts what a builder attests about a manifest; the entry for it in an index.
+    /// Pushes a builder's attestation for the manifest `about` and returns its index entry.
     fn attest(&self, repository: &str, about: &str) -> Value {
         let statement = to_bytes(&json!({
             "_type": "https://in-toto.io/Statement/v0.1",
@@ -310,14 +310,14 @@ impl Registry {
 
     fn upload(&self, repository: &str, blob: &[u8]) {
         let name = digest(blob);
-        let there = request_v2(self, "HEAD", &format!("/v2/{repository}/blobs/{name}"), &[], &[])
+        let existing = request_v2(self, "HEAD", &format!("/v2/{repository}/blobs/{name}"), &[], &[])
             .expect("the registry answers");
-        if there.status == 200 {
+        if existing.status == 200 {
             return;
         }
         let begun = request_v2(self, "POST", &format!("/v2/{repository}/blobs/uploads/"), &[], &[])
             .expect("the registry answers");
-        assert_eq!(begun.status, 202, "an upload can begin: {}", begun.text());
+        assert_eq!(begun.status, 202, "POST of an upload: {}", begun.text());
         let location = begun.header("location").expect("an upload has a location");
         let path = location.strip_prefix(&format!("http://{}", self.host)).unwrap_or(location);
         let sign = if path.contains('?') { '&' } else { '?' };
@@ -328,7 +328,7 @@ impl Registry {
     }
 }
 
-/// The entry of a manifest in an index.
+/// Returns the index entry of a manifest.
 fn entry(kind: &str, size: usize, digest: &str, architecture: &str) -> Value {
     json!({
         "mediaType": kind,

@@ -1,4 +1,4 @@
-//! A swarm of one manager, with a registry beside it: an engine of its own, so that the machine's joins nothing.
+//! A swarm with one manager and a registry. It runs on a private engine, so that the machine's engine joins no swarm.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::{
     Agent, Config, Engine, Image, PREFIX, PrivateEngine, Pushed, Registry, Service, Shape, wait_for,
 };
 
-/// Owner of its images.
+/// Owner label of its images.
 const OWNER: &str = "swarm";
 
-/// A swarm, and what is needed to update its services. Drop agents before it.
+/// A swarm with a registry for its services. Agents must be dropped first.
 pub struct Swarm {
     engine: PrivateEngine,
     /// The registry.
@@ -21,18 +21,18 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// An engine that is a manager, and a registry.
+    /// Starts a registry and an engine that is a manager.
     pub fn start() -> Self {
-        Self::start_beside(Registry::start_for_private_engine())
+        Self::start_with(Registry::start_for_private_engine())
     }
 
-    /// The same without a swarm.
+    /// Like [`Self::start`], without a swarm.
     pub fn engine_only() -> Self {
         Self::beside(Registry::start_for_private_engine())
     }
 
-    /// A manager beside this registry, which is one for a private engine.
-    pub fn start_beside(registry: Registry) -> Self {
+    /// Starts a manager with this registry, which must be one for a private engine.
+    pub fn start_with(registry: Registry) -> Self {
         let swarm = Self::beside(registry);
         swarm.engine().docker(&["swarm", "init", "--advertise-addr", "127.0.0.1"]);
         swarm
@@ -43,18 +43,18 @@ impl Swarm {
         let folder = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}swarm-"))
             .tempdir()
-            .expect("a temporary folder can be made");
+            .expect("a temporary folder can be created");
         Self { engine, registry, folder }
     }
 
-    /// A manager that others can join.
+    /// Starts a manager that other nodes can join.
     pub fn start_for_others() -> Self {
         let swarm = Self::engine_only();
         swarm.engine().docker(&["swarm", "init", "--advertise-addr", &swarm.registry.address()]);
         swarm
     }
 
-    /// Another node, which joins as a worker.
+    /// Starts another node, which joins as a worker.
     pub fn join(&self) -> Node {
         self.join_as("worker")
     }
@@ -68,22 +68,22 @@ impl Swarm {
         node
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> Engine {
         self.engine.engine()
     }
 
-    /// Kills its daemon, or starts it again.
-    pub fn is_up(&mut self, up: bool) {
-        if up { self.engine.run() } else { self.engine.end("KILL") }
+    /// Starts its daemon again, or kills it.
+    pub fn set_running(&mut self, running: bool) {
+        if running { self.engine.run() } else { self.engine.end("KILL") }
     }
 
-    /// Another node, which joins as a manager.
+    /// Starts another node, which joins as a manager.
     pub fn join_as_manager(&self) -> Node {
         self.join_as("manager")
     }
 
-    /// Changes the service `shop_web` as a person does, without waiting.
+    /// Updates the service `shop_web` as an operator would, without waiting.
     #[track_caller]
     pub fn change(&self, options: &[&str]) {
         let fixed = ["service", "update", "--detach", "--quiet"];
@@ -96,7 +96,7 @@ impl Swarm {
         self.wait_any_state(&[wanted]);
     }
 
-    /// The same with one of these.
+    /// Like [`Self::wait_state`], for any of these states.
     #[track_caller]
     pub fn wait_any_state(&self, wanted: &[&str]) {
         wait_for(&format!("the update to be {}", wanted.join(" or ")), || {
@@ -109,38 +109,38 @@ impl Swarm {
         });
     }
 
-    /// A folder that goes with it.
+    /// Returns the folder of this swarm, which is removed on drop.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Pushes under `web:latest`.
+    /// Pushes an image as `web:latest`.
     pub fn push(&self, image: &Image) -> Pushed {
         self.push_as(image, Shape::Docker)
     }
 
-    /// Pushes with a kind of manifest.
+    /// Like [`Self::push`], with this kind of manifest.
     pub fn push_as(&self, image: &Image, shape: Shape) -> Pushed {
         self.registry.push("web", "latest", image, shape, OWNER)
     }
 
-    /// Loses an image that was pushed: it is listed, but can't be fetched.
-    pub fn lose(&self, image: &Image) {
-        self.registry.lose("web", image, OWNER);
+    /// Deletes the configuration of a pushed image: its manifest is still served, but the image can't be pulled.
+    pub fn delete_config(&self, image: &Image) {
+        self.registry.delete_config("web", image, OWNER);
     }
 
-    /// `web:latest` in full.
+    /// Returns the full image reference of `web:latest`.
     pub fn image(&self) -> String {
         format!("{}/web:latest", self.registry.host)
     }
 
-    /// Creates the service `shop_web` on `web:latest` with these options, and waits until it runs.
+    /// Creates the service `shop_web` from `web:latest` with these options, and waits until a task runs.
     #[track_caller]
     pub fn create(&self, options: &[&str]) {
         self.create_with(&[], options);
     }
 
-    /// The same with options of the client itself.
+    /// Like [`Self::create`], with these global options of the `docker` client.
     #[track_caller]
     pub fn create_with(&self, client: &[&str], options: &[&str]) {
         let image = self.image();
@@ -154,19 +154,19 @@ impl Swarm {
         });
     }
 
-    /// The service `shop_web`.
+    /// Returns the service `shop_web`.
     #[track_caller]
     pub fn service(&self) -> Value {
         self.engine().get("/services/shop_web")
     }
 
-    /// The image that its specification names.
+    /// Returns the image of its specification.
     pub fn spec_image(&self) -> String {
         let service = self.service();
         service["Spec"]["TaskTemplate"]["ContainerSpec"]["Image"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Images of the tasks that run, one for each.
+    /// Returns the image of each running task.
     pub fn running(&self) -> Vec<String> {
         let tasks = self.engine().get("/tasks");
         let tasks = tasks.as_array().cloned().unwrap_or_default();
@@ -177,7 +177,7 @@ impl Swarm {
             .collect()
     }
 
-    /// All `replicas` tasks run the image with this digest, and the specification names it.
+    /// Asserts that exactly `replicas` tasks run, all with the pushed digest, and that the specification has it, too.
     #[track_caller]
     pub fn assert_runs(&self, pushed: &Pushed, replicas: usize) {
         let running = self.running();
@@ -187,7 +187,7 @@ impl Swarm {
         }
     }
 
-    /// An agent's service `web` for it.
+    /// Returns an agent's configuration of the service `web`.
     pub fn entry(&self) -> Service {
         Service::named("web")
             .set("swarm_service", "shop_web")
@@ -196,7 +196,7 @@ impl Swarm {
             .set("health_grace", 3)
     }
 
-    /// Starts an agent that uses another node of the swarm, with its files in `folder`.
+    /// Starts an agent on another node of the swarm, with its files in `folder`.
     pub fn agent_on(&self, node: &Node, folder: &Path) -> Agent {
         let config = Config::of([self.entry()]).registry(&self.registry.host);
         let agent = Agent::start(folder, config, &[("DOCKER_HOST", &node.engine().host())]);
@@ -204,12 +204,12 @@ impl Swarm {
         agent
     }
 
-    /// Starts an agent for a service, and waits for its first round of checks.
+    /// Starts an agent for a service, and waits for its first poll.
     pub fn agent(&self, service: Service) -> Agent {
         self.agent_with(service, &[])
     }
 
-    /// The same with more environment.
+    /// Like [`Self::agent`], with these environment variables.
     pub fn agent_with(&self, service: Service, environment: &[(&str, &str)]) -> Agent {
         let host = self.engine().host();
         let config = Config::of([service]).registry(&self.registry.host);
@@ -220,26 +220,26 @@ impl Swarm {
     }
 }
 
-/// Another node of a swarm. Drop it before the swarm.
+/// Another node of a swarm. It must be dropped before the swarm.
 pub struct Node {
     engine: PrivateEngine,
-    /// The engine lives in its network, and fetches images from it.
+    /// The engine runs in its network namespace and pulls images from it.
     network: Registry,
 }
 
 impl Node {
-    /// The engine.
+    /// Returns the engine.
     pub fn engine(&self) -> Engine {
         self.engine.engine()
     }
 
-    /// Its ID in the swarm.
+    /// Returns its ID in the swarm.
     pub fn id(&self) -> String {
         self.engine().docker(&["info", "--format", "{{.Swarm.NodeID}}"])
     }
 
-    /// Kills its daemon, or starts it again.
-    pub fn is_up(&mut self, up: bool) {
-        if up { self.engine.run() } else { self.engine.end("KILL") }
+    /// Starts its daemon again, or kills it.
+    pub fn set_running(&mut self, running: bool) {
+        if running { self.engine.run() } else { self.engine.end("KILL") }
     }
 }

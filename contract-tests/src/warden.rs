@@ -1,4 +1,4 @@
-//! The warden under test: a process and its address.
+//! The warden under test: its process and its API.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,26 +17,26 @@ pub struct Warden {
 }
 
 impl Warden {
-    /// The token for people.
+    /// Token of the operator.
     pub const TOKEN: &str = "0123456789abcdef people";
 
-    /// The token of an agent.
+    /// Returns the token of an agent.
     pub fn agent_token(id: &str) -> String {
         format!("0123456789abcdef-{id}")
     }
 
-    /// Starts a warden of these agents, each with its id and the address of its API. Its files are in `folder`.
+    /// Starts a warden with these agents, each with its ID and API address, and its files in `folder`.
     pub fn start(folder: &Path, agents: &[(&str, &str)]) -> Self {
         let agent = |(id, api): &(&str, &str)| json!({ "id": id, "url": format!("http://{api}"), "token": Self::agent_token(id) });
         Self::of(folder, agents.iter().map(agent).collect(), &Value::Null)
     }
 
-    /// Starts a warden of agents that it can't reach: they have no `url`, and are heard only.
+    /// Starts a warden with agents that it can't poll: they have no `url` and only push to it.
     pub fn of_fleet(folder: &Path, ids: &[&str]) -> Self {
         Self::with_rings(folder, ids, &Value::Null)
     }
 
-    /// The same with its `rings`; `null` for none.
+    /// Like [`Self::of_fleet`], with these `rings`; `null` for none.
     pub fn with_rings(folder: &Path, ids: &[&str], rings: &Value) -> Self {
         let agent = |id: &&str| json!({ "id": id, "token": Self::agent_token(id) });
         Self::of(folder, ids.iter().map(agent).collect(), rings)
@@ -58,17 +58,17 @@ impl Warden {
         warden
     }
 
-    /// `host:port`
+    /// Returns `host:port` of its API.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Address of its page.
+    /// Returns the URL of its page.
     pub fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    /// Sends an entry as the agent with this id does.
+    /// Sends an audit entry as the agent with this ID.
     #[track_caller]
     pub fn ingest(&self, id: &str, entry: &Value) {
         let token = format!("Bearer {}", Self::agent_token(id));
@@ -78,34 +78,34 @@ impl Warden {
         assert_eq!(reply.status, 200, "{}", reply.text());
     }
 
-    /// Sends a request with a JSON body as a person does.
+    /// Sends a request with a JSON body as the operator.
     #[track_caller]
-    pub fn person(&self, method: &str, path: &str, body: &Value) -> Reply {
+    pub fn as_operator(&self, method: &str, path: &str, body: &Value) -> Reply {
         let token = format!("Bearer {}", Self::TOKEN);
         let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
         let reply = request(&self.address, method, path, &headers, body.to_string().as_bytes());
         reply.expect("the warden answers")
     }
 
-    /// What an agent's configuration has as `push`.
+    /// Returns `push` for the configuration of the agent with this ID.
     pub fn push(&self, id: &str) -> Value {
         json!({ "warden_url": format!("http://{}", self.address), "token": Self::agent_token(id), "machine_id": id })
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL and waits for its process to exit.
     pub fn kill9(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again after its end, on the same files and at the same address.
+    /// Starts it again after its exit, with the same files and at the same address.
     pub fn restart(&mut self) {
         self.child = run(&self.folder);
         self.wait_ready();
     }
 
     fn wait_ready(&self) {
-        wait_for("the warden to answer", || match request(&self.address, "GET", "/health", &[], &[]) {
+        wait_for("the warden to respond", || match request(&self.address, "GET", "/health", &[], &[]) {
             Ok(reply) if reply.status == 200 => Ok(()),
             other => Err(format!("{other:?}; its log: {}", log(&self.folder))),
         });

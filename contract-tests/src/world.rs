@@ -1,16 +1,16 @@
-//! Everything that a deployment needs, put together: registry, project, configuration, agent.
+//! The complete environment of a deployment: registry, project, configuration, agent.
 
 use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::engine::beside_engine;
+use crate::engine::on_engine_host;
 use crate::{
     Agent, Config, ContainerView, Engine, Image, PREFIX, Project, Proxy, Pushed, Registry, Service, Shape,
     wait_for,
 };
 
-/// A registry and a project on an engine. Drop agents before it.
+/// A registry and a compose project on an engine. Agents must be dropped first.
 pub struct World {
     /// The compose project.
     pub project: Project,
@@ -18,34 +18,34 @@ pub struct World {
     pub registry: Registry,
     /// The engine.
     pub engine: Engine,
-    /// `host:port` under which engine and agent know the registry: its own, or that of a proxy before it.
+    /// `host:port` of the registry for engine and agent: the registry's own, or that of a proxy in front of it.
     pub host: String,
     folder: TempDir,
 }
 
 impl World {
-    /// On the engine under test, with a registry of its own.
+    /// Creates a world on the engine under test, with its own registry.
     pub fn new(about: &str) -> Self {
         Self::with(about, &Engine::under_test(), Registry::start())
     }
 
-    /// On any engine, with any registry.
+    /// Creates a world on this engine, with this registry.
     pub fn with(about: &str, engine: &Engine, registry: Registry) -> Self {
         let folder = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}{about}-"))
             .tempdir()
-            .expect("a temporary folder can be made");
+            .expect("a temporary folder can be created");
         let project = Project::new(about, folder.path(), engine);
         let host = registry.host.clone();
         Self { project, registry, engine: engine.clone(), host, folder }
     }
 
-    /// A world in which one service `web` runs version `v1` of [`Image::good`].
+    /// Creates a world with a running service `web`, version `v1` of [`Image::good`].
     pub fn with_web(about: &str) -> (Self, Pushed) {
         Self::with_web_of(about, &Image::good("v1"), &[])
     }
 
-    /// A world in which one service `web` runs an image.
+    /// Creates a world with a running service `web` of this image. `more` are further lines of its compose service.
     pub fn with_web_of(about: &str, image: &Image, more: &[&str]) -> (Self, Pushed) {
         let mut world = Self::new(about);
         let v1 = world.push("web", image);
@@ -54,7 +54,7 @@ impl World {
         (world, v1)
     }
 
-    /// A world in which one service `web` runs version `v1`, with a proxy between everyone and the registry.
+    /// Creates a world with a running service `web`, version `v1`, and a proxy in front of the registry.
     pub fn behind_proxy(about: &str) -> (Self, Proxy, Pushed) {
         let mut world = Self::new(about);
         let proxy = Proxy::start(&world.registry.host);
@@ -65,22 +65,22 @@ impl World {
         (world, proxy, v1)
     }
 
-    /// A folder that goes with this world.
+    /// Returns the folder of this world, which is removed on drop.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Pushes under `<repository>:latest`, past the engine.
+    /// Pushes an image as `<repository>:latest`, without the engine.
     pub fn push(&self, repository: &str, image: &Image) -> Pushed {
         self.push_as(repository, image, Shape::Docker)
     }
 
-    /// Pushes with a kind of manifest.
+    /// Like [`Self::push`], with this kind of manifest.
     pub fn push_as(&self, repository: &str, image: &Image, shape: Shape) -> Pushed {
         self.registry.push(repository, "latest", image, shape, &self.project.name)
     }
 
-    /// Full reference of a repository's `latest`.
+    /// Returns the full image reference of a repository's `latest`.
     pub fn reference(&self, repository: &str) -> String {
         format!("{}/{repository}:latest", self.host)
     }
@@ -91,12 +91,12 @@ impl World {
         self.project.service(name, &image, more);
     }
 
-    /// A service of the agent's configuration for this project.
+    /// Returns the agent's configuration of a service of this project.
     pub fn entry(&self, name: &str, images: &[&str]) -> Service {
         Service::of_project(name, &self.project, images)
     }
 
-    /// The agent's configuration.
+    /// Returns an agent configuration with these services.
     pub fn config(&self, services: impl IntoIterator<Item = Service>) -> Config {
         let config = Config::of(services).registry(&self.host);
         match std::env::var("EVENKEEL_TEST_RUNTIME") {
@@ -105,17 +105,17 @@ impl World {
         }
     }
 
-    /// Starts an agent that watches `web:latest` as service `web`, and waits for its first round of checks.
+    /// Starts an agent with `web:latest` as service `web`, and waits for its first poll.
     pub fn agent(&self) -> Agent {
         self.agent_for([self.entry("web", &["web:latest"])])
     }
 
-    /// Starts an agent with services, and waits for its first round of checks.
+    /// Starts an agent with these services, and waits for its first poll.
     pub fn agent_for(&self, services: impl IntoIterator<Item = Service>) -> Agent {
         self.agent_with(self.config(services), &[])
     }
 
-    /// Starts an agent with a whole configuration and more environment, and waits for its first round of checks.
+    /// Starts an agent with this configuration and these environment variables, and waits for its first poll.
     pub fn agent_with(&self, config: Config, environment: &[(&str, &str)]) -> Agent {
         let host = self.engine.host();
         let mut all = vec![("DOCKER_HOST", host.as_str())];
@@ -125,7 +125,7 @@ impl World {
         agent
     }
 
-    /// Process IDs of the main processes of these compose services.
+    /// Returns the process IDs of the main processes of these compose services.
     #[track_caller]
     pub fn pids(&self, services: &[&str]) -> Vec<String> {
         let views = self.project.containers();
@@ -137,13 +137,13 @@ impl World {
         self.engine.docker(&arguments).lines().map(|pid| pid.trim().to_owned()).collect()
     }
 
-    /// Kills the main processes of these compose services from outside the engine, as a crash does.
+    /// Kills the main processes of these compose services without the engine, like a crash.
     #[track_caller]
     pub fn crash(&self, services: &[&str]) {
         kill_from_outside(&self.pids(services));
     }
 
-    /// The one container of compose service `service` runs version `version` and is not unhealthy.
+    /// Asserts that the only container of compose service `service` runs `version` and is not unhealthy.
     #[track_caller]
     pub fn assert_runs(&self, service: &str, version: &str) -> ContainerView {
         let view = self.project.container(service);
@@ -156,10 +156,10 @@ impl World {
         view
     }
 
-    /// Nothing is left of a deployment: no half-made container, no hold.
+    /// Asserts that no leftovers of a deployment exist: no half-created container, no hold, no foreign tag.
     #[track_caller]
     pub fn assert_tidy(&self) {
-        wait_for("nothing to be left of the deployment", || {
+        wait_for("the leftovers of the deployment to be removed", || {
             let holds = self.engine.holds(&self.project.name);
             let names: Vec<String> = self.project.containers().into_iter().map(|view| view.name).collect();
             let half_made = names.iter().any(|name| !name.starts_with(&self.project.name));
@@ -178,11 +178,11 @@ impl World {
     }
 }
 
-/// Kills processes as a crash does: the engine did not ask for it.
+/// Kills processes without the engine, like a crash.
 #[track_caller]
 pub fn kill_from_outside(pids: &[String]) {
-    // The shell's own, as a small machine has no program of that name.
+    // The shell's builtin: a minimal system has no `kill` program.
     let script = ["-c", "kill -KILL \"$@\"", "kill"];
-    let killed = beside_engine("sh").args(script).args(pids).status().expect("sh can be run");
+    let killed = on_engine_host("sh").args(script).args(pids).status().expect("sh can be run");
     assert!(killed.success(), "processes {pids:?} could not be killed (this test needs root or sudo)");
 }

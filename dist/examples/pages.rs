@@ -1,10 +1,10 @@
-//! Writes what packages carry beside the programs: manual pages and shell completions of all three of them.
+//! Writes the manual pages and shell completions of all three programs for the packages.
 //!
-//! `cargo run -p evenkeel --example pages -- FOLDER` makes `FOLDER/man/*.1` and `FOLDER/completions/*`. The programs print
-//! the same (`completions`, `man`); packages for another processor are made without running them.
+//! `cargo run -p evenkeel --example pages -- FOLDER` writes `FOLDER/man/*.1` and `FOLDER/completions/*`. The programs can print
+//! the same (`completions`, `man`), but packages for another architecture are built without running them.
 
 #[path = "../src/command.rs"]
-#[allow(dead_code, reason = "only the command line of the program is needed here, not what runs it")]
+#[allow(dead_code, reason = "only the definition of the command line is needed here")]
 mod command;
 
 use std::ffi::OsString;
@@ -32,9 +32,9 @@ fn write(folder: &Path, command: &Command, places: &[Place]) -> io::Result<()> {
         (Shell::Zsh, format!("_{name}")),
         (Shell::Fish, format!("{name}.fish")),
     ] {
-        let place = folder.join("completions").join(shell.to_string());
-        fs::create_dir_all(&place)?;
-        fs::write(place.join(file), pages::completions(shell, command.clone()))?;
+        let target = folder.join("completions").join(shell.to_string());
+        fs::create_dir_all(&target)?;
+        fs::write(target.join(file), pages::completions(shell, command.clone()))?;
     }
     Ok(())
 }

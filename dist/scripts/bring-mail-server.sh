@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings the mail server that the delivery tests talk to: aiosmtpd in a Python environment of its own.
+# Installs the mail server for the delivery tests: aiosmtpd in its own Python environment.
 # Usage: bring-mail-server.sh FOLDER
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Brings what this machine lacks to build, try and test: Rust, engine, compose v2, registry image, busybox.
-# An engine that is started here stays (on a machine with systemd it would anyway).
+# Installs missing tools to build, run and test Evenkeel: Rust, engine, compose v2, registry image, busybox.
+# An engine started by this script keeps running.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the manual with mdBook into target/manual, beside the files that its pages link to, and checks that each link in
-# it leads somewhere. Usage: bash dist/scripts/build-manual.sh; needs mdbook (cargo install --locked mdbook)
+# Builds the manual with mdBook into target/manual, together with the files that its pages link to, and checks all links.
+# Usage: bash dist/scripts/build-manual.sh; needs mdbook (cargo install --locked mdbook)
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -9,7 +9,7 @@ have mdbook || die "mdbook is missing: cargo install --locked mdbook"
 have python3 || apt_install python3
 site="$REPO/target/manual"
 rm -rf "$site"
-# Its place in the repository, so that ../samples/full.json means the same in both.
+# The same layout as in the repository, so that relative links such as ../samples/full.json work in both.
 mkdir -p "$site/dist/docs"
 for folder in grafana packaging prometheus samples schema systemd; do cp -r "$REPO/dist/$folder" "$site/dist/"; done
 mdbook build "$REPO/dist/docs" --dest-dir "$site/dist/docs" >"$site.log" 2>&1 || die "mdbook could not build the manual: $(cat "$site.log")"
@@ -24,7 +24,7 @@ SITE = pathlib.Path(sys.argv[1])
 
 
 class Page(html.parser.HTMLParser):
-    """What a page links to, and what can be linked to in it."""
+    """The links and the link targets of a page."""
 
     def __init__(self, file):
         super().__init__()
@@ -40,7 +40,7 @@ class Page(html.parser.HTMLParser):
 pages = {file: Page(file) for file in (SITE / "dist/docs").rglob("*.html")}
 faults = []
 for file, page in pages.items():
-    # It is served for any address, so its links are absolute.
+    # It is served for any URL, so its links are absolute.
     if file.name == "404.html":
         continue
     for link in page.links:
@@ -49,9 +49,9 @@ for file, page in pages.items():
             continue
         target = (file.parent / urllib.parse.unquote(url.path)).resolve() if url.path else file
         if not target.exists():
-            faults.append(f"{file.name}: {link} leads nowhere")
+            faults.append(f"{file.name}: broken link {link}")
         elif url.fragment and target in pages and urllib.parse.unquote(url.fragment) not in pages[target].ids:
-            faults.append(f"{file.name}: {link}: there is no such heading")
+            faults.append(f"{file.name}: {link}: no such heading")
 for text in sorted(set(faults)):
     print(f"error: {text}", file=sys.stderr)
 sys.exit(1 if faults or len(pages) < 10 else 0)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lets schemathesis try the running agent and the running warden against their own descriptions (/openapi.json), with no
-# engine and no registry. Usage: bash dist/scripts/check-api.sh [AGENT [WARDEN]]; needs them built (default:
+# Tests the running agent and warden with schemathesis against their OpenAPI documents (/openapi.json), without an engine or a
+# registry. Usage: bash dist/scripts/check-api.sh [AGENT [WARDEN]]; the programs must be built (default:
 # target/debug/evenkeel-agent and target/debug/evenkeel-warden).
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -50,9 +50,9 @@ for _ in $(seq 1 100); do
     curl -s -o "$work/health" "http://127.0.0.1:$port/health" && ! grep -q starting "$work/health" && break
     sleep 0.1
 done
-[ -s "$work/health" ] || die "the agent does not answer on port $port"
+[ -s "$work/health" ] || die "the agent does not respond on port $port"
 
-# The name of a service that exists lets the tests get further than 404. Without an engine /health is 503 by rule.
+# With the name of an existing service the tests get beyond 404. Without an engine, /health is expected to return 503.
 cat >"$work/schemathesis.toml" <<'CONFIG'
 [parameters]
 "path.name" = "web"
@@ -73,8 +73,8 @@ kill -0 "$pid" 2>/dev/null || die "the agent did not survive"
 kill "$pid"
 wait "$pid" 2>/dev/null || true
 
-# The warden, as a person sees it and as an agent does. What follows from the types alone is not all that is demanded of a
-# body (a freeze must end in the future), so that not every body that fits them is taken.
+# The warden, with the token of a user and that of an agent. The schema does not express all requirements (a freeze must end in
+# the future), so not every body that matches the schema is accepted.
 port="$(free_port)"
 cat >"$work/warden.json" <<CONFIG
 {

@@ -1,5 +1,5 @@
-// Checks Grafana dashboards against the types that Grafana publishes (@grafana/schema): the dashboard as a whole, and
-// the options and field settings of each panel. Usage: node check-dashboard.cjs NODE_MODULES DASHBOARD...
+// Checks Grafana dashboards against the published types (@grafana/schema): the dashboard as a whole, and the options and field
+// settings of each panel. Usage: node check-dashboard.cjs NODE_MODULES DASHBOARD...
 const fs = require("fs");
 const path = require("path");
 
@@ -11,7 +11,7 @@ const Ajv = load("ajv").default;
 const types = path.resolve(modules, "@grafana/schema/dist/types");
 const validators = new Map();
 
-// A validator of one type of one file, undefined where the file has no such type.
+// Returns a validator for a type in a file; falsy if the file does not contain the type.
 function validator(file, type) {
   const key = `${file} ${type}`;
   if (!validators.has(key)) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the manual and the README: configurations with --check, webhook bodies as they are really sent, commands, YAML
-# samples, endpoints, keys, links, names of tests, the table of contents; with mdbook, also the pages that it makes.
+# Checks the manual and the README: configurations with --check, webhook bodies as actually sent, commands, YAML samples,
+# endpoints, keys, links, test names, the table of contents; if mdbook is installed, also the generated pages.
 # Usage: bash dist/scripts/check-docs.sh [PROGRAM] (default: target/debug/evenkeel, which must be built)
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh

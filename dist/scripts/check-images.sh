@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tries the container images: both start by the shipped compose file and its sample of .env, become healthy and are not
-# root; the agent's updates a service.
+# Tests the container images: both start with the shipped compose file and sample .env, become healthy and do not run as
+# root; the agent updates a service.
 # Usage: bash dist/scripts/check-images.sh [TAG] (default: the version, and latest; built by dist/images.sh)
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=release.sh
@@ -29,7 +29,7 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# As a person runs it, in the folder with .env, but under a name of its own.
+# Runs compose as a user would, in the folder with .env, but with its own project name.
 compose() { (cd "$WORK" && docker compose -p "$NAME" "$@"); }
 
 # until_true SECONDS WHAT COMMAND...
@@ -54,10 +54,10 @@ have curl || apt_install ca-certificates curl
 WORK="$(mktemp -d "${TMPDIR:-/tmp}/evenkeel-images-XXXXXX")"
 chmod 755 "$WORK"
 
-# --- both, as the compose file starts them ---------------------------------------------------------------
+# --- both images with the compose file -------------------------------------------------------------------
 
 cp "$REPO"/dist/packaging/image/compose*.yml "$WORK/"
-# The sample, with what its comments ask for filled in. The images are those that it names, unless a tag is asked for.
+# The sample with its blanks filled in, and with its images unless a tag is given.
 sed -e "s|^DOCKER_GID=.*|DOCKER_GID=$(stat -L -c %g /var/run/docker.sock)|" -e "s|^PROJECTS=.*|PROJECTS=$WORK/web|" \
     -e "s|^WARDEN_TOKEN=$|&people-0123456789abcdef|" -e "s|^AGENT_TOKEN=$|&agent-0123456789abcdef|" \
     "$REPO/dist/packaging/image/sample/env" >"$WORK/.env"
@@ -68,7 +68,7 @@ mkdir "$WORK/web"
 cp "$REPO"/dist/packaging/image/sample/*.json "$WORK/"
 chmod 644 "$WORK"/*.json
 
-# all_start PART...: they start, and are healthy.
+# all_start PART...: starts the services and waits until they are healthy.
 all_start() {
     local part
     compose up -d "$@" >/dev/null 2>&1 || die "compose could not start them: $(compose up -d "$@" 2>&1 | tail -n 1)"
@@ -88,13 +88,13 @@ for part in agent warden; do
         "the $part runs the image evenkeel-$part:$TAG"
 done
 is 10001 "$(docker exec "$NAME-agent-1" id -u)" "the agent is not root"
-is 10002:10002 "$(docker inspect -f '{{.Config.User}}' "$NAME-warden-1")" "nor is the warden"
+is 10002:10002 "$(docker inspect -f '{{.Config.User}}' "$NAME-warden-1")" "the warden is not root"
 until_true 30 "the agent's entries are at the warden" \
     sh -c "curl -fs -H 'Authorization: Bearer people-0123456789abcdef' http://127.0.0.1:8080/machines | grep -q '\"here\"'"
-until_true 60 "the warden has asked the agent how it is" \
+until_true 60 "the warden has sent a heartbeat to the agent" \
     sh -c "curl -fs -H 'Authorization: Bearer people-0123456789abcdef' http://127.0.0.1:8080/metrics | grep -q '^evenkeel_warden_agent_online{.*here.*} 1'"
 compose stop -t 30 warden >/dev/null 2>&1
-is 0 "$(docker inspect -f '{{.State.ExitCode}}' "$NAME-warden-1")" "the warden ends in order"
+is 0 "$(docker inspect -f '{{.State.ExitCode}}' "$NAME-warden-1")" "the warden shuts down gracefully"
 compose down -v -t 30 >/dev/null 2>&1
 if docker image inspect postgres:17-alpine >/dev/null 2>&1 || timeout 120 docker pull -q postgres:17-alpine >/dev/null 2>&1; then
     sed -i -e "s/^#\([A-Z_]*=\)/\1/" -e "s/^POSTGRES_PASSWORD=$/&x/" "$WORK/.env"
@@ -102,14 +102,14 @@ if docker image inspect postgres:17-alpine >/dev/null 2>&1 || timeout 120 docker
     until_true 30 "the warden has its store in PostgreSQL" store_works
     compose down -v -t 30 >/dev/null 2>&1
 else
-    say "NOT RUN: the warden with a database beside it (postgres:17-alpine can't be pulled)"
+    say "NOT RUN: the warden with a database (postgres:17-alpine cannot be pulled)"
 fi
 
-# --- the agent at work -----------------------------------------------------------------------------------
+# --- an update by the agent ------------------------------------------------------------------------------
 
 docker run -d --name "$NAME-registry" -p 127.0.0.1::5000 registry:2 >/dev/null
 HOST="$(docker port "$NAME-registry" 5000/tcp | head -n 1)"
-until_true 20 "a registry answers" curl -fs --max-time 2 "http://$HOST/v2/"
+until_true 20 "the registry responds" curl -fs --max-time 2 "http://$HOST/v2/"
 image() {
     mkdir -p "$WORK/image/bin"
     cp "$(command -v busybox)" "$WORK/image/bin/busybox"
@@ -138,6 +138,6 @@ docker run -d --name "$NAME-agent" --network host --read-only --tmpfs /tmp --cap
     -v "$WORK/web:$WORK/web:ro" "evenkeel-agent:$TAG" >/dev/null
 until_true 30 "the agent in a container has checked the service" sh -c "curl -fs http://127.0.0.1:$port/status | grep -q last_poll"
 image 2
-until_true 90 "and has updated it" sh -c "curl -fs 'http://127.0.0.1:$port/audit' | grep -q '\"event\":\"updated\"'"
-is 2 "$(docker exec "$NAME-web-web-1" /bin/busybox cat /version)" "the new image runs"
+until_true 90 "the agent has updated it" sh -c "curl -fs 'http://127.0.0.1:$port/audit' | grep -q '\"event\":\"updated\"'"
+is 2 "$(docker exec "$NAME-web-web-1" /bin/busybox cat /version)" "the new image is running"
 say "images: fine"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the alert rules and the dashboard: promtool's checks and unit tests of the rules, the dashboard against the
-# types that Grafana publishes, each query by promtool, and each metric that they name against what the programs expose.
+# Checks the alert rules and the dashboard: the rules with promtool and their unit tests, the dashboard against Grafana's
+# published types, every query with promtool, and every metric name against the exposed metrics.
 # Usage: bash dist/scripts/check-monitoring.sh [PROGRAM] (default: target/debug/evenkeel, which must be built)
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -35,7 +35,7 @@ trap finish EXIT
 "$promtool" check rules "$rules/evenkeel.rules.yml" >"$work/rules.out" 2>&1 || die "$(cat "$work/rules.out")"
 "$promtool" test rules "$rules/evenkeel.rules.test.yml" >"$work/test.out" 2>&1 || die "$(cat "$work/test.out")"
 
-# --- what the programs expose ----------------------------------------------------------------------------------
+# --- exposed metrics -------------------------------------------------------------------------------------------
 
 agent="127.0.0.1:$(free_port)"
 warden="127.0.0.1:$(free_port)"
@@ -66,8 +66,8 @@ pids+=($!)
 env DOCKER_HOST="unix://$work/none.sock" "$program" --config "$work/agent.json" >"$work/agent.log" 2>&1 &
 pids+=($!)
 
-# scrape FILE METRIC CURL_ARGUMENT...: into FILE, as soon as METRIC is in the answer, which is the last that a program has
-# to load.
+# scrape FILE METRIC CURL_ARGUMENT...: scrapes into FILE until METRIC is present, which is the last one to appear after the
+# start.
 scrape() {
     local file="$1" metric="$2"
     shift 2
@@ -79,16 +79,16 @@ scrape() {
 }
 scrape "$work/agent.metrics" evenkeel_service_status "http://$agent/metrics"
 scrape "$work/warden.metrics" evenkeel_warden_store_oldest_entry_seconds -H 'Authorization: Bearer people-token' "http://$warden/metrics"
-"$promtool" check metrics <"$work/agent.metrics" || die "promtool finds fault with the agent's metrics"
-"$promtool" check metrics <"$work/warden.metrics" || die "promtool finds fault with the warden's metrics"
+"$promtool" check metrics <"$work/agent.metrics" || die "promtool reports errors in the agent's metrics"
+"$promtool" check metrics <"$work/warden.metrics" || die "promtool reports errors in the warden's metrics"
 
-# --- what the rules, the dashboard and the manual name ---------------------------------------------------------
+# --- metric names in rules, dashboard and manual ---------------------------------------------------------------
 
 python3 "$REPO/dist/scripts/check_monitoring.py" "$REPO" "$work"
-# Every query of the dashboard goes through promtool's parser.
+# Parse every query of the dashboard with promtool.
 "$promtool" check rules "$work/queries.yml" >"$work/queries.out" 2>&1 || die "$(cat "$work/queries.out")"
 
-# --- the dashboard's shape -------------------------------------------------------------------------------------
+# --- dashboard schema ------------------------------------------------------------------------------------------
 
 modules="$REPO/target/grafana-schema/node_modules"
 if ! [ -d "$modules/ajv" ] && have npm; then
@@ -98,8 +98,8 @@ if ! [ -d "$modules/ajv" ] && have npm; then
         @grafana/schema@13.2.3 ts-json-schema-generator@2 ajv@8 >/dev/null 2>&1 || true
 fi
 if [ -d "$modules/ajv" ] && have node; then
-    node "$REPO/dist/scripts/check-dashboard.cjs" "$modules" "$dashboard" || die "the dashboard is not what Grafana's types allow"
+    node "$REPO/dist/scripts/check-dashboard.cjs" "$modules" "$dashboard" || die "the dashboard does not match Grafana's types"
 else
-    say "NOT CHECKED: the dashboard against Grafana's types (npm is missing, or they can't be fetched from here)"
+    say "NOT CHECKED: the dashboard against Grafana's types (npm is missing, or they cannot be downloaded from here)"
 fi
 say "alert rules and dashboard: fine"

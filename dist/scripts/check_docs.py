@@ -1,9 +1,9 @@
-"""Checks the manual and the README: configurations, samples, commands, endpoints, keys, links, names of tests, and that no
-page names an internal document.
+"""Checks the manual and the README: configurations, samples, commands, endpoints, keys, links, test names, and that no page
+refers to an internal document.
 Usage: check_docs.py REPO PROGRAM
 
-A fenced block of JSON is a whole configuration of the agent, unless a comment on the line before it says otherwise:
-<!-- warden --> for one of the warden, <!-- part --> for anything that is not checked.
+A fenced JSON block is a complete agent configuration, unless the line before it is a comment:
+<!-- warden --> for a warden configuration, <!-- part --> for a block that is not checked.
 """
 
 import base64
@@ -43,14 +43,14 @@ def fault(page, text):
 
 
 def environment(text):
-    """Values for every variable that a configuration names: each a URL, which is good for any key, and all different."""
+    """Values for all variables of a configuration: URLs, which are valid for any key, all different."""
     names = {one or two for one, two in VARIABLE.findall(text)}
     urls = {name: f"https://{name.lower().replace('_', '-')}.example.com/x" for name in names}
     urls |= {name: "postgres://user:word@db.example.com/x" for name in names & {"DATABASE_URL"}}
     return os.environ | urls
 
 
-# An Ed25519 key in the form that `signed_by` takes; nobody has the other half of it.
+# An Ed25519 public key in the format of `signed_by`, without a known private key.
 PUBLIC_KEY = "\n".join([
     "-----BEGIN PUBLIC KEY-----",
     base64.b64encode(bytes.fromhex("302a300506032b6570032100") + bytes(range(32))).decode(),
@@ -60,7 +60,7 @@ PUBLIC_KEY = "\n".join([
 
 
 def with_files(value, folder):
-    """The configuration with its files where they exist."""
+    """The configuration with its files created in a folder."""
     if isinstance(value, dict):
         return {key: moved(item, folder) if key in ("compose_files", "env_file", "signed_by") else with_files(item, folder)
                 for key, item in value.items()}
@@ -101,7 +101,7 @@ def check_configuration(page, kind, text, folder):
 
 
 def check_image_sample(name, mode):
-    """A sample for the container images. There the API has to listen on all addresses, which gives a warning elsewhere."""
+    """Checks a sample for the container images, where the API must listen on all addresses despite the warning."""
     file = REPO / f"dist/packaging/image/sample/{name}"
     ended = run([*mode, "--check", "--config", str(file)], file.read_text())
     said = [line for line in (ended.stdout + ended.stderr).splitlines() if "warning: " in line and "api.address" not in line]
@@ -110,7 +110,7 @@ def check_image_sample(name, mode):
 
 
 def check_image_compose():
-    """What the samples for the container images come to: the plain one, and the one with a database."""
+    """Checks the resolved compose samples for the container images, without and with a database."""
     if not shutil.which("docker"):
         return
     source = REPO / "dist/packaging/image"
@@ -135,11 +135,11 @@ def check_image_compose():
                 fault(source / "compose.yml", f"unexpected: {said.stdout}")
             for mount in made["warden"]["volumes"]:
                 if mount["type"] == "bind" and not pathlib.Path(mount["source"]).is_file():
-                    fault(source / "compose.yml", f"{mount['source']} is no sample")
+                    fault(source / "compose.yml", f"{mount['source']} is not a sample")
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
-    """Notes what webhooks send."""
+    """Records the requests of webhooks."""
 
     got = []
 
@@ -156,8 +156,8 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
 
 def check_bodies(page, line, value, text, file):
-    """Sends a sample by each channel to a server of our own. A body that calls itself JSON must be JSON, and where the
-    receiver's form is known, of that form."""
+    """Sends a sample through each channel to a local server. A body declared as JSON must be JSON and match the format of the
+    receiver, if that is known."""
     server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     channels = {name: value["notifications"][name] for name in ("webhooks", "discord") if name in value["notifications"]}
@@ -165,7 +165,7 @@ def check_bodies(page, line, value, text, file):
     senders += [(channels["discord"], "webhook_url", "discord")] if "discord" in channels else []
     for number, (sender, address, _) in enumerate(senders):
         sender[address] = f"http://127.0.0.1:{server.server_port}/{number}"
-        # Every sample is to be sent, whatever the filter would keep back.
+        # Send every sample regardless of the filters.
         sender.pop("events", None)
         sender.pop("min_level", None)
     file.write_text(json.dumps({"notifications": channels, "services": []}))
@@ -179,11 +179,11 @@ def check_bodies(page, line, value, text, file):
         try:
             sent = json.loads(body) if "json" in kind else None
         except ValueError as error:
-            fault(page, f"line {line}: {name}: the body is no JSON ({error}): {body}")
+            fault(page, f"line {line}: {name}: the body is not JSON ({error}): {body}")
             continue
         if name in receivers.SHAPES:
             for text in receivers.faults(receivers.SHAPES[name], sent):
-                fault(page, f"line {line}: {name} would not take the body: {text}")
+                fault(page, f"line {line}: {name} would not accept the body: {text}")
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def prose(text):
 
 
 def anchors(page):
-    """What headings are called in links, as mdBook and GitHub make it."""
+    """The anchors of the headings, as generated by mdBook and GitHub."""
     found = set()
     for heading in re.findall(r"^#+ (.*)$", prose(page.read_text()), re.M):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
@@ -212,7 +212,7 @@ def check_links(page):
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         if not file.exists():
-            fault(page, f"the link {target} leads nowhere")
+            fault(page, f"broken link {target}")
         elif anchor and file.suffix == ".md" and anchor not in anchors(file):
             fault(page, f"the link {target}: {file.name} has no such heading")
 
@@ -229,13 +229,13 @@ def check_contents():
 
 # --- commands, endpoints, keys ---------------------------------------------------------------------------------------
 
-# The warden's description is behind its token; `reference-warden-api.md` is made of it.
+# The OpenAPI document of the warden requires its token; `reference-warden-api.md` is generated from it.
 WARDEN = {"POST /ingest", "GET /fleet", "POST /fleet/ask", "POST /fleet/release", "POST /inventory", "GET /events", "GET /", "POST /login", "POST /logout", "GET /machines", "GET /history", "GET /health", "GET /metrics",
           "GET /fleet/images", "POST /freeze", "POST /thaw", "POST /unblock"}
 
 
 def endpoints():
-    """What a running agent says of itself, as `METHOD /path` with {name} for a service."""
+    """The endpoints of a running agent, as `METHOD /path` with {name} for a service."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -252,7 +252,7 @@ def endpoints():
                     return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
                 except OSError:
                     time.sleep(0.1)
-            sys.exit("the agent does not answer")
+            sys.exit("the agent does not respond")
         finally:
             agent.terminate()
             agent.wait()
@@ -276,7 +276,7 @@ def check_endpoints(page, known):
 
 
 def program(name):
-    """One of the programs; `evenkeel` has the commands of both others."""
+    """The path of a program; `evenkeel` has the commands of both others."""
     sibling = pathlib.Path(PROGRAM).with_name(name)
     return str(sibling) if sibling.exists() else PROGRAM
 
@@ -300,18 +300,18 @@ def check_evenkeel(page, command):
             fault(page, f"{command}: there is no flag {flag}")
 
 
-# What people of such machines have. A word that is not here is a typing error, or needs to be explained.
+# Programs that users can be expected to have. Any other word is a typo or needs an explanation.
 TOOLS = set("""apt bash cargo cd cosign cp curl dnf docker echo export git install journalctl jq kill openssl promtool ss ssh stat
 sudo systemctl tar""".split())
 UNITS = {"evenkeel-agent", "evenkeel-warden", "docker", "docker.socket", "podman.socket", "dockward"}
 
 
 def check_shell(page, text):
-    """A block of commands: its syntax, the programs that it calls, the units and flags that it names."""
+    """Checks a block of commands: syntax, programs, units and flags."""
     parsed = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
     if parsed.returncode != 0:
         fault(page, f"bash can't read the commands: {parsed.stderr.strip()}")
-    # A program of its own, not commands to type.
+    # A script, not commands to type.
     if text.startswith("#!"):
         return
     for line in re.sub(r"\\\n *", " ", text).splitlines():
@@ -322,7 +322,7 @@ def check_shell(page, text):
         if words[0].startswith("evenkeel"):
             check_evenkeel(page, " ".join(words))
         elif words[0] not in TOOLS:
-            fault(page, f"{line}: what is {words[0]}?")
+            fault(page, f"{line}: unknown program {words[0]}")
         for unit in re.findall(r"(?:systemctl [a-z-]+(?: --now)?|journalctl -u) ([a-z][\w.-]+)", line):
             if unit not in UNITS:
                 fault(page, f"{line}: there is no unit {unit}")
@@ -348,11 +348,11 @@ def check_commands(page):
 
 
 def check_yaml(page, text):
-    """Compose files are read by compose, scrape configurations by promtool, where these are here; others are YAML."""
+    """Checks compose files with compose and scrape configurations with promtool, if installed; others must be valid YAML."""
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        return fault(page, f"a sample is no YAML: {error}")
+        return fault(page, f"a sample is not YAML: {error}")
     promtool = shutil.which("promtool") or REPO / "target/tools/promtool"
     if "services" in value and shutil.which("docker"):
         command = ["docker", "compose", "-p", "sample", "-f", "-", "config", "-q"]
@@ -366,7 +366,7 @@ def check_yaml(page, text):
     else:
         return None
     if said.returncode != 0:
-        fault(page, f"{command[0]} does not take a sample: {(said.stdout + said.stderr).strip()}")
+        fault(page, f"{command[0]} does not accept a sample: {(said.stdout + said.stderr).strip()}")
     return None
 
 
@@ -374,11 +374,11 @@ def check_yaml(page, text):
 
 
 def check_tests(page):
-    """Each test that the README names as a proof exists."""
+    """Checks that each test named in the README exists."""
     section = re.search(r"^## What it has.*?(?=^## )", page.read_text(), re.M | re.S)[0]
     rows = re.findall(r"^\| [^|]+ \| (`[^|]+) \|$", section, re.M)
     if not rows:
-        fault(page, "the table of what is proven has no rows")
+        fault(page, "the table of tested features has no rows")
     folders = ("agent", "common", "warden", "dist", "contract-tests")
     sources = "".join(file.read_text() for folder in folders for file in (REPO / folder).rglob("*.rs"))
     for name in re.findall(r"`(\w+)`", " ".join(rows)):
@@ -387,14 +387,14 @@ def check_tests(page):
 
 
 def check_references(page):
-    """Readers of the manual do not have the project's internal documents."""
+    """The manual must not refer to internal documents, which its readers do not have."""
     for line in page.read_text().splitlines():
         if re.search(r"\b(DECISIONS|SPEC\.md|DOMAIN\.md|[Ss]pec \d|SPEC \d)", line):
-            fault(page, f"names an internal document: {line.strip()}")
+            fault(page, f"refers to an internal document: {line.strip()}")
 
 
 def properties(schema):
-    """All names of keys in a JSON Schema."""
+    """All property names in a JSON Schema."""
     if isinstance(schema, list):
         return set().union(*map(properties, schema))
     if not isinstance(schema, dict):
@@ -406,7 +406,7 @@ def check_keys(page, keys):
     for span in re.findall(r"`((?:registry|api|audit|state|monitor|docker_health|notifications|push|services|agents|smtp)"
                            r"(?:\[\])?\.[\w.\[\]]+)`", page.read_text()):
         for part in span.replace("[]", "").split("."):
-            # A table of migration names the old key.
+            # Migration tables mention the old key.
             if part not in keys and span not in ("api.port", "state.redb"):
                 fault(page, f"there is no key {span}")
 

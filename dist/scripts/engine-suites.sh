@@ -1,39 +1,39 @@
 # shellcheck shell=bash
-# The tests of deployments on every engine that can be had, and the table of how they went. Sourced after lib.sh.
+# Runs the deployment tests on all available engines, and prints a table of the results. Sourced after lib.sh.
 
 # shellcheck source-path=SCRIPTDIR source=engines.sh
 . "$REPO/dist/scripts/engines.sh"
 
-# What runs on each engine in a plain run: what must hold everywhere, and one of each kind of the rest.
+# The tests on each engine in a default run: those that must pass everywhere, and one of each other kind.
 ENGINE_PART='(binary(docker) & test(/^matrix::/))
     | test(=update::a_pushed_image_goes_live_and_is_proven)
     | test(=update::an_image_built_and_pushed_on_this_machine_goes_live)
     | test(=update::a_new_digest_for_the_same_image_is_a_success)
-    | test(=rollback::an_unhealthy_image_is_undone)
-    | test(=rollback::an_image_that_crashes_without_a_health_check_is_undone)
+    | test(=rollback::an_unhealthy_image_is_rolled_back)
+    | test(=rollback::an_image_that_crashes_without_a_health_check_is_rolled_back)
     | test(=rollback::blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)
-    | test(=engine::the_way_back_survives_a_prune_of_all_images_during_probation)
+    | test(=engine::a_rollback_works_after_a_prune_of_all_images_during_probation)
     | test(=swarm::a_global_service_is_updated_and_rolled_back)
     | test(=swarm_spec::an_update_and_a_rollback_keep_all_of_the_specification_but_the_image)'
 
-# The same and a kill at each step, on the engines whose image store differs from the one of the machine's engine, on
-# which the whole of it runs anyway.
+# The same with a kill at each step, for engines whose image store differs from that of the machine's engine, on which all
+# tests run anyway.
 ENGINE_PART_AND_KILLS="$ENGINE_PART | (binary(docker) & test(/^kill::.*::at_once\$/))"
 
-# With --engines: all that deploys, heals, starts and follows. Not the tests of the harness, not those of the agent
-# alone, to which an engine makes no difference, and not those that only podman can run.
+# With --engines: all tests that deploy, heal, start and follow. Not the tests of the harness, not those of the agent alone,
+# which do not depend on the engine, and not those for podman only.
 ENGINE_WHOLE='binary(docker) - test(/^harness::/) - test(/^podman::/)'
 
-# Podman has tests of its own, and some of the others run there. Its machine has one registry at a time.
+# Podman has its own tests, and some of the others. Its machine has one registry at a time.
 PODMAN_SUITE='(binary(docker) & test(/^podman::/))
     | test(=update::a_pushed_image_goes_live_and_is_proven)
-    | test(=rollback::an_unhealthy_image_is_undone)
-    | test(=rollback::an_image_that_crashes_without_a_health_check_is_undone)
+    | test(=rollback::an_unhealthy_image_is_rolled_back)
+    | test(=rollback::an_image_that_crashes_without_a_health_check_is_rolled_back)
     | test(=rollback::blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)'
 
 ENGINE_ROWS=()
 
-# run_engine_suites part|whole: fails where a test failed; not where an engine can't be had, which the table says.
+# run_engine_suites part|whole: fails if a test failed, but not if an engine is unavailable, which the table shows.
 run_engine_suites() {
     local name filter status all=0 began log versions
     log="$(mktemp)"
@@ -64,7 +64,7 @@ run_engine_tests() {
     DOCKER_HOST="$EVENKEEL_TEST_ENGINE" docker version --format '{{.Server.Version}}' >"$4" 2>/dev/null
     docker compose version --short >>"$4" 2>/dev/null
     set -o pipefail
-    # All of the workspace, so that what was built for it is not built again with other features.
+    # The whole workspace, to avoid a rebuild with other features.
     cargo nextest run --workspace --locked --ignore-default-filter "${threads[@]}" -E "package(contract-tests) & ($2)" 2>&1 |
         tee "$3"
 }

@@ -1,20 +1,20 @@
 # shellcheck shell=bash
-# Engines for tests, beside the machine's own and apart from it. Sourced after lib.sh, never run.
+# Additional container engines for tests, isolated from the machine's engine. Sourced after lib.sh, never run.
 #
-# Each has its own socket, data folder, bridge and addresses. The programs come out of Debian's own packages, in root
-# file systems that are made once and kept (ENGINES_CACHE). An engine ends with `engine_stop`, and leaves nothing.
+# Each has its own socket, data folder, bridge and addresses. The programs come from Debian packages, in root file systems that
+# are created once and cached (ENGINES_CACHE). `engine_stop` stops an engine and removes all its traces.
 
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 . "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
 
 ENGINES_CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/evenkeel/engines"
 
-# All engines that tests know, the oldest first. `like-29` is docker-28-containerd behind a proxy of the tests' own
-# that refuses and leaves out what Docker 29 does.
-# shellcheck disable=SC2034  # for those who source this
+# All engines for tests, oldest first. `like-29` is docker-28-containerd behind a proxy of the tests that rejects and omits what
+# Docker 29 does.
+# shellcheck disable=SC2034  # used by the sourcing scripts
 ENGINES="docker-20 docker-26 docker-26-containerd docker-28-containerd like-29 podman-5"
 
-# engine_release NAME: the Debian release that has it.
+# engine_release NAME: the Debian release that contains the engine.
 engine_release() {
     case "$1" in
     docker-20) echo bookworm ;;
@@ -26,19 +26,19 @@ engine_release() {
 
 # --- root file systems -----------------------------------------------------------------------------------
 
-# Says why no engine can be started here; nothing where one can.
+# Prints why no engine can be started here; prints nothing if one can.
 engines_obstacle() {
     if [ "$(id -u)" -ne 0 ]; then
         echo "it needs root"
     elif ! unshare --mount true 2>/dev/null; then
-        echo "no mount namespace can be made here"
+        echo "mount namespaces are not available here"
     elif ! have apt-get; then
         echo "there is no apt-get"
     fi
 }
 
-# Finds the mirror of Debian (DEBIAN_URI) and the keyring that its releases are checked with (DEBIAN_KEYRING): those
-# that apt is configured for; on another distribution Debian's own.
+# Sets DEBIAN_URI and DEBIAN_KEYRING to the Debian mirror and keyring that apt is configured for, or on another distribution
+# to Debian's defaults.
 find_debian_mirror() {
     local entry="" key=""
     [ -z "${DEBIAN_URI:-}" ] || return 0
@@ -53,38 +53,38 @@ find_debian_mirror() {
         DEBIAN_URI="${entry%%|*}"
         key="${entry##*|}"
         key="$(signing_key_of "${key%:*}")"
-        # debootstrap reads binary keyrings only.
+        # debootstrap only supports binary keyrings.
         case "$key" in *.gpg) DEBIAN_KEYRING="$key" ;; esac
     fi
 }
 
-# bring_root RELEASE NAME PACKAGE...: a root file system with packages, in ENGINES_CACHE/NAME. Fails with the reason as
-# its last line where it can't be had.
+# bring_root RELEASE NAME PACKAGE...: creates a root file system with these packages in ENGINES_CACHE/NAME. On failure, the
+# last line is the reason.
 bring_root() {
     local release="$1" name="$2" root="$ENGINES_CACHE/$2" script="" include="" proxy began="$SECONDS"
     shift 2
     [ "$(cat "$root/.packages" 2>/dev/null)" = "$*" ] && return 0
     apt_install debootstrap debian-archive-keyring
     find_debian_mirror
-    # One that a killed run left half made is made anew.
+    # Recreate one that a killed run left incomplete.
     rm -rf --one-file-system -- "$root"
     mkdir -p "$root"
-    # Releases that this machine's debootstrap is too old to know are made as sid is.
+    # Use the script of sid for releases that are too new for this machine's debootstrap.
     [ -e "/usr/share/debootstrap/scripts/$release" ] || script=sid
     case "$DEBIAN_URI" in https:*) include="--include=ca-certificates" ;; esac
     proxy="$(apt-config shell proxy Acquire::http::Proxy)"
     [ -z "$proxy" ] || eval "local http_$proxy; export http_proxy"
-    say "making a root file system of Debian $release ($DEBIAN_URI) in $root"
-    # shellcheck disable=SC2086  # nothing where they are empty
+    say "creating a root file system of Debian $release ($DEBIAN_URI) in $root"
+    # shellcheck disable=SC2086  # no word if empty
     debootstrap --variant=minbase --keyring="$DEBIAN_KEYRING" $include "$release" "$root" "$DEBIAN_URI" $script \
         >"$root.log" 2>&1 </dev/null || {
         echo "debootstrap of Debian $release failed: $(tail -n 1 "$root.log")"
         return 1
     }
-    # Nothing is started by being installed.
+    # Prevent installed packages from starting services.
     printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
     chmod 755 "$root/usr/sbin/policy-rc.d"
-    # A mirror may stand still, and its lists be past their date: signatures are checked, dates are not.
+    # The lists of an outdated mirror may have expired: signatures are checked, dates are not.
     echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90evenkeel"
     sh "$REPO/dist/scripts/in-root.sh" "$root" env DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         sh -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" && apt-get clean' install "$@" \
@@ -94,15 +94,14 @@ bring_root() {
     }
     rm -f "$root.log"
     printf '%s\n' "$*" >"$root/.packages"
-    say "made it in $((SECONDS - began)) s"
+    say "created in $((SECONDS - began)) s"
 }
 
-# bring_engine_root NAME: sets ENGINE_ROOT, the root file system that an engine runs in; `/` where this machine's own
-# package is that very engine.
+# bring_engine_root NAME: sets ENGINE_ROOT to the root file system for an engine; `/` if this machine's package is that engine.
 bring_engine_root() {
     local release root_packages="docker.io iptables ca-certificates"
     release="$(engine_release "$1")" || {
-        echo "unknown engine $1; there are: $ENGINES"
+        echo "unknown engine $1; available: $ENGINES"
         return 1
     }
     ENGINE_ROOT="$ENGINES_CACHE/$release"
@@ -113,23 +112,23 @@ bring_engine_root() {
             return 0
         fi
         ;;
-    # Newer Debian has compose v2. Only that of forky is used; the file is looked for there.
+    # Newer Debian has compose v2, but only that of forky is used here.
     forky) root_packages="$root_packages docker-compose" ;;
     esac
     # shellcheck disable=SC2086  # one word per package
     bring_root "$release" "$release" $root_packages
 }
 
-# --- life ------------------------------------------------------------------------------------------------
+# --- start and stop ------------------------------------------------------------------------------------------------
 
-# engine_start NAME FOLDER: starts it with all that is its own in FOLDER, and waits until it answers. Its socket is
-# FOLDER/docker.sock, the client's configuration FOLDER/config. Fails with the reason as its last line.
+# engine_start NAME FOLDER: starts an engine with all of its files in FOLDER, and waits until it responds. Its socket is
+# FOLDER/docker.sock, the client's configuration FOLDER/config. On failure, the last line is the reason.
 engine_start() {
     local name="$1" folder="$2" number bridge compose config='{}' i pid
     local -a flags
     bring_engine_root "$name" || return 1
     mkdir -p "$folder/config"
-    # Compose: the one that belongs to it, else this machine's.
+    # Compose: the one of its release, otherwise this machine's.
     compose="$(plugin_folder)/docker-compose"
     case "$name" in
     docker-28-containerd | like-29)
@@ -146,20 +145,20 @@ engine_start() {
     fi
     case "$name" in *-containerd | like-29) config='{"features":{"containerd-snapshotter":true}}' ;; esac
     printf '%s\n' "$config" >"$folder/daemon.json"
-    # The bridge that can be made decides which addresses are its own. Not --bridge=none: that takes away the docker0 of
-    # the machine's engine.
+    # The number of the first free bridge determines the address range. Not --bridge=none, which would remove the docker0 of the
+    # machine's engine.
     for number in $(seq 0 15); do
         ip link add "ektest$number" type bridge 2>/dev/null && break
     done
     bridge="ektest$number"
     [ "$(cat "/sys/class/net/$bridge/operstate" 2>/dev/null)" ] && ! [ -e "$folder/bridge" ] || {
-        echo "no bridge can be made"
+        echo "cannot create a bridge"
         return 1
     }
     echo "$bridge" >"$folder/bridge"
     ip addr add "10.213.$((number * 16)).1/24" dev "$bridge"
     ip link set "$bridge" up
-    # The namespaces keep them apart where a containerd of the system serves several engines.
+    # The namespaces separate the engines if they share the system's containerd.
     flags=(
         --config-file "$folder/daemon.json" --host "unix://$folder/docker.sock" --pidfile "$folder/docker.pid"
         --data-root "$folder/data" --exec-root "$folder/exec" --shutdown-timeout 3
@@ -167,8 +166,8 @@ engine_start() {
         --bridge "$bridge" --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false
         --default-address-pool "base=10.213.$((number * 16 + 8)).0/21,size=26"
     )
-    # A session of its own: Ctrl-C is for the script, which then stops it in order. Where the script is killed, the engine
-    # is asked to end.
+    # Its own session: Ctrl-C only reaches the script, which then stops the engine gracefully. If the script is killed, the
+    # engine gets SIGTERM.
     setsid setpriv --pdeathsig TERM sh "$REPO/dist/scripts/in-root.sh" "$ENGINE_ROOT" dockerd "${flags[@]}" \
         >"$folder/log" 2>&1 </dev/null 8>&- 9>&- &
     pid=$!
@@ -177,20 +176,20 @@ engine_start() {
         [ -d "/proc/$pid" ] || break
         sleep 0.25
     done
-    echo "the engine $name does not answer after $i tries: $(grep -a -iE 'fatal|failed|error' "$folder/log" | tail -n 1)"
+    echo "the engine $name does not respond after $i tries: $(grep -a -iE 'fatal|failed|error' "$folder/log" | tail -n 1)"
     return 1
 }
 
-# podman_start FOLDER: boots a machine of its own with podman in it (systemd-nspawn), as podman's health checks are run by
-# systemd's timers. Its socket is FOLDER/docker.sock. Containers without a network only: the machine has no network of its
-# own, so that it finds the tests' registry. Fails with the reason as its last line.
+# podman_start FOLDER: boots a machine with podman (systemd-nspawn), since podman runs health checks with systemd timers. Its
+# socket is FOLDER/docker.sock. It only supports containers without a network: the machine shares the host network to reach
+# the test registry. On failure, the last line is the reason.
 podman_start() {
     local folder="$1" root="$ENGINES_CACHE/podman" pid i
     bring_root trixie podman podman systemd systemd-sysv dbus docker-compose crun netavark aardvark-dns ca-certificates ||
         return 1
     mkdir -p "$folder"/{containers,config/cli-plugins}
     ln -sf "$root/usr/libexec/docker/cli-plugins/docker-compose" "$folder/config/cli-plugins/docker-compose"
-    # Containers want to set some of /proc/sys/net.
+    # Containers need to write to /proc/sys/net.
     SYSTEMD_NSPAWN_API_VFS_WRITABLE=network MACHINE_PREPARE=podman_configure machine_boot "$folder" "$root" \
         --bind="$folder/containers:/var/lib/containers" --bind="${TMPDIR:-/tmp}" --bind-ro="$REPO" --capability=all \
         --system-call-filter="@keyring bpf" || return 1
@@ -200,11 +199,11 @@ podman_start() {
         [ -d "/proc/$pid" ] || break
         sleep 0.25
     done
-    echo "the machine with podman does not answer after $i tries: $(tail -n 1 "$folder/log")"
+    echo "the machine with podman does not respond after $i tries: $(tail -n 1 "$folder/log")"
     return 1
 }
 
-# podman_configure FOLDER: what podman and the machine around it must know.
+# podman_configure FOLDER: configures podman and its machine.
 podman_configure() {
     local folder="$1" etc="$1/root/etc" unit
     PODMAN_REGISTRY_PORT="$(free_port)"
@@ -212,20 +211,20 @@ podman_configure() {
         "$etc/systemd/system/podman.socket.d" "$etc/systemd/system/sockets.target.wants"
     printf '[[registry]]\nlocation = "127.0.0.1:%s"\ninsecure = true\n' "$PODMAN_REGISTRY_PORT" \
         >"$etc/containers/registries.conf.d/evenkeel.conf"
-    # Machines whose cgroup 2 has no controllers can't limit anything.
+    # Without cgroup 2 controllers, limits cannot be applied.
     grep -qw pids /sys/fs/cgroup/cgroup.controllers 2>/dev/null ||
         printf '[containers]\npids_limit = 0\n' >"$etc/containers/containers.conf.d/evenkeel.conf"
-    # Podman takes one socket only.
+    # Podman supports only one socket.
     printf '[Socket]\nListenStream=\nListenStream=%s\nSymlinks=/run/podman/podman.sock\n' "$folder/docker.sock" \
         >"$etc/systemd/system/podman.socket.d/evenkeel.conf"
     ln -sf /usr/lib/systemd/system/podman.socket "$etc/systemd/system/sockets.target.wants/podman.socket"
-    # The network and its settings are those of the real machine; they are not for this one to change.
+    # The network belongs to the host; this machine must not change its settings.
     for unit in systemd-sysctl systemd-modules-load systemd-networkd systemd-resolved; do
         ln -sf /dev/null "$etc/systemd/system/$unit.service"
     done
 }
 
-# A port of this machine that nobody listens on.
+# An unused port on this machine.
 free_port() {
     local port
     while :; do
@@ -235,19 +234,19 @@ free_port() {
     echo "$port"
 }
 
-# podman_environment FOLDER: what tests must know to use it. The agent runs inside the machine.
+# podman_environment FOLDER: sets the variables for the tests. The agent runs inside the machine.
 podman_environment() {
     local folder="$1" enter program
     enter="nsenter --target $(machine_init "$folder") --all --"
     program="${EVENKEEL_AGENT_BIN:-${CARGO_TARGET_DIR:-$REPO/target}/debug/evenkeel-agent}"
-    # nsenter stays in front of it, and passes no signal on.
+    # nsenter stays as the parent process and does not forward signals.
     printf '#!/bin/sh\nexec %s setpriv --pdeathsig TERM %s "$@"\n' "$enter" "$program" >"$folder/agent"
     chmod 755 "$folder/agent"
     export EVENKEEL_AGENT_BIN="$folder/agent" EVENKEEL_TEST_ENTER="$enter" EVENKEEL_TEST_RUNTIME=podman
     export EVENKEEL_TEST_REGISTRY_PORT="$PODMAN_REGISTRY_PORT"
 }
 
-# engine_stop FOLDER: ends the engine of this folder, in whatever state it is, and removes all that it made.
+# engine_stop FOLDER: stops the engine in this folder, in any state, and removes everything that it created.
 engine_stop() {
     local folder="$1" pid bridge number id link
     local -x DOCKER_HOST="unix://$folder/docker.sock"
@@ -262,7 +261,7 @@ engine_stop() {
         kill -CONT "$pid" 2>/dev/null || true
         timeout 30 tail --pid="$pid" -f /dev/null || kill -KILL "$pid" 2>/dev/null || true
     fi
-    # What a killed one leaves: its containerd, and containers with their shims.
+    # Leftovers of a killed engine: its containerd, and containers with their shims.
     engine_processes "$folder" | while read -r pid; do
         # shellcheck disable=SC2046  # one word per process
         kill -KILL $(cat "/proc/$pid"/task/*/children 2>/dev/null) "$pid" 2>/dev/null || true
@@ -284,7 +283,7 @@ engine_stop() {
     rm -rf --one-file-system -- "$folder" || say "could not remove $folder"
 }
 
-# Processes whose command line names a path in this folder, and that can only be an engine's own.
+# Engine processes whose command line contains a path in this folder.
 engine_processes() {
     local cmdline line pid
     for cmdline in /proc/[0-9]*/cmdline; do
@@ -296,20 +295,20 @@ engine_processes() {
     done
 }
 
-# engines_sweep: removes what runs that were killed have left.
+# engines_sweep: removes leftovers of killed runs.
 engines_sweep() {
     local folder
     for folder in "${TMPDIR:-/tmp}"/ektest-engines-*; do
         [ -d "$folder" ] || continue
-        # One that is still somebody's is left alone.
+        # Skip folders whose owner is still running.
         pid="$(cat "$folder/owner" 2>/dev/null || true)"
         [ -z "$pid" ] || ! [ -d "/proc/$pid" ] || continue
         engine_stop "$folder"
     done
 }
 
-# with_engine NAME COMMAND...: runs a command with a fresh engine, and gives its status; 75 where the engine can't be had,
-# with ENGINE_WHY as the reason.
+# with_engine NAME COMMAND...: runs a command with a fresh engine and returns its status; 75 if the engine is not available,
+# with the reason in ENGINE_WHY.
 with_engine() {
     local name="$1" folder status=0
     shift
@@ -342,7 +341,7 @@ with_engine() {
     return "$status"
 }
 
-# engines_stop_all: for the traps of those who use with_engine.
+# engines_stop_all: for the traps of scripts that use with_engine.
 engines_stop_all() {
     local folder
     for folder in ${ENGINES_RUNNING:-}; do

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Runs a program inside another root file system: in-root.sh ROOT PROGRAM [ARGUMENT...]
 #
-# A chroot is not enough for an engine: runc wants / to be a mount point. So this makes a mount namespace, and
-# pivots. It ends in exec: the program has the process ID of this script, and its mounts end with the last process of the
-# namespace. /proc, /sys, /dev and the folders of temporary files are those of the machine; /run is empty.
+# A chroot is not enough for an engine: runc requires / to be a mount point. So this script creates a mount namespace and
+# pivots the root. The program replaces this script by exec, and the mounts disappear with the last process of the namespace.
+# /proc, /sys, /dev and the temporary folders are those of the machine; /run is empty.
 set -eu
 [ "$#" -ge 2 ] || {
     echo "usage: in-root.sh ROOT PROGRAM [ARGUMENT...]" >&2

@@ -1,25 +1,25 @@
 # shellcheck shell=bash
-# Machines of their own, booted by systemd (systemd-nspawn) on a copy-on-write layer over a kept root file system.
-# Sourced after lib.sh, never run. A machine ends with `machine_stop`, and leaves nothing.
+# Containers that boot systemd (systemd-nspawn) on a copy-on-write layer over a cached root file system.
+# Sourced after lib.sh, never run. `machine_stop` stops a machine and removes its traces.
 
-# machine_boot FOLDER ROOT [NSPAWN_OPTION...]: boots ROOT, which is not changed, and returns while it boots. What the
-# machine writes is in FOLDER/upper; its files are at FOLDER/root. MACHINE_PREPARE is the name of a function that is
-# called with FOLDER before the boot. Fails with the reason as its last line.
+# machine_boot FOLDER ROOT [NSPAWN_OPTION...]: boots ROOT without modifying it, and returns while it is booting. Changes are in
+# FOLDER/upper; the merged files are in FOLDER/root. MACHINE_PREPARE names a function that is called with FOLDER before the
+# boot. On failure, the last line is the reason.
 machine_boot() {
     local folder="$1" root="$2" group
     shift 2
     apt_install systemd-container
     mkdir -p "$folder"/{upper,work,root}
     mount -t overlay overlay -o "lowerdir=$root,upperdir=$folder/upper,workdir=$folder/work" "$folder/root" || {
-        echo "the root file system can't be layered (overlay)"
+        echo "cannot mount an overlay over the root file system"
         return 1
     }
     [ -z "${MACHINE_PREPARE:-}" ] || "$MACHINE_PREPARE" "$folder"
-    # A cgroup of its own: nspawn without a systemd around it would put its groups at the top, where those of another
-    # machine may be.
+    # A separate cgroup: without systemd on the host, nspawn would create its groups at the top level, where they could collide
+    # with those of another machine.
     group="$(machine_group "$folder")"
     mkdir -p "$group"
-    # cgroup 2 is the one that systemd 257 boots with.
+    # systemd 257 requires cgroup 2.
     (
         echo "$BASHPID" >"$group/cgroup.procs"
         export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
@@ -29,14 +29,14 @@ machine_boot() {
     echo "$!" >"$folder/nspawn.pid"
 }
 
-# Where the cgroup of a machine is.
+# machine_group FOLDER: path of the cgroup of a machine.
 machine_group() {
     local top=/sys/fs/cgroup
     [ -e "$top/cgroup.procs" ] || top=/sys/fs/cgroup/unified
     printf '%s/%s' "$top" "${1##*/}"
 }
 
-# machine_init FOLDER: process ID of the machine's systemd; nothing where it has ended.
+# machine_init FOLDER: process ID of the machine's systemd; nothing if it has exited.
 machine_init() {
     local pid
     pid="$(cat "$1/nspawn.pid" 2>/dev/null)" || return 1
@@ -51,7 +51,7 @@ machine_run() {
         env -i HOME=/root LANG=C.UTF-8 TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }
 
-# machine_wait FOLDER: waits until its systemd has started everything. Fails with the reason as its last line.
+# machine_wait FOLDER: waits until its systemd has finished booting. On failure, the last line is the reason.
 machine_wait() {
     local folder="$1" pid i state=""
     pid="$(cat "$folder/nspawn.pid")"
@@ -65,7 +65,7 @@ machine_wait() {
     return 1
 }
 
-# machine_stop FOLDER: ends the machine with all that runs in it. Its folder stays.
+# machine_stop FOLDER: stops the machine with all of its processes. Its folder stays.
 machine_stop() {
     local folder="$1" pid init group
     pid="$(cat "$folder/nspawn.pid" 2>/dev/null || true)"
@@ -73,14 +73,14 @@ machine_stop() {
         init="$(machine_init "$folder" || true)"
         kill "$pid" 2>/dev/null || true
         timeout 30 tail --pid="$pid" -f /dev/null || {
-            # shellcheck disable=SC2086  # nothing where there is none
+            # shellcheck disable=SC2086  # no word if there is none
             kill -KILL $init "$pid" 2>/dev/null || true
             timeout 10 tail --pid="$pid" -f /dev/null || true
         }
     fi
     group="$(machine_group "$folder")"
     [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
-    # nspawn also leaves these on the other hierarchies.
+    # nspawn also leaves these in the other hierarchies.
     for group in /sys/fs/cgroup/systemd/payload /sys/fs/cgroup/systemd/supervisor; do
         [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
     done

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# A PostgreSQL server of its own, on a port of 127.0.0.1, for as long as standard input is open.
+# Runs a dedicated PostgreSQL server on a port of 127.0.0.1 as long as standard input is open.
 #
 # usage: dist/scripts/postgres.sh [--check | --disk MIB]
-#   --check      only tells whether there is a PostgreSQL (exit 0), or what to do to get one (exit 1)
-#   --disk MIB   its data is on a disk of its own of this size, in memory; only root can do that
+#   --check      only checks whether PostgreSQL is installed (exit 0), or prints how to install it (exit 1)
+#   --disk MIB   stores the data on a separate in-memory disk of this size; needs root
 #
-# The first line on standard output is "<port> <data folder>". Then each line of standard input is done and answered
-# with "ok": `stop` (as a crash: no checkpoint), `start`, `restart` (both), `fill` and `free` (what is left of the disk),
-# `standby` (a hot standby that follows it, on a port that `ok` is followed by). At the end of input the servers are stopped
-# and their folder removed, however their user has ended. The superuser is `evenkeel` with the password `secret`.
+# The first line on standard output is "<port> <data folder>". Each line of standard input is a command, answered with "ok":
+# `stop` (like a crash: without a checkpoint), `start`, `restart` (both), `fill` and `free` (fills and frees the disk),
+# `standby` (starts a hot standby; its port follows `ok`). At the end of input the servers are stopped and their folder is
+# removed, however the caller has exited. The superuser is `evenkeel` with the password `secret`.
 set -euo pipefail
 
 find_bin() {
@@ -27,11 +27,11 @@ bin=$(find_bin) || exit 1
 [ "${1:-}" != --check ] || exit 0
 
 if [ "${1:-}" = --disk ]; then
-    # The mount is seen by nobody else, and gone with the last process.
+    # The mount is private and disappears with the last process.
     exec unshare --mount --propagation private "$0" --mounted "$2"
 fi
 
-# It refuses to run as root.
+# PostgreSQL refuses to run as root.
 as=()
 if [ "$(id -u)" = 0 ]; then
     as=(setpriv --reuid=65534 --regid=65534 --clear-groups)
@@ -59,7 +59,7 @@ start() {
 
 standby_port=
 
-# The port of a standby of this server.
+# Starts a standby of this server and sets standby_port.
 standby() {
     PGPASSWORD=secret "${as[@]}" "$bin/pg_basebackup" -h 127.0.0.1 -p "$port" -U evenkeel -D "$folder/standby" -R -N \
         >>"$folder/control.log" 2>&1
@@ -96,7 +96,7 @@ shared_buffers = 64MB
 min_wal_size = 16MB
 CONF
 
-# A free port is only free until somebody takes it.
+# Another process may take the port in the meantime, so retry.
 for try in 1 2 3 4 5 6; do
     port=$((20000 + (RANDOM * 32768 + RANDOM) % 12000))
     if start; then break; fi

@@ -1,6 +1,6 @@
-"""What the services of the notification recipes take, as their own documentation has it."""
+"""The request bodies that the services of the notification recipes accept, according to their documentation."""
 
-# Each field with its type, or with a function that says whether a value is good; a `?` at the end: it may be left out.
+# Each field with its type or a validation function; a trailing `?` marks an optional field.
 SHAPES = {
     # Execute webhook.
     "discord": {
@@ -16,7 +16,7 @@ SHAPES = {
         ],
         "allowed_mentions?": {"parse": lambda value: value == []},
     },
-    # Incoming webhooks; Mattermost and Rocket.Chat take the same.
+    # Incoming webhooks; Mattermost and Rocket.Chat accept the same.
     "slack": {"text": str},
     # Bot API, sendMessage.
     "telegram": {
@@ -35,7 +35,7 @@ SHAPES = {
     },
     # POST /message.
     "gotify": {"message": str, "title?": str, "priority?": int},
-    # A workflow of Power Automate that posts what a webhook gets: an adaptive card.
+    # A Power Automate workflow that posts the received adaptive card.
     "teams": {
         "type": lambda value: value == "message",
         "attachments": [
@@ -53,12 +53,12 @@ SHAPES = {
 
 
 def faults(shape, value, path="$"):
-    """What is wrong with a value, one text each."""
+    """Returns the faults of a value, one message each."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
-            return [f"{path} is no object: {value!r}"]
+            return [f"{path} is not an object: {value!r}"]
         known = {key.rstrip("?") for key in shape}
-        found = [f"{path}.{key} is not known there" for key in value if key not in known]
+        found = [f"{path}.{key} is unknown" for key in value if key not in known]
         for key, inner in shape.items():
             name = key.rstrip("?")
             if name in value:
@@ -68,7 +68,7 @@ def faults(shape, value, path="$"):
         return found
     if isinstance(shape, list):
         if not isinstance(value, list) or not value:
-            return [f"{path} is no array with elements: {value!r}"]
+            return [f"{path} is not a non-empty array: {value!r}"]
         return [text for number, item in enumerate(value) for text in faults(shape[0], item, f"{path}[{number}]")]
     good = isinstance(value, shape) if isinstance(shape, type) else shape(value)
-    return [] if good else [f"{path} can't be {value!r}"]
+    return [] if good else [f"{path} must not be {value!r}"]

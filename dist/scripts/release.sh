@@ -1,66 +1,66 @@
 # shellcheck shell=bash
-# How programs are built for others: one glibc 2.17 for old and new distributions, the same bytes each time.
-# Sourced with all of lib.sh, never run.
+# Release builds: for glibc 2.17, so that they run on old and new distributions, and reproducible.
+# Includes lib.sh. Sourced, never run.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 ZIG_VERSION="0.15.2"
 ZIGBUILD_VERSION="0.24.0"
-GLIBC="2.17" # the oldest that Rust's own standard library runs on
+GLIBC="2.17" # the oldest version supported by Rust's standard library
 
-# The time that everything made here bears: that of the last commit.
+# The timestamp of all build artifacts: that of the last commit.
 SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git -C "$REPO" log -1 --format=%ct 2>/dev/null || echo 0)}"
 export SOURCE_DATE_EPOCH
 
 version() { sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$REPO/Cargo.toml"; }
 
-# rust_target ARCH: Rust's name of x86_64 or aarch64.
+# rust_target ARCH: the Rust target for x86_64 or aarch64.
 rust_target() {
     case "$1" in
     x86_64 | aarch64) printf '%s-unknown-linux-gnu' "$1" ;;
-    *) die "unknown architecture $1; there are: x86_64 aarch64" ;;
+    *) die "unknown architecture $1; available: x86_64 aarch64" ;;
     esac
 }
 
-# zig as the C compiler and linker, which knows the symbols of every glibc; in a Python environment of its own.
+# Provides zig as C compiler and linker, which supports all glibc versions, in its own Python environment.
 bring_zig() {
     local folder="$REPO/target/tools/zig"
     if ! "$folder/bin/cargo-zigbuild" --version 2>/dev/null | grep -qF "$ZIGBUILD_VERSION" ||
         ! "$folder/bin/python-zig" version 2>/dev/null | grep -qF "$ZIG_VERSION"; then
         python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || apt_install python3 python3-venv
         say "installing zig $ZIG_VERSION and cargo-zigbuild $ZIGBUILD_VERSION"
-        python3 -m venv --clear "$folder" || die "python3 could not make an environment in $folder"
+        python3 -m venv --clear "$folder" || die "python3 could not create an environment in $folder"
         "$folder/bin/pip" install -q --disable-pip-version-check "ziglang==$ZIG_VERSION" \
             "cargo-zigbuild==$ZIGBUILD_VERSION" || die "pip could not install zig $ZIG_VERSION"
     fi
     PATH="$folder/bin:$PATH"
 }
 
-# bring_std TARGET: Rust's standard library for it.
+# bring_std TARGET: provides Rust's standard library for a target.
 bring_std() {
     local lib
     lib="$(cd "$REPO" && rustc --print target-libdir --target "$1")"
     [ ! -d "$lib" ] || return 0
     have rustup && (cd "$REPO" && rustup target add "$1" >/dev/null 2>&1) && [ -d "$lib" ] && return 0
-    die "Rust's standard library for $1 is missing, and 'rustup target add $1' could not bring it"
+    die "Rust's standard library for $1 is missing, and 'rustup target add $1' could not install it"
 }
 
-# Flags under which neither the folder of the sources, nor cargo's, nor that of the build gets into a program.
+# Sets flags that keep the folders of the sources, of cargo and of the build out of the programs.
 reproducible_flags() {
     local separator=$'\x1f' target="${CARGO_TARGET_DIR:-$REPO/target}" cargo="${CARGO_HOME:-$HOME/.cargo}"
-    # The last one that fits counts.
+    # The last matching prefix wins.
     CARGO_ENCODED_RUSTFLAGS="--remap-path-prefix=$cargo=/cargo$separator--remap-path-prefix=$REPO=/evenkeel"
     CARGO_ENCODED_RUSTFLAGS+="$separator--remap-path-prefix=$target=/target"
-    # These take the place of the flags in .cargo/config.toml.
+    # This variable replaces the flags in .cargo/config.toml.
     CARGO_ENCODED_RUSTFLAGS+="$separator-Csymbol-mangling-version=v0"
     export CARGO_ENCODED_RUSTFLAGS
     export CARGO_INCREMENTAL=0 LC_ALL=C.UTF-8 TZ=UTC
 }
 
-# programs_of ARCH: the folder that build_programs leaves them in.
+# programs_of ARCH: the output folder of build_programs.
 programs_of() { printf '%s/%s/release' "${CARGO_TARGET_DIR:-$REPO/target}" "$(rust_target "$1")"; }
 
-# build_programs ARCH: evenkeel, evenkeel-agent and evenkeel-warden.
+# build_programs ARCH: builds evenkeel, evenkeel-agent and evenkeel-warden.
 build_programs() {
     local target
     target="$(rust_target "$1")"
@@ -74,8 +74,8 @@ build_programs() {
     ) || die "the programs could not be built for $target"
 }
 
-# build_static: one program that needs nothing of the system that it runs on, for the images. This
-# machine's C library is linked into it: it resolves names by files and DNS, which is all that a container has.
+# build_static: builds a static program without dependencies, for the images. It links this machine's C library statically, so
+# it resolves names with files and DNS only, which is sufficient in a container.
 build_static() {
     local target folder="${CARGO_TARGET_DIR:-$REPO/target}/static"
     target="$(rust_target "$(uname -m)")"
@@ -90,7 +90,7 @@ build_static() {
     ) || die "the static program could not be built"
 }
 
-# Where build_static leaves it.
+# Output path of build_static.
 static_program() {
     printf '%s/static/%s/release/evenkeel' "${CARGO_TARGET_DIR:-$REPO/target}" "$(rust_target "$(uname -m)")"
 }

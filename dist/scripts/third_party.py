@@ -1,7 +1,7 @@
-"""Writes the copyright file of a package: whose code is in the program, and under which licences.
+"""Writes the copyright file of a package: the libraries in the program and their licences.
 
-Usage: third_party.py CRATE TARGET, prints to stdout. The crates are those that are linked into CRATE
-on TARGET: no build scripts, no procedural macros, nothing that only tests need.
+Usage: third_party.py CRATE TARGET, prints to stdout. It covers the crates that are linked into CRATE
+on TARGET, without build scripts, procedural macros and test dependencies.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 CRATE, TARGET = sys.argv[1:3]
-# Where a crate leaves the choice, the first of these is taken.
+# For crates with a choice of licences, the first of these is used.
 PREFERRED = ["MIT", "MIT-0", "0BSD", "ISC", "BSD-2-Clause", "BSD-3-Clause", "Zlib", "Unlicense", "Apache-2.0"]
 FILES = re.compile(r"^(licen[cs]e|copying|copyright|notice|unlicense)([._-].*)?$", re.I)
 RULE = "-" * 78
@@ -24,7 +24,7 @@ def cargo(*arguments):
 
 def linked():
     """The packages that are linked into CRATE, without those of this workspace."""
-    # `cargo metadata` knows the packages, but with the features of the whole workspace; the tree is that of the crate.
+    # `cargo metadata` lists the packages with the features of the whole workspace; `cargo tree` those of the crate.
     data = json.loads(cargo("metadata", "--format-version=1"))
     tree = cargo("tree", "-p", CRATE, "-e", "normal,no-proc-macro", "--target", TARGET, "--prefix", "none", "-f", "{p}")
     wanted = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
@@ -35,7 +35,7 @@ def linked():
 
 
 def choice(expression):
-    """The licence that is taken of an SPDX expression; the whole expression where all of it holds."""
+    """The chosen licence of an SPDX expression; the whole expression if all parts apply."""
     expression = expression.replace("/", " OR ")
     if " AND " in expression:
         return expression
@@ -48,7 +48,7 @@ def names(licence):
 
 
 def fits(file, licence):
-    """Whether a licence file belongs to what was chosen: LICENSE-MIT does for MIT, LICENSE for anything."""
+    """Whether a licence file belongs to the chosen licence: LICENSE-MIT to MIT, LICENSE to any."""
     suffix = re.split(r"[._-]", file.name, maxsplit=1)[1:]
     word = suffix[0].lower() if suffix else ""
     kinds = {"mit": "MIT", "apache": "Apache-2.0", "apache2": "Apache-2.0", "bsd": "BSD", "isc": "ISC", "zlib": "Zlib",
@@ -65,7 +65,7 @@ def texts(package, licence):
 
 
 def shorten(text):
-    """Without the whole GFDL, which one crate repeats for its documentation; that is not in a program."""
+    """Removes the full text of the GFDL, which one crate includes for its documentation only."""
     head, found, _ = text.partition("                GNU Free Documentation License\n")
     return head + "(on Debian: /usr/share/common-licenses/GFDL-1.2)" if found else text
 
@@ -83,17 +83,17 @@ def main():
     crates = linked()
     mit = plain((REPO / "LICENSE-MIT").read_text())
     out = [
-        f"{CRATE} is part of Evenkeel, which anyone may use under either of two licences, at their choice: the MIT",
-        "licence, which follows, or the Apache License, Version 2.0 (on Debian: /usr/share/common-licenses/Apache-2.0,",
-        "else https://www.apache.org/licenses/LICENSE-2.0).", "", mit, "", RULE, "",
-        f"The program contains {len(crates)} libraries of others. Where a library leaves the choice of its licence, the one",
-        "named here was chosen. The texts are behind the list.", "",
+        f"{CRATE} is part of Evenkeel, which is available under either of two licences, at your option: the MIT licence,",
+        "which follows, or the Apache License, Version 2.0 (on Debian: /usr/share/common-licenses/Apache-2.0, otherwise",
+        "https://www.apache.org/licenses/LICENSE-2.0).", "", mit, "", RULE, "",
+        f"The program contains {len(crates)} third-party libraries. For libraries with a choice of licences, the chosen one",
+        "is listed here. The licence texts follow the list.", "",
     ]
     shared, apache, bare = {}, [], []
     for crate in crates:
         title = f"{crate['name']} {crate['version']}"
         if not crate["license"]:
-            sys.exit(f"error: {title} names no licence")
+            sys.exit(f"error: {title} declares no licence")
         licence = choice(crate["license"])
         home = crate["repository"] or f"https://crates.io/crates/{crate['name']}"
         out.append(f"  {title} ({licence}) {home}")
@@ -104,7 +104,7 @@ def main():
         for text in rest:
             shared.setdefault(text, []).append(title)
         if not found and licence == "MIT":
-            # The text is the same for all; what differs is whom it names.
+            # The text is always the same except for the copyright holder.
             owners = ", ".join(crate["authors"]) or f"the authors of {crate['name']}"
             text = re.sub(r"^Copyright.*$", f"Copyright (c) {owners}", mit, count=1, flags=re.M)
             shared.setdefault(text, []).append(title)
@@ -115,7 +115,7 @@ def main():
     if bare:
         sys.exit("error: no licence text for " + ", ".join(bare))
     if apache:
-        out += ["", RULE, "", "Under the Apache License, Version 2.0 (see above for where it is):", ""]
+        out += ["", RULE, "", "Under the Apache License, Version 2.0 (see above for its location):", ""]
         out += [f"  {title}" for title in apache]
     for text, users in shared.items():
         out += ["", RULE, "", "For " + ", ".join(dict.fromkeys(users)) + ":", "", text]

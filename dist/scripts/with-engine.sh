@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs a command with an engine of its own beside the machine's: with-engine.sh NAME COMMAND [ARGUMENT...]
+# Runs a command with an additional container engine: with-engine.sh NAME COMMAND [ARGUMENT...]
 #
 #   bash dist/scripts/with-engine.sh docker-28-containerd cargo nextest run -p contract-tests --test docker update::
 #
-# The contract tests read EVENKEEL_TEST_ENGINE and DOCKER_CONFIG; `docker -H "$EVENKEEL_TEST_ENGINE"` is a way to look
-# at it by hand (COMMAND may be bash). Needs root. NAME is one of those in engines.sh (ENGINES).
+# The contract tests read EVENKEEL_TEST_ENGINE and DOCKER_CONFIG. To inspect the engine manually, use bash as COMMAND and
+# `docker -H "$EVENKEEL_TEST_ENGINE"`. Needs root. NAME is one of ENGINES in engines.sh.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

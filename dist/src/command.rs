@@ -1,15 +1,15 @@
-//! The command line of the program `evenkeel`; the maker of the packages' pages reads it, too (`examples/pages.rs`).
+//! The command line of the program `evenkeel`, also used to generate the manual pages of the packages (`examples/pages.rs`).
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use evenkeel_agent::cli;
 use evenkeel_common::cli::pages::{Pages, Place};
 use evenkeel_warden::cli as warden;
 
-/// Keeps container services up to date, proves every new image, goes back when it is bad
+/// Keeps container services up to date, verifies every new image, and rolls back bad ones
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel", version)]
 pub(crate) struct Command {
-    /// What to run as
+    /// Mode to run in
     #[arg(long, value_enum, default_value_t = Mode::Agent)]
     pub(crate) mode: Mode,
     #[command(flatten)]
@@ -20,9 +20,9 @@ pub(crate) struct Command {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Mode {
-    /// Update, heal and report the services of this machine
+    /// Update, heal and report on the services of this machine
     Agent,
-    /// Collect the entries of many agents (configuration: /etc/evenkeel/warden.json unless --config says otherwise)
+    /// Collect the entries of many agents (default configuration: /etc/evenkeel/warden.json)
     Warden,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Task {
     Pages(Pages),
 }
 
-/// The whole command line.
+/// The complete command line.
 pub(crate) fn whole() -> clap::Command {
     Command::command()
 }

@@ -26,13 +26,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether `--config` stands on the command line, before a subcommand or behind it.
+/// Reports whether `--config` is given on the command line, before or after a subcommand.
 fn is_given(matches: &ArgMatches) -> bool {
-    let here = |matches: &ArgMatches| matches.value_source("config") == Some(ValueSource::CommandLine);
-    here(matches) || matches.subcommand().is_some_and(|(_, matches)| here(matches))
+    let given = |matches: &ArgMatches| matches.value_source("config") == Some(ValueSource::CommandLine);
+    given(matches) || matches.subcommand().is_some_and(|(_, matches)| given(matches))
 }
 
-/// The flags are the same; only the place of the configuration differs.
+/// The same flags with the warden's default path of the configuration.
 fn warden_args(args: &cli::Args, config_is_given: bool) -> warden::Args {
     warden::Args {
         config: if config_is_given { args.config.clone() } else { PathBuf::from(warden::DEFAULT_CONFIG) },

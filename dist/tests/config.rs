@@ -1,5 +1,4 @@
-//! The shipped schema and samples: they agree with each other, with the program, and with a validator that is
-//! not ours.
+//! The shipped schema and samples are consistent with each other, with the program, and with an independent validator.
 
 mod shipped;
 
@@ -11,7 +10,7 @@ use evenkeel_agent::config::{self, Config, Configuration};
 use serde_json::{Value, json};
 use shipped::{check_schema, text};
 
-/// The environment that the full sample asks for.
+/// The environment variables of the full sample.
 fn environment(name: &str) -> Option<String> {
     match name {
         "DISCORD_WEBHOOK_URL" => Some("https://discord.example/api/webhooks/1/token-d".into()),
@@ -23,12 +22,12 @@ fn environment(name: &str) -> Option<String> {
     }
 }
 
-fn parse(text: &str) -> Result<Config, config::ConfigFaults> {
+fn parse(text: &str) -> Result<Config, config::ConfigErrors> {
     Config::parse(text, Path::new("sample.json"), &environment)
 }
 
 #[test]
-fn the_shipped_schema_is_the_one_of_the_types() {
+fn the_shipped_schema_matches_the_types() {
     check_schema("schema/agent-config.schema.json", &config::schema());
 }
 
@@ -42,9 +41,9 @@ fn the_samples_pass_the_schema() {
     }
 }
 
-/// On this machine the compose files of the samples are not there; nothing else is wrong with them.
+/// The compose files of the samples do not exist on this machine; there must be no other warning.
 #[test]
-fn the_samples_load_with_no_other_warning_than_the_missing_files() {
+fn the_samples_load_with_warnings_about_missing_files_only() {
     let missing = |path: &str| {
         format!(
             "{path:?} does not exist; allowed: the absolute path of a regular file, not of a link to one (service skipped)"
@@ -98,7 +97,7 @@ fn a_configuration_of_the_predecessor_loads_without_a_warning() {
             "{part}/{key}"
         );
     }
-    // Its programs write what is not given as zero values of its language.
+    // The predecessor writes unset values as the zero values of its language.
     tree["notifications"]["webhooks"][0]["body"] = json!("{\"text\": \"{{ .Service }}: {{ .Message }}\"}");
     tree["services"][0]["compose_files"] = json!([compose]);
     tree["services"][0]["env_file"] = json!(env_file);
@@ -110,9 +109,9 @@ fn a_configuration_of_the_predecessor_loads_without_a_warning() {
     assert_eq!(config.services.len(), 3);
 }
 
-/// What the predecessor admits and this program would not advise (DECISIONS 3): a warning that says what it costs.
+/// Values that the predecessor accepts but this program advises against (DECISIONS 3): a warning about the consequences.
 #[test]
-fn what_the_predecessor_admits_is_a_warning_at_most() {
+fn values_accepted_by_the_predecessor_are_warnings_at_most() {
     let mut tree: Value = serde_json::from_str(&text("samples/full.json")).unwrap();
     let usual = parse(&tree.to_string()).unwrap().warnings;
     tree["monitor"]["stats_interval"] = json!(0);
@@ -124,7 +123,7 @@ fn what_the_predecessor_admits_is_a_warning_at_most() {
             "monitor.stats_interval: 0 is out of range; allowed: a whole number from 1 to 86400 (CPU and memory are measured every 300 s, as often as the registry is polled)"
         ]
     );
-    // All its keys are there and its zero values too, as it writes them.
+    // All of its keys with their zero values, as it writes them.
     let zero = json!({
         "runtime": "docker",
         "registry": {"url": "http://localhost:5000", "poll_interval": 300, "insecure": false},
@@ -145,10 +144,10 @@ fn what_the_predecessor_admits_is_a_warning_at_most() {
     assert_eq!((config.warnings, config.services.len()), (vec![], 1));
 }
 
-/// Every value of the full sample is replaced by values of other types in turn. Where the validator finds the
-/// file wrong, so does the program: a fault, or a warning that leaves the part out.
+/// Replaces every value of the full sample by values of other types in turn. If the validator rejects the file, the program
+/// must reject it too, or ignore the part with a warning.
 #[test]
-fn the_program_notices_all_that_the_schema_refuses() {
+fn the_program_reports_everything_that_the_schema_rejects() {
     let validator = jsonschema::validator_for(&config::schema()).unwrap();
     let sample: Value = serde_json::from_str(&text("samples/full.json")).unwrap();
     let usual = parse(&sample.to_string()).unwrap().warnings;
@@ -179,18 +178,18 @@ fn pointers(value: &Value, at: &str) -> Vec<String> {
         }
         _ => Vec::new(),
     };
-    // The schema's own address is for editors, anything may stand there.
+    // `$schema` is for editors and may have any value.
     let members = members.into_iter().filter(|(at, _)| at != "/$schema");
     members.flat_map(|(at, value)| [vec![at.clone()], pointers(value, &at)].concat()).collect()
 }
 
-/// Cut off or changed anywhere, a file is refused or loads; it never brings the program down.
+/// A file that is truncated or changed anywhere is rejected or loads, but never crashes the program.
 #[test]
-fn no_broken_file_makes_the_program_panic() {
+fn the_program_never_panics_on_a_broken_file() {
     let sample = text("samples/full.json");
     for end in (0..sample.len()).filter(|end| sample.is_char_boundary(*end)) {
         let cut = &sample[..end];
-        // Only the line break at the end can go.
+        // Only the trailing newline is optional.
         assert_eq!(parse(cut).is_ok(), end >= sample.trim_end().len(), "cut at {end}");
     }
     for at in (0..sample.len()).step_by(3) {
@@ -201,7 +200,7 @@ fn no_broken_file_makes_the_program_panic() {
     }
 }
 
-/// Each JSON block of a page of the manual, with the line that it begins on.
+/// The JSON blocks of a manual page, each with its line number.
 fn blocks(page: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut is_inside = false;
@@ -224,7 +223,7 @@ fn blocks(page: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The paths of the samples are not on this machine; nothing else is wrong with them, and no key is misspelt.
+/// The paths of the samples do not exist on this machine; there must be no other warning and no misspelt key.
 #[test]
 fn every_sample_of_the_pages_about_gates_and_swarms_is_accepted() {
     let validator = jsonschema::validator_for(&config::schema()).unwrap();

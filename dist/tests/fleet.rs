@@ -1,5 +1,4 @@
-//! The shipped program as agent and as warden together: both are killed in between, or the warden's store is away, and
-//! nothing is missing.
+//! The shipped program as agent and warden: nothing is lost if both are killed, or if the warden's store is unavailable.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use evenkeel_common::testing::{LONG, unused_port, wait_for};
+use evenkeel_common::testing::{WAIT_LIMIT, unused_port, wait_for};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -77,24 +76,24 @@ impl Fleet {
         self.running[which].wait().unwrap();
     }
 
-    /// Makes the agent record something.
+    /// Makes the agent record an entry.
     fn trigger(&self) {
         assert!(ask(self.agent_port, "POST", "/trigger/web").is_some());
     }
 
-    /// What the agent's file has.
+    /// The entries in the agent's audit file.
     fn audited(&self) -> Vec<Value> {
         lines(&self.folder.path().join("audit.jsonl"))
     }
 
-    /// What the warden says of the agent.
+    /// The warden's record of the agent.
     fn machine(&self) -> Option<Value> {
         ask(self.warden_port, "GET", &format!("/machines?token={PEOPLE}"))?.as_array()?.first().cloned()
     }
 
-    fn wait(&self, what: &str, so: impl Fn(&Self) -> bool) {
+    fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         wait_for(what, || {
-            if so(self) {
+            if condition(self) {
                 return Ok(());
             }
             let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
@@ -102,7 +101,7 @@ impl Fleet {
         });
     }
 
-    /// Waits until the warden counts as many entries as the agent's file has, at least one, and lacks none.
+    /// Waits until the warden has as many entries as the agent's file, at least one, and none is missing.
     fn wait_complete(&self) {
         self.wait("the warden has everything", |fleet| {
             let Some(machine) = fleet.machine() else { return false };
@@ -122,7 +121,7 @@ impl Drop for Fleet {
     }
 }
 
-/// A PostgreSQL server of its own; it ends when this is dropped.
+/// A dedicated PostgreSQL server, stopped on drop.
 struct Database {
     child: Child,
     control: Option<(ChildStdin, BufReader<ChildStdout>)>,
@@ -137,7 +136,7 @@ impl Database {
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let mut database = Self { child, control: Some((input, output)), port: String::new() };
         let line = database.read();
-        let (port, _) = line.split_once(' ').expect("PostgreSQL did not start; what it takes stands above");
+        let (port, _) = line.split_once(' ').expect("PostgreSQL did not start; see the requirements above");
         port.clone_into(&mut database.port);
         database
     }
@@ -165,7 +164,7 @@ impl Drop for Database {
     }
 }
 
-/// How long the store is away, in seconds: `$EVENKEEL_TEST_SECONDS`.
+/// How long the store is unavailable, in seconds: `$EVENKEEL_TEST_SECONDS`.
 fn seconds() -> u64 {
     std::env::var("EVENKEEL_TEST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
 }
@@ -175,10 +174,10 @@ fn lines(path: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The JSON that a daemon answers with; `null` where it answers with something else.
+/// The JSON response of a daemon; `null` if the response is not JSON.
 fn ask(port: u16, method: &str, path: &str) -> Option<Value> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    socket.set_read_timeout(Some(LONG)).unwrap();
+    socket.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
     write!(socket, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
     let mut text = String::new();
     socket.read_to_string(&mut text).ok()?;
@@ -189,7 +188,7 @@ fn ask(port: u16, method: &str, path: &str) -> Option<Value> {
 #[test]
 fn nothing_is_missing_at_the_warden_after_both_were_killed() {
     let mut fleet = Fleet::new();
-    // The agent is there first: what it records waits.
+    // The agent starts first, so its entries wait.
     let mut agent = fleet.start("agent");
     for _ in 0..10 {
         fleet.trigger();
@@ -197,7 +196,7 @@ fn nothing_is_missing_at_the_warden_after_both_were_killed() {
     let warden = fleet.start("warden");
     fleet.wait_complete();
 
-    // The warden is killed, the agent goes on and is killed, too.
+    // The warden is killed; the agent continues and is then killed as well.
     fleet.kill(warden);
     for _ in 0..10 {
         fleet.trigger();
@@ -216,7 +215,7 @@ fn nothing_is_missing_at_the_warden_after_both_were_killed() {
     fleet.kill(agent);
 }
 
-/// The module's name has dist/test.sh leave it out where there is no PostgreSQL.
+/// dist/test.sh skips this module by its name if there is no PostgreSQL.
 mod postgres {
     use super::*;
 
@@ -241,11 +240,11 @@ mod postgres {
         fleet.wait("the warden says that its store is away", |fleet| {
             ask(fleet.warden_port, "GET", "/health").is_some_and(|health| health["store"] == "away")
         });
-        // An entry of the last check may have come between the two.
+        // An entry of the last check may have arrived in between.
         let shown = fleet.machine().unwrap()["last_seq"].as_u64().unwrap();
-        assert!((before..before + triggers).contains(&shown), "{shown} is shown, {before} was there before");
+        assert!((before..before + triggers).contains(&shown), "shown: {shown}, before: {before}");
         fleet.trigger();
-        assert_eq!(fleet.machine().unwrap()["last_seq"], shown, "what it shows is what it had");
+        assert_eq!(fleet.machine().unwrap()["last_seq"], shown, "it shows the state from before the outage");
         triggers += 1;
 
         database.tell("start");

@@ -1,4 +1,4 @@
-//! The shipped program as a process: exit codes and what it says (DECISIONS 2).
+//! The shipped program as a process: exit codes and output (DECISIONS 2).
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn folder_with(config: &str) -> TempDir {
 }
 
 #[test]
-fn a_valid_file_is_praised_and_the_code_is_0() {
+fn a_valid_file_is_reported_and_the_code_is_0() {
     let folder = folder_with("{}");
     let path = folder.path().join("config.json");
     let (code, said) = check(&path);
@@ -44,13 +44,13 @@ fn all_faults_and_warnings_are_printed_and_the_code_is_78() {
     let shown = path.display();
     let expected = format!(
         "{shown}: registry.poll_interval: 0 is out of range; allowed: a whole number from 10 to 86400\n\
-         {shown}: runtime: \"lxc\" is not among them; allowed: docker, podman\n\
+         {shown}: runtime: \"lxc\" is not a valid value; allowed: docker, podman\n\
          {shown}: warning: service: is not a known key and is ignored; did you mean \"services\"?\n\
          {shown}: warning: services[0].name: \"a b\"; allowed: 1 to 64 letters, digits, \"_\", \".\" and \"-\" (service skipped)\n"
     );
     let (code, said) = check(&path);
     assert_eq!((code, said.as_str()), (Some(78), expected.as_str()));
-    // Without --check a start is refused in the same words.
+    // Without --check the start fails with the same output.
     let output = evenkeel(&["--mode", "agent", "--config", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(78));
     assert_eq!(String::from_utf8(output.stderr).unwrap(), expected);
@@ -66,7 +66,7 @@ fn warnings_alone_do_not_change_the_code() {
 }
 
 #[test]
-fn what_is_no_readable_file_is_a_configuration_fault() {
+fn an_unreadable_file_is_a_configuration_error() {
     let folder = folder_with("{\"a\": }");
     let path = folder.path().join("config.json");
     let (code, said) = check(&path);
@@ -86,7 +86,7 @@ fn what_is_no_readable_file_is_a_configuration_fault() {
 }
 
 #[test]
-fn wrong_flags_have_a_code_of_their_own() {
+fn invalid_flags_have_their_own_exit_code() {
     for arguments in [&["--konfig", "x"][..], &["--mode", "pilot"], &["--log-format", "xml"], &["extra"]] {
         let output = evenkeel(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -106,7 +106,7 @@ fn help_and_version_work_without_a_configuration() {
 }
 
 #[test]
-fn nobody_reading_the_faults_is_no_reason_to_panic() {
+fn a_closed_stderr_does_not_cause_a_panic() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
         .args(["--check", "--config", "/nonexistent"])
         .stderr(Stdio::piped())
@@ -121,7 +121,7 @@ fn text(output: &[u8]) -> String {
 }
 
 #[test]
-fn completions_and_manual_pages_come_from_the_command_line_itself() {
+fn completions_and_manual_pages_match_the_command_line() {
     let help = text(&evenkeel(&["--help"]).stdout);
     let subcommands: Vec<_> = help
         .lines()
@@ -156,7 +156,7 @@ fn completions_and_manual_pages_come_from_the_command_line_itself() {
 }
 
 #[test]
-fn bash_can_read_its_completions() {
+fn bash_can_use_its_completions() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("evenkeel");
     fs::write(&script, evenkeel(&["completions", "bash"]).stdout).expect("a file");
@@ -169,11 +169,11 @@ fn bash_can_read_its_completions() {
 }
 
 #[test]
-fn a_manual_page_that_can_not_be_had_is_said() {
+fn an_unavailable_manual_page_is_an_error() {
     let output = evenkeel(&["man", "nope"]);
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
-    assert!(said.starts_with("evenkeel: no subcommand \"nope\"; there are test-notify, doctor, "), "{said}");
+    assert!(said.starts_with("evenkeel: no subcommand \"nope\"; available: test-notify, doctor, "), "{said}");
     let output = evenkeel(&["man", "--all", "/proc/nowhere"]);
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);

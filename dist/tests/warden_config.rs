@@ -1,5 +1,5 @@
-//! The warden's shipped schema and sample: they agree with each other, with the program, and with a validator that is
-//! not ours.
+//! The warden's shipped schema and sample are consistent with each other, with the program, and with an independent
+//! validator.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,13 +15,13 @@ fn sample() -> Value {
     serde_json::from_str(&text("samples/warden.json")).unwrap()
 }
 
-fn parse(text: &str) -> Result<Config, config::ConfigFaults> {
+fn parse(text: &str) -> Result<Config, config::ConfigErrors> {
     let env = |name: &str| name.ends_with("_TOKEN").then(|| format!("secret-0123456789-{name}"));
     Config::parse(text, Path::new("sample.json"), &env)
 }
 
 #[test]
-fn the_shipped_schema_is_the_one_of_the_types() {
+fn the_shipped_schema_matches_the_types() {
     check_schema("schema/warden-config.schema.json", &config::schema());
 }
 
@@ -39,10 +39,10 @@ fn the_sample_passes_the_schema_and_the_program() {
     assert!(!format!("{config:?}").contains("secret"));
 }
 
-/// Every value of the sample is replaced by values of other types in turn. Where the validator finds the file wrong,
-/// the program refuses it or warns.
+/// Replaces every value of the sample by values of other types in turn. If the validator rejects the file, the program must
+/// reject it or warn.
 #[test]
-fn the_program_notices_all_that_the_schema_refuses() {
+fn the_program_reports_everything_that_the_schema_rejects() {
     let validator = jsonschema::validator_for(&config::schema()).unwrap();
     let mut refused = 0;
     for pointer in [
@@ -72,7 +72,7 @@ fn the_program_notices_all_that_the_schema_refuses() {
 }
 
 #[test]
-fn no_broken_file_makes_the_program_panic() {
+fn the_program_never_panics_on_a_broken_file() {
     let text = sample().to_string();
     for at in 0..text.len() {
         assert!(parse(&text[..at]).is_err(), "cut at {at}");

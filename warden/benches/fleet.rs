@@ -1,12 +1,12 @@
-//! Benchmark: memory at rest, entries of 200 agents fanned out to 100 clients, and 2,000 idle streams.
+//! Benchmark: idle memory, entries of 200 agents fanned out to 100 clients, and 2,000 idle streams.
 //!
 //! `cargo bench -p evenkeel-warden` builds the release program, runs it as a process on this machine, and prints
 //! figures. Agents, clients and warden share the machine's cores. The load is open-loop: each entry has a time at
 //! which it is due, and its latency counts from then.
 //!
-//! Size and memory at rest are those of the packaged program: build it with `cargo build --release -p evenkeel`, or name
-//! one with `$EVENKEEL_BIN`. `$EVENKEEL_OTHER` names a second program with the same flags (`--mode warden --config FILE`),
-//! which gets the same work; the ratios to it are printed.
+//! Size and idle memory are those of the packaged program: build it with `cargo build --release -p evenkeel`, or set
+//! `$EVENKEEL_BIN`. `$EVENKEEL_OTHER` is a second program with the same flags (`--mode warden --config FILE`), which gets
+//! the same load; the ratios to it are printed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,10 +32,10 @@ const RATE: u64 = 5000;
 const SECONDS: u64 = 20;
 const CLIENTS: usize = 100;
 const IDLE: usize = 2000;
-/// What the packaged program may take, in MiB.
+/// Limits of the packaged program, in MiB.
 const MAX_SIZE: f64 = 9.0;
 const MAX_AT_REST: f64 = 7.0;
-/// Starts of which the middle one counts.
+/// Number of starts; the median counts.
 const STARTS: usize = 5;
 
 struct Warden {
@@ -132,14 +132,14 @@ async fn connect(at: SocketAddr) -> TcpStream {
     }
 }
 
-/// The packaged program: `$EVENKEEL_BIN`, or the one that was built last.
+/// The packaged program: `$EVENKEEL_BIN`, or the last built one.
 fn packaged() -> Option<PathBuf> {
     let built = || Path::new(env!("CARGO_BIN_EXE_evenkeel-warden")).with_file_name("evenkeel");
     Some(std::env::var_os("EVENKEEL_BIN").map_or_else(built, PathBuf::from))
         .filter(|program| program.exists())
 }
 
-/// Resident memory of a program in mode `warden`, and the part that is not from files, 10 s after its first answer.
+/// Resident memory of a program in mode `warden`, and its anonymous part, 10 s after its first response.
 async fn at_rest(program: &Path) -> (f64, f64) {
     let mut figures = Vec::new();
     for _ in 0..STARTS {
@@ -156,7 +156,7 @@ fn size(program: &Path) -> f64 {
     fs::metadata(program).unwrap().len() as f64 / 1024.0 / 1024.0
 }
 
-/// Size and memory at rest of the packaged program, beside the other one.
+/// Size and idle memory of the packaged program, compared with the other one.
 async fn lean() {
     let Some(program) = packaged() else {
         println!("NOT MEASURED: the packaged program (cargo build --release -p evenkeel)");
@@ -164,7 +164,7 @@ async fn lean() {
     };
     let (size_of_ours, (ours, private)) = (size(&program), at_rest(&program).await);
     println!("size of {}: {size_of_ours:.2} MiB", program.display());
-    println!("at rest: {ours:.1} MiB (of it {private:.1} MiB not from files)");
+    println!("at rest: {ours:.1} MiB ({private:.1} MiB of it anonymous)");
     if let Some(other) = std::env::var_os("EVENKEEL_OTHER").map(PathBuf::from) {
         let (size_of_other, (theirs, private)) = (size(&other), at_rest(&other).await);
         println!(
@@ -172,16 +172,13 @@ async fn lean() {
             other.display(),
             size_of_ours / size_of_other
         );
-        println!(
-            "at rest: {theirs:.1} MiB (of it {private:.1} MiB not from files), ratio {:.2}",
-            ours / theirs
-        );
+        println!("at rest: {theirs:.1} MiB ({private:.1} MiB of it anonymous), ratio {:.2}", ours / theirs);
     }
     assert!(size_of_ours < MAX_SIZE, "more than {MAX_SIZE} MiB on disk");
     assert!(ours < MAX_AT_REST, "more than {MAX_AT_REST} MiB at rest");
 }
 
-/// One request, and how long its answer took from `due` on.
+/// Sends one request, and returns its latency counted from `due`.
 async fn exchange(stream: &mut TcpStream, request: &[u8], expected: &str, due: Instant) -> Duration {
     stream.write_all(request).await.unwrap();
     let mut answer = Vec::with_capacity(1024);
@@ -236,7 +233,7 @@ fn total(entries: &[Arc<AtomicU64>]) -> u64 {
     entries.iter().map(|count| count.load(Ordering::Relaxed)).sum()
 }
 
-/// Waits until all frames have come, or none has for 10 s: a client that lags has missed nothing. How long they came.
+/// Waits until all frames have arrived, or none has for 10 s: a client that lags has not missed any. Returns how long it took.
 async fn until_nothing_comes(entries: &[Arc<AtomicU64>], expected: u64) -> Duration {
     let start = Instant::now();
     let (mut got, mut last) = (total(entries), start);
@@ -330,7 +327,7 @@ async fn idle(warden: &Warden) {
         streams.push(stream);
     }
     println!("{IDLE} idle streams, just opened: {:.0} MiB (before: {before:.0} MiB)", warden.memory());
-    // Two heartbeats for each.
+    // Two heartbeats for each stream.
     let cpu = warden.cpu();
     sleep(Duration::from_secs(32)).await;
     println!(

@@ -1,7 +1,7 @@
-//! Benchmark: entries that each store makes durable, a burst that slow viewers follow, and pages of a long history.
+//! Benchmark: entries that each store makes durable, a burst with slow viewers, and pages of a long history.
 //!
-//! `cargo bench -p evenkeel-warden --bench store` prints figures, and ends with 1 where a target was missed. `-- embedded`
-//! and `-- postgres` measure one store. PostgreSQL is brought by `dist/scripts/postgres.sh`, with its durability as it comes
+//! `cargo bench -p evenkeel-warden --bench store` prints figures, and exits with 1 if a target was missed. `-- embedded`
+//! and `-- postgres` measure one store. PostgreSQL is started by `dist/scripts/postgres.sh`, with its default durability
 //! (`fsync` and `synchronous_commit` on), on the same machine and disk.
 
 #![allow(clippy::unwrap_used)]
@@ -27,16 +27,16 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/scripts/postgres.sh");
-/// Senders of each warden; each waits for the answer to its entries before it sends the next ones.
+/// Senders per warden; each waits for the response to its entries before it sends the next ones.
 const SENDERS: u64 = 50;
-/// Entries that a sender sends at once, and how often.
+/// Entries per request of a sender, and the number of requests.
 const AT_ONCE: u64 = 20;
 const TIMES: u64 = 20;
 const ROWS: u64 = 1_000_000;
 const PAGES: usize = 500;
-/// A page takes less than this, in milliseconds.
+/// Maximum time for a page, in milliseconds.
 const MAX_PAGE_TIME: f64 = 50.0;
-/// Entries of a burst, and those who follow it; each rests for a while after some entries.
+/// Entries of a burst, and its viewers; each viewer pauses after some entries.
 const BURST: u64 = 20_000;
 const VIEWERS: usize = 8;
 const VIEWED_AT_ONCE: u64 = 500;
@@ -44,7 +44,7 @@ const REST: Duration = Duration::from_millis(50);
 
 static MISSED: AtomicBool = AtomicBool::new(false);
 
-/// Prints a figure and whether its target was met.
+/// Prints a figure, and whether its target was met.
 fn say(figure: &str, met: bool) {
     println!("{figure}{}", if met { "" } else { "  MISSED" });
     if !met {
@@ -65,7 +65,7 @@ fn entry(agent: u64, seq: u64) -> FleetEntry {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Entries a second that these wardens make durable together; at least `target`.
+/// Measures the entries per second that these wardens make durable together; at least `target`.
 async fn ingest(name: &str, wardens: Vec<Arc<dyn Keep>>, target: f64) {
     let (tasks, senders, stop) = (TaskSet::new(), TaskSet::new(), CancellationToken::new());
     let retention = Retention { days: 90, bytes: 1 << 40 };
@@ -98,17 +98,17 @@ async fn ingest(name: &str, wardens: Vec<Arc<dyn Keep>>, target: f64) {
     tasks.finish(Duration::from_secs(10)).await;
 }
 
-/// A burst, and viewers who are slower than it.
+/// Measures a burst with viewers that are slower than it.
 async fn burst(name: &str, keep: Arc<dyn Keep>) {
     let (tasks, viewers, stop) = (TaskSet::new(), TaskSet::new(), CancellationToken::new());
     let retention = Retention { days: 90, bytes: 1 << 40 };
     let (collector, mut task) = Collector::new(keep, [], retention, Arc::new(SystemClock));
     task.prepare().await;
     tasks.spawn("collector", task.run(stop.clone()));
-    // The first entry of all: what follows it is counted.
+    // The first entry; those that follow it are counted.
     let first = match collector.store(vec![entry(1000, 1)]).await.unwrap()[0] {
         Outcome::Stored(id) => id,
-        Outcome::Unchanged => panic!("it was there before"),
+        Outcome::Unchanged => panic!("it already existed"),
     };
     let whole = Arc::new(std::sync::Mutex::new(Vec::new()));
     let start = Instant::now();
@@ -147,7 +147,7 @@ async fn burst(name: &str, keep: Arc<dyn Keep>) {
     tasks.finish(Duration::from_secs(10)).await;
 }
 
-/// Pages of a history of a million entries, at places all over it and with each kind of filter.
+/// Measures pages of a history of a million entries, at positions all over it and with each kind of filter.
 async fn history(name: &str, keep: &dyn Keep) {
     let (mut filled, mut last, start) = (0, 0, Instant::now());
     while filled < ROWS {
@@ -193,7 +193,7 @@ struct Server(Child, String);
 impl Server {
     fn start() -> Option<Self> {
         let child = Command::new(SCRIPT).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // It is waited for when it is dropped, also where it said nothing.
+        // Dropping it waits for its end, even if it printed nothing.
         let mut server = Self(child, String::new());
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -236,7 +236,7 @@ async fn postgres() {
 }
 
 fn main() -> ExitCode {
-    // Cargo adds flags of its own.
+    // Cargo adds its own flags.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|word| word == name);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

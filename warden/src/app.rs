@@ -1,6 +1,6 @@
 //! The composition root: builds everything, spawns the tasks, and drains them on shutdown.
 //!
-//! Shutdown follows the data: the server and the heartbeat stop first, then the collector stores what they left.
+//! Shutdown follows the data flow: the server and the heartbeat stop first, then the collector stores the remaining entries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::keep::postgres::Postgres;
 use crate::keep::{Keep, Retention};
 use crate::reload::{ConfigReceiver, Reload};
 
-/// Time that tasks get to end on shutdown, for each of its two stages.
+/// Timeout for tasks to end on shutdown, for each of the two stages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Files beside the server's connections: the heartbeat's, and connections that are being closed.
+/// File descriptors besides the server's connections: those of the heartbeat, and connections that are being closed.
 const OTHER_FILES: u64 = 1024;
 
-/// Runs the warden until it is told to stop.
+/// Runs the warden until it is asked to stop.
 pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -95,7 +95,7 @@ fn new_api(config: ConfigReceiver, collector: Arc<Collector>, clock: Arc<dyn Clo
     }
 }
 
-/// Sends keep-alives to the service manager as long as the machines can be locked.
+/// Sends keep-alives to the service manager as long as the lock on the machines can be acquired.
 async fn watchdog(manager: Arc<ServiceManager>, collector: Arc<Collector>, stop: CancellationToken) {
     let timeout = systemd::watchdog(&|name| std::env::var_os(name));
     let is_alive = move || {
@@ -105,8 +105,8 @@ async fn watchdog(manager: Arc<ServiceManager>, collector: Arc<Collector>, stop:
     systemd::watchdog_loop(manager, timeout, is_alive, stop).await;
 }
 
-/// Raises the soft limit on open files, which is lower than our own limits on most systems, as far as the hard one
-/// allows.
+/// Raises the soft limit on open files as far as the hard limit allows. On most systems it is lower than the warden's own
+/// limits.
 fn raise_file_limit(wanted: u64) {
     let mut limit = getrlimit(Resource::Nofile);
     let Some(current) = limit.current.filter(|current| *current < wanted) else { return };

@@ -10,14 +10,14 @@ use evenkeel_common::config::ConfigSource;
 
 use crate::{app, wizard};
 
-/// Where the configuration is unless the flag says otherwise.
+/// Default path of the configuration file.
 pub const DEFAULT_CONFIG: &str = "/etc/evenkeel/warden.json";
 
 /// The paths that the warden uses by default.
 pub const PLACES: [Place; 3] = [
     (DEFAULT_CONFIG, "Configuration of the warden."),
-    ("/etc/evenkeel/warden.env", "Variables that the configuration names, read by the systemd unit."),
-    ("/var/lib/evenkeel-warden", "The entries that are kept and what is known of each machine."),
+    ("/etc/evenkeel/warden.env", "Environment variables for the configuration, read by the systemd unit."),
+    ("/var/lib/evenkeel-warden", "Stored entries and the state of each machine."),
 ];
 
 /// Flags of the warden.
@@ -31,7 +31,7 @@ pub struct Args {
     pub flags: Flags,
 }
 
-/// Collects the audit entries of many agents and shows a whole fleet
+/// Collects the audit entries of many agents and shows the whole fleet
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel-warden", version)]
 struct Command {
@@ -61,7 +61,7 @@ pub fn command() -> clap::Command {
     Command::command()
 }
 
-/// The program `evenkeel-warden`. Wrong flags end it here with code 2.
+/// Entry point of `evenkeel-warden`. Exits with code 2 on invalid flags.
 pub fn main() -> ExitCode {
     let command = Command::parse();
     match command.task {
@@ -71,15 +71,15 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Runs a subcommand. `warden-config`: 0 when the file was written or deliberately left unchanged, 1 when the
-/// conversation was interrupted.
+/// Runs a subcommand. `warden-config` exits with 0 when the file was written or deliberately left unchanged, and with 1
+/// when the wizard was interrupted.
 pub fn perform(task: Task, config: &Path) -> ExitCode {
     match task {
         Task::WardenConfig => wizard::main(config),
     }
 }
 
-/// Runs the warden: 0 when it was told to stop, 78 for a configuration with faults, 1 for any other failure.
+/// Runs the warden. Exits with 0 after a requested stop, 78 for a configuration with faults, 1 for any other failure.
 pub fn run(args: &Args) -> ExitCode {
     let source = ConfigSource::of_process(args.config.clone());
     cli::run("evenkeel-warden", &source, &args.flags, |config| app::run(config, &source))

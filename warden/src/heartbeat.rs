@@ -1,9 +1,9 @@
-//! The heartbeat: probes the `/health` of every agent, many at once, each with its own timeout (spec 6.4). An agent that
-//! could not be probed for lack of local resources is not offline.
+//! The heartbeat: probes the `/health` endpoint of every agent, many at once, each with its own timeout (spec 6.4). An agent
+//! that cannot be probed for lack of local resources does not count as offline.
 //!
 //! An agent without a URL is online while it polls a warden (DECISIONS 8).
 //!
-//! Probes of a round start one after the other, not all at once: what a burst needs stays allocated for good.
+//! The probes of a round start one after the other, not all at once: the memory that a burst needs would stay allocated.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use crate::reload::ConfigReceiver;
 
 /// Time between two rounds of probes (spec 8).
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Timeout of one probe, from connecting to the last byte that is read.
+/// Timeout of one probe, from connecting to reading the last byte.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit on concurrent probes.
 pub const MAX_CONCURRENT: usize = 512;
-/// Time between the starts of two probes; less when that would take more than half of the interval.
+/// Time between the starts of two probes; shorter if a round would otherwise take more than half of the interval.
 const SPACING: Duration = Duration::from_millis(10);
-/// An agent without a URL that has not polled for so long is offline (DECISIONS 8).
+/// An agent without a URL that has not polled for this long is offline (DECISIONS 8).
 const NO_POLL: SignedDuration = SignedDuration::from_secs(120);
-/// Limit on the bytes of an answer's body that are read.
+/// Maximum number of bytes of a response body that are read.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// The HTTP client cannot be built.
@@ -44,20 +44,20 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 #[error("building the HTTP client of the heartbeat")]
 pub struct HeartbeatError(#[from] reqwest::Error);
 
-/// The task.
+/// The heartbeat task.
 pub struct Heartbeat {
     client: Client,
-    /// Whether `client` knows the certificate authorities. They are loaded only when an agent has an https URL.
+    /// Whether `client` has the certificate authorities. They are loaded only when an agent has an https URL.
     has_roots: bool,
     config: ConfigReceiver,
     collector: Arc<Collector>,
     interval: Duration,
-    /// Since when an agent is known here to have no URL. Nobody is offline for polls that were due before.
+    /// When this warden first saw each agent without a URL. Polls that were due before do not make an agent offline.
     without_url: HashMap<String, Instant>,
 }
 
 impl Heartbeat {
-    /// A heartbeat of the configured agents that reports to `collector`.
+    /// Creates a heartbeat for the configured agents that reports to `collector`.
     pub fn new(config: ConfigReceiver, collector: Arc<Collector>) -> Result<Self, HeartbeatError> {
         let has_roots = needs_roots(&config.borrow().agents);
         Ok(Self {
@@ -70,14 +70,15 @@ impl Heartbeat {
         })
     }
 
-    /// Sets another interval between two rounds, for tests.
+    /// Overrides the interval between two rounds, for tests.
     #[must_use]
     pub fn every(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Runs until `stop` is cancelled. The first round starts now, and another one whenever the agents have changed.
+    /// Runs until `stop` is cancelled. The first round starts immediately, and so does another whenever the configuration
+    /// changes.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut due = Instant::now();
         loop {
@@ -99,7 +100,7 @@ impl Heartbeat {
         }
     }
 
-    /// Notes which agents have no URL from now on.
+    /// Records which agents have no URL, and since when.
     fn note_without_url(&mut self, agents: &[AgentConfig]) {
         let mut before = std::mem::take(&mut self.without_url);
         let now = Instant::now();
@@ -108,7 +109,7 @@ impl Heartbeat {
         self.without_url = without.map(|agent| (agent.id.clone(), since(agent))).collect();
     }
 
-    /// Loads the certificate authorities if these agents need them for the first time.
+    /// Loads the certificate authorities when an agent first needs them.
     fn load_roots(&mut self, agents: &[AgentConfig]) -> Result<(), HeartbeatError> {
         if !self.has_roots && needs_roots(agents) {
             (self.client, self.has_roots) = (client(true)?, true);
@@ -116,16 +117,16 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// Probes all agents, unless another warden does.
+    /// Probes all agents, unless another warden holds the duty.
     async fn round(&self, agents: &[AgentConfig]) {
         if let Err(error) = self.collector.share_polls().await {
-            tracing::debug!(%error, "which agents have polled was not stored");
+            tracing::debug!(%error, "cannot store the agents' last polls");
         }
         match self.collector.keep().hold(Duty::Heartbeat).await {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => {
-                tracing::warn!(%error, "agents were not probed: the store does not say whose duty that is");
+                tracing::warn!(%error, "agents were not probed: cannot claim the heartbeat duty in the store");
                 return;
             }
         }
@@ -150,7 +151,8 @@ impl Heartbeat {
         }
     }
 
-    /// Whether an agent without a URL has polled. One of which nothing is known yet gets its time.
+    /// Records whether an agent without a URL is online, based on its polls. An agent that was just configured gets
+    /// [`NO_POLL`] to send its first one.
     async fn judge_polls(&self, agent: &str) {
         let now = self.collector.now();
         let silence = self.collector.last_poll(agent).map(|last| now.duration_since(last));
@@ -162,18 +164,18 @@ impl Heartbeat {
         }
     }
 
-    /// Records an outcome. Where the store is away the next round records it.
+    /// Records an outcome. If the store is unavailable, the next round records it.
     async fn record(&self, agent: &str, outcome: Result<(), String>) {
         let reason = outcome.clone().err();
         match self.collector.record_heartbeat(agent, outcome).await {
             Ok(true) if reason.is_none() => tracing::info!(agent, "agent_online"),
             Ok(true) => tracing::warn!(agent, reason, "agent_offline"),
             Ok(false) => {}
-            Err(error) => tracing::debug!(agent, %error, "the outcome of a heartbeat was not stored"),
+            Err(error) => tracing::debug!(agent, %error, "cannot store the outcome of a heartbeat"),
         }
     }
 
-    /// Whether the agent answers. The URL is not part of the error, since it may hold a secret.
+    /// Probes an agent. The error does not include the URL, which may contain a secret.
     async fn probe(&self, url: &Secret) -> Result<(), ProbeError> {
         let url = format!("{}/health", url.expose());
         let sent = self.client.get(url).header(ACCEPT_ENCODING, "identity").send().await;
@@ -182,7 +184,7 @@ impl Heartbeat {
         if status.is_success() {
             return Ok(());
         }
-        // An agent whose engine is down still answers (DECISIONS 3); a proxy's 503 is not an answer of the agent.
+        // An agent whose engine is down still answers (DECISIONS 3); a 503 from a proxy is not an answer from the agent.
         if status == StatusCode::SERVICE_UNAVAILABLE && is_health(response).await {
             return Ok(());
         }
@@ -201,14 +203,14 @@ fn client(with_roots: bool) -> Result<Client, HeartbeatError> {
         .tls_backend_preconfigured(tls)
         .user_agent(concat!("evenkeel-warden/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
-        // Proxies from the environment are not meant for agents, and a pooled connection may be a dead one.
+        // Proxies from the environment are not meant for agents, and a pooled connection may be dead.
         .no_proxy()
         .pool_max_idle_per_host(0)
         .build()?;
     Ok(client)
 }
 
-/// Whether a body is a JSON object with a `status`.
+/// Reports whether a body is a JSON object with a `status`.
 async fn is_health(mut response: Response) -> bool {
     let mut body = Vec::new();
     while let Ok(Some(part)) = response.chunk().await {
@@ -223,7 +225,7 @@ async fn is_health(mut response: Response) -> bool {
 /// Why a probe failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ProbeError {
-    /// The agent or the network did not answer properly, with the reason.
+    /// The agent did not answer properly, or the network failed; with the reason.
     Agent(String),
     /// This machine is out of resources, which says nothing about the agent.
     Local,
@@ -234,7 +236,7 @@ fn timed_out() -> String {
 }
 
 /// Classifies an error. The reason is its root cause ("connection refused"), without ports and times, so that the same
-/// fault has the same text.
+/// fault always has the same text.
 fn probe_error(error: &(dyn std::error::Error + 'static)) -> ProbeError {
     let is_connect = error.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_connect);
     let mut cause = error;
@@ -249,7 +251,7 @@ fn probe_error(error: &(dyn std::error::Error + 'static)) -> ProbeError {
     ProbeError::Agent(if is_connect { format!("cannot connect: {text}") } else { text })
 }
 
-/// Whether this machine is out of resources.
+/// Reports whether this machine is out of resources.
 fn is_local(error: &std::io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(

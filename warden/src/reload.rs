@@ -1,5 +1,5 @@
-//! The active configuration, and the task that reloads it on SIGHUP. Tokens and agents are replaced as a whole; entries,
-//! connections and, unless `api.token` has changed, streams go on.
+//! The active configuration, and the task that reloads it on SIGHUP. Tokens and agents are replaced as a whole. Entries and
+//! connections are kept, and so are streams unless `api.token` has changed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::auth::tokens::Tokens;
 use crate::collector::Collector;
 use crate::config::{AgentConfig, Config, ConfigSource};
 
-/// The part of the configuration that endpoints and the heartbeat read, replaced on reload.
+/// The part of the configuration that the endpoints and the heartbeat read. It is replaced on reload.
 pub struct ActiveConfig {
     /// Tokens of agents and users.
     pub tokens: Tokens,
-    /// In the order that [`crate::auth::tokens::Tokens::agent`] counts by.
+    /// In configuration order; [`crate::auth::tokens::Tokens::agent`] returns an index into this list.
     pub agents: Vec<AgentConfig>,
-    /// Ends the streams of users: on shutdown, and when `api.token` changes.
+    /// Cancels the users' streams: on shutdown, and when `api.token` changes.
     pub streams: CancellationToken,
 }
 
@@ -27,14 +27,14 @@ pub struct ActiveConfig {
 pub type ConfigReceiver = watch::Receiver<Arc<ActiveConfig>>;
 
 impl ActiveConfig {
-    /// The active part of `config`; `streams` ends the streams.
+    /// Extracts the active part of `config`; `streams` cancels the users' streams.
     pub fn new(config: &Config, streams: CancellationToken) -> Self {
         let tokens = Tokens::new(&config.token, config.agents.iter().map(|agent| &agent.token));
         Self { tokens, agents: config.agents.clone(), streams }
     }
 }
 
-/// The task that reloads the file.
+/// The task that reloads the configuration file.
 pub struct Reload {
     config: Config,
     source: ConfigSource,
@@ -45,7 +45,7 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// Activates `config`; `stop` ends all streams.
+    /// Activates `config`; `stop` cancels all streams.
     pub fn new(
         config: Config,
         source: ConfigSource,
@@ -57,12 +57,12 @@ impl Reload {
         Self { config, source, active, collector, manager, stop }
     }
 
-    /// A receiver of the active configuration.
+    /// Returns a receiver for the active configuration.
     pub fn subscribe(&self) -> ConfigReceiver {
         self.active.subscribe()
     }
 
-    /// The status line for the service manager.
+    /// Returns the status line for the service manager.
     pub fn status_line(&self) -> String {
         match self.config.agents.len() {
             1 => "listening to 1 agent".to_owned(),
@@ -70,7 +70,7 @@ impl Reload {
         }
     }
 
-    /// Reloads at each of `hangups` until the program stops.
+    /// Reloads on every SIGHUP until shutdown.
     pub async fn run(mut self, mut hangups: Signal) {
         let stop = self.stop.clone();
         loop {
@@ -92,11 +92,11 @@ impl Reload {
             }
             Ok(Err(faults)) => {
                 let faults = faults.in_one_line();
-                tracing::error!(faults, "the configuration was read again and refused; the active one stays");
-                "; the file has faults and is not in force"
+                tracing::error!(faults, "the new configuration is invalid; the active one is kept");
+                "; the file has errors and is not active"
             }
             Err(_) => {
-                tracing::error!("reading the configuration failed; it was not reloaded");
+                tracing::error!("cannot read the configuration; it was not reloaded");
                 "; the file could not be read"
             }
         };
@@ -109,21 +109,21 @@ impl Reload {
             tracing::warn!("configuration: {warning}");
         }
         if config.addresses != self.config.addresses {
-            tracing::warn!("configuration: a change of api.address or api.port takes effect after a restart");
+            tracing::warn!("configuration: a change to api.address or api.port takes effect after a restart");
             config.addresses.clone_from(&self.config.addresses);
         }
         if config.state_path != self.config.state_path {
-            tracing::warn!("configuration: a change of api.state_path takes effect after a restart");
+            tracing::warn!("configuration: a change to api.state_path takes effect after a restart");
             config.state_path.clone_from(&self.config.state_path);
         }
         if config.store != self.config.store {
-            tracing::warn!("configuration: a change of store takes effect after a restart");
+            tracing::warn!("configuration: a change to store takes effect after a restart");
             config.store.clone_from(&self.config.store);
         }
         let old = self.active.borrow().clone();
         let same_token = config.token == self.config.token;
         let streams = if same_token { old.streams.clone() } else { self.stop.child_token() };
-        // Before the tokens: an agent must exist when its first entry arrives.
+        // Update the agents before the tokens: an agent must exist when its first entry arrives.
         self.collector.set_rules(config.rules, config.fuse);
         self.collector.set_agents(config.agents.iter().map(|agent| agent.id.clone()));
         self.active.send_replace(Arc::new(ActiveConfig::new(&config, streams)));
@@ -134,13 +134,13 @@ impl Reload {
             added = ids_not_in(&self.config.agents, &config.agents),
             removed = ids_not_in(&config.agents, &self.config.agents),
             agents = config.agents.len(),
-            "the configuration was read again and is in force"
+            "the configuration was reloaded"
         );
         self.config = config;
     }
 }
 
-/// Ids of `agents` that are not among `others`.
+/// Lists the ids of `agents` that are not in `others`.
 fn ids_not_in(others: &[AgentConfig], agents: &[AgentConfig]) -> String {
     let others: HashSet<&str> = others.iter().map(|agent| agent.id.as_str()).collect();
     let ids = agents.iter().map(|agent| agent.id.as_str()).filter(|id| !others.contains(id));

@@ -1,5 +1,5 @@
-//! A child with a process group of its own, which ends as a whole: by itself, at a deadline, or when nobody
-//! waits for it any more.
+//! A child process in its own process group. The group ends as a whole: by itself, at a deadline, or when the
+//! future that runs it is dropped.
 
 use std::fs::File;
 use std::io;
@@ -14,37 +14,37 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::model::output::Tail;
 
-/// Time between asking a group to end and killing it.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long output is waited for after the child itself has ended.
+/// How long to keep reading output after the child has exited.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How a child ended.
+/// How a child run ended.
 #[derive(Debug)]
-pub(super) enum End {
-    /// By itself.
+pub(super) enum Outcome {
+    /// The child exited by itself.
     Exited(ExitStatus),
-    /// It was stopped at the deadline.
-    TooLong,
+    /// The child was stopped at the deadline.
+    TimedOut,
 }
 
-/// What becomes of processes that a command has left behind and that do not hold its output any more.
+/// What happens to processes that a command leaves behind and that no longer hold its output open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leftovers {
-    /// They go on: compose's helpers may keep a connection for the next command.
+    /// They keep running: compose's helpers may keep a connection for the next command.
     Keep,
     /// They are killed.
     Kill,
 }
 
-/// A process group that is killed when this is dropped: killing the child alone would leave its children, and
-/// compose is a child of `docker`.
+/// A process group, killed on drop. Killing only the child would leave its children running, and compose is a
+/// child of `docker`.
 struct Group(Option<Pid>);
 
 impl Group {
     fn signal(&self, signal: Signal) {
         if let Some(id) = self.0 {
-            // It may be gone already, which is what is wanted.
+            // Fails if the group is already gone, which is fine.
             let _ = kill_process_group(id, signal);
         }
     }
@@ -60,15 +60,16 @@ impl Drop for Group {
     }
 }
 
-/// Runs a command to its end or to the deadline. Output of both kinds goes through one pipe, so that it stays in
-/// order, and is always read, so that a child can't block on it; with `answer`, its standard output goes there.
+/// Runs a command until it exits or the deadline passes. Standard output and standard error share one pipe, which keeps
+/// them in order, and the pipe is always drained, so that the child cannot block on it. With `answer`, standard output
+/// goes to that file instead.
 pub(super) async fn run(
     mut command: Command,
     answer: Option<File>,
     deadline: Instant,
     leftovers: Leftovers,
     tail: &mut Tail,
-) -> io::Result<End> {
+) -> io::Result<Outcome> {
     let (reader, writer) = io::pipe()?;
     let stdout = match answer {
         Some(file) => Stdio::from(file),
@@ -77,20 +78,20 @@ pub(super) async fn run(
     command.stdin(Stdio::null()).stdout(stdout).stderr(writer);
     command.process_group(0).kill_on_drop(true);
     let mut child = command.spawn()?;
-    // Declared after the child, so that it is dropped first, while the child's ID can't be another's yet.
+    // Declared after the child, so that it is dropped first, before the child's ID can be reused.
     let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
-    // It holds our copies of the pipe's writing end.
+    // The command holds our copies of the pipe's write end.
     drop(command);
     let mut output = Receiver::from_owned_fd(reader.into())?;
 
     if let Ok(ended) = timeout_at(deadline, follow(&mut child, &mut output, tail)).await {
         let (status, complete) = ended?;
-        // A group that is left has its number to itself. One that is empty could only be mistaken for another if all
-        // numbers were given out since the child's end.
+        // While a process of the group remains, its ID cannot be reused. The ID of an empty group could only belong to
+        // another group if all process IDs had been handed out since the child exited.
         if complete && leftovers == Leftovers::Keep {
             group.0 = None;
         }
-        return Ok(End::Exited(status));
+        return Ok(Outcome::Exited(status));
     }
     group.signal(Signal::TERM);
     let _ = timeout(GRACE, async {
@@ -105,11 +106,11 @@ pub(super) async fn run(
         let _ = timeout(LINGER, child.wait()).await;
     }
     group.0 = None;
-    Ok(End::TooLong)
+    Ok(Outcome::TimedOut)
 }
 
-/// Reads until the child has ended and nobody holds the pipe any more. The flag is false where somebody still
-/// does after a while.
+/// Reads until the child has exited and the pipe is closed. The flag is false if a process still holds the pipe open
+/// [`LINGER`] after the exit.
 async fn follow(child: &mut Child, output: &mut Receiver, tail: &mut Tail) -> io::Result<(ExitStatus, bool)> {
     let mut buffer = vec![0; 16 * 1024];
     let mut open = true;

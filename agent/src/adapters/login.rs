@@ -1,13 +1,13 @@
-//! The engine pulls with the same logins that the registry client asks with.
+//! Lets the engine pull with the registry client's credentials.
 
 use async_trait::async_trait;
 use bollard::auth::DockerCredentials;
 
-use super::docker::PullAuth;
+use super::docker::PullCredentials;
 use super::registry::{Credentials, Login};
 
 #[async_trait]
-impl PullAuth for Credentials {
+impl PullCredentials for Credentials {
     async fn login(&self, host: &str) -> Result<Option<DockerCredentials>, String> {
         let login = self.for_host(host).await.map_err(|error| error.to_string())?;
         let server =

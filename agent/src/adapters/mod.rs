@@ -1,4 +1,4 @@
-//! The real world behind the traits of `ports.rs`. Named in `app.rs` only.
+//! Implementations of the traits in `ports.rs`. Only `app` refers to them.
 
 mod child;
 pub mod compose;

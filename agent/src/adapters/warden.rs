@@ -1,5 +1,5 @@
-//! The wardens over HTTP (DECISIONS 8): asked in order, the one that answered last first. What they say is bounded in size
-//! and time.
+//! HTTP client for the wardens (DECISIONS 8). They are tried in order, starting with the one that answered last.
+//! Responses are bounded in size and time.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -16,37 +16,38 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::PushConfig;
-use crate::ports::fleet::{Fleet, FleetError, Heard, Known};
+use crate::ports::fleet::{DecisionsResponse, Fleet, FleetError, KnownRevisions};
 
 const CONNECT: Duration = Duration::from_secs(2);
-/// How long a warden has to answer a question, the time that it was asked to wait left out.
+/// Timeout of a request to a warden, not counting the long poll's wait.
 const ASK: Duration = Duration::from_secs(2);
 const REPORT: Duration = Duration::from_secs(10);
-/// Most requests side by side, the long poll left out. A warden takes 16 of one agent, pushed entries among them.
-const SIDE_BY_SIDE: usize = 8;
-/// Most bytes of an answer.
-const MOST_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum number of concurrent requests, not counting the long poll. A warden accepts 16 per agent, including pushed
+/// entries.
+const MAX_CONCURRENT: usize = 8;
+/// Maximum size of a response body in bytes.
+const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// The wardens of a configuration.
 pub struct Wardens {
     client: Client,
     bases: Vec<Url>,
     authorization: HeaderValue,
-    /// The one that answered last.
+    /// Index of the one that answered last.
     active: Mutex<usize>,
-    /// Limit on requests side by side. Whoever waits for a place has not begun to wait for an answer.
-    places: Semaphore,
+    /// Limits concurrent requests. Waiting for a permit does not count towards a request's timeout.
+    permits: Semaphore,
 }
 
 impl Wardens {
-    /// The wardens of the configuration. Nothing is asked yet.
+    /// Creates a client for the configured wardens. Sends no request yet.
     pub fn new(config: &PushConfig) -> Result<Self, String> {
         let base = |url: &String| {
             Url::parse(&format!("{url}/")).map_err(|error| format!("warden_url is not a URL: {error}"))
         };
         let bases = config.warden_urls.iter().map(base).collect::<Result<Vec<_>, _>>()?;
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", config.token.expose()))
-            .map_err(|_| "token has characters that no HTTP header can have".to_owned())?;
+            .map_err(|_| "token has characters that are not allowed in an HTTP header".to_owned())?;
         authorization.set_sensitive(true);
         let client = Client::builder()
             .tls_backend_preconfigured(tls::client_config())
@@ -58,19 +59,26 @@ impl Wardens {
             host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
         };
         let client = if bases.iter().all(is_loopback) { client.no_proxy() } else { client };
-        let client =
-            client.build().map_err(|error| format!("cannot prepare to ask: {}", error.without_url()))?;
-        Ok(Self { client, bases, authorization, active: Mutex::new(0), places: Semaphore::new(SIDE_BY_SIDE) })
+        let client = client
+            .build()
+            .map_err(|error| format!("cannot create the HTTP client: {}", error.without_url()))?;
+        Ok(Self {
+            client,
+            bases,
+            authorization,
+            active: Mutex::new(0),
+            permits: Semaphore::new(MAX_CONCURRENT),
+        })
     }
 
-    /// A place among the requests that are under way.
-    async fn place(&self) -> Option<SemaphorePermit<'_>> {
-        // Nobody closes it.
-        self.places.acquire().await.ok()
+    /// Waits for a permit to send a request.
+    async fn permit(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.permits.acquire().await.ok()
     }
 
-    /// The first answer that can be used; one that is given for want of a store (`is_away`) only where there is no other.
-    /// Only where every warden that answers knows nothing of fleets there is none.
+    /// Returns the first usable answer. An answer given without access to the store (`is_away`) is used only if there is
+    /// no other. Returns [`FleetError::NoFleet`] only if every warden reports that it does not support fleets.
     async fn first<T: DeserializeOwned>(
         &self,
         limit: Duration,
@@ -85,7 +93,7 @@ impl Wardens {
             let Some(url) = self.bases.get(at).and_then(|base| base.join(path).ok()) else { continue };
             let request = request(&self.client, url).header(AUTHORIZATION, self.authorization.clone());
             let answer = tokio::time::timeout(limit, exchange(request.timeout(limit))).await;
-            let late = |_| Err(FleetError::Away(format!("no answer within {} s", limit.as_secs())));
+            let late = |_| Err(FleetError::Unavailable(format!("no answer within {} s", limit.as_secs())));
             match answer.unwrap_or_else(late) {
                 Ok(answer) if is_away(&answer.0) => fallback = fallback.or(Some(answer)),
                 Ok(answer) => {
@@ -94,9 +102,9 @@ impl Wardens {
                 }
                 Err(FleetError::NoFleet) if self.is_warden(at).await => {}
                 Err(FleetError::NoFleet) => {
-                    away = away.or_else(|| Some("what answers there is no warden".to_owned()));
+                    away = away.or_else(|| Some("the server that answers is not a warden".to_owned()));
                 }
-                Err(FleetError::Away(why)) => away = away.or(Some(why)),
+                Err(FleetError::Unavailable(why)) => away = away.or(Some(why)),
                 Err(FleetError::Busy) => is_busy = true,
             }
         }
@@ -107,10 +115,10 @@ impl Wardens {
         if is_busy {
             return Err(FleetError::Busy);
         }
-        Err(away.map_or(FleetError::NoFleet, FleetError::Away))
+        Err(away.map_or(FleetError::NoFleet, FleetError::Unavailable))
     }
 
-    /// Whether it is a warden that answers: every version has `/health`, and a proxy that has lost its warden has not.
+    /// Reports whether a warden answers. Every version serves `/health`; a proxy without its warden does not.
     async fn is_warden(&self, at: usize) -> bool {
         let Some(url) = self.bases.get(at).and_then(|base| base.join("health").ok()) else { return false };
         let answer = self.client.get(url).timeout(ASK).send().await;
@@ -118,7 +126,7 @@ impl Wardens {
     }
 }
 
-/// Sends a request, and reads its answer.
+/// Sends a request and reads the response.
 async fn exchange<T: DeserializeOwned>(request: RequestBuilder) -> Result<(T, HeaderMap), FleetError> {
     let away = |error: reqwest::Error| {
         let kind = if error.is_timeout() {
@@ -126,33 +134,34 @@ async fn exchange<T: DeserializeOwned>(request: RequestBuilder) -> Result<(T, He
         } else if error.is_connect() {
             "no connection"
         } else {
-            "the answer broke off"
+            "the connection was closed before the response was complete"
         };
-        FleetError::Away(kind.to_owned())
+        FleetError::Unavailable(kind.to_owned())
     };
     let mut response = request.send().await.map_err(away)?;
     match response.status() {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => return Err(FleetError::NoFleet),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            return Err(FleetError::Away("the warden refuses this agent's token".to_owned()));
+            return Err(FleetError::Unavailable("the warden refuses this agent's token".to_owned()));
         }
         StatusCode::TOO_MANY_REQUESTS => return Err(FleetError::Busy),
         StatusCode::SERVICE_UNAVAILABLE if response.headers().contains_key(RETRY_AFTER) => {
             return Err(FleetError::Busy);
         }
-        other => return Err(FleetError::Away(format!("the warden answers {other}"))),
+        other => return Err(FleetError::Unavailable(format!("the warden answers {other}"))),
     }
     let headers = response.headers().clone();
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(away)? {
-        if body.len() + chunk.len() > MOST_BYTES {
-            return Err(FleetError::Away("the warden's answer is too long".to_owned()));
+        if body.len() + chunk.len() > MAX_BYTES {
+            return Err(FleetError::Unavailable("the warden's response is too large".to_owned()));
         }
         body.extend_from_slice(&chunk);
     }
     let answer = serde_json::from_slice(&body);
-    let answer = answer.map_err(|_| FleetError::Away("the warden's answer can't be read".to_owned()))?;
+    let answer =
+        answer.map_err(|_| FleetError::Unavailable("the warden's response is invalid".to_owned()))?;
     Ok((answer, headers))
 }
 
@@ -162,45 +171,49 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
 
 #[async_trait]
 impl Fleet for Wardens {
-    async fn decisions(&self, known: Known, wait: Duration) -> Result<Heard, FleetError> {
-        let Known { revision, verdicts } = known;
+    async fn decisions(
+        &self,
+        known: KnownRevisions,
+        wait: Duration,
+    ) -> Result<DecisionsResponse, FleetError> {
+        let KnownRevisions { revision, verdicts } = known;
         let path = format!("fleet?after={revision}&wait={}&verdicts={verdicts}", wait.as_secs());
         let (decisions, headers): (FleetDecisions, _) =
             self.first(wait + REPORT, reqwest::Client::get, &path, |_| false).await?;
         if decisions.store.is_some() {
-            // What it says holds until the next one is asked, which may know better.
+            // This warden has no access to its store: ask the next one next time.
             let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
             *active = (*active + 1) % self.bases.len().max(1);
         }
-        Ok(Heard { decisions, date: date(&headers) })
+        Ok(DecisionsResponse { decisions, date: date(&headers) })
     }
 
     async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {
-        let _place = self.place().await;
+        let _permit = self.permit().await;
         let post = |client: &Client, url| client.post(url).json(ask);
         let is_away = |answer: &FleetAnswer| answer.store.is_some();
         Ok(self.first(ASK, post, "fleet/ask", is_away).await?.0)
     }
 
     async fn release(&self, ask: &FleetAsk) -> Result<(), FleetError> {
-        let _place = self.place().await;
+        let _permit = self.permit().await;
         let post = |client: &Client, url| client.post(url).json(ask);
         self.first::<serde_json::Value>(REPORT, post, "fleet/release", |_| false).await.map(|_| ())
     }
 
     async fn report(&self, inventory: &Inventory) -> Result<(), FleetError> {
-        let _place = self.place().await;
+        let _permit = self.permit().await;
         let post = |client: &Client, url| client.post(url).json(inventory);
         self.first::<serde_json::Value>(REPORT, post, "inventory", |_| false).await.map(|_| ())
     }
 }
 
-/// The wardens in use: they are exchanged when `push` changes while the program runs (DECISIONS 2).
+/// The wardens in use. A reload that changes `push` replaces them (DECISIONS 2).
 #[derive(Default)]
 pub struct CurrentWardens(RwLock<Option<Arc<Wardens>>>);
 
 impl CurrentWardens {
-    /// Asks these from now on; without any there is no fleet.
+    /// Uses these wardens from now on. `None` means no fleet.
     pub fn replace(&self, wardens: Option<Wardens>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = wardens.map(Arc::new);
     }
@@ -212,7 +225,11 @@ impl CurrentWardens {
 
 #[async_trait]
 impl Fleet for CurrentWardens {
-    async fn decisions(&self, known: Known, wait: Duration) -> Result<Heard, FleetError> {
+    async fn decisions(
+        &self,
+        known: KnownRevisions,
+        wait: Duration,
+    ) -> Result<DecisionsResponse, FleetError> {
         self.wardens()?.decisions(known, wait).await
     }
 

@@ -1,4 +1,4 @@
-//! The client against wardens that answer, refuse, hang, or know nothing of a fleet.
+//! Tests of the client with wardens that answer, refuse, hang, or do not support fleets.
 
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::Permission;
@@ -43,7 +43,7 @@ fn base(server: &MockServer) -> String {
 }
 
 #[tokio::test]
-async fn decisions_are_asked_for_with_the_token_and_what_is_known() {
+async fn a_decisions_request_carries_the_token_and_the_known_revisions() {
     let server = MockServer::start().await;
     Mock::given(method("GET"))
         .and(path("/base/fleet"))
@@ -58,14 +58,14 @@ async fn decisions_are_asked_for_with_the_token_and_what_is_known() {
         )
         .mount(&server)
         .await;
-    let known = Known { revision: 7, verdicts: 5 };
-    let heard = wardens(&[base(&server)]).decisions(known, Duration::from_secs(50)).await.unwrap();
-    assert_eq!(heard.decisions.revision, 8);
-    assert_eq!(heard.date, "2026-01-01T00:02:00Z".parse().ok());
+    let known = KnownRevisions { revision: 7, verdicts: 5 };
+    let response = wardens(&[base(&server)]).decisions(known, Duration::from_secs(50)).await.unwrap();
+    assert_eq!(response.decisions.revision, 8);
+    assert_eq!(response.date, "2026-01-01T00:02:00Z".parse().ok());
 }
 
 #[tokio::test]
-async fn the_next_warden_is_asked_where_one_gives_no_answer_that_can_be_used() {
+async fn the_next_warden_is_asked_after_an_unusable_answer() {
     let good = warden(go()).await;
     for bad in [
         ResponseTemplate::new(503),
@@ -88,7 +88,7 @@ async fn the_next_warden_is_asked_where_one_gives_no_answer_that_can_be_used() {
 }
 
 #[tokio::test]
-async fn a_warden_without_time_is_busy_and_not_away() {
+async fn an_overloaded_warden_is_busy_and_not_unavailable() {
     let down = warden(ResponseTemplate::new(500)).await;
     for busy in [ResponseTemplate::new(429), ResponseTemplate::new(503).insert_header("retry-after", "5")] {
         let busy = warden(busy).await;
@@ -97,25 +97,25 @@ async fn a_warden_without_time_is_busy_and_not_away() {
     }
     let broken = warden(ResponseTemplate::new(503)).await;
     let asked = wardens(&[base(&broken)]).ask(&question()).await;
-    assert!(matches!(asked, Err(FleetError::Away(_))), "{asked:?}");
+    assert!(matches!(asked, Err(FleetError::Unavailable(_))), "{asked:?}");
 }
 
 #[tokio::test]
-async fn there_is_no_fleet_only_where_every_warden_says_so() {
+async fn there_is_no_fleet_only_if_every_warden_says_so() {
     let (old, broken) = (warden(ResponseTemplate::new(404)).await, warden(ResponseTemplate::new(500)).await);
     health(&old, 200).await;
     assert_eq!(wardens(&[base(&old)]).ask(&question()).await, Err(FleetError::NoFleet));
     let both = wardens(&[base(&old), base(&broken)]).ask(&question()).await;
-    assert!(matches!(both, Err(FleetError::Away(_))), "{both:?}");
+    assert!(matches!(both, Err(FleetError::Unavailable(_))), "{both:?}");
     assert_eq!(CurrentWardens::default().ask(&question()).await, Err(FleetError::NoFleet));
 }
 
 #[tokio::test]
-async fn a_proxy_that_finds_no_warden_says_nothing_about_the_fleet() {
+async fn a_proxy_without_its_warden_says_nothing_about_the_fleet() {
     for (missing, status) in [(404, 404), (405, 502), (404, 301)] {
         let proxy = warden(ResponseTemplate::new(missing)).await;
         health(&proxy, status).await;
         let asked = wardens(&[base(&proxy)]).ask(&question()).await;
-        assert!(matches!(asked, Err(FleetError::Away(_))), "{missing}, {status}: {asked:?}");
+        assert!(matches!(asked, Err(FleetError::Unavailable(_))), "{missing}, {status}: {asked:?}");
     }
 }

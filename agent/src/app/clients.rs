@@ -1,4 +1,4 @@
-//! The world outside for commands that need no running agent (`doctor`, `adopt`).
+//! Engine, compose and registry clients for commands that need no running agent (`doctor`, `adopt`).
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,32 +8,32 @@ use evenkeel_common::clock::{Clock, SystemClock};
 use jiff::SignedDuration;
 
 use crate::adapters::compose::ComposeCli;
-use crate::adapters::docker::{DockerEngine, Endpoint, Surroundings};
+use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
 use crate::adapters::registry::{Credentials, RegistryClient, RegistrySettings};
 use crate::config::Config;
 use crate::ports::survey::Survey;
 use crate::ports::{Compose, Engine, Registry, Swarm};
 
-/// One engine, and compose that talks to it.
+/// Clients for one engine, and a compose CLI that uses the same engine.
 #[derive(Clone)]
 pub struct EngineClients {
-    /// Its address.
+    /// Address of the engine.
     pub endpoint: String,
-    /// The engine, for what is configured.
+    /// The engine, for configured services.
     pub engine: Arc<dyn Engine>,
-    /// The same one, for the machine as a whole.
+    /// The same engine, for queries about the whole machine.
     pub survey: Arc<dyn Survey>,
-    /// The same one, as a manager of a swarm.
+    /// The same engine, as a swarm manager.
     pub swarm: Arc<dyn Swarm>,
-    /// Compose.
+    /// The compose CLI.
     pub compose: Arc<dyn Compose>,
 }
 
 impl EngineClients {
-    /// The engine that an agent with this configuration uses. Nothing is asked yet.
+    /// Builds clients for the engine that an agent with this configuration would use. Sends no requests.
     pub fn new(config: &Config) -> anyhow::Result<Self> {
         let variable = |name: &str| std::env::var(name).ok();
-        let surroundings = Surroundings { variable: &variable, root: Path::new("/") };
+        let surroundings = HostEnvironment { variable: &variable, root: Path::new("/") };
         let endpoint =
             Endpoint::resolve(config.runtime, &surroundings).context("cannot find the container engine")?;
         let compose = ComposeCli::new(config.runtime, &endpoint, std::env::vars_os());
@@ -49,29 +49,29 @@ impl EngineClients {
     }
 }
 
-/// The registries, and how far their clocks are from this machine's.
+/// A registry client that also measures the clock offset between this machine and the registries.
 #[derive(Clone)]
 pub struct RegistryClients {
-    /// The client of all of them.
+    /// Client for all registries.
     pub registry: Arc<dyn Registry>,
     offsets: Arc<Mutex<Vec<SignedDuration>>>,
 }
 
 impl RegistryClients {
-    /// The client that an agent with this configuration uses. Nothing is asked yet.
+    /// Builds the client that an agent with this configuration would use. Sends no requests.
     pub fn new(config: &Config) -> anyhow::Result<Self> {
         let offsets: Arc<Mutex<Vec<SignedDuration>>> = Arc::default();
         let noted = offsets.clone();
         let client =
             RegistryClient::new(RegistrySettings::from(&config.registry), Arc::new(Credentials::from_env()))?;
-        let client = client.dated(Arc::new(move |date| {
+        let client = client.with_date_sink(Arc::new(move |date| {
             let offset = SystemClock.now().duration_since(date);
             noted.lock().unwrap_or_else(PoisonError::into_inner).push(offset);
         }));
         Ok(Self { registry: Arc::new(client), offsets })
     }
 
-    /// How far this machine's clock is ahead of each answer that said what time it was, so far.
+    /// Returns how far this machine's clock is ahead of each response so far that had a date.
     pub fn clock_offsets(&self) -> Vec<SignedDuration> {
         self.offsets.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,4 +1,4 @@
-//! The tasks of the fleet, put together.
+//! Builds and spawns the fleet tasks.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +16,7 @@ use crate::service::fleet::FleetView;
 use crate::tasks::fleet::{FleetListener, ReplaceWardens};
 use crate::tasks::fleet_report::{FleetReporter, PushProgress};
 
-/// What the tasks of the fleet are made of.
+/// Dependencies of the fleet tasks.
 pub(super) struct FleetParts {
     pub(super) wardens: Arc<CurrentWardens>,
     pub(super) view: watch::Sender<Arc<FleetView>>,
@@ -29,7 +29,7 @@ pub(super) struct FleetParts {
 }
 
 impl FleetParts {
-    /// Starts the tasks.
+    /// Spawns the tasks.
     pub(super) fn spawn(&self, supervisor: &mut Supervisor) {
         let parts = self;
         let wardens = parts.wardens.clone();
@@ -48,7 +48,7 @@ impl FleetParts {
         };
         let (marked, delivered) = (parts.recording.clone(), parts.recording.clone());
         let push = PushProgress {
-            mark: Arc::new(move || marked.get().map_or(0, |recording| recording.audit.mark())),
+            mark: Arc::new(move || marked.get().map_or(0, |recording| recording.audit.next_seq())),
             is_delivered: Arc::new(move |mark| {
                 delivered.get().is_some_and(|recording| recording.audit.is_delivered("push", mark))
             }),

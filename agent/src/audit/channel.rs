@@ -8,12 +8,12 @@ use super::delivery::{Delivery, DeliveryError};
 use super::redact::Redactor;
 use crate::config::{Config, DiscordConfig, EntryFilter, PushConfig, SmtpConfig, WebhookConfig};
 
-/// What the configuration says about one channel. The same settings make the same channel.
+/// The configuration of one channel. Equal settings produce equivalent channels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settings {
     /// The warden.
     Push(PushConfig),
-    /// Chat.
+    /// A Discord webhook.
     Discord(DiscordConfig),
     /// Mail.
     Smtp(SmtpConfig),
@@ -22,7 +22,7 @@ pub enum Settings {
 }
 
 impl Settings {
-    /// All that the configuration names; the push comes first.
+    /// Returns the settings of all configured channels; the push comes first.
     pub fn of(config: &Config) -> Vec<Self> {
         let notifications = config.notifications.clone();
         config
@@ -36,7 +36,7 @@ impl Settings {
             .collect()
     }
 
-    /// Unique name: in logs, metrics, and as the key of the channel's place in the outbox.
+    /// The channel's unique name: used in logs and metrics, and as its destination name in the outbox.
     pub fn name(&self) -> String {
         match self {
             Self::Push(_) => "push".to_owned(),
@@ -46,7 +46,7 @@ impl Settings {
         }
     }
 
-    /// The channel, or why it is off.
+    /// Builds the channel, or returns the reason why it is disabled.
     pub fn open(&self) -> Result<Channel, String> {
         let rendered =
             |render: Box<dyn Render>, filter: &EntryFilter| (Carrier::Each(render), filter.clone());
@@ -59,7 +59,7 @@ impl Settings {
         Ok(Channel { name: self.name(), filter, redactor: self.redactor(), carrier })
     }
 
-    /// Secrets that are sent to the other side and shown nowhere else.
+    /// Builds a redactor for the secrets that this channel sends to its receiver.
     fn redactor(&self) -> Redactor {
         let mut redactor = Redactor::default();
         match self {
@@ -79,7 +79,7 @@ impl Settings {
             Self::Webhook(config) => {
                 redactor.hide_url(&config.url);
                 for (name, value) in &config.headers {
-                    // Without variables these are no secrets, and error messages show them.
+                    // These headers are not secret unless they contain variables, and error messages may show them.
                     let is_plain =
                         ["content-type", "accept", "user-agent"].iter().any(|n| name.eq_ignore_ascii_case(n));
                     if !is_plain || value.parts().next().is_some() {
@@ -92,16 +92,16 @@ impl Settings {
     }
 }
 
-/// What each channel's file implements.
+/// Implemented by each channel that sends one entry at a time.
 pub(super) trait Render: Send + Sync + 'static {
-    /// The entry as this channel sends it. `seq` is its number in the outbox.
+    /// Renders the entry as this channel sends it. `seq` is its number in the outbox.
     fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String>;
 }
 
 enum Carrier {
-    /// One entry at a time.
+    /// Sends one entry at a time.
     Each(Box<dyn Render>),
-    /// Many at once.
+    /// Sends batches of entries.
     Warden(Push),
 }
 
@@ -109,23 +109,23 @@ enum Carrier {
 pub struct Channel {
     name: String,
     filter: EntryFilter,
-    /// Removes what must not appear in a log line, even when the other side repeats it.
+    /// Removes secrets from log lines, even when the receiver echoes them.
     redactor: Redactor,
     carrier: Carrier,
 }
 
 impl Channel {
-    /// As in [`Settings::name`].
+    /// See [`Settings::name`].
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the entry is for this channel.
+    /// Reports whether the entry passes the channel's filter.
     pub fn wants(&self, entry: &AuditEntry) -> bool {
         self.filter.passes(entry)
     }
 
-    /// How many entries are worth handing over at once.
+    /// The maximum number of entries to pass to [`Channel::send_some`].
     pub(super) fn batch(&self) -> usize {
         match &self.carrier {
             Carrier::Each(_) => 1,
@@ -133,13 +133,13 @@ impl Channel {
         }
     }
 
-    /// Sends one entry, once, and returns what the other side answered.
+    /// Sends one entry, without retries, and returns the receiver's answer.
     pub async fn send(&self, entry: &AuditEntry) -> Result<String, DeliveryError> {
         let entry = PushedEntry { entry: entry.clone(), seq: None, epoch: None, image: None, agent: None };
         self.send_some(&[entry]).await.map(|sent| sent.answer)
     }
 
-    /// Sends the first of these entries, and those after it that the other side takes together with it.
+    /// Sends the first of these entries, and as many of the following ones as the receiver accepts in the same request.
     pub(super) async fn send_some(&self, entries: &[PushedEntry]) -> Result<Sent, DeliveryError> {
         let render = match &self.carrier {
             Carrier::Each(render) => render,
@@ -149,8 +149,8 @@ impl Channel {
             return Ok(Sent { settled: 0, refused: Vec::new(), answer: String::new() });
         };
         match render.render(&first.entry, first.seq) {
-            Ok(letter) => {
-                let answer = letter.send(&self.redactor).await?;
+            Ok(delivery) => {
+                let answer = delivery.send(&self.redactor).await?;
                 Ok(Sent { settled: 1, refused: Vec::new(), answer })
             }
             Err(why) => Err(DeliveryError::Permanent { why: self.redactor.clean(&why, false) }),
@@ -169,8 +169,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that refuses a request and repeats everything it received.
-    async fn parrot(status: u16) -> MockServer {
+    /// A server that rejects a request and echoes everything it received.
+    async fn echo_server(status: u16) -> MockServer {
         let server = MockServer::start().await;
         let repeat = move |request: &Request| {
             let header =
@@ -198,10 +198,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_secret_comes_back_from_a_server_that_repeats_the_request() {
-        // Taken, refused for good, refused for now, refused until a person acts.
+    async fn secrets_echoed_by_a_server_are_redacted() {
+        // Accepted, rejected permanently, rejected temporarily, rejected until an operator acts.
         for status in [200, 400, 503, 403] {
-            let server = parrot(status).await;
+            let server = echo_server(status).await;
             let place = server.uri().replace("http://", "");
             let url = format!("http://ann:s3cret%2Fpw@{place}/hooks/tok%20en-1/x?key=que%2Fry-1&last");
             let webhook = WebhookConfig {
@@ -222,8 +222,8 @@ mod tests {
             };
             for settings in [Settings::Webhook(webhook), Settings::Discord(discord), Settings::Push(push)] {
                 let name = settings.name();
-                let said = answer(settings).await;
-                assert!(said.contains("no: /") && said.contains("(redacted)"), "{name}: {said}");
+                let shown = answer(settings).await;
+                assert!(shown.contains("no: /") && shown.contains("(redacted)"), "{name}: {shown}");
                 for secret in [
                     "tok ",
                     "tok%",
@@ -237,14 +237,14 @@ mod tests {
                     // base64 of ann:s3cret/pw
                     "YW5uOnMzY3JldC9wdw",
                 ] {
-                    assert!(!said.contains(secret), "{name}, {status}: {said}");
+                    assert!(!shown.contains(secret), "{name}, {status}: {shown}");
                 }
             }
         }
     }
 
     #[tokio::test]
-    async fn what_is_no_secret_is_shown() {
+    async fn text_that_is_not_secret_is_shown() {
         let server = MockServer::start().await;
         let answers = ResponseTemplate::new(400).set_body_string("unsupported media type application/json");
         Mock::given(any()).respond_with(answers).mount(&server).await;

@@ -1,4 +1,4 @@
-//! A rendered entry: an HTTP request or a mail, sent once, and what the answer means.
+//! Sends a rendered entry once, as an HTTP request or a mail, and classifies the response.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,43 +15,44 @@ use evenkeel_common::tls;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// lettre's own timeout is for the connection only.
+/// Limit for a whole mail delivery; lettre's own timeout covers only the connection.
 const MAIL_TIMEOUT: Duration = Duration::from_mins(1);
-/// Most that is read of an answer, and most that is shown of it.
+/// Maximum number of bytes read from a response body.
 const ANSWER_LIMIT: usize = 16 * 1024;
+/// Maximum number of characters of a response in messages.
 const SHOWN: usize = 300;
-/// Longest `Retry-After` that is honoured.
+/// Upper bound for a `Retry-After` delay.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
-/// Connections to one mail server.
+/// SMTP client for one mail server.
 pub(super) type Mailer = AsyncSmtpTransport<Tokio1Executor>;
 
-/// Something ready to be sent.
+/// A rendered entry, ready to be sent.
 pub(super) enum Delivery {
-    /// Over HTTP.
+    /// An HTTP request.
     Request(Client, Box<Request>),
-    /// By mail.
+    /// A mail.
     Mail(Mailer, Box<Message>),
 }
 
-/// Why a delivery failed, by what can be done about it.
+/// Why a delivery failed, classified by how to react to it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeliveryError {
-    /// It may work later.
+    /// A retry may succeed.
     #[error("{why}")]
     Transient {
         /// What went wrong.
         why: String,
-        /// When, if the other side said so.
+        /// The retry delay that the receiver asked for, if any.
         after: Option<Duration>,
     },
-    /// Nothing will arrive until a person changes something: a token, an address.
+    /// Nothing can be delivered until an operator changes something, such as a token or an address.
     #[error("{why}")]
     Misconfigured {
         /// What went wrong.
         why: String,
     },
-    /// This entry will never be accepted; others may.
+    /// The receiver will never accept this entry; it may accept others.
     #[error("{why}")]
     Permanent {
         /// What went wrong.
@@ -63,8 +64,8 @@ fn transient(why: impl Into<String>) -> DeliveryError {
     DeliveryError::Transient { why: why.into(), after: None }
 }
 
-/// A client for the host of `url`. It follows no redirects: they would carry secrets and entries to addresses that
-/// nobody configured.
+/// Creates a client for the host of `url`. It does not follow redirects: they could send secrets and entries to addresses
+/// that are not configured.
 pub(super) fn web_client(url: &Url) -> Result<Client, String> {
     let mut builder = Client::builder()
         .tls_backend_preconfigured(tls::client_config())
@@ -75,7 +76,7 @@ pub(super) fn web_client(url: &Url) -> Result<Client, String> {
     if is_loopback(url) {
         builder = builder.no_proxy();
     }
-    builder.build().map_err(|error| format!("cannot prepare to send: {}", error.without_url()))
+    builder.build().map_err(|error| format!("cannot create the HTTP client: {}", error.without_url()))
 }
 
 fn is_loopback(url: &Url) -> bool {
@@ -84,13 +85,13 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 impl Delivery {
-    /// The request that `builder` describes.
+    /// Creates a delivery from the request in `builder`.
     pub(super) fn request(client: &Client, builder: RequestBuilder) -> Result<Self, String> {
         let request = builder.build().map_err(|error| error.without_url().to_string())?;
         Ok(Self::Request(client.clone(), Box::new(request)))
     }
 
-    /// Sends it once. The answer is for people to read; `redactor` has taken the secrets out of it.
+    /// Sends it once. The answer is human-readable; `redactor` removes secrets from it.
     pub(super) async fn send(self, redactor: &Redactor) -> Result<String, DeliveryError> {
         match self {
             Self::Request(client, request) => {
@@ -114,18 +115,18 @@ impl Delivery {
     }
 }
 
-/// What the other side answered to a request.
+/// The response to a request.
 pub(super) struct Answer {
-    /// Status code.
+    /// HTTP status code.
     pub(super) status: StatusCode,
-    /// Status and body for people to read, without secrets.
+    /// Status and body in human-readable form, without secrets.
     pub(super) text: String,
-    /// The body, or the beginning of one that is too long.
+    /// The body, truncated if it is too long.
     pub(super) body: Vec<u8>,
     wait: Option<Duration>,
 }
 
-/// Sends a request once, and reads at most `limit` bytes of the answer.
+/// Sends a request once and reads at most `limit` bytes of the response body.
 pub(super) async fn exchange(
     client: &Client,
     request: Request,
@@ -142,7 +143,7 @@ async fn read(mut response: Response, redactor: &Redactor, limit: usize) -> Answ
     let status = response.status();
     let wait = retry_after(response.headers(), Timestamp::now());
     let mut body = Vec::new();
-    // What was answered counts, even when the text that explains it breaks off.
+    // The status is valid even if reading the body fails.
     while let Ok(Some(chunk)) = response.chunk().await {
         body.extend_from_slice(&chunk[..chunk.len().min(limit - body.len())]);
         if body.len() == limit {
@@ -156,7 +157,7 @@ async fn read(mut response: Response, redactor: &Redactor, limit: usize) -> Answ
 }
 
 impl Answer {
-    /// What the status means for what was sent.
+    /// Maps the status code to success or to a [`DeliveryError`].
     pub(super) fn judged(self) -> Result<Self, DeliveryError> {
         let Self { status, text, wait, .. } = &self;
         if status.is_success() {
@@ -182,7 +183,7 @@ fn refusal(status: StatusCode, text: String, wait: Option<Duration>) -> Delivery
     }
 }
 
-/// What it means that a mail was not taken. A server that takes no connection at all has refused no single mail.
+/// Classifies a mail that was not accepted. A server that rejects every connection has not rejected this mail in particular.
 async fn refused_mail(
     mailer: &Mailer,
     error: &lettre::transport::smtp::Error,
@@ -199,33 +200,33 @@ async fn refused_mail(
                 DeliveryError::Misconfigured { why }
             }
         }
-        // Login, sender, relaying, quota: what a person can mend, and what every other mail would hear, too.
+        // Login, sender, relaying or quota: an operator can fix these, and every other mail would fail the same way.
         Some(500..) => DeliveryError::Misconfigured { why },
-        // No common login method, no STARTTLS: the server's abilities do not change by themselves.
+        // No common login method or no STARTTLS: the server's capabilities do not change by themselves.
         None if error.is_client() => DeliveryError::Misconfigured { why },
         _ => transient(why),
     }
 }
 
-/// Whether an SMTP reply 5xx refuses this mail for its content or size (RFC 3463: 5.6.x, 5.3.4), not the account that
-/// sends it.
+/// Reports whether a 5xx SMTP reply rejects this mail for its content or size (RFC 3463: 5.6.x, 5.3.4) rather than the
+/// sending account.
 fn is_about_the_mail(code: u16, text: &str) -> bool {
     let enhanced = text.split_whitespace().find_map(enhanced_code);
     match (code, enhanced) {
-        // A full mailbox is emptied some day.
+        // A full mailbox is a temporary condition.
         (552, Some([5, 2, 2])) => false,
         (_, Some([5, 6, _] | [5, 3, 4])) | (552, _) | (554, None) => true,
         _ => false,
     }
 }
 
-/// An enhanced status code of a permanent failure (RFC 3463).
+/// Parses the enhanced status code of a permanent failure (RFC 3463).
 fn enhanced_code(word: &str) -> Option<[u16; 3]> {
     let numbers: Option<Vec<u16>> = word.split('.').map(|number| number.parse().ok()).collect();
     <[u16; 3]>::try_from(numbers?).ok().filter(|[class, ..]| *class == 5)
 }
 
-/// `Retry-After` in seconds (Discord's have fractions) or as a date, which is held against the server's own clock.
+/// Parses `Retry-After`, either in seconds (Discord sends fractions) or as a date relative to the server's own clock.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let date = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();
@@ -237,11 +238,11 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
             Duration::try_from(date(asked)?.duration_since(now)).unwrap_or_default()
         }
     };
-    // Zero would make a busy loop.
+    // Zero would cause a busy loop.
     Some(wait.clamp(Duration::from_millis(500), LONGEST_WAIT))
 }
 
-/// An error with its chain of causes.
+/// Formats an error with its chain of causes.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -255,8 +256,8 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Text from outside on one line, without secrets, not too long. Secrets are taken out first, as long as they are whole,
-/// and once more in the form that is shown. `is_cut`: it is the beginning of a longer text.
+/// Formats untrusted text on one line, without secrets and of limited length. Secrets are removed before the whitespace is
+/// normalised, while they are still intact, and again afterwards. `is_cut`: the text is the beginning of a longer one.
 pub(super) fn shown(text: &str, redactor: &Redactor, is_cut: bool) -> String {
     let line: String =
         redactor.clean(text, is_cut).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -289,11 +290,11 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_mail_server_says_of_the_mail_itself_refuses_that_mail() {
+    fn only_a_reply_about_the_mail_itself_is_permanent() {
         for (code, text, expected) in [
             (552, "permanent error (552): message size exceeds fixed limit", true),
             (552, "permanent error (552): 5.3.4 too big", true),
-            (550, "permanent error (550): 5.6.1 this kind of content is not taken", true),
+            (550, "permanent error (550): 5.6.1 this kind of content is not accepted", true),
             (554, "permanent error (554): transaction failed", true),
             (552, "permanent error (552): 5.2.2 mailbox is full", false),
             (554, "permanent error (554): 5.7.1 rejected", false),

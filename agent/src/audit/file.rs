@@ -1,4 +1,4 @@
-//! The audit file: JSON Lines, rotated, and caught up after the disk was full (SPEC 2.7, DECISIONS 5).
+//! The audit file: JSON Lines, rotated, and caught up after a full disk (SPEC 2.7, DECISIONS 5).
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
@@ -15,12 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::read_latest;
 
-/// How many entries are written at once.
+/// Maximum number of entries per write.
 const BATCH: usize = 500;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_mins(1);
 
-/// When a file is full, and how many full ones are kept.
+/// Size limits of the current file, and the number of archives to keep.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     lines: u64,
@@ -38,10 +38,10 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Name of its place in the outbox.
+    /// Destination name in the outbox.
     pub const NAME: &str = "file";
 
-    /// A sink for the file at `path`, which is made with its folder when the first entry comes.
+    /// Creates a sink for the file at `path`. The file and its folder are created when the first entry arrives.
     pub fn new(path: PathBuf, destination: Destination, clock: Arc<dyn Clock>) -> Self {
         Self::with_limits(path, destination, clock, LIMITS)
     }
@@ -51,8 +51,8 @@ impl FileSink {
         Self { writer, destination, clock }
     }
 
-    /// Writes until `stop` is cancelled and nothing waits. What cannot be written waits and is tried again; after
-    /// `stop` it is tried once more, and what is left then is written after the next start.
+    /// Writes entries until `stop` is cancelled and the queue is empty. Entries that cannot be written stay queued and
+    /// are retried. After `stop` there is one more attempt; entries that remain are written after the next start.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut failing = false;
         let mut pause = FIRST_RETRY;
@@ -64,7 +64,7 @@ impl FileSink {
         loop {
             tokio::select! {
                 biased;
-                items = self.destination.next_some(BATCH) => {
+                items = self.destination.next_batch(BATCH) => {
                     let last_chance = stop.is_cancelled();
                     let path = self.writer.path.display().to_string();
                     match self.write(&items, &written).await {
@@ -79,12 +79,12 @@ impl FileSink {
                             pause = FIRST_RETRY;
                         }
                         Err(error) if last_chance => {
-                            tracing::error!(path, %error, "audit entries wait for the audit file until the next start");
+                            tracing::error!(path, %error, "audit entries stay queued for the audit file until the next start");
                             return;
                         }
                         Err(error) => {
                             if !failing {
-                                tracing::warn!(path, %error, "cannot write the audit file; entries wait until it can be");
+                                tracing::warn!(path, %error, "cannot write the audit file; entries stay queued until it is writable");
                             }
                             failing = true;
                             tokio::select! {
@@ -96,7 +96,7 @@ impl FileSink {
                     }
                 }
                 () = stop.cancelled(), if self.destination.is_empty() => {
-                    // What was recorded last may not be durable yet.
+                    // The latest entries may not be durable yet.
                     if self.destination.is_empty() {
                         return;
                     }
@@ -105,7 +105,7 @@ impl FileSink {
         }
     }
 
-    /// Writes the entries that are not in `written`, and removes from the queue what is safely in the file.
+    /// Writes the entries that are not in `written`, and removes from the queue those that have reached the disk.
     async fn write(&mut self, items: &[Item], written: &[AuditEntry]) -> io::Result<()> {
         let missing: Vec<&Item> = items.iter().filter(|item| !written.contains(&item.entry)).collect();
         let entries: Vec<_> = missing.iter().map(|item| item.entry.clone()).collect();
@@ -130,7 +130,8 @@ impl FileSink {
     }
 }
 
-/// Knows how full the file is. Opens it for each batch, so that a file that somebody moves away is created again.
+/// Writes to the file and tracks its size. It opens the file for each batch, so that a file that was moved away is
+/// recreated.
 #[derive(Debug, Clone)]
 struct Writer {
     path: PathBuf,
@@ -139,7 +140,7 @@ struct Writer {
     rotation_failed: bool,
 }
 
-/// The number of lines in a file, as long as it is still that file with that length.
+/// A cached line count, valid while the inode and length of the file are unchanged.
 #[derive(Debug, Clone, Copy)]
 struct Counted {
     inode: u64,
@@ -148,7 +149,7 @@ struct Counted {
 }
 
 impl Writer {
-    /// Writes entries in order, over as many files as it takes. Says how many are safely written.
+    /// Writes entries in order, rotating as often as necessary. Returns the number of entries that have reached the disk.
     fn append(&mut self, entries: &[Arc<AuditEntry>], now: Timestamp) -> (usize, io::Result<()>) {
         let mut written = 0;
         while written < entries.len() {
@@ -160,7 +161,7 @@ impl Writer {
         (written, Ok(()))
     }
 
-    /// Writes as many entries as go into the current file, at least one.
+    /// Writes as many entries as fit into the current file, at least one.
     fn append_some(&mut self, entries: &[Arc<AuditEntry>], now: Timestamp) -> io::Result<usize> {
         let mut lines = Vec::new();
         for entry in entries {
@@ -178,7 +179,7 @@ impl Writer {
                     self.rotation_failed = false;
                     (file, state) = self.open()?;
                 }
-                // A folder that takes no new names: a file that is too long beats entries that are lost.
+                // Renaming failed: an oversized file is better than lost entries.
                 Err(error) => {
                     if !self.rotation_failed {
                         tracing::warn!(path = %self.path.display(), %error, "cannot rotate the audit file");
@@ -187,7 +188,7 @@ impl Writer {
                 }
             }
         }
-        // The writer was killed in the middle of a line: end the line here, so that only this one is damaged.
+        // An earlier writer was killed in the middle of a line. End that line, so that no other one is damaged.
         let mut buffer = if ends_within_a_line(&file, state.length)? { vec![b'\n'] } else { Vec::new() };
         let mut count = 0;
         for line in &lines {
@@ -200,7 +201,7 @@ impl Writer {
             count += 1;
         }
         if let Err(error) = file.write_all(&buffer).and_then(|()| file.sync_data()) {
-            // What a full disk accepted of it would be in the file twice.
+            // Remove the partial write of a full disk; the retry would duplicate it.
             let _ = file.set_len(state.length);
             self.counted = None;
             return Err(error);
@@ -245,11 +246,11 @@ impl Writer {
     }
 }
 
-/// A pipe without another end would block for ever; a link leads to a file that somebody else has chosen.
+/// Opening a FIFO without a peer would block forever, and a symbolic link may lead to a file that another user chose.
 pub(super) const OPEN_FLAGS: i32 =
     rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOFOLLOW).bits().cast_signed();
 
-/// The system reports a link that is not followed as "too many levels".
+/// Replaces the error for a link that is not followed, which the system reports as "too many levels".
 pub(super) fn name_link(error: io::Error) -> io::Error {
     let is_link = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
     if is_link { io::Error::other("it is a symbolic link, which is not followed") } else { error }
@@ -276,11 +277,11 @@ fn count_lines(file: &File) -> io::Result<u64> {
     }
 }
 
-/// Gives the file its archive name and removes the oldest archives.
+/// Renames the file to its archive name and removes the oldest archives.
 fn rotate(path: &Path, now: Timestamp, keep: usize) -> io::Result<()> {
     let name = |stamp: &str| path.with_file_name(format!("{}.{stamp}.jsonl", base(path)));
-    // Archives are read and removed by their names' order: where the clock has stood in the future, names go on from
-    // there.
+    // Archives are read and removed in the order of their names. If the clock was in the future, later names continue
+    // from there.
     let mut time = match archives(path)?.first().and_then(|newest| stamp_of(path, newest)) {
         Some(newest) if newest >= now => newest.checked_add(MILLISECOND).map_err(io::Error::other)?,
         _ => now,
@@ -300,17 +301,17 @@ fn rotate(path: &Path, now: Timestamp, keep: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The time in the name of an archive of `path`.
+/// Parses the time in the name of an archive of `path`.
 fn stamp_of(path: &Path, archive: &Path) -> Option<Timestamp> {
     let name = archive.file_name()?.to_str()?;
     let stamp = name.strip_prefix(&base(path))?.strip_prefix('.')?.strip_suffix(".jsonl")?;
-    // The form that RFC 9557 calls basic, which the parser knows.
+    // The basic format of RFC 9557, which the parser accepts.
     stamp.parse().ok()
 }
 
 const MILLISECOND: jiff::SignedDuration = jiff::SignedDuration::from_millis(1);
 
-/// UTC, and sorts as text like the times do.
+/// UTC; the text sorts in chronological order.
 const STAMP: &str = "%Y%m%dT%H%M%S.%3fZ";
 
 /// The audit path's file name without `.jsonl`.
@@ -319,7 +320,7 @@ fn base(path: &Path) -> String {
     name.strip_suffix(".jsonl").unwrap_or(&name).to_owned()
 }
 
-/// The rotated files of an audit path, newest first. Only names that [`rotate`] gives are taken for such.
+/// Lists the rotated files of an audit path, newest first. Only names that [`rotate`] creates count.
 pub(super) fn archives(path: &Path) -> io::Result<Vec<PathBuf>> {
     let prefix = format!("{}.", base(path));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

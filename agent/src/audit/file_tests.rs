@@ -1,4 +1,4 @@
-//! The audit file: what is in it after rotation, crashes, full disks and shutdown.
+//! Tests of the audit file's content after rotation, crashes, full disks and shutdown.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ fn write(writer: &mut Writer, messages: &[&str]) {
     assert_eq!(count, messages.len());
 }
 
-/// The messages of a file in its order; a line that is no entry shows as it is.
+/// The messages of a file in order; a line that is not an entry is returned verbatim.
 fn content(path: &Path) -> Vec<String> {
     let text = fs::read_to_string(path).unwrap();
     text.lines()
@@ -47,7 +47,7 @@ async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A running sink, its audit, and what ends it.
+/// A running sink with its audit and the token that stops it.
 struct Running {
     audit: Audit,
     stop: CancellationToken,
@@ -74,7 +74,7 @@ impl Running {
 
     async fn finish(self) {
         self.stop.cancel();
-        assert!(self.tasks.finish(Duration::from_secs(20)).await, "the sink did not end");
+        assert!(self.tasks.finish(Duration::from_secs(20)).await, "the sink did not stop");
     }
 }
 
@@ -133,7 +133,7 @@ fn a_full_file_is_rotated_and_only_the_newest_archives_are_kept() {
 }
 
 #[test]
-fn size_rotates_too_and_an_entry_larger_than_a_file_has_one_of_its_own() {
+fn size_rotates_too_and_an_entry_larger_than_the_limit_has_its_own_file() {
     let (_dir, path) = folder();
     let mut writer = writer(&path, Limits { lines: 100, bytes: 400, archives: 5 });
     let large = "x".repeat(2000);
@@ -182,7 +182,7 @@ fn a_line_cut_by_a_crash_ends_before_the_next_entry() {
 }
 
 #[test]
-fn a_file_that_was_moved_away_is_made_anew() {
+fn a_file_that_was_moved_away_is_recreated() {
     let (_dir, path) = folder();
     let mut writer = writer(&path, SMALL);
     write(&mut writer, &["1", "2", "3"]);
@@ -195,10 +195,10 @@ fn a_file_that_was_moved_away_is_made_anew() {
 }
 
 #[tokio::test]
-async fn the_file_catches_up_when_its_folder_can_be_used_again_also_after_a_restart() {
+async fn the_file_catches_up_when_its_folder_is_usable_again_even_after_a_restart() {
     let (dir, path) = folder();
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    // A file stands where the folder should be.
+    // There is a file in place of the folder.
     fs::write(dir.path().join("log"), "").unwrap();
     let running = Running::start_on(store.clone(), &path, LIMITS).await;
     for n in 0..6 {
@@ -216,7 +216,7 @@ async fn the_file_catches_up_when_its_folder_can_be_used_again_also_after_a_rest
 }
 
 #[tokio::test]
-async fn what_an_earlier_life_wrote_is_not_written_again() {
+async fn entries_written_by_an_earlier_process_are_not_written_again() {
     let (_dir, path) = folder();
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let names = [FileSink::NAME.to_owned()];
@@ -229,7 +229,7 @@ async fn what_an_earlier_life_wrote_is_not_written_again() {
             opened.outbox.put(entry.clone());
         }
         opened.outbox.run(stop).await;
-        // Killed when two were in the file and not taken off.
+        // Killed with two entries in the file that were not yet removed from the queue.
         writer(&path, LIMITS).append(&all[..2], SystemClock.now()).1.unwrap();
     }
     let running = Running::start_on(store, &path, LIMITS).await;
@@ -239,7 +239,7 @@ async fn what_an_earlier_life_wrote_is_not_written_again() {
 }
 
 #[tokio::test]
-async fn an_unusable_path_does_not_keep_the_program_from_ending() {
+async fn an_unusable_path_does_not_block_shutdown() {
     let dir = tempdir().unwrap();
     let running = Running::start(dir.path(), LIMITS).await;
     running.audit.record(entry("a"));
@@ -252,7 +252,7 @@ async fn an_unusable_path_does_not_keep_the_program_from_ending() {
 }
 
 #[tokio::test]
-async fn reading_across_a_rotation_under_way_gives_every_entry_once() {
+async fn reading_during_a_rotation_returns_every_entry_once() {
     let (_dir, path) = folder();
     let limits = Limits { lines: 50, bytes: 1_000_000, archives: 100 };
     let running = Running::start(&path, limits).await;
@@ -269,8 +269,8 @@ async fn reading_across_a_rotation_under_way_gives_every_entry_once() {
 }
 
 #[tokio::test]
-#[ignore = "mounts a small file system, for which it must be root"]
-async fn the_file_catches_up_after_a_full_disk_without_damaged_or_doubled_lines() {
+#[ignore = "mounts a small file system, which needs root"]
+async fn the_file_catches_up_after_a_full_disk_without_damaged_or_duplicate_lines() {
     let dir = tempdir().unwrap();
     let mount = |args: &[&str]| {
         std::process::Command::new(args[0]).args(&args[1..]).arg(dir.path()).status().unwrap()
@@ -293,7 +293,7 @@ async fn the_file_catches_up_after_a_full_disk_without_damaged_or_doubled_lines(
 }
 
 #[tokio::test]
-async fn a_clock_that_stood_in_the_future_takes_no_later_archive_away() {
+async fn a_clock_that_was_in_the_future_removes_no_newer_archive() {
     let (_dir, path) = folder();
     let mut writer = writer(&path, SMALL);
     let future: Timestamp = "2099-01-02T03:04:05.678Z".parse().unwrap();
@@ -310,7 +310,7 @@ async fn a_clock_that_stood_in_the_future_takes_no_later_archive_away() {
 }
 
 #[tokio::test]
-async fn a_link_in_the_place_of_the_file_is_neither_written_nor_read() {
+async fn a_symbolic_link_in_place_of_the_file_is_neither_written_nor_read() {
     let dir = tempdir().unwrap();
     let (path, target) = (dir.path().join("a.jsonl"), dir.path().join("target"));
     fs::write(&target, serde_json::to_string(&entry("another file")).unwrap()).unwrap();

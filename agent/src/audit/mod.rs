@@ -1,5 +1,5 @@
-//! Where everything notable is recorded: at once and for certain, while each destination has a queue and a task of
-//! its own (SPEC 6).
+//! The audit trail. Entries are recorded immediately and durably; each destination has its own queue and task
+//! (SPEC 6).
 
 mod channel;
 pub mod channels;
@@ -23,24 +23,24 @@ pub use file::FileSink;
 pub use read::read_latest;
 pub use sink::{Deliveries, DeliveryStats, Reconfigured};
 
-/// The handle through which every part of the agent records.
+/// The handle through which every part of the agent records entries.
 #[derive(Clone)]
 pub struct Audit(Outbox);
 
 impl Audit {
-    /// An audit whose entries go to the destinations of `outbox`, and to the streams.
+    /// Creates an audit whose entries go to the destinations of `outbox`, and to the streams.
     pub fn new(outbox: Outbox) -> Self {
         Self(outbox)
     }
 
-    /// Records an entry: in the log, and for every destination. Never waits, never fails.
+    /// Logs an entry and queues it for every destination. Never blocks, never fails.
     pub fn record(&self, entry: AuditEntry) {
         log(&entry);
         self.0.put(Arc::new(entry));
     }
 
-    /// Makes a change of state durable together with the entries that tell of it, and records these. Where it fails,
-    /// nothing is changed and nothing recorded.
+    /// Commits state changes and the entries that describe them atomically, then logs the entries. On failure nothing
+    /// is changed or recorded.
     pub async fn commit(&self, changes: Vec<Change>, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
         let entries: Vec<_> = entries.into_iter().map(Arc::new).collect();
         self.0.commit(changes, entries.clone()).await?;
@@ -50,17 +50,17 @@ impl Audit {
         Ok(())
     }
 
-    /// What was recorded up to now, for [`Audit::is_delivered`].
-    pub fn mark(&self) -> u64 {
-        self.0.mark()
+    /// The current position in the outbox, for [`Audit::is_delivered`].
+    pub fn next_seq(&self) -> u64 {
+        self.0.next_seq()
     }
 
-    /// Whether a destination has everything up to a mark.
+    /// Reports whether a destination has received every entry up to `mark`.
     pub fn is_delivered(&self, destination: &str, mark: u64) -> bool {
         self.0.is_delivered(destination, mark)
     }
 
-    /// The last entries and what follows them, for the streams.
+    /// The most recent entries and the live feed, for the streams.
     pub fn journal(&self) -> &Journal<Arc<AuditEntry>> {
         self.0.journal()
     }

@@ -11,16 +11,16 @@ use super::file::{OPEN_FLAGS, archives, name_link};
 
 const BLOCK: usize = 64 * 1024;
 
-/// The last `limit` entries of the audit file at `path`, newest first. Lines that are no entries are passed over; a
-/// file that does not exist yet holds none.
+/// Returns the last `limit` entries of the audit file at `path`, newest first. Lines that are not entries are skipped; a
+/// file that does not exist yet counts as empty.
 pub async fn read_latest(path: PathBuf, limit: usize) -> io::Result<Vec<AuditEntry>> {
     tokio::task::spawn_blocking(move || latest(&path, limit)).await.map_err(io::Error::other)?
 }
 
 fn latest(path: &Path, limit: usize) -> io::Result<Vec<AuditEntry>> {
     let mut entries = Vec::new();
-    // The current file is opened before the folder is listed: a rotation in between makes it show up in the list,
-    // where it is recognised, while the other order could miss it.
+    // Open the current file before listing the folder. If it is rotated in between, it appears in the list and is
+    // recognised; the reverse order could miss it.
     let current = open(path)?;
     let identity = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
     let seen = current.as_ref().map(identity).transpose()?;
@@ -37,7 +37,8 @@ fn latest(path: &Path, limit: usize) -> io::Result<Vec<AuditEntry>> {
             // It may have been removed since it was listed.
             let Some(file) = open(&archive)? else { continue };
             if Some(identity(&file)?) == seen {
-                // It was the current one a moment ago; what is newer than it was made since.
+                // This is the file that was just read as the current one, rotated since. Newer archives were created
+                // after it was opened.
                 entries.truncate(from_current);
             } else {
                 collect(&file, limit, &mut entries)?;
@@ -66,12 +67,12 @@ fn collect(file: &File, limit: usize, entries: &mut Vec<AuditEntry>) -> io::Resu
     Ok(())
 }
 
-/// Lines of a file, the last one first.
+/// Iterates over the lines of a file, last line first.
 struct LinesFromEnd<'file> {
     file: &'file File,
-    /// Everything from here on is in `tail` or was given out.
+    /// Everything from this offset on is in `tail` or was already returned.
     offset: u64,
-    /// Text before the lines that were given out, in pieces, the last piece first.
+    /// Text before the lines already returned, in pieces, last piece first.
     tail: Vec<Vec<u8>>,
     block: usize,
 }
@@ -83,7 +84,7 @@ impl<'file> LinesFromEnd<'file> {
 
     fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            // Only the piece that was read last can hold a line break.
+            // Only the piece that was read last can contain a line break.
             if let Some(piece) = self.tail.last_mut()
                 && let Some(at) = piece.iter().rposition(|&byte| byte == b'\n')
             {
@@ -133,9 +134,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_in_its_place_is_called_one() {
+    async fn a_directory_in_place_of_the_file_is_reported() {
         let error = read_latest(tempdir().unwrap().path().to_owned(), 1).await.unwrap_err();
-        assert_eq!(crate::model::text::plainly(&error), "is a directory");
+        assert_eq!(crate::model::text::describe_io_error(&error), "is a directory");
     }
 
     #[test]
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn damaged_lines_are_passed_over_and_no_line_is_too_long() {
+    async fn damaged_lines_are_skipped_and_no_line_is_too_long() {
         let dir = tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         let long = "x".repeat(3 * BLOCK + 17);

@@ -1,5 +1,5 @@
-//! Removes secrets from what another side says: a server may repeat the path, a query value or the login of a request,
-//! in whatever spelling it saw them.
+//! Removes secrets from text sent by a receiver: a server may echo the path, a query value or the login of a request, in
+//! any encoding.
 
 use std::collections::BTreeSet;
 
@@ -11,40 +11,40 @@ use reqwest::Url;
 
 use crate::config::template::Escape;
 
-/// Shorter texts are no secrets; removing them would only make the rest unreadable.
+/// Shorter strings are not treated as secrets: removing them would make the rest unreadable.
 const SHORTEST: usize = 4;
-/// The same for a piece of a part, which is more likely an ordinary word.
+/// The same limit for a piece of a part, which is more likely to be an ordinary word.
 const SHORTEST_PIECE: usize = 6;
-/// What stands between the name and the token in a part such as `bot123:token` or `key=token`.
+/// Separators between a name and a token in a part such as `bot123:token` or `key=token`.
 const SEPARATORS: [char; 9] = [':', ';', ',', '=', '&', '|', '@', ' ', '"'];
 const MARK: &str = "(redacted)";
 
-/// Knows what must not be shown. It has no `Debug` on purpose.
+/// Replaces secrets in text. It deliberately has no `Debug` implementation.
 #[derive(Default)]
 pub(super) struct Redactor {
-    /// In small letters: servers change the case of what they repeat, of `%2f` for example.
+    /// In lower case: servers may change the case of echoed text, for example of `%2f`.
     patterns: BTreeSet<String>,
 }
 
 impl Redactor {
-    /// Removes a secret, the values it was composed of, and its parts.
+    /// Hides a secret, the values it was composed of, and its parts.
     pub(super) fn hide(&mut self, secret: &Secret) {
         self.part(secret.expose());
         secret.parts().for_each(|part| self.part(part));
     }
 
-    /// Removes the parts of a URL that may be secret: login, path segments and query.
+    /// Hides the parts of a URL that may be secret: login, path segments and query.
     pub(super) fn hide_url(&mut self, secret: &Secret) {
-        self.spellings(secret.expose());
+        self.encodings(secret.expose());
         secret.parts().for_each(|part| self.part(part));
         let Ok(url) = Url::parse(secret.expose()) else { return };
-        self.spellings(url.as_str());
-        self.spellings(url.path().trim_start_matches('/'));
+        self.encodings(url.as_str());
+        self.encodings(url.path().trim_start_matches('/'));
         url.path_segments().into_iter().flatten().for_each(|segment| self.part(segment));
         if let Some(query) = url.query() {
-            self.spellings(query);
+            self.encodings(query);
             for pair in query.split('&') {
-                // A key that stands alone is the value.
+                // A key without a value may be a secret itself.
                 self.part(pair.split_once('=').map_or(pair, |(_, value)| value));
             }
         }
@@ -52,30 +52,30 @@ impl Redactor {
             self.part(password);
             self.login(&decoded(url.username()), &decoded(password));
         } else if !url.username().is_empty() {
-            // A token in the place of the user name.
+            // A token in place of the user name.
             self.part(url.username());
             self.login(&decoded(url.username()), "");
         }
     }
 
-    /// Removes a login in the forms in which HTTP (Basic) and SMTP (PLAIN, LOGIN) send it.
+    /// Hides a login in the encodings of HTTP (Basic) and SMTP (PLAIN, LOGIN).
     pub(super) fn login(&mut self, name: &str, password: &str) {
-        self.spellings(&format!("{name}:{password}"));
-        self.spellings(&format!("\0{name}\0{password}"));
-        self.spellings(password);
+        self.encodings(&format!("{name}:{password}"));
+        self.encodings(&format!("\0{name}\0{password}"));
+        self.encodings(password);
     }
 
     fn part(&mut self, part: &str) {
-        self.spellings(part);
+        self.encodings(part);
         for text in [part.to_owned(), decoded(part)] {
             text.split(SEPARATORS)
                 .filter(|piece| piece.len() >= SHORTEST_PIECE)
-                .for_each(|piece| self.spellings(piece));
+                .for_each(|piece| self.encodings(piece));
         }
     }
 
-    /// All spellings of one text.
-    fn spellings(&mut self, text: &str) {
+    /// Adds all encodings of one string.
+    fn encodings(&mut self, text: &str) {
         let mut plain = BTreeSet::from([text.to_owned(), decoded(text), decoded(&text.replace('+', " "))]);
         plain.retain(|text| text.chars().count() >= SHORTEST);
         for text in plain {
@@ -87,18 +87,18 @@ impl Redactor {
                     percent,
                     json.replace('/', "\\/"),
                     json,
-                    Escape::Markup.apply(&text),
-                    // Without padding it is found with and without.
+                    Escape::Html.apply(&text),
+                    // Without padding, so that padded text matches as well.
                     STANDARD_NO_PAD.encode(&text),
                     URL_SAFE_NO_PAD.encode(&text),
                     text,
                 ]
-                .map(|spelling| spelling.to_ascii_lowercase()),
+                .map(|encoding| encoding.to_ascii_lowercase()),
             );
         }
     }
 
-    /// The text without secrets. `is_cut`: the text ends where it was cut off, perhaps within a secret.
+    /// Returns the text without secrets. `is_cut`: the text was truncated, possibly in the middle of a secret.
     pub(super) fn clean(&self, text: &str, is_cut: bool) -> String {
         let lower = text.to_ascii_lowercase();
         let mut hidden = vec![false; text.len()];
@@ -142,10 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_url_is_taken_out_in_every_spelling() {
+    fn every_part_of_a_url_is_removed_in_every_encoding() {
         let url = "https://me%40x:p%2Fss%20w0rd@chat.example/hooks/T0KEN%2Fabc+d/send?key=Qu%C3%A9ry/1&sig=a%2Bbcd==&alonetoken";
         let redactor = of_url(url);
-        for said in [
+        for echoed in [
             url,
             "T0KEN%2Fabc+d",
             "T0KEN%2fabc+d",
@@ -164,18 +164,18 @@ mod tests {
             "bWVAeDpwL3NzIHcwcmQ=",
             "Basic bWVAeDpwL3NzIHcwcmQ",
         ] {
-            let shown = redactor.clean(&format!("403 no access for {said}, sorry"), false);
+            let shown = redactor.clean(&format!("403 no access for {echoed}, sorry"), false);
             let expected =
                 ["403 no access for (redacted), sorry", "403 no access for Basic (redacted), sorry"];
-            // What pads base64 tells nothing.
+            // Base64 padding reveals nothing.
             let shown = shown.replace("(redacted)=", "(redacted)");
-            assert!(expected.contains(&shown.as_str()), "{said}: {shown}");
+            assert!(expected.contains(&shown.as_str()), "{echoed}: {shown}");
         }
         assert_eq!(redactor.clean("404 not found at chat.example", false), "404 not found at chat.example");
     }
 
     #[test]
-    fn a_part_made_of_a_name_and_a_token_hides_the_token_alone() {
+    fn a_token_is_removed_without_the_name_before_it() {
         let redactor = of_url("https://api.example/bot123456:AAE-token_x/sendMessage");
         assert_eq!(redactor.clean("no bot with AAE-token_x", false), "no bot with (redacted)");
         let mut redactor = Redactor::default();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_cut_off_or_said_twice_is_taken_out_as_well() {
+    fn a_secret_that_is_truncated_or_repeated_is_removed_as_well() {
         let redactor = of_url("https://x.example/abcdefghij");
         assert_eq!(redactor.clean("the key is abcdefg", true), "the key is (redacted)");
         assert_eq!(redactor.clean("the key is abcdefghijabcdefghij!", false), "the key is (redacted)!");
@@ -197,11 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_login_is_taken_out_in_the_forms_that_smtp_sends() {
+    fn a_mail_login_is_removed_in_the_encodings_of_smtp() {
         let mut redactor = Redactor::default();
         redactor.login("me@x.example", "hunter22");
-        for said in ["AG1lQHguZXhhbXBsZQBodW50ZXIyMg==", "aHVudGVyMjI=", "hunter22"] {
-            assert!(redactor.clean(&format!("535 {said}"), false).starts_with("535 (redacted)"), "{said}");
+        for sent in ["AG1lQHguZXhhbXBsZQBodW50ZXIyMg==", "aHVudGVyMjI=", "hunter22"] {
+            assert!(redactor.clean(&format!("535 {sent}"), false).starts_with("535 (redacted)"), "{sent}");
         }
     }
 }

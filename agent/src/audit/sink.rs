@@ -1,5 +1,5 @@
-//! What every destination outside this machine has in common: retry, back-off, order, counting, ending, and being
-//! exchanged for another one. A channel only renders (DECISIONS 5).
+//! Common behaviour of all remote destinations: retry, backoff, ordering, counters, shutdown and replacement at runtime.
+//! A channel only renders (DECISIONS 5).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,12 +17,12 @@ use super::delivery::DeliveryError;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_mins(1);
-/// Pause between two attempts while only a person can fix the problem.
+/// Pause between two attempts while only an operator can fix the problem.
 const MISCONFIGURED_PAUSE: Duration = Duration::from_mins(1);
-/// How long a destination may go on after the program was asked to stop; what is left goes out after the next start.
+/// How long a destination may continue after shutdown was requested; remaining entries are sent after the next start.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What became of a destination's entries since the program started.
+/// Delivery counters of a destination since the program started.
 #[derive(Debug, Default)]
 struct Counts {
     sent: AtomicU64,
@@ -30,23 +30,23 @@ struct Counts {
     refused: AtomicU64,
 }
 
-/// A destination's numbers at one time.
+/// A snapshot of a destination's counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryStats {
     /// The channel's name.
     pub name: String,
-    /// Entries that the other side accepted.
+    /// Entries that the receiver accepted.
     pub sent: u64,
-    /// Attempts that failed and are repeated.
+    /// Failed attempts that are retried.
     pub failed: u64,
-    /// Entries that the other side refused for good; they are not sent again.
+    /// Entries that the receiver rejected permanently; they are not sent again.
     pub refused: u64,
-    /// Entries that wait.
+    /// Entries in the queue.
     pub queued: u64,
 }
 
-/// All destinations: a task for each, which can be exchanged while the program runs. What waits is in the outbox all
-/// the while.
+/// All remote destinations, one task each, which can be replaced at runtime. Queued entries stay in the outbox
+/// meanwhile.
 #[derive(Clone)]
 pub struct Deliveries(Arc<Inner>);
 
@@ -63,33 +63,33 @@ struct Running {
     machine: String,
     counts: Arc<Counts>,
     close: CancellationToken,
-    /// Its other end is dropped with the task.
+    /// Resolves when the task has ended: the task owns the sender.
     ended: oneshot::Receiver<()>,
 }
 
-/// What changed with a new configuration, by channel name.
+/// The changes made by a new configuration, by channel name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reconfigured {
-    /// New: they receive what is recorded from now on.
+    /// New channels: they receive entries recorded from now on.
     pub added: Vec<String>,
-    /// Changed, or on again after a fault: they continue with what waits for them.
+    /// Changed channels, or channels enabled again after a fault: they continue with their queued entries.
     pub changed: Vec<String>,
-    /// Removed, with the number of waiting entries that were dropped.
+    /// Removed channels, with the number of queued entries that were dropped.
     pub removed: Vec<(String, u64)>,
-    /// Why channels are off; their entries stay in the queue.
+    /// Why channels are disabled; their entries stay queued.
     pub faults: Vec<String>,
 }
 
 impl Deliveries {
-    /// No destinations yet. When `stop` is cancelled they deliver what they still can, and end.
+    /// Starts without destinations. When `stop` is cancelled, the destinations deliver what they still can and end.
     pub fn new(outbox: Outbox, stop: CancellationToken) -> Self {
         let (sinks, tasks) = (Mutex::default(), TaskSet::new());
         Self(Arc::new(Inner { outbox, sinks, tasks, stop }))
     }
 
-    /// Applies these settings; `machine` is the origin that entries carry. A destination whose settings
-    /// are the same is not touched. An entry in flight to one that changed may arrive and be sent again. What waits for
-    /// those that are `off`, by name, waits on.
+    /// Applies these settings; `machine` is the origin set in entries. A destination with unchanged settings keeps
+    /// running. An entry in flight to a changed destination may be delivered twice. Destinations named in `off` are
+    /// disabled and keep their queued entries.
     pub async fn reconfigure(&self, settings: Vec<Settings>, off: &[String], machine: &str) -> Reconfigured {
         let is_same = |sink: &Running| sink.machine == machine && settings.contains(&sink.settings);
         let (staying, leaving): (Vec<_>, Vec<_>) =
@@ -102,14 +102,15 @@ impl Deliveries {
         }
         let mut known = Vec::new();
         for sink in leaving {
-            // Nothing is ever sent: it ends with the task.
+            // Nothing is ever sent; the channel closes when the task ends.
             let _ = sink.ended.await;
             known.push((sink.settings.name(), sink.counts));
         }
         let outbox = &self.0.outbox;
         let names: Vec<String> = settings.iter().map(Settings::name).chain(off.iter().cloned()).collect();
-        let queued: Vec<bool> = fresh.iter().map(|wanted| outbox.has(&wanted.name())).collect();
-        let mut reconfigured = Reconfigured { removed: outbox.rename(&names), ..Reconfigured::default() };
+        let queued: Vec<bool> = fresh.iter().map(|wanted| outbox.has_destination(&wanted.name())).collect();
+        let mut reconfigured =
+            Reconfigured { removed: outbox.set_destinations(&names), ..Reconfigured::default() };
         for (settings, is_known) in fresh.into_iter().zip(queued) {
             let name = settings.name();
             let counts = known.iter().find(|(known, _)| *known == name).map(|(_, counts)| counts.clone());
@@ -124,7 +125,7 @@ impl Deliveries {
 
     fn begin(&self, settings: Settings, channel: Channel, machine: &str, counts: Arc<Counts>) {
         let name = channel.name().to_owned();
-        let destination = self.0.outbox.destination(&name).expect("the outbox was told the name");
+        let destination = self.0.outbox.destination(&name).expect("the name was registered with the outbox");
         let sink = Sink {
             channel,
             destination,
@@ -144,7 +145,7 @@ impl Deliveries {
         self.sinks().push(Running { settings, machine: machine.to_owned(), counts, close, ended });
     }
 
-    /// Returns when the destinations have ended, after `stop`; earlier if one has panicked.
+    /// Returns when all destinations have ended after `stop`, or as soon as one has panicked.
     pub async fn run(self) {
         tokio::select! {
             () = self.0.stop.cancelled() => {}
@@ -153,7 +154,7 @@ impl Deliveries {
         self.0.tasks.finish(DRAIN_TIMEOUT * 2).await;
     }
 
-    /// The numbers now.
+    /// Returns the current counters.
     pub fn stats(&self) -> Vec<DeliveryStats> {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let stats = |sink: &Running| {
@@ -177,7 +178,7 @@ struct Sink {
     channel: Channel,
     destination: Destination,
     machine: String,
-    /// Which numbering the entries' numbers belong to.
+    /// The epoch of the entries' sequence numbers.
     epoch: String,
     counts: Arc<Counts>,
     trouble: Option<Trouble>,
@@ -191,7 +192,7 @@ enum Trouble {
 }
 
 impl Sink {
-    /// Delivers until `stop` is cancelled; then delivers what it can in a few seconds.
+    /// Delivers until `stop` is cancelled, then drains the queue within [`DRAIN_TIMEOUT`].
     async fn run(mut self, stop: CancellationToken) {
         loop {
             let wait = tokio::select! {
@@ -208,13 +209,13 @@ impl Sink {
         let in_time = tokio::time::timeout(DRAIN_TIMEOUT, drain).await.is_ok();
         if !in_time || !self.destination.is_empty() {
             let name = self.channel.name();
-            tracing::info!(destination = name, "entries that wait are delivered after the next start");
+            tracing::info!(destination = name, "queued entries are delivered after the next start");
         }
     }
 
-    /// Waits for an entry and sends it. Returns how long to wait before the next step.
+    /// Waits for entries and sends them. Returns the delay before the next step.
     async fn step(&mut self) -> Duration {
-        let mut items = self.destination.next_some(self.channel.batch()).await;
+        let mut items = self.destination.next_batch(self.channel.batch()).await;
         let wants = |item: &Item| item.is_loss || self.channel.wants(&item.entry);
         if let [first, ..] = &items[..]
             && !wants(first)
@@ -242,7 +243,7 @@ impl Sink {
         tracing::error!(destination, service, event, why, "an entry was refused and is not sent again");
     }
 
-    /// Takes off the items that are settled. How long to wait before the next step.
+    /// Removes the settled items from the queue. Returns the delay before the next step.
     fn settle(&mut self, items: &[Item], outcome: Result<Sent, DeliveryError>) -> Duration {
         let destination = self.channel.name();
         let (trouble, why, wait) = match outcome {
@@ -284,14 +285,14 @@ impl Sink {
         if self.trouble == Some(trouble) {
             tracing::debug!(destination, why, "entries still can't be delivered");
         } else {
-            tracing::warn!(destination, why, "entries can't be delivered; they wait and are tried again");
+            tracing::warn!(destination, why, "entries can't be delivered; they stay queued and are retried");
         }
         self.trouble = Some(trouble);
         wait
     }
 }
 
-/// Between three quarters of the pause and all of it, so that many agents do not come back at the same instant.
+/// Returns between 75 % and 100 % of the pause, so that many agents do not retry at the same instant.
 fn jitter(pause: Duration) -> Duration {
     pause.mul_f64(1.0 - fastrand::f64() / 4.0)
 }

@@ -1,4 +1,4 @@
-//! Test deliveries to the channels, and the machine name that entries carry.
+//! Test deliveries to the channels, and the machine name in entries.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::channels::Push;
 use crate::PROGRAM;
 use crate::config::{Config, PushConfig};
 
-/// The machine name in entries that leave this machine: `push.machine_id`, else the host name.
+/// Returns the machine name for entries sent to remote destinations: `push.machine_id`, or else the host name.
 pub fn machine_name(config: &Config) -> String {
     let configured = config.push.as_ref().map(|push| push.machine_id.as_str()).unwrap_or_default();
     if configured.is_empty() {
@@ -22,26 +22,26 @@ pub fn machine_name(config: &Config) -> String {
     }
 }
 
-/// What a warden answers to an agent that has nothing to say.
+/// A warden's answers to a probe that sends no entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WardenAnswer {
     /// Status code of `GET /health`.
     pub health: u16,
-    /// Whether its body is JSON with a "status", as every warden's is.
+    /// Whether its body is JSON with a "status", as with every warden.
     pub has_status: bool,
-    /// Whether it says that its store is away.
+    /// Whether it reports that its store is unavailable.
     pub store_is_away: bool,
-    /// Status code of `POST /ingest` without an entry: 400 where a warden knows the token, 401 where it does not.
+    /// Status code of `POST /ingest` without an entry: 400 if the warden accepts the token, 401 if it does not.
     pub ingest: u16,
-    /// Status code of `GET /fleet` with a revision that is none: 400 where the token is right and the warden decides for a
-    /// fleet, 401 or 404 where not.
+    /// Status code of `GET /fleet` with an invalid revision: 400 if the token is valid and the warden makes decisions for a
+    /// fleet, otherwise 401 or 404.
     pub fleet: u16,
-    /// By how much this machine's clock is ahead of the warden's (`Date`), where it says so.
+    /// How far this machine's clock is ahead of the warden's, according to the `Date` header if there is one.
     pub clock_ahead: Option<SignedDuration>,
 }
 
-/// Asks all wardens at once whether they are there and know this agent's token; each has `limit` to answer. Nothing is
-/// stored there. The answers are in the order of the addresses.
+/// Probes all wardens concurrently: whether they answer and accept this agent's token. Each has `limit` to answer. The
+/// wardens store nothing. The answers are in the order of the addresses.
 pub async fn ask_wardens(config: &PushConfig, limit: Duration) -> Vec<Result<WardenAnswer, String>> {
     match Push::new(config) {
         Ok(push) => push.ask(limit).await,
@@ -49,17 +49,17 @@ pub async fn ask_wardens(config: &PushConfig, limit: Duration) -> Vec<Result<War
     }
 }
 
-/// Channels that are to get a sample entry.
+/// The channels that receive a sample entry.
 pub struct Trials {
     channels: Vec<Channel>,
-    /// Those that can't get any: name and cause.
+    /// Channels that can't be used: name and cause.
     broken: Vec<(String, String)>,
     machine: String,
 }
 
-/// The channel `only`, or all of them. A webhook's name stands for itself.
+/// Selects the channel `only`, or all channels. A webhook can be given without the prefix `webhook/`.
 pub fn trials(config: &Config, only: Option<&str>) -> Result<Trials, String> {
-    let off = "it is off by a fault in the configuration: see the warnings";
+    let off = "it is off because of a fault in the configuration; see the warnings";
     let mut broken: Vec<(String, String)> =
         config.faulty_channels.iter().map(|name| (name.clone(), off.to_owned())).collect();
     let mut channels = Vec::new();
@@ -80,16 +80,16 @@ pub fn trials(config: &Config, only: Option<&str>) -> Result<Trials, String> {
     match (only, channels.is_empty() && broken.is_empty()) {
         (_, false) => Ok(Trials { channels, broken, machine: machine_name(config) }),
         (Some(only), true) if known.is_empty() => {
-            Err(format!("there is no channel \"{only}\", nor any other"))
+            Err(format!("there is no channel \"{only}\"; no channels are configured"))
         }
         (Some(only), true) => Err(format!("there is no channel \"{only}\"; there are: {known}")),
-        (None, true) => Err("no notification channel is configured, nor a push".to_owned()),
+        (None, true) => Err("neither a notification channel nor a push is configured".to_owned()),
     }
 }
 
 impl Trials {
-    /// Sends a sample entry to each, regardless of its filters, and prints the answers. Returns whether all accepted it;
-    /// one that is broken does not.
+    /// Sends a sample entry to each channel, ignoring its filter, and prints the answers. Returns whether all channels
+    /// accepted it; a broken channel counts as a failure.
     pub async fn run(self, out: &mut (dyn Write + Send)) -> bool {
         let message = "this is a test: nothing has changed";
         let mut entry = AuditEntry::new(SystemClock.now(), PROGRAM, Kind::UPDATED, Level::Info, message);
@@ -97,20 +97,20 @@ impl Trials {
         entry.container = Some("sample-web-1".to_owned());
         entry.old_digest = Some(format!("sha256:{}", "0".repeat(64)));
         entry.new_digest = Some(format!("sha256:{}", "1".repeat(64)));
-        entry.reason = Some("asked for with test-notify".to_owned());
-        let mut all_took_it = self.broken.is_empty();
+        entry.reason = Some("requested with test-notify".to_owned());
+        let mut all_accepted = self.broken.is_empty();
         for (name, why) in self.broken {
             let _ = writeln!(out, "{name}: FAILED: {why}");
         }
         for channel in self.channels {
             let outcome = channel.send(&entry).await;
-            all_took_it &= outcome.is_ok();
-            // The reader is gone; the exit code still tells.
+            all_accepted &= outcome.is_ok();
+            // A failed write means that the output is closed; the exit code still reports the result.
             let _ = match outcome {
                 Ok(answer) => writeln!(out, "{}: sent; the answer was: {answer}", channel.name()),
                 Err(fault) => writeln!(out, "{}: FAILED: {fault}", channel.name()),
             };
         }
-        all_took_it
+        all_accepted
     }
 }

@@ -1,9 +1,9 @@
-//! The client of a running agent's API, and of a warden's: what the subcommands ask, by the wire types.
+//! The HTTP client of the subcommands for the APIs of a running agent and of a warden.
 
 use std::path::Path;
 use std::time::Duration;
 
-use evenkeel_common::config::{ConfigFaults, ConfigSource};
+use evenkeel_common::config::{ConfigErrors, ConfigSource};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::ErrorBody;
 use reqwest::header::RETRY_AFTER;
@@ -13,61 +13,61 @@ use serde::de::DeserializeOwned;
 
 use crate::config::Config;
 
-/// Where an agent listens that is not told otherwise.
+/// Default address of an agent's API.
 const DEFAULT_API: &str = "http://127.0.0.1:9090";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why there is no answer to show.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    /// `--api` or `--warden` is no address.
+    /// The value of `--api` or `--warden` is not a URL.
     #[error("{flag} {text}; allowed: http://host:port or https://host:port")]
     Address {
         /// The flag.
         flag: &'static str,
-        /// What it says.
+        /// Its value.
         text: String,
     },
-    /// It is not known whom to ask, or by what token.
+    /// The address or the token is missing.
     #[error("{0}")]
     Setup(String),
-    /// The configuration file, which says whom to ask, has faults.
+    /// The configuration file, which holds the address, has faults.
     #[error("{0}")]
-    Config(ConfigFaults),
-    /// Nobody answers there.
+    Config(ConfigErrors),
+    /// There is no answer from the address.
     #[error("no {peer} answers at {api}: {cause}")]
     Unreachable {
-        /// Who should.
+        /// The kind of server.
         peer: &'static str,
-        /// The address that was asked.
+        /// The requested address.
         api: String,
         /// What went wrong.
         cause: String,
     },
-    /// It answered with an error.
+    /// The server answered with an error.
     #[error("{0}")]
     Refused(String),
-    /// It answered that it can't now, and that one should ask again.
+    /// The server is temporarily unable to answer and asks for a retry.
     #[error("{0}")]
     Busy(String),
-    /// It answered with something else than its API says.
-    #[error("{api} is no {peer} of this version: {cause}")]
+    /// The answer does not match the API.
+    #[error("{api} is not an Evenkeel {peer} of this version: {cause}")]
     Unexpected {
-        /// Who should be there.
+        /// The kind of server.
         peer: &'static str,
-        /// The address that was asked.
+        /// The requested address.
         api: String,
         /// What is wrong with the answer.
         cause: String,
     },
 }
 
-/// Who is asked.
+/// The kind of server.
 enum Peer {
-    /// An agent, which has no login.
+    /// An agent, whose API has no authentication.
     Agent,
-    /// A warden, with its token for people.
+    /// A warden, with its `api.token`.
     Warden(Secret),
 }
 
@@ -79,7 +79,7 @@ impl Peer {
         }
     }
 
-    /// The flag that says where it is.
+    /// The flag for its address.
     fn flag(&self) -> &'static str {
         match self {
             Self::Agent => "--api",
@@ -88,7 +88,7 @@ impl Peer {
     }
 }
 
-/// The client.
+/// A client of an agent or a warden.
 pub(super) struct Client {
     api: Url,
     peer: Peer,
@@ -96,8 +96,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A client of the agent at `api`, else of the one that the configuration file describes, else, where that file
-    /// can't be read, of the one at the default address.
+    /// Creates a client of the agent at `api`, or else of the one in the configuration file. If that file can't be read, it
+    /// uses the default address.
     pub(super) fn new(api: Option<&str>, config: &Path) -> Result<Self, ClientError> {
         let address = match api {
             Some(api) => api.to_owned(),
@@ -106,7 +106,7 @@ impl Client {
         Self::at(&address, Peer::Agent)
     }
 
-    /// A client of the warden at `url`, else of the first one that the configuration file pushes to.
+    /// Creates a client of the warden at `url`, or else of the first one in `push.warden_url` of the configuration file.
     pub(super) fn of_warden(url: Option<&str>, token: Secret, config: &Path) -> Result<Self, ClientError> {
         let url = match url {
             Some(url) => Some(url.to_owned()),
@@ -114,7 +114,7 @@ impl Client {
         };
         let unknown = || {
             ClientError::Setup(format!(
-                "no warden is known: {} has no push.warden_url that can be used; say where it is with --warden URL",
+                "no warden is configured: {} has no usable push.warden_url; give its address with --warden URL",
                 config.display()
             ))
         };
@@ -131,7 +131,7 @@ impl Client {
             .tls_backend_preconfigured(evenkeel_common::tls::client_config())
             .user_agent(concat!("evenkeel/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
-            // The agent is on this machine or behind an address that a person named.
+            // The address is on this machine or was given by the user.
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .build()
@@ -143,18 +143,18 @@ impl Client {
         Ok(Self { api, peer, http })
     }
 
-    /// `GET`s a path whose segments are `path`. An answer other than 200 that has the expected form is one, too
-    /// (`GET /health` says 503 with a body).
+    /// Sends a `GET` request; `path` holds the segments of the path. An agent's answer other than 200 is accepted as well if
+    /// it has the expected form (`GET /health` answers 503 with a body).
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ClientError> {
         self.answer(Method::GET, path).await
     }
 
-    /// `POST`s without a body.
+    /// Sends a `POST` request without a body.
     pub(super) async fn post<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ClientError> {
         self.answer(Method::POST, path).await
     }
 
-    /// `POST`s a body.
+    /// Sends a `POST` request with a JSON body.
     pub(super) async fn post_json<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -163,7 +163,7 @@ impl Client {
         self.exchange(self.http.request(Method::POST, self.url(path)).json(body)).await
     }
 
-    /// Opens a stream; its chunks come until the agent ends it.
+    /// Opens a stream, which continues until the agent ends it.
     pub(super) async fn stream(&self, path: &[&str], after: Option<&str>) -> Result<Response, ClientError> {
         let mut request = self.http.request(Method::GET, self.url(path));
         if let Some(id) = after {
@@ -173,7 +173,7 @@ impl Client {
         if response.status() == StatusCode::OK { Ok(response) } else { Err(self.refusal(response).await) }
     }
 
-    /// The last `limit` audit entries, newest first.
+    /// Returns the last `limit` audit entries, newest first.
     pub(super) async fn audit<T: DeserializeOwned>(&self, limit: u32) -> Result<T, ClientError> {
         let mut url = self.url(&["audit"]);
         url.query_pairs_mut().append_pair("limit", &limit.to_string());
@@ -193,7 +193,7 @@ impl Client {
             request.timeout(ANSWER_TIMEOUT).send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
         let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
-        // A warden's answers have defaults for all that could be missing: an error would look like one.
+        // All fields of a warden's answers have defaults, so the body of an error would parse as an answer.
         if let (Peer::Warden(_), false) = (&self.peer, status.is_success()) {
             return Err(ClientError::Refused(self.refused(status, &body)));
         }
@@ -226,39 +226,39 @@ impl Client {
         url
     }
 
-    /// What is to be said where the connection broke.
+    /// Builds the error for a failed connection.
     pub(super) fn unreachable(&self, error: &reqwest::Error) -> ClientError {
         ClientError::Unreachable { peer: self.peer.name(), api: self.api.to_string(), cause: chain(error) }
     }
 
-    /// What an answer with an error says.
+    /// Builds the message for an error answer.
     fn refused(&self, status: StatusCode, body: &[u8]) -> String {
         let said = serde_json::from_slice::<ErrorBody>(body).map(|body| body.error);
         match (&self.peer, status) {
             (Peer::Warden(_), StatusCode::UNAUTHORIZED) => {
-                format!("the warden at {} does not accept this token; it takes its api.token", self.api)
+                format!("the warden at {} does not accept this token; use the warden's api.token", self.api)
             }
             (Peer::Warden(_), StatusCode::NOT_FOUND) => {
-                format!("the warden at {} knows nothing of a fleet; is it of this version?", self.api)
+                format!("the warden at {} has no fleet API; is it an older version?", self.api)
             }
             _ => said.unwrap_or_else(|_| format!("the {} answered {status}", self.peer.name())),
         }
     }
 }
 
-/// The file; `None` where there is none that this user may read. One with faults says nothing: the agent that it was
-/// written for may be another than the one at the default address.
+/// Reads the configuration file; `None` if there is none that this user may read. Faults are an error rather than a
+/// fallback: the agent of that file may not be the one at the default address.
 fn read(config: &Path) -> Result<Option<Config>, ClientError> {
     ConfigSource::of_process(config.to_owned()).load_if_readable().map_err(ClientError::Config)
 }
 
-/// The address of the agent that the file describes.
+/// Returns the address of the agent in the configuration file, or else the default address.
 fn configured(config: &Path) -> Result<String, ClientError> {
     let addresses = read(config)?.map(|config| config.api.addresses).unwrap_or_default();
     Ok(addresses.first().map_or_else(|| DEFAULT_API.to_owned(), |address| reachable(address)))
 }
 
-/// The URL by which this machine reaches a listen address.
+/// Returns the URL at which this machine reaches a listen address.
 pub(super) fn reachable(address: &str) -> String {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "9090"));
     let host = match host {
@@ -269,7 +269,7 @@ pub(super) fn reachable(address: &str) -> String {
     format!("http://{host}:{port}")
 }
 
-/// An error with its causes: what the client says alone does not tell why.
+/// Returns the root cause of an error: the outermost message does not contain the reason.
 fn chain(error: &reqwest::Error) -> String {
     let mut text = String::new();
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listen_address_is_reached_from_this_machine() {
+    fn a_listen_address_becomes_a_url_for_this_machine() {
         for (listens, url) in [
             ("127.0.0.1:9090", "http://127.0.0.1:9090"),
             ("0.0.0.0:80", "http://127.0.0.1:80"),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_says_which_agent_is_meant_unless_it_cannot_be_read() {
+    fn the_configuration_file_selects_the_agent_if_it_is_readable() {
         let folder = tempfile::tempdir().unwrap();
         let of = |content: &str| {
             let path = folder.path().join("config.json");
@@ -307,40 +307,46 @@ mod tests {
         };
         let address = r#""api": {"address": ["127.0.0.1:9191"]}"#;
         assert_eq!(of(&format!("{{{address}}}")).unwrap(), "http://127.0.0.1:9191/");
-        // A mistake that the agent runs with.
+        // Non-fatal mistakes.
         let doubtful = format!(r#"{{{address}, "servces": [], "services": [{{"name": "a b"}}]}}"#);
         assert_eq!(of(&doubtful).unwrap(), "http://127.0.0.1:9191/");
-        for (faulty, says) in [
+        for (faulty, expected) in [
             (format!(r#"{{{address}, "runtime": "lxc"}}"#), "runtime"),
             (format!("{{{address}"), "is not JSON"),
             (String::new(), "is empty"),
         ] {
             let error = of(&faulty).unwrap_err();
-            assert!(matches!(&error, ClientError::Config(_)) && error.to_string().contains(says), "{error}");
+            assert!(
+                matches!(&error, ClientError::Config(_)) && error.to_string().contains(expected),
+                "{error}"
+            );
         }
         let missing = Client::new(None, Path::new("/none")).unwrap();
         assert_eq!(missing.api.as_str(), "http://127.0.0.1:9090/");
-        // Whoever says where it is needs no file.
+        // With an explicit address no file is needed.
         let path = folder.path().join("config.json");
         assert_eq!(Client::new(Some("http://a"), &path).unwrap().api.as_str(), "http://a/");
     }
 
     #[test]
-    fn names_are_segments_of_the_path_whatever_is_in_them() {
+    fn names_are_escaped_as_segments_of_the_path() {
         let client = Client::new(Some("http://127.0.0.1:1/base/"), Path::new("/none")).unwrap();
         assert_eq!(client.url(&["status", "a/b ?"]).as_str(), "http://127.0.0.1:1/base/status/a%2Fb%20%3F");
     }
 
     #[test]
-    fn without_a_flag_and_without_a_file_no_warden_is_known() {
+    fn without_a_flag_and_a_file_there_is_no_warden() {
         let error = Client::of_warden(None, Secret::new("t"), Path::new("/none")).err().unwrap().to_string();
-        assert!(error.contains("/none has no push.warden_url") && error.contains("--warden URL"), "{error}");
+        assert!(
+            error.contains("/none has no usable push.warden_url") && error.contains("--warden URL"),
+            "{error}"
+        );
         let error = Client::of_warden(Some("w"), Secret::new("t"), Path::new("/none")).err().unwrap();
         assert!(error.to_string().starts_with("--warden w; allowed: "), "{error}");
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_what_is_allowed() {
+    fn an_invalid_address_is_rejected_with_the_allowed_form() {
         for text in ["", "localhost", "localhost:9090", "ftp://a", "http://"] {
             let error = Client::new(Some(text), Path::new("/none")).err().unwrap().to_string();
             assert!(error.contains("allowed: http://host:port"), "{error}");

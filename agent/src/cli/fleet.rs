@@ -1,4 +1,4 @@
-//! Subcommands that ask a warden: the fleet's images, freezes (DECISIONS 8 and 11).
+//! Subcommands for a warden: the fleet's images, freezes (DECISIONS 8 and 11).
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,18 +14,18 @@ use super::fleet_views;
 use super::remote::{answered, show};
 use super::terminal::Terminal;
 
-/// Variable with the warden's `api.token`. There is no flag for it: arguments can be seen by every user of the machine.
+/// Variable with the warden's `api.token`. There is no flag for it: arguments are visible to every user of the machine.
 const TOKEN: &str = "EVENKEEL_TOKEN";
-/// Longest freeze that a warden takes (DECISIONS 8).
+/// Longest freeze that a warden accepts (DECISIONS 8).
 const LONGEST: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// How a subcommand reaches its warden and what it prints.
+/// The address and token of the warden, and the output format.
 #[derive(Debug, Clone, clap::Args)]
 pub struct WardenTarget {
-    /// Address of the warden [default: `push.warden_url` of the configuration file]
+    /// URL of the warden [default: `push.warden_url` of the configuration file]
     #[arg(long, value_name = "URL")]
     warden: Option<String>,
-    /// File with the warden's api.token [default: the variable `EVENKEEL_TOKEN` has the token]
+    /// File with the warden's api.token [default: the token in the variable `EVENKEEL_TOKEN`]
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
     /// Print the API's JSON
@@ -33,51 +33,51 @@ pub struct WardenTarget {
     json: bool,
 }
 
-/// A question or an order to a warden.
+/// Requests to a warden.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum FleetTask {
-    /// Show which machine of the fleet runs which image; exits with 1 where a digest has failed
+    /// Show which machine of the fleet runs which image; exits with 1 if a digest has failed
     Fleet {
-        /// Warden and form
+        /// Warden and output format
         #[command(flatten)]
         target: WardenTarget,
     },
-    /// Hold back all updates of the fleet, or of a part of it, for some time
+    /// Stop all updates of the fleet, or of a part of it, for some time
     Freeze(FreezeArgs),
-    /// End a freeze before its time
+    /// End a freeze early
     Thaw {
-        /// Only this one, by the id that `fleet` shows [default: all]
+        /// Only the freeze with this id, as shown by `fleet` [default: all]
         id: Option<String>,
-        /// Warden and form
+        /// Warden and output format
         #[command(flatten)]
         target: WardenTarget,
     },
 }
 
-/// What a freeze is about.
+/// Reason, duration and scope of a freeze.
 #[derive(Debug, Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("end").required(true).args(["until", "length"]))]
 pub struct FreezeArgs {
-    /// Why, for all who wonder
+    /// Reason, shown wherever the freeze is shown
     reason: String,
-    /// When it ends: 2026-01-02T03:04:05Z, or in this machine's zone 2026-01-02T03:04
+    /// End time: 2026-01-02T03:04:05Z, or in this machine's time zone 2026-01-02T03:04
     #[arg(long, value_name = "TIME", value_parser = time)]
     until: Option<Timestamp>,
-    /// How long it lasts, at most 30 days: 90m, 4h, 2d
+    /// Duration, at most 30 days: 90m, 4h, 2d
     #[arg(long = "for", id = "length", value_name = "DURATION", value_parser = length)]
     length: Option<SignedDuration>,
     /// Only the agent with this id
     #[arg(long, value_name = "ID")]
     machine: Option<String>,
-    /// Only this image, whatever its tag
+    /// Only this image, with any tag
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Warden and form
+    /// Warden and output format
     #[command(flatten)]
     target: WardenTarget,
 }
 
-/// A time as people write it.
+/// Parses a timestamp, or a local time without zone.
 fn time(text: &str) -> Result<Timestamp, String> {
     let local = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::system()).ok();
     let parsed = text.parse().ok().or_else(|| local().map(|zoned| zoned.timestamp()));
@@ -92,17 +92,18 @@ fn length(text: &str) -> Result<SignedDuration, String> {
         .ok_or_else(|| "allowed: 1s to 30d, for example 90m, 4h, 2d".to_owned())
 }
 
-/// Asks and prints. 0: fine; 1: bad news, or refused; 2: usage; 69: no warden answers; 78: no warden or no token is known.
+/// Sends the request and prints the answer. Exit codes: 0: fine; 1: bad news, or rejected; 2: usage; 69: no warden answers;
+/// 78: no warden or no token is configured.
 pub(super) fn perform(task: &FleetTask, config: &Path) -> ExitCode {
     answered(ask(task, config))
 }
 
-/// People read when a freeze ends.
+/// Truncates to whole seconds: the end of a freeze is shown to users.
 fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// Whether the answer is good news.
+/// Returns whether the answer is good news.
 async fn ask(task: &FleetTask, config: &Path) -> Result<bool, ClientError> {
     let (terminal, now) = (Terminal::of_process(), Timestamp::now());
     match task {
@@ -128,7 +129,7 @@ async fn ask(task: &FleetTask, config: &Path) -> Result<bool, ClientError> {
             let request = ThawRequest { id: id.clone() };
             let reply: ThawReply = target.client(config)?.post_json(&["thaw"], &request).await?;
             show(target.json, &reply, || format!("{}\n", reply.status.replace('_', " ")));
-            // Whoever names a freeze expects it to be there.
+            // A freeze given by its id is expected to exist.
             Ok(id.is_none() || reply.status == "thawed")
         }
     }
@@ -150,7 +151,7 @@ impl WardenTarget {
             let place = self.token_file.as_ref().map(|path| format!("{} is empty", path.display()));
             let place = place.unwrap_or_else(|| format!("{TOKEN} is not set"));
             return Err(ClientError::Setup(format!(
-                "{place}; allowed: the warden's api.token in the variable {TOKEN} or in a file that --token-file names"
+                "{place}; allowed: the warden's api.token in the variable {TOKEN} or in a file given by --token-file"
             )));
         }
         Ok(token)

@@ -1,4 +1,4 @@
-//! What `evenkeel fleet` prints for people: freezes, digests that are withheld, and what runs where.
+//! Human-readable output of `evenkeel fleet`: freezes, withheld digests, and the images of each machine.
 
 use evenkeel_common::wire::{CellVerdict, FailedDigest, FleetCell, FleetImages, Freeze};
 use jiff::Timestamp;
@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use super::terminal::{Colour, Terminal};
 use super::views::{ago, span, until};
 
-/// Hex digits of a digest in a table.
+/// Number of hex digits of a digest in a table.
 const SHORT: usize = 12;
 
-/// The whole map.
+/// Formats the whole map.
 pub(super) fn map(map: &FleetImages, terminal: Terminal, now: Timestamp) -> String {
     let mut out = String::new();
     for freeze in &map.freezes {
@@ -31,7 +31,7 @@ pub(super) fn map(map: &FleetImages, terminal: Terminal, now: Timestamp) -> Stri
         .flat_map(|image| image.cells.iter().map(|cell| row(cell, &image.repository, map, now)))
         .collect();
     let table = terminal.table(&["MACHINE", "SERVICE", "DIGEST", "STATE"], &rows);
-    // One line for the head and one for each row, between which the images stand.
+    // One line for the header and one per row. The image names are inserted between them.
     let mut lines = table.lines();
     out.push_str(lines.next().unwrap_or_default());
     out.push('\n');
@@ -55,7 +55,7 @@ fn row(cell: &FleetCell, repository: &str, map: &FleetImages, now: Timestamp) ->
     ]
 }
 
-/// How a cell is, the worst first.
+/// Returns the state of a cell, the worst condition first.
 fn state(cell: &FleetCell, repository: &str, map: &FleetImages, now: Timestamp) -> (Colour, String) {
     let image = &cell.image;
     let available = image.available.as_ref().filter(|available| image.digest.as_ref() != Some(*available));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_says_the_worst_of_what_is_known() {
+    fn a_cell_shows_the_worst_condition() {
         let newer = json!({ "available": "sha256:ff", "behind_since": "2026-01-02T00:00:00Z" });
         let and = |key: &str, text: &str| {
             let mut more = newer.clone();

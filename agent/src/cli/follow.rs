@@ -1,4 +1,4 @@
-//! `audit --follow`: entries as they come, and at a terminal a line below them with how far deployments are.
+//! `audit --follow`: new entries as they arrive and, on a terminal, a line below them with the progress of deployments.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,15 +17,15 @@ use super::views;
 
 /// Pause before a stream that ended is opened again.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// Time between two looks at how far a deployment is: a probation goes on without any news.
+/// Refresh interval of the progress line: a probation advances without any events.
 const TICK: Duration = Duration::from_secs(1);
-/// What a stream repeats comes within this time.
+/// Time within which a stream sends its replayed entries.
 const REPLAY: Duration = Duration::from_millis(500);
-/// So many entries are asked for and remembered, of which a stream repeats some: the most that the API gives at once.
+/// Number of entries to request and remember, to detect those that a stream repeats: the API's maximum.
 const REMEMBERED: u32 = 500;
 
-/// Shows the last `limit` entries and then new ones as they come, until nobody reads them any more (`show` says so); opens
-/// the stream again when it ends. Deployments are shown on a terminal whose line can be written anew.
+/// Shows the last `limit` entries and then new ones as they arrive, until the output is closed (`show` returns false).
+/// Reopens the stream when it ends. Deployments are shown on terminals that can rewrite a line.
 pub(super) async fn follow(
     client: &Client,
     limit: u32,
@@ -33,7 +33,7 @@ pub(super) async fn follow(
     show: impl Fn(&AuditEntry) -> bool,
 ) -> Result<(), ClientError> {
     let path = if terminal.is_live() { ["ui", "stream"] } else { ["ui", "events"] };
-    // First, so that what is recorded while the last entries are read comes here.
+    // Open the stream first, so that it includes entries recorded while the last ones are read.
     let mut stream = client.stream(&path, None).await?;
     let mut last: Vec<AuditEntry> = client.audit(REMEMBERED).await?;
     let mut view = View::new(&last, terminal);
@@ -72,7 +72,7 @@ pub(super) async fn follow(
     }
 }
 
-/// What is known of a stream.
+/// State of a followed stream.
 struct View {
     /// Id of the last entry.
     id: Option<String>,
@@ -82,13 +82,13 @@ struct View {
 }
 
 impl View {
-    /// Of a stream that was opened when these were the last entries, the newest first.
+    /// Creates the state for a stream that was opened when these were the last entries, newest first.
     fn new(last: &[AuditEntry], terminal: Terminal) -> Self {
         let known = Known::of(last.to_vec());
         Self { id: None, known, lines: Lines::default(), below: Below::on(terminal) }
     }
 
-    /// The new entries in a chunk of the stream.
+    /// Returns the new entries in a chunk of the stream.
     fn take(&mut self, chunk: &[u8]) -> Vec<AuditEntry> {
         let mut entries = Vec::new();
         for line in self.lines.push(chunk) {
@@ -102,7 +102,7 @@ impl View {
         entries
     }
 
-    /// What the stream begins with, the newest first: all that is known where the agent has no audit file.
+    /// Returns the entries at the beginning of the stream, newest first: the only ones if the agent has no audit file.
     async fn replayed(&mut self, stream: &mut Response) -> Vec<AuditEntry> {
         let (mut entries, end) = (Vec::new(), Instant::now() + REPLAY);
         while entries.len() < sse::REPLAY
@@ -116,7 +116,7 @@ impl View {
     }
 }
 
-/// The stream from where it ended; waits until an agent answers again, and has loaded what it streams.
+/// Reopens the stream after its last entry. Waits until an agent answers again and has finished loading.
 async fn reopen(client: &Client, path: &[&str], id: Option<&str>) -> Result<Response, ClientError> {
     loop {
         sleep(RECONNECT).await;
@@ -127,13 +127,13 @@ async fn reopen(client: &Client, path: &[&str], id: Option<&str>) -> Result<Resp
     }
 }
 
-/// The entries up to now, so that those which a stream repeats are not taken for new ones.
+/// The entries seen so far, to detect those that a stream repeats.
 struct Known {
     /// Oldest first.
     entries: VecDeque<AuditEntry>,
-    /// When the newest entry was made that the first stream may begin before.
+    /// Time of the newest entry when the first stream was opened; the stream may begin with older ones.
     newest: Option<Timestamp>,
-    /// How many entries of the first stream may still be repeated ones.
+    /// Number of entries of the first stream that may still be repeated ones.
     repeated: usize,
 }
 
@@ -143,10 +143,10 @@ impl Known {
         Self { entries: newest_first.into_iter().rev().collect(), newest, repeated: sse::REPLAY }
     }
 
-    /// Takes an entry of the stream; whether it is a new one.
+    /// Adds an entry of the stream; returns whether it is new.
     fn add(&mut self, entry: &AuditEntry) -> bool {
-        // The agent repeats entries that the audit file never had, if that is new or was moved away. What follows a new
-        // one is new, whatever the clock says.
+        // If the audit file is new or was moved away, the agent repeats entries that are not in the file. All entries
+        // after a new one are new, regardless of the clock.
         let is_older = self.repeated > 0 && self.newest.is_some_and(|newest| entry.timestamp < newest);
         let is_known = self.entries.contains(entry);
         self.repeated = if is_older || is_known { self.repeated.saturating_sub(1) } else { 0 };
@@ -158,7 +158,7 @@ impl Known {
     }
 }
 
-/// What a line of a stream says. The two kinds of data have no field in common that is always there.
+/// A parsed line of a stream. The two kinds of data have no required field in common.
 #[derive(Debug, PartialEq)]
 enum Frame<'a> {
     Id(&'a str),
@@ -179,7 +179,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The line below the entries.
+/// The progress line below the entries.
 struct Below {
     terminal: Terminal,
     services: Vec<ServiceStatus>,
@@ -200,7 +200,7 @@ impl Below {
         self.draw();
     }
 
-    /// Draws it anew, as it is now.
+    /// Redraws the line.
     fn draw(&mut self) {
         self.erase();
         if let Some(text) = views::deployments(&self.services, self.terminal, Timestamp::now()) {
@@ -216,12 +216,12 @@ impl Below {
     }
 }
 
-/// Whole lines out of chunks.
+/// Splits chunks into lines.
 #[derive(Default)]
 struct Lines(Vec<u8>);
 
 impl Lines {
-    /// The lines that this chunk completes.
+    /// Returns the lines that this chunk completes.
     fn push(&mut self, chunk: &[u8]) -> Vec<String> {
         self.0.extend_from_slice(chunk);
         let mut lines = Vec::new();
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_whole_however_they_arrive() {
+    fn lines_are_reassembled_from_chunks() {
         let mut lines = Lines::default();
         assert_eq!(lines.push(b"id: 1\nda"), ["id: 1"]);
         assert_eq!(lines.push("ta: \u{e9}".as_bytes()), Vec::<String>::new());
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_and_older_entries_are_not_new_and_whatever_follows_a_new_one_is() {
+    fn repeated_and_older_entries_are_not_new_until_the_first_new_one() {
         let mut known = Known::of(vec![entry(9, "c"), entry(8, "b")]);
         let mut is_new = |second, message| known.add(&entry(second, message));
         for (second, message) in [(1, "before the file"), (8, "b"), (8, "beside b"), (9, "c")] {
@@ -261,7 +261,7 @@ mod tests {
         }
         assert!(is_new(9, "d"));
         assert!(is_new(2, "the clock was set back"));
-        // The stream was opened again and begins with everything.
+        // The stream was reopened and begins with everything.
         for (second, message) in [(1, "before the file"), (8, "b"), (9, "c"), (9, "d")] {
             assert!(!is_new(second, message), "{message}");
         }
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_audit_file_the_stream_is_all_there_is() {
+    fn without_an_audit_file_all_entries_of_the_stream_are_new() {
         let mut known = Known::of(Vec::new());
         assert!(known.add(&entry(1, "a")) && known.add(&entry(2, "b")) && !known.add(&entry(1, "a")));
     }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_and_states_are_told_apart() {
+    fn entries_and_status_frames_are_distinguished() {
         let at = Timestamp::from_second(1_800_000_000).unwrap();
         let entry = AuditEntry::new(at, "web", Kind::ERROR, Level::Error, "it failed");
         let line = format!("data:{}", serde_json::to_string(&entry).unwrap());

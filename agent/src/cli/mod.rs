@@ -1,4 +1,4 @@
-//! The agent's command line: flags, subcommands, and what the exit codes mean (DECISIONS 2 and 11).
+//! The agent's command line: flags, subcommands and exit codes (DECISIONS 2 and 11).
 
 mod adopt;
 mod client;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use evenkeel_common::cli::pages::{self, Pages, Place};
-use evenkeel_common::cli::{self, Flags, say};
+use evenkeel_common::cli::{self, Flags, eprint_line};
 use evenkeel_common::config::ConfigSource;
 
 use self::fleet::FleetTask;
@@ -25,46 +25,46 @@ use crate::app;
 use crate::audit::trial;
 use crate::config::Config;
 
-/// The paths that the agent uses by default.
+/// The agent's default paths.
 pub const PLACES: [Place; 4] = [
     ("/etc/evenkeel/config.json", "Configuration of the agent."),
-    ("/etc/evenkeel/agent.env", "Variables that the configuration names, read by the systemd unit."),
-    ("/var/lib/evenkeel", "What it must not forget: blocked digests, the journal of a deployment."),
-    ("/var/log/evenkeel", "Where the audit file belongs."),
+    ("/etc/evenkeel/agent.env", "Variables used in the configuration, read by the systemd unit."),
+    ("/var/lib/evenkeel", "Durable state: blocked digests, the journal of a deployment."),
+    ("/var/log/evenkeel", "Folder for the audit file."),
 ];
 
-/// Flags of the agent; the wrapper takes the same.
+/// Flags of the agent; the combined `evenkeel` command has the same.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Configuration file
     #[arg(long, value_name = "PATH", default_value = "/etc/evenkeel/config.json", global = true)]
     pub config: PathBuf,
-    /// What every mode has
+    /// Common flags
     #[command(flatten)]
     pub flags: Flags,
 }
 
-/// What the agent's program can do besides running.
+/// Subcommands of the agent.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Task {
-    /// Send a sample entry to the notification channels and the warden, and show what they answer
+    /// Send a sample entry to the notification channels and the warden, and show their answers
     TestNotify {
-        /// Only this one: discord, smtp, push, or a webhook's name
+        /// Only this channel: discord, smtp, push, or the name of a webhook
         channel: Option<String>,
     },
-    /// Look at everything that the agent needs and say what to do about what is wrong; exits with 1 where there is an error
+    /// Check everything that the agent depends on and show how to fix problems; exits with 1 if there is an error
     Doctor(doctor::Args),
-    /// Print the configuration of what runs on this machine
+    /// Print a configuration for the containers running on this machine
     Adopt(adopt::Args),
-    /// A question or an order to a running agent
+    /// Requests to a running agent
     #[command(flatten)]
     Remote(RemoteTask),
-    /// A question or an order to a warden
+    /// Requests to a warden
     #[command(flatten)]
     Fleet(FleetTask),
 }
 
-/// Keeps container services up to date, proves every new image, goes back when it is bad
+/// Keeps container services up to date, verifies every new image, and rolls back bad ones
 #[derive(Debug, Parser)]
 #[command(name = "evenkeel-agent", version)]
 struct Command {
@@ -82,12 +82,12 @@ enum Work {
     Pages(Pages),
 }
 
-/// The whole command line of the program `evenkeel-agent`.
+/// The complete command line of the program `evenkeel-agent`.
 pub fn command() -> clap::Command {
     Command::command()
 }
 
-/// The program `evenkeel-agent`. Wrong flags end it here with code 2.
+/// Entry point of the program `evenkeel-agent`. Invalid flags exit here with code 2.
 pub fn main() -> ExitCode {
     let command = Command::parse();
     match &command.task {
@@ -97,7 +97,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Does one task and ends: 0 when all of it succeeded.
+/// Runs one subcommand and returns its exit code; 0 means success.
 pub fn perform(task: &Task, args: &Args) -> ExitCode {
     match task {
         Task::TestNotify { channel } => test_notify(channel.as_deref(), args),
@@ -112,13 +112,13 @@ fn test_notify(channel: Option<&str>, args: &Args) -> ExitCode {
     let source = ConfigSource::of_process(args.config.clone());
     let config: Config = match source.load() {
         Ok(config) => config,
-        Err(faults) => return cli::complain(&faults),
+        Err(faults) => return cli::report_errors(&faults),
     };
     cli::warn(&source, &config);
     let trials = match trial::trials(&config, channel) {
         Ok(trials) => trials,
         Err(error) => {
-            say(format_args!("evenkeel: {error}"));
+            eprint_line(format_args!("evenkeel: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -130,13 +130,13 @@ fn test_notify(channel: Option<&str>, args: &Args) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            say(format_args!("evenkeel: cannot start the async runtime: {error}"));
+            eprint_line(format_args!("evenkeel: cannot start the async runtime: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Runs the agent: 0 when it was told to stop, 78 for a configuration with faults, 1 for any other failure.
+/// Runs the agent: 0 after a requested shutdown, 78 for a configuration with fatal faults, 1 for any other failure.
 pub fn run(args: &Args) -> ExitCode {
     let source = ConfigSource::of_process(args.config.clone());
     cli::run("evenkeel", &source, &args.flags, |config| app::run(config, &source))

@@ -1,9 +1,9 @@
-//! Subcommands that ask a running agent (DECISIONS 11).
+//! Subcommands for a running agent (DECISIONS 11).
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use evenkeel_common::cli::{complain, say};
+use evenkeel_common::cli::{eprint_line, report_errors};
 use evenkeel_common::wire::{
     ApproveReply, ApproveRequest, AuditEntry, Health, RedeployReply, ServiceStatus, StatusReport,
     StatusValue, TriggerReply, UnblockReply, WhyReport,
@@ -21,10 +21,10 @@ const EXIT_USAGE: u8 = 2;
 /// `EX_CONFIG` of sysexits.h.
 const EXIT_CONFIG: u8 = 78;
 
-/// How a subcommand reaches its agent and what it prints.
+/// The address of the agent, and the output format.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// Address of the agent's API [default: the one in the configuration file, else port 9090 of this machine]
+    /// URL of the agent's API [default: the address in the configuration file, or else port 9090 of this machine]
     #[arg(long, value_name = "URL")]
     api: Option<String>,
     /// Print the API's JSON
@@ -32,22 +32,22 @@ pub struct Target {
     json: bool,
 }
 
-/// A question or an order to a running agent.
+/// Requests to a running agent.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum RemoteTask {
-    /// Show how the services are; exits with 1 where one needs someone
+    /// Show the status of the services; exits with 1 if one needs attention
     Status {
         /// Only this service, in full
         name: Option<String>,
-        /// Agent and form
+        /// Agent and output format
         #[command(flatten)]
         target: Target,
     },
-    /// Show what keeps a service from being updated now
+    /// Show what prevents a service from being updated now
     Why {
         /// The service
         name: String,
-        /// Agent and form
+        /// Agent and output format
         #[command(flatten)]
         target: Target,
     },
@@ -55,78 +55,78 @@ pub enum RemoteTask {
     Trigger {
         /// Only this service
         name: Option<String>,
-        /// Agent and form
+        /// Agent and output format
         #[command(flatten)]
         target: Target,
     },
-    /// Pull and recreate a service, whatever the digests say
+    /// Pull and recreate a service, even if no digest has changed
     Redeploy {
         /// The service
         name: String,
-        /// Agent and form
+        /// Agent and output format
         #[command(flatten)]
         target: Target,
     },
-    /// Forget the blocked digests of a service
+    /// Clear the blocked digests of a service
     Unblock {
         /// The service
         name: String,
-        /// Agent and form
+        /// Agent and output format
         #[command(flatten)]
         target: Target,
     },
-    /// Approve the update of a service that waits
+    /// Approve the pending update of a service
     Approve {
         /// The service
         name: String,
-        /// Only this digest, as `why` or `status` shows it
+        /// Only this digest, as shown by `why` or `status`
         #[arg(long, value_name = "DIGEST")]
         digest: Option<String>,
-        /// Agent and form
+        /// Agent and output format
         #[command(flatten)]
         target: Target,
     },
-    /// Show the last audit entries, the newest last
+    /// Show the latest audit entries, newest last
     Audit {
-        /// Go on with new entries as they come
+        /// Keep showing new entries as they arrive
         #[arg(short, long)]
         follow: bool,
-        /// How many
+        /// Number of entries
         #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=500))]
         limit: u32,
-        /// Agent and form
+        /// Agent and output format
         #[command(flatten)]
         target: Target,
     },
-    /// Show whether the container engine answers; exits with 1 where it does not
+    /// Show whether the container engine answers; exits with 1 if it does not
     Health {
-        /// Agent and form
+        /// Agent and output format
         #[command(flatten)]
         target: Target,
     },
 }
 
-/// Asks and prints. 0: fine; 1: bad news, or refused; 2: usage; 69: no agent answers.
+/// Sends the request and prints the answer. Exit codes: 0: fine; 1: bad news, or rejected; 2: usage; 69: no agent answers.
 pub(super) fn perform(task: &RemoteTask, config: &Path) -> ExitCode {
     answered(ask(task, config))
 }
 
-/// Waits for an answer, which is good news or not; the exit code for it (DECISIONS 11).
+/// Runs a request and maps its outcome, good or bad news or an error, to an exit code (DECISIONS 11).
 pub(super) fn answered(asking: impl Future<Output = Result<bool, ClientError>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => runtime.block_on(asking),
         Err(error) => {
-            say(format_args!("evenkeel: cannot start the async runtime: {error}"));
+            eprint_line(format_args!("evenkeel: cannot start the async runtime: {error}"));
             return ExitCode::FAILURE;
         }
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(ClientError::Config(faults)) => complain(&faults),
+        Err(ClientError::Config(faults)) => report_errors(&faults),
         Err(error) => {
-            say(format_args!("evenkeel: {error}"));
+            eprint_line(format_args!("evenkeel: {error}"));
             match error {
                 ClientError::Address { .. } => ExitCode::from(EXIT_USAGE),
                 ClientError::Setup(_) | ClientError::Config(_) => ExitCode::from(EXIT_CONFIG),
@@ -139,7 +139,7 @@ pub(super) fn answered(asking: impl Future<Output = Result<bool, ClientError>>) 
     }
 }
 
-/// Whether the answer is good news.
+/// Returns whether the answer is good news.
 async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
     let (terminal, now) = (Terminal::of_process(), Timestamp::now());
     match task {
@@ -193,7 +193,7 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
             let client = target.client(config)?;
             let show_entry = |entry: &AuditEntry| show(target.json, entry, || views::entry(entry, terminal));
             if *follow {
-                // Scripts get entries and nothing else.
+                // With JSON output, print only entries.
                 let line = if target.json { terminal.without_cursor() } else { terminal };
                 follow::follow(&client, *limit, line, show_entry).await?;
             } else {
@@ -215,14 +215,14 @@ impl Target {
         Client::new(self.api.as_deref(), config)
     }
 
-    fn show<T: Serialize>(&self, answer: &T, for_people: impl FnOnce() -> String) {
-        show(self.json, answer, for_people);
+    fn show<T: Serialize>(&self, answer: &T, as_text: impl FnOnce() -> String) {
+        show(self.json, answer, as_text);
     }
 }
 
-/// Prints an answer for scripts or for people. Whether the output is still read.
-pub(super) fn show<T: Serialize>(json: bool, answer: &T, for_people: impl FnOnce() -> String) -> bool {
-    if json { print(&as_json(answer)) } else { print(&for_people()) }
+/// Prints an answer as JSON or as text. Returns whether the output is still open.
+pub(super) fn show<T: Serialize>(json: bool, answer: &T, as_text: impl FnOnce() -> String) -> bool {
+    if json { print(&as_json(answer)) } else { print(&as_text()) }
 }
 
 fn as_json<T: Serialize>(answer: &T) -> String {
@@ -230,7 +230,7 @@ fn as_json<T: Serialize>(answer: &T) -> String {
     format!("{text}\n")
 }
 
-/// Whether nobody has to do anything about a service.
+/// Reports whether a service needs no attention.
 fn is_fine(service: &ServiceStatus) -> bool {
     !matches!(
         service.status,

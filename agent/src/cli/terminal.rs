@@ -1,4 +1,4 @@
-//! Text for people: as wide as the terminal, coloured where one looks at it.
+//! Output for users: fitted to the width of the terminal, and coloured on a terminal.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write};
@@ -8,10 +8,10 @@ use evenkeel_common::wire::{Level, StatusValue};
 use tokio::io::Interest;
 use tokio::net::unix::pipe::Sender;
 
-/// Where the output goes.
+/// Properties of standard output.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terminal {
-    /// Columns; `None` where nobody looks and nothing is cut.
+    /// Columns; `None` if the output is not a terminal, so that nothing is cut.
     width: Option<usize>,
     colour: bool,
     /// Whether the cursor can be moved.
@@ -21,13 +21,13 @@ pub(super) struct Terminal {
 /// Colours by meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Colour {
-    /// As it should be.
+    /// Normal.
     Good,
-    /// Under way, or to be looked at.
+    /// In progress, or needs a look.
     Attention,
-    /// Someone must act.
+    /// Needs action.
     Bad,
-    /// Beside the point.
+    /// Secondary information.
     Faint,
     /// No colour.
     Plain,
@@ -69,7 +69,7 @@ impl From<Level> for Colour {
 }
 
 impl Terminal {
-    /// The terminal behind standard output. `NO_COLOR` and `COLUMNS` are honoured.
+    /// Inspects standard output. `NO_COLOR` and `COLUMNS` are honoured.
     pub(super) fn of_process() -> Self {
         let out = io::stdout();
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -84,23 +84,23 @@ impl Terminal {
         Self { width: Some(width.max(20)), colour, live }
     }
 
-    /// Nobody looks: no colours, nothing is cut.
+    /// Not a terminal: no colours, nothing is cut.
     #[cfg(test)]
     pub(super) fn plain() -> Self {
         Self { width: None, colour: false, live: false }
     }
 
-    /// Whether a line can be written anew.
+    /// Reports whether a line can be rewritten.
     pub(super) fn is_live(self) -> bool {
         self.live
     }
 
-    /// The same one, on which every line stays.
+    /// Returns a copy that never rewrites a line.
     pub(super) fn without_cursor(self) -> Self {
         Self { live: false, ..self }
     }
 
-    /// The text in a colour.
+    /// Colours the text.
     pub(super) fn paint(self, colour: Colour, text: &str) -> String {
         if self.colour && colour != Colour::Plain {
             format!("\x1b[{}m{text}\x1b[0m", colour.code())
@@ -109,7 +109,7 @@ impl Terminal {
         }
     }
 
-    /// A bar of this many columns for a share from 0 to 1.
+    /// Draws a progress bar of this many columns for a share from 0 to 1.
     pub(super) fn bar(columns: usize, share: f64) -> String {
         let full = (share.clamp(0.0, 1.0) * columns as f64).round();
         // At most `columns`, which is small.
@@ -118,14 +118,14 @@ impl Terminal {
         format!("[{}{}]", "#".repeat(full), "-".repeat(columns - full))
     }
 
-    /// Rows under a head, each column as wide as it needs to be. Where that is too wide, the last column is cut.
+    /// Formats rows under a header, each column as wide as necessary. If the table is too wide, the last column is cut.
     pub(super) fn table(self, head: &[&str], rows: &[Vec<(Colour, String)>]) -> String {
         self.lay_out(head, rows, |text, columns| vec![Self::clean(text, columns)])
     }
 
-    /// The same, but what is too long for the last column goes on below.
+    /// Like [`Self::table`], but wraps the last column.
     pub(super) fn wrapped_table(self, head: &[&str], rows: &[Vec<(Colour, String)>]) -> String {
-        self.lay_out(head, rows, broken)
+        self.lay_out(head, rows, break_lines)
     }
 
     fn lay_out(
@@ -135,9 +135,9 @@ impl Terminal {
         last: impl Fn(&str, usize) -> Vec<String>,
     ) -> String {
         let columns = head.len();
-        let cell = |row: &Vec<(Colour, String)>, n: usize| row.get(n).map_or(0, |(_, text)| wide(text));
+        let cell = |row: &Vec<(Colour, String)>, n: usize| row.get(n).map_or(0, |(_, text)| width_of(text));
         let widths: Vec<usize> = (0..columns)
-            .map(|n| rows.iter().map(|row| cell(row, n)).chain([wide(head[n])]).max().unwrap_or(0))
+            .map(|n| rows.iter().map(|row| cell(row, n)).chain([width_of(head[n])]).max().unwrap_or(0))
             .collect();
         let head: Vec<(Colour, String)> =
             head.iter().map(|text| (Colour::Faint, (*text).to_owned())).collect();
@@ -153,7 +153,8 @@ impl Terminal {
                 }
                 let text = Self::clean(text, left);
                 let _ = write!(out, "{}", self.paint(*colour, &text));
-                let gap = (widths[n] + 2).saturating_sub(wide(&text)).min(left.saturating_sub(wide(&text)));
+                let gap =
+                    (widths[n] + 2).saturating_sub(width_of(&text)).min(left.saturating_sub(width_of(&text)));
                 out.push_str(&" ".repeat(gap));
                 left = left.saturating_sub(widths[n] + 2);
             }
@@ -163,28 +164,28 @@ impl Terminal {
         out
     }
 
-    /// This text behind a head, over as many lines as it takes; the others are indented as far as the head is long.
-    /// Nothing is left out: a word that is too long for a line has one of its own.
+    /// Wraps `text` after `head`; the following lines are indented by the width of the head. Nothing is cut: a word that is
+    /// too long gets its own line.
     pub(super) fn wrap(self, head: &str, text: &str) -> String {
-        let indent = " ".repeat(wide(head));
+        let indent = " ".repeat(width_of(head));
         let heads = std::iter::once(head).chain(std::iter::repeat(indent.as_str()));
-        let room = self.width.map_or(usize::MAX, |width| width.saturating_sub(wide(head)));
+        let room = self.width.map_or(usize::MAX, |width| width.saturating_sub(width_of(head)));
         let mut out = String::new();
-        for (head, line) in heads.zip(broken(text, room)) {
+        for (head, line) in heads.zip(break_lines(text, room)) {
             let _ = writeln!(out, "{head}{line}");
         }
         out
     }
 
-    /// One line of this text, in as many columns as there are.
+    /// Formats the text on one line, cut to the width of the terminal.
     pub(super) fn line(self, text: &str) -> String {
         Self::clean(text, self.width.unwrap_or(usize::MAX))
     }
 
-    /// What comes from containers and registries moves no cursor and fits into the columns.
+    /// Removes control sequences from untrusted text, such as output of containers and registries, and cuts it to `columns`.
     fn clean(text: &str, columns: usize) -> String {
         let text = crate::model::output::clean(text).replace(['\n', '\t'], " ");
-        if wide(&text) <= columns {
+        if width_of(&text) <= columns {
             return text;
         }
         let mut cut: String = text.chars().take(columns.saturating_sub(1)).collect();
@@ -195,15 +196,15 @@ impl Terminal {
     }
 }
 
-/// A text in lines of at most so many columns, broken between words.
-fn broken(text: &str, columns: usize) -> Vec<String> {
+/// Splits a text into lines of at most `columns` columns, broken between words.
+fn break_lines(text: &str, columns: usize) -> Vec<String> {
     let text = crate::model::output::clean(text);
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("there is always one line");
         if line.is_empty() {
             line.push_str(word);
-        } else if wide(line) + 1 + wide(word) <= columns {
+        } else if width_of(line) + 1 + width_of(word) <= columns {
             line.push(' ');
             line.push_str(word);
         } else {
@@ -213,11 +214,11 @@ fn broken(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-fn wide(text: &str) -> usize {
+fn width_of(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Writes to standard output. Who stops reading (`| head`) ends nothing with a panic. Whether it is still read.
+/// Writes to standard output, without a panic if the reader has closed it (`| head`). Returns whether it is still open.
 pub(super) fn print(text: &str) -> bool {
     write(&mut io::stdout(), text)
 }
@@ -227,13 +228,13 @@ fn write(out: &mut impl Write, text: &str) -> bool {
     !written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Waits until nobody reads the other end of this pipe any more.
+/// Waits until the reader of this pipe has closed it.
 pub(super) async fn reader_gone(out: impl AsFd) {
-    // Unchecked, because checking makes it non-blocking, for whoever else writes to it too.
+    // Unchecked, because the check would make the pipe non-blocking, also for other processes that write to it.
     let pipe = out.as_fd().try_clone_to_owned().and_then(|out| Sender::from_file_unchecked(out.into()));
     match pipe {
         Ok(pipe) => drop(pipe.ready(Interest::ERROR).await),
-        // A file can't be watched, and always takes more.
+        // A file can't be watched, and never closes.
         Err(_) => std::future::pending().await,
     }
 }
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_fits_the_terminal_and_nothing_is_cut_where_nobody_looks() {
+    fn a_table_fits_the_terminal_and_is_not_cut_elsewhere() {
         let rows = [row(["web", "ok", "a very long explanation"]), row(["database", "blocked", "short"])];
         let head = ["NAME", "STATUS", "WHY"];
         let narrow = Terminal { width: Some(30), colour: false, live: false }.table(&head, &rows);
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_wrapped_between_words_and_nothing_of_it_is_lost() {
+    fn a_long_text_is_wrapped_between_words_without_loss() {
         let narrow = Terminal { width: Some(20), colour: false, live: false };
         let text = "run the command\nhttp://a.very.long.address/ now";
         assert_eq!(
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_wrote_moves_no_cursor() {
+    fn control_sequences_from_containers_are_removed() {
         let terminal = Terminal { width: Some(80), colour: false, live: false };
         assert_eq!(terminal.line("a\u{1b}[2Jb\nc"), "ab c");
     }
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pipe_that_nobody_reads_any_more_is_noticed_with_and_without_writing() {
+    async fn a_closed_pipe_is_detected_with_and_without_writing() {
         let (reader, mut pipe) = io::pipe().unwrap();
         assert!(write(&mut pipe, "a\n"));
         let wait = std::time::Duration::from_millis(50);
@@ -303,14 +304,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_never_left_by_its_reader() {
+    async fn a_file_never_counts_as_closed() {
         let gone = reader_gone(std::fs::File::create("/dev/null").unwrap());
         let wait = std::time::Duration::from_millis(50);
         assert!(tokio::time::timeout(wait, gone).await.is_err());
     }
 
     #[test]
-    fn a_bar_is_never_longer_than_its_place() {
+    fn a_bar_never_exceeds_its_width() {
         assert_eq!(Terminal::bar(4, 0.5), "[##--]");
         assert_eq!(Terminal::bar(4, 7.0), "[####]");
         assert_eq!(Terminal::bar(4, f64::NAN), "[----]");

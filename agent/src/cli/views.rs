@@ -1,4 +1,4 @@
-//! What the subcommands print for people.
+//! Human-readable output of the subcommands.
 
 use evenkeel_common::wire::{
     AuditEntry, DeployPhase, DeployProgress, Gate, Health, KeptImage, ServiceStatus, StatusReport,
@@ -8,10 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::terminal::{Colour, Terminal};
 
-/// Columns of a progress bar.
+/// Width of a progress bar in columns.
 const BAR: usize = 20;
 
-/// All services, one a line.
+/// Formats all services, one per line.
 pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) -> String {
     if report.starting {
         return "the agent is starting and has not loaded its services yet\n".to_owned();
@@ -37,7 +37,7 @@ pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) 
     terminal.table(&["NAME", "STATUS", "DIGEST", "CHECKED", "REMARK"], &rows)
 }
 
-/// One service in full.
+/// Formats one service in full.
 pub(super) fn service(record: &ServiceStatus, terminal: Terminal, now: Timestamp) -> String {
     let mut out =
         format!("{}: {}\n", record.name, terminal.paint(record.status.into(), &word(record.status)));
@@ -89,7 +89,7 @@ pub(super) fn service(record: &ServiceStatus, terminal: Terminal, now: Timestamp
     out
 }
 
-/// Why a service is not updated now.
+/// Formats the reasons why a service is not updated now.
 pub(super) fn why(report: &WhyReport, terminal: Terminal, now: Timestamp) -> String {
     let rows: Vec<Vec<(Colour, String)>> = report
         .gates
@@ -108,7 +108,7 @@ pub(super) fn why(report: &WhyReport, terminal: Terminal, now: Timestamp) -> Str
     format!("{answer}\n\n{}", terminal.wrapped_table(&["GATE", "STATE", "WHY"], &rows))
 }
 
-/// That a redeployment was started, and what it leaves as it is.
+/// Formats the confirmation of a redeployment, with the images that it does not change.
 pub(super) fn redeploying(service: &str, kept: &[KeptImage]) -> String {
     let line = |one: &KeptImage| format!("{} keeps what it runs ({}): {}\n", one.image, one.gate, one.why);
     let kept: String = kept.iter().map(line).collect();
@@ -123,7 +123,7 @@ fn reason(gate: &Gate, now: Timestamp) -> String {
     format!("{}{by}{}{}", gate.why, lifts.unwrap_or_default(), clear.unwrap_or_default())
 }
 
-/// A request of the API as the command that makes it.
+/// Translates an API request into the equivalent command.
 fn as_command(how: &str) -> String {
     if let Some(thaw) = thaw_command(how) {
         return thaw;
@@ -133,14 +133,14 @@ fn as_command(how: &str) -> String {
     })
 }
 
-/// The same of the end of a freeze, which is asked of a warden. Its id is the warden's word.
+/// The same for ending a freeze, which is a request to a warden. The id comes from the warden and is not trusted.
 fn thaw_command(how: &str) -> Option<String> {
     let (warden, body) = how.strip_prefix("POST ")?.split_once("/thaw ")?;
     let id = serde_json::from_str::<ThawRequest>(body).ok()?.id?;
     id.chars().all(|c| c.is_ascii_alphanumeric()).then(|| format!("evenkeel thaw {id} --warden {warden}"))
 }
 
-/// Whether the agent works, and what is wrong with the configuration.
+/// Formats the health of the agent and the warnings of its configuration.
 pub(super) fn health(health: &Health, terminal: Terminal) -> String {
     let colour = if health.status == "ok" { Colour::Good } else { Colour::Bad };
     let mut out = format!("{}\n", terminal.paint(colour, &terminal.line(&health.status)));
@@ -155,7 +155,7 @@ pub(super) fn health(health: &Health, terminal: Terminal) -> String {
     out
 }
 
-/// One entry on one line, with its reason.
+/// Formats one entry on one line, with its reason.
 pub(super) fn entry(entry: &AuditEntry, terminal: Terminal) -> String {
     let at = entry.timestamp.strftime("%Y-%m-%d %H:%M:%S");
     let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -163,7 +163,7 @@ pub(super) fn entry(entry: &AuditEntry, terminal: Terminal) -> String {
     format!("{}\n", terminal.paint(entry.level.into(), &terminal.line(&text)))
 }
 
-/// How far all deployments are, on one line without an end; `None` where none is under way.
+/// Formats the progress of all deployments on one line, without a line break; `None` if none is in progress.
 pub(super) fn deployments(services: &[ServiceStatus], terminal: Terminal, now: Timestamp) -> Option<String> {
     let all: Vec<String> = services
         .iter()
@@ -199,7 +199,7 @@ fn way_back_in_words(service: &ServiceStatus) -> String {
     format!("at risk{}", reason.unwrap_or_default())
 }
 
-/// The newer tags that there are.
+/// Formats the available newer tags.
 fn newer(service: &ServiceStatus) -> Option<String> {
     let tags: Vec<String> = service
         .images
@@ -210,14 +210,14 @@ fn newer(service: &ServiceStatus) -> Option<String> {
     (!tags.is_empty()).then(|| format!("newer tag {}", tags.join(", ")))
 }
 
-/// What an update waits for.
+/// Formats what an update is waiting for.
 fn waiting_in_words(waiting: &Waiting, now: Timestamp) -> String {
     let by = blocked_by(waiting.blocked_by.as_deref());
     let lifts = waiting.lifts_at.map(|at| format!("; lifts {}", until(at, now))).unwrap_or_default();
-    format!("{}{by}{lifts}; to pass it: {}", waiting.why, as_command(&waiting.clear))
+    format!("{}{by}{lifts}; to proceed: {}", waiting.why, as_command(&waiting.clear))
 }
 
-/// Which agent of the fleet is the reason.
+/// Formats the agent of the fleet that blocks the update.
 fn blocked_by(agent: Option<&str>) -> String {
     agent.map(|agent| format!("; blocked by {agent}")).unwrap_or_default()
 }
@@ -258,7 +258,7 @@ pub(super) fn until(at: Timestamp, now: Timestamp) -> String {
     if at <= now { "now".to_owned() } else { format!("in {}", span(at.duration_since(now))) }
 }
 
-/// A time in its two largest units.
+/// Formats a duration in its two largest units.
 pub(super) fn span(time: SignedDuration) -> String {
     let seconds = time.as_secs().max(0);
     match seconds {
@@ -280,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_in_two_units() {
+    fn durations_are_written_in_two_units() {
         for (seconds, text) in [(-4, "0s"), (59, "59s"), (60, "1m00s"), (3660, "1h01m"), (90_000, "1d1h")] {
             assert_eq!(span(SignedDuration::from_secs(seconds)), text);
         }
     }
 
     #[test]
-    fn a_probation_shows_how_far_it_is() {
+    fn a_probation_shows_its_progress() {
         let progress = DeployProgress {
             phase: DeployPhase::Probation,
             image: "web:1".into(),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_says_when_it_lifts_and_what_ends_it() {
+    fn a_gate_shows_when_it_lifts_and_what_ends_it() {
         let gate = Gate {
             gate: "schedule".into(),
             holds: true,
@@ -354,43 +354,43 @@ mod tests {
     }
 
     #[test]
-    fn an_update_that_waits_says_what_for_until_when_and_how_to_pass_it() {
+    fn a_waiting_update_shows_the_reason_the_end_and_how_to_proceed() {
         let waiting = serde_json::json!({ "waiting": {
             "image": "web:1", "digest": "sha256:bb", "gate": "min_age", "why": "it is 1 h old, of 3 h",
             "lifts_at": at(7200), "clear": "POST /trigger/web",
         }});
         let record = record(&waiting);
-        let words = "it is 1 h old, of 3 h; lifts in 2h00m; to pass it: evenkeel trigger web";
+        let words = "it is 1 h old, of 3 h; lifts in 2h00m; to proceed: evenkeel trigger web";
         assert_eq!(remark(&record, at(0)), format!("an update waits: {words}"));
         let shown = service(&record, Terminal::plain(), at(0));
         assert!(shown.contains(&format!("  waiting     web:1 sha256:bb: {words}\n")), "{shown}");
-        // Without a time of its own it lifts when someone acts.
+        // Without a time it lifts only by an operator's action.
         let mut record = record;
         let waiting = record.waiting.as_mut().unwrap();
         (waiting.lifts_at, waiting.clear) = (None, "POST /approve/web".to_owned());
         assert!(!remark(&record, at(0)).contains("lifts"));
-        assert!(remark(&record, at(0)).ends_with("to pass it: evenkeel approve web"));
-        // What the fleet holds says which machine is the reason.
+        assert!(remark(&record, at(0)).ends_with("to proceed: evenkeel approve web"));
+        // An update held by the fleet names the machine that is the reason.
         let unblock = r#"POST http://w/unblock {"image":"r/web","digest":"sha256:bb"}"#;
         let waiting = record.waiting.as_mut().unwrap();
         (waiting.blocked_by, waiting.clear) = (Some("box-2".to_owned()), unblock.to_owned());
-        let words = format!("it is 1 h old, of 3 h; blocked by box-2; to pass it: {unblock}");
+        let words = format!("it is 1 h old, of 3 h; blocked by box-2; to proceed: {unblock}");
         assert_eq!(remark(&record, at(0)), format!("an update waits: {words}"));
         assert!(service(&record, Terminal::plain(), at(0)).contains(&words));
-        // A freeze ends with a command. What a warden calls it is not put into one where a shell could read more in it.
+        // A freeze is ended by a command. An id from the warden that a shell could misinterpret is not put into one.
         let waiting = record.waiting.as_mut().unwrap();
         waiting.clear = r#"POST http://w:8080/base/thaw {"id":"12"}"#.to_owned();
         assert!(remark(&record, at(0)).ends_with(": evenkeel thaw 12 --warden http://w:8080/base"));
         let odd = r#"POST http://w/thaw {"id":"1; reboot"}"#;
         record.waiting.as_mut().unwrap().clear = odd.to_owned();
         assert!(remark(&record, at(0)).ends_with(&format!(": {odd}")));
-        // What needs someone goes first.
+        // A fault that needs attention comes first.
         record.errored = Some("the registry is away".to_owned());
         assert_eq!(remark(&record, at(0)), "the registry is away");
     }
 
     #[test]
-    fn a_newer_tag_and_a_way_back_at_risk_are_told() {
+    fn a_newer_tag_and_a_way_back_at_risk_are_shown() {
         let newer = serde_json::json!({
             "images": [{ "image": "web:1.27", "digest": "sha256:aa", "short": "sha256:aa", "newer": "1.28" }],
         });

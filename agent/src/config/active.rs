@@ -1,4 +1,4 @@
-//! The configuration in force: tasks watch it, so that what changes in it holds at once (DECISIONS 2).
+//! The active configuration. Tasks watch it, so changes take effect immediately (DECISIONS 2).
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 
-/// The configuration in force, and what is wrong without being fatal.
+/// The active configuration and its non-fatal warnings.
 #[derive(Debug, Clone)]
 pub struct ActiveConfig {
-    /// As it was loaded last. What can't change while the program runs is still as it was at the start.
+    /// The configuration as last loaded. Settings that can't change at runtime keep their value from start-up.
     pub config: Arc<Config>,
-    /// For `GET /health` (spec 2.8): faults of the file, and of what was found at the start.
+    /// Warnings for `GET /health` (spec 2.8): problems in the file and problems found at start-up.
     pub warnings: Arc<Vec<String>>,
 }
 
-/// A view of the configuration in force.
+/// Receiver of the active configuration.
 pub type Watch = watch::Receiver<ActiveConfig>;

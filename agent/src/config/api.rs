@@ -1,4 +1,4 @@
-//! Rules of `api`: where the agent listens, and under which names it may be asked.
+//! Rules of `api`: the listen addresses and the allowed host names.
 
 use evenkeel_common::config::{Findings, KeyPath, address, quote};
 
@@ -10,12 +10,12 @@ pub(super) fn api(file: &ApiFile, findings: &mut Findings) -> ApiConfig {
     let addresses = KeyPath::of("api.address");
     let good = address::check(&file.address, &addresses, findings);
     let has_port = |text: &str| text.rsplit_once(':').is_some_and(|(_, port)| address::port(port).is_some());
-    // The spec's rule is about ports. An entry that is wrong in another way leaves the others.
+    // The spec's rule covers only ports. An entry with another fault does not affect the others.
     if !good.is_empty() {
         for (n, text) in file.address.iter().enumerate() {
             if text.as_deref().is_none_or(|text| has_port(text) && address::parse(text).is_err()) {
                 for fault in findings.take_faults(&addresses.index(n)) {
-                    findings.warn(&fault.at, format!("{} (not listened on)", fault.what));
+                    findings.warn(&fault.at, format!("{} (address ignored)", fault.message));
                 }
             }
         }
@@ -23,7 +23,7 @@ pub(super) fn api(file: &ApiFile, findings: &mut Findings) -> ApiConfig {
     for (n, address) in &good {
         if !address.is_loopback() {
             let text = quote(file.address[*n].as_deref().unwrap_or_default());
-            findings.warn(&addresses, format!("{text} can be reached from other machines, and the API has no login; put a proxy that asks for one in front, or use 127.0.0.1"));
+            findings.warn(&addresses, format!("{text} can be reached from other machines, and the API has no authentication; put an authenticating proxy in front, or use 127.0.0.1"));
         }
     }
     let hosts = KeyPath::of("api.allowed_hosts");
@@ -32,7 +32,7 @@ pub(super) fn api(file: &ApiFile, findings: &mut Findings) -> ApiConfig {
         if !is_host_name(text) {
             findings.warn(
                 &hosts.index(n),
-                format!("{}; allowed: a host name without scheme, port and wildcard (left out)", quote(text)),
+                format!("{}; allowed: a host name without scheme, port or wildcard (ignored)", quote(text)),
             );
         }
     }
@@ -58,16 +58,16 @@ mod tests {
     use super::super::testing::{faults, good};
 
     #[test]
-    fn an_address_that_is_none_is_left_out_while_another_one_is_there() {
+    fn an_invalid_address_is_ignored_if_another_one_is_valid() {
         let config = good(&json!({"api": {"address": ["127.0.0.1:1", "example.com:80", 5]}}));
         assert_eq!(config.api.addresses, ["127.0.0.1:1"]);
         assert!(
             config.warnings.len() == 2
-                && config.warnings.iter().all(|text| text.ends_with("(not listened on)")),
+                && config.warnings.iter().all(|text| text.ends_with("(address ignored)")),
             "{:?}",
             config.warnings
         );
-        // The specification's rule is about ports.
+        // The specification's rule covers only ports.
         for port in ["0", "65536", "http", ""] {
             let found = faults(&json!({"api": {"address": ["127.0.0.1:1", format!("127.0.0.1:{port}")]}}));
             assert_eq!(found.len(), 1, "{found:?}");
@@ -91,7 +91,7 @@ mod tests {
             let config = good(&json!({"api": {"address": [text]}}));
             assert_eq!(config.api.addresses, [text]);
             let warning = format!(
-                "api.address: {text:?} can be reached from other machines, and the API has no login; put a proxy that asks for one in front, or use 127.0.0.1"
+                "api.address: {text:?} can be reached from other machines, and the API has no authentication; put an authenticating proxy in front, or use 127.0.0.1"
             );
             assert_eq!(config.warnings, if loopback { vec![] } else { vec![warning] });
         }
@@ -105,10 +105,10 @@ mod tests {
             ("127.0.0.1:+80", "has no port from 1 to 65535"),
             ("127.0.0.1:-1", "has no port from 1 to 65535"),
             ("127.0.0.1:http", "has no port from 1 to 65535"),
-            ("example.com:80", "has another kind of host"),
-            ("*:80", "has another kind of host"),
-            ("127.0.0.1.5:80", "has another kind of host"),
-            (" :80", "has another kind of host"),
+            ("example.com:80", "has an invalid host"),
+            ("*:80", "has an invalid host"),
+            ("127.0.0.1.5:80", "has an invalid host"),
+            (" :80", "has an invalid host"),
             ("::1:80", "has an IPv6 address without brackets"),
             ("http://localhost:80", "has an IPv6 address without brackets"),
             ("[::1]", "has an IPv6 address without brackets"),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_addresses_that_mean_the_same_the_first_stays_and_the_other_is_named() {
+    fn of_two_equivalent_addresses_the_first_is_used_and_the_other_is_reported() {
         for pair in [
             ["localhost:9090", "localhost:9090"],
             ["LocalHost:1", "localhost:01"],
@@ -144,23 +144,23 @@ mod tests {
             let config = good(&json!({"api": {"address": pair}}));
             assert_eq!(config.api.addresses, [pair[0]], "{pair:?}");
             let warning = format!(
-                "api.address[1]: {:?} is left out, since {:?} listens there already; allowed: each address once",
+                "api.address[1]: {:?} is ignored because {:?} already covers it; allowed: each address once",
                 pair[1], pair[0]
             );
             assert!(config.warnings.contains(&warning), "{pair:?}: {:?}", config.warnings);
         }
-        for apart in [
+        for distinct in [
             vec!["127.0.0.1:1", "[::1]:1", "127.0.0.1:2"],
             vec!["0.0.0.0:1", "[::]:1"],
             vec!["0.0.0.0:1", "[::1]:1"],
             vec!["localhost:1", "192.168.1.5:1"],
         ] {
-            assert_eq!(good(&json!({"api": {"address": apart}})).api.addresses, apart);
+            assert_eq!(good(&json!({"api": {"address": distinct}})).api.addresses, distinct);
         }
     }
 
     #[test]
-    fn another_shape_of_the_address_says_what_is_allowed() {
+    fn a_fault_in_the_shape_of_address_says_what_is_allowed() {
         let of = |api: serde_json::Value| faults(&json!({"api": api}));
         assert_eq!(
             of(json!({"address": "127.0.0.1:9090"})),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn allowed_hosts_are_names() {
+    fn allowed_hosts_are_host_names() {
         let config = good(&json!({"api": {"allowed_hosts": ["Updates.Example.com", "box"]}}));
         assert_eq!(config.api.allowed_hosts, ["updates.example.com", "box"]);
         for text in ["", "a:80", "http://a", "*.example.com", "a..b", "a b"] {
@@ -188,7 +188,7 @@ mod tests {
             assert_eq!(
                 config.warnings,
                 [format!(
-                    "api.allowed_hosts[0]: {text:?}; allowed: a host name without scheme, port and wildcard (left out)"
+                    "api.allowed_hosts[0]: {text:?}; allowed: a host name without scheme, port or wildcard (ignored)"
                 )]
             );
             assert_eq!(config.api.allowed_hosts, ["box"]);

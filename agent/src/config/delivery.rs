@@ -1,5 +1,5 @@
-//! Notification channels. One that is broken, or whose variable is not set, is left out with a
-//! warning: the services are looked after all the same (DECISIONS 2).
+//! Notification channels. A channel that is invalid, or whose variable is not set, is disabled with a warning; the
+//! services are still managed (DECISIONS 2).
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use super::mail;
 use super::template::Template;
 use super::{DiscordConfig, EntryFilter, NotificationsConfig, SmtpConfig, WebhookConfig};
 
-/// The channels that are complete.
+/// Returns the valid channels.
 pub(super) fn notifications(
     file: NotificationsFile,
     env: Env<'_>,
@@ -23,26 +23,26 @@ pub(super) fn notifications(
     let at = KeyPath::of("notifications");
     let place = at.key("discord");
     let discord = file.discord.map(|file| discord(file, &place, env, findings));
-    let discord = unless_broken(discord, &place, "discord is off", findings).flatten();
+    let discord = unless_faulty(discord, &place, "discord is off", findings).flatten();
     let place = at.key("smtp");
     let smtp = file.smtp.map(|file| smtp(file, &place, env, findings));
-    let smtp = unless_broken(smtp, &place, "smtp is off", findings).flatten();
+    let smtp = unless_faulty(smtp, &place, "smtp is off", findings).flatten();
     let mut names = HashSet::new();
     let mut webhooks = Vec::new();
     for (n, file) in file.webhooks.into_iter().enumerate() {
         let at = at.key("webhooks").index(n);
         let channel = webhook(file.unwrap_or_default(), &at, env, findings);
-        // Each channel has a queue of its own under its name.
+        // Each channel has its own queue under its name.
         if !channel.name.is_empty() && !names.insert(channel.name.clone()) {
             findings.fault(
                 &at.key("name"),
                 format!("{} is the name of an earlier webhook", quote(&channel.name)),
             );
         }
-        webhooks.extend(unless_broken(channel, &at, "this webhook is off", findings));
+        webhooks.extend(unless_faulty(channel, &at, "this webhook is off", findings));
     }
     let webhooks =
-        unless_broken(webhooks, &at.key("webhooks"), "all webhooks are off", findings).unwrap_or_default();
+        unless_faulty(webhooks, &at.key("webhooks"), "all webhooks are off", findings).unwrap_or_default();
     NotificationsConfig { discord, smtp, webhooks }
 }
 
@@ -59,7 +59,7 @@ fn smtp(file: SmtpFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> 
     if username.is_empty() && !password.is_empty() {
         findings.warn(&at.key("password"), "is not used: there is no username");
     }
-    // A text that is missing is a fault already.
+    // A missing value was already reported as a fault.
     if let Err(fault) = mail::sender(&file.from)
         && !file.from.is_empty()
     {
@@ -94,13 +94,13 @@ fn webhook(file: WebhookFile, at: &KeyPath, env: Env<'_>, findings: &mut Finding
     for (name, value) in file.headers {
         let at = at.key("headers").key(&name);
         if HeaderName::from_bytes(name.as_bytes()).is_err() {
-            findings.fault(&at, "has a name that no HTTP header can have");
+            findings.fault(&at, "is not a valid HTTP header name");
         }
         let value = expanded(&value, &at, env, findings);
         if HeaderValue::from_str(value.expose()).is_err() {
             findings.fault(
                 &at,
-                "has a value with control characters (a line break?), which no HTTP header can have",
+                "has a value with control characters (a line break?), which HTTP headers can't contain",
             );
         }
         headers.push((name, value));
@@ -136,8 +136,7 @@ fn filter(
         }
     }
     if events.as_ref().is_some_and(Vec::is_empty) {
-        findings
-            .warn(&at, "is an empty array, so nothing is ever sent; leave the key away to get everything");
+        findings.warn(&at, "is an empty array, so nothing is ever sent; omit the key to receive everything");
     }
     EntryFilter {
         min_level: min_level.unwrap_or(Level::Info),
@@ -145,10 +144,10 @@ fn filter(
     }
 }
 
-/// The text with its variables replaced; nothing and a fault when that cannot be done.
+/// Expands the variables in `text`. On failure it reports a fault and returns an empty secret.
 pub(super) fn expanded(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
     match expand(text.expose(), env) {
-        // The other side may repeat what a variable holds without the text around it.
+        // The receiver may echo the value of a variable without the text around it.
         Ok(expanded) => Secret::of_parts(expanded, names(text.expose()).iter().filter_map(|name| env(name))),
         Err(error) => {
             findings.fault(at, error.to_string());
@@ -157,7 +156,7 @@ pub(super) fn expanded(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut
     }
 }
 
-/// An expanded text that is a URL. It is never shown: such URLs hold tokens.
+/// Expands `text` and checks that it is a URL. Messages never show it: such URLs contain tokens.
 fn url(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
     let url = expanded(text, at, env, findings);
     if web_url(url.expose()).is_none() {
@@ -171,8 +170,8 @@ pub(super) fn web_url(text: &str) -> Option<reqwest::Url> {
     (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
 
-/// The part at `at`, unless something in it is at fault: then the faults become warnings that say what is off.
-pub(super) fn unless_broken<T>(
+/// Returns `part`, unless there are faults at or below `at`. The faults then become warnings that state the consequence.
+pub(super) fn unless_faulty<T>(
     part: T,
     at: &KeyPath,
     consequence: &str,
@@ -180,7 +179,7 @@ pub(super) fn unless_broken<T>(
 ) -> Option<T> {
     let faults = findings.take_faults(at);
     for fault in &faults {
-        findings.warn(&fault.at, format!("{} ({consequence})", fault.what));
+        findings.warn(&fault.at, format!("{} ({consequence})", fault.message));
     }
     faults.is_empty().then_some(part)
 }
@@ -244,7 +243,7 @@ mod tests {
         );
     }
 
-    /// Each of them is all that is wrong, and leaves nothing on.
+    /// Each configuration has exactly one warning, and no channel is on.
     fn assert_off<const N: usize>(table: [(Value, &str); N]) {
         for (tree, expected) in table {
             let config = config(&tree);
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_discord_or_mail_channel_is_off_and_says_what_and_why() {
+    fn an_invalid_discord_or_mail_channel_is_off_with_a_reason() {
         assert_off([
             (
                 json!({"notifications": {"discord": {"webhook_url": "$NOPE"}}}),
@@ -282,7 +281,7 @@ mod tests {
             ),
             (
                 json!({"notifications": {"discord": {"webhook_url": "$HOOK", "min_level": "warn"}}}),
-                "notifications.discord.min_level: \"warn\" is not among them; allowed: info, warning, error, critical (discord is off)",
+                "notifications.discord.min_level: \"warn\" is not a valid value; allowed: info, warning, error, critical (discord is off)",
             ),
             (
                 json!({"notifications": {"smtp": {"host": "m", "port": 0, "from": "a@b.example", "to": "c@d.example"}}}),
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_webhook_or_push_is_off_and_says_what_and_why() {
+    fn an_invalid_webhook_or_push_is_off_with_a_reason() {
         assert_off([
             (
                 json!({"notifications": {"webhooks": {}}}),
@@ -328,11 +327,11 @@ mod tests {
             ),
             (
                 hook(&json!({"headers": {"X Y": "a"}})),
-                "notifications.webhooks[0].headers[\"X Y\"]: has a name that no HTTP header can have (this webhook is off)",
+                "notifications.webhooks[0].headers[\"X Y\"]: is not a valid HTTP header name (this webhook is off)",
             ),
             (
                 hook(&json!({"headers": {"X": "$LINES"}})),
-                "notifications.webhooks[0].headers.X: has a value with control characters (a line break?), which no HTTP header can have (this webhook is off)",
+                "notifications.webhooks[0].headers.X: has a value with control characters (a line break?), which HTTP headers can't contain (this webhook is off)",
             ),
             (
                 hook(&json!({"headers": {"X": "$NOPE"}})),
@@ -344,15 +343,15 @@ mod tests {
             ),
             (
                 json!({"push": {"warden_url": "http://w"}}),
-                "push.token: is empty; allowed: the token that the warden knows this agent by (the push is off)",
+                "push.token: is empty; allowed: this agent's token at the warden (the push is off)",
             ),
             (
                 json!({"push": {"warden_url": "w:8080", "token": "t"}}),
-                "push.warden_url: is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query (the push is off)",
+                "push.warden_url: is not a base URL; allowed: http://host:port or https://host:port, optionally with a path, without login and query (the push is off)",
             ),
             (
                 json!({"push": {"warden_url": "http://u:secret@w", "token": "t"}}),
-                "push.warden_url: is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query (the push is off)",
+                "push.warden_url: is not a base URL; allowed: http://host:port or https://host:port, optionally with a path, without login and query (the push is off)",
             ),
             (
                 hook(&json!({"body": "{{ servce }}"})),
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn one_broken_channel_does_not_take_the_others_with_it() {
+    fn an_invalid_channel_does_not_affect_the_others() {
         let config = config(&json!({"notifications": {
             "discord": {"webhook_url": "$HOOK"}, "smtp": {},
             "webhooks": [{"name": "a", "url": "http://a", "method": "POST"}, {"name": "b"}, {"name": "a", "url": "http://c", "method": "POST"}],
@@ -379,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn doubtful_filters_are_named_and_the_channel_stays() {
+    fn doubtful_filters_are_reported_and_the_channel_stays_on() {
         let config = config(&hook(&json!({"events": ["updatd", "rolled_back"]})));
         assert_eq!(
             config.warnings,

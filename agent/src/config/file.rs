@@ -1,9 +1,8 @@
-//! The shape of the configuration file: keys, types, ranges, defaults (spec 2.9). Its docs are the JSON
-//! Schema's descriptions.
+//! The structure of the configuration file: keys, types, ranges, defaults (spec 2.9). The doc comments become the
+//! descriptions in the JSON Schema.
 //!
-//! What breaks a type or range is reported and taken out before these types are made, so every field has a
-//! default (so `required` has to be said to the schema), and an element of an array that was wrong is `None` in
-//! its place.
+//! Values of a wrong type or out of range are reported and removed before deserialisation. Therefore every field has a
+//! default, required keys are declared in the schema explicitly, and an invalid array element becomes `None`.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ use serde::Deserialize;
 
 use super::{Runtime, SmtpTls};
 
-/// Elements of an array that may be wrong one by one.
+/// Elements of an array that are validated individually; invalid ones are `None`.
 pub(super) type Items<T> = Vec<Option<T>>;
 
 /// Configuration of Evenkeel's agent.
@@ -23,7 +22,7 @@ pub(super) type Items<T> = Vec<Option<T>>;
 #[serde(default)]
 #[schemars(title = "Evenkeel agent configuration")]
 pub(super) struct AgentFile {
-    /// Which engine to talk to, and which executable runs `compose`.
+    /// The container engine to use, and the executable that runs `compose`.
     pub(super) runtime: Runtime,
     /// The local image registry.
     pub(super) registry: RegistryFile,
@@ -37,11 +36,11 @@ pub(super) struct AgentFile {
     pub(super) monitor: MonitorFile,
     /// Checks of the container engine.
     pub(super) docker_health: DockerHealthFile,
-    /// Notification channels; each is off unless it is given.
+    /// Notification channels; each is off unless configured.
     pub(super) notifications: NotificationsFile,
     /// Forwarding of audit entries to a warden.
     pub(super) push: PushFile,
-    /// The services that the agent keeps.
+    /// The services that the agent manages.
     #[schemars(with = "Vec<ServiceFile>")]
     pub(super) services: Items<ServiceFile>,
 }
@@ -67,14 +66,15 @@ impl Default for AgentFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct RegistryFile {
-    /// Base URL, `http(s)://host[:port]`, without a login. Images that name no registry belong to its host.
+    /// Base URL, `http(s)://host[:port]`, without credentials. Image references without a registry host refer to this
+    /// registry.
     pub(super) url: String,
     /// Seconds between two poll cycles.
     #[schemars(range(min = 10, max = 86400))]
     pub(super) poll_interval: u64,
-    /// Do not verify the certificate of this one registry (for self-signed ones only).
+    /// Do not verify the TLS certificate of this registry. Use it only for a self-signed certificate.
     pub(super) insecure: bool,
-    /// Requests under way at once, for each registry.
+    /// Maximum number of concurrent requests per registry.
     #[schemars(range(min = 1, max = 256))]
     pub(super) concurrency: u64,
 }
@@ -89,13 +89,13 @@ impl Default for RegistryFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct ApiFile {
-    /// Listen addresses, each `host:port`. The host is an IP address (v6 in brackets), `localhost`, or empty for all
-    /// interfaces; the port is 1 to 65535. The API has no login: keep it on loopback, or behind a proxy that asks for
-    /// one. An address that other machines reach gives a warning. One that another entry covers already gives a
-    /// warning and is left out.
+    /// Listen addresses, each `host:port`. The host is an IP address (IPv6 in brackets), `localhost`, or empty for all
+    /// interfaces; the port is 1 to 65535. The API has no authentication: bind it to loopback, or put an authenticating
+    /// proxy in front. An address that other machines can reach causes a warning. An address already covered by another
+    /// entry causes a warning and is ignored.
     #[schemars(with = "Vec<String>", length(min = 1))]
     pub(super) address: Items<String>,
-    /// Further names that a request's `Host` may carry, for example that of a reverse proxy. No scheme, port or
+    /// Additional host names accepted in the `Host` header, for example that of a reverse proxy. No scheme, port or
     /// wildcard.
     #[schemars(with = "Vec<String>")]
     pub(super) allowed_hosts: Items<String>,
@@ -111,8 +111,8 @@ impl Default for ApiFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct AuditFile {
-    /// Absolute path of the audit file (JSON Lines), created if missing. Empty for none: `GET /audit` is then `[]`,
-    /// and everything else goes on.
+    /// Absolute path of the audit file (JSON Lines), created if missing. If empty, there is no audit file and `GET /audit`
+    /// returns `[]`; everything else works as usual.
     pub(super) path: String,
 }
 
@@ -120,8 +120,9 @@ pub(super) struct AuditFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct StateFile {
-    /// Absolute path of the folder for durable state; empty for `$STATE_DIRECTORY` (which systemd sets), else
-    /// `/var/lib/evenkeel`. Where it can't be written, the agent runs from memory and says so in `config_warnings`.
+    /// Absolute path of the folder for durable state. If empty, `$STATE_DIRECTORY` (set by systemd) is used, or else
+    /// `/var/lib/evenkeel`. If the folder is not writable, the agent keeps its state in memory only and reports this in
+    /// `config_warnings`.
     pub(super) path: String,
 }
 
@@ -129,7 +130,7 @@ pub(super) struct StateFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct MonitorFile {
-    /// Seconds between two measurements; without it that of `registry.poll_interval`.
+    /// Seconds between two measurements; the default is `registry.poll_interval`.
     #[schemars(range(min = 1, max = 86400))]
     pub(super) stats_interval: Option<u64>,
 }
@@ -141,7 +142,7 @@ pub(super) struct DockerHealthFile {
     /// Seconds between two checks of the engine.
     #[schemars(range(min = 5, max = 3600))]
     pub(super) check_interval: u64,
-    /// Seconds that one check may take; less than `check_interval`.
+    /// Timeout of a check in seconds; must be less than `check_interval`.
     #[schemars(range(min = 1, max = 30))]
     pub(super) timeout: u64,
 }
@@ -156,11 +157,11 @@ impl Default for DockerHealthFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct NotificationsFile {
-    /// Discord chat.
+    /// Discord.
     pub(super) discord: Option<DiscordFile>,
     /// Mail.
     pub(super) smtp: Option<SmtpFile>,
-    /// HTTP requests of your own.
+    /// Custom HTTP requests.
     #[schemars(with = "Vec<WebhookFile>")]
     pub(super) webhooks: Items<WebhookFile>,
 }
@@ -170,12 +171,12 @@ pub(super) struct NotificationsFile {
 #[serde(default)]
 #[schemars(extend("required" = ["webhook_url"]))]
 pub(super) struct DiscordFile {
-    /// The channel's webhook URL; `$NAME` and `${NAME}` are taken from the environment.
+    /// Webhook URL of the Discord channel; `$NAME` and `${NAME}` are replaced by environment variables.
     #[schemars(length(min = 1))]
     pub(super) webhook_url: Secret,
-    /// Entries below this level are not sent; all are without it.
+    /// Minimum level of the entries to send; the default is all levels.
     pub(super) min_level: Option<Level>,
-    /// Kinds of entries that are sent; all without it.
+    /// Event kinds to send; the default is all kinds.
     #[schemars(with = "Option<Vec<String>>")]
     pub(super) events: Option<Items<Kind>>,
 }
@@ -185,27 +186,27 @@ pub(super) struct DiscordFile {
 #[serde(default)]
 #[schemars(extend("required" = ["host", "port", "from", "to"]))]
 pub(super) struct SmtpFile {
-    /// Mail server.
+    /// Host name of the mail server.
     #[schemars(length(min = 1))]
     pub(super) host: String,
-    /// Its port.
+    /// Port of the mail server.
     #[schemars(range(min = 1, max = 65535))]
     pub(super) port: u16,
-    /// Sender's address.
+    /// Sender address.
     #[schemars(length(min = 1))]
     pub(super) from: String,
-    /// Receivers' addresses, separated by commas.
+    /// Recipient addresses, separated by commas.
     #[schemars(length(min = 1))]
     pub(super) to: String,
-    /// Login name; `$NAME` and `${NAME}` are taken from the environment. Without it there is no login.
+    /// User name; `$NAME` and `${NAME}` are replaced by environment variables. Without it, the agent does not authenticate.
     pub(super) username: String,
-    /// Password; `$NAME` and `${NAME}` are taken from the environment.
+    /// Password; `$NAME` and `${NAME}` are replaced by environment variables.
     pub(super) password: Secret,
     /// Encryption of the connection.
     pub(super) tls: SmtpTls,
-    /// Entries below this level are not sent; all are without it.
+    /// Minimum level of the entries to send; the default is all levels.
     pub(super) min_level: Option<Level>,
-    /// Kinds of entries that are sent; all without it.
+    /// Event kinds to send; the default is all kinds.
     #[schemars(with = "Option<Vec<String>>")]
     pub(super) events: Option<Items<Kind>>,
 }
@@ -218,20 +219,20 @@ pub(super) struct WebhookFile {
     /// Unique name.
     #[schemars(length(min = 1))]
     pub(super) name: String,
-    /// Address; `$NAME` and `${NAME}` are taken from the environment.
+    /// URL; `$NAME` and `${NAME}` are replaced by environment variables.
     #[schemars(length(min = 1))]
     pub(super) url: Secret,
     /// HTTP method, for example POST.
     #[schemars(length(min = 1))]
     pub(super) method: String,
-    /// Headers; `$NAME` and `${NAME}` in values are taken from the environment.
+    /// HTTP headers; `$NAME` and `${NAME}` in values are replaced by environment variables.
     pub(super) headers: BTreeMap<String, Secret>,
-    /// Template of the body, with the fields `service`, `event`, `message`, `reason`, `old_digest`, `new_digest`,
-    /// `container`, `timestamp`, `level`, `machine`. Without it the whole entry is sent as JSON.
+    /// Template of the request body, with the fields `service`, `event`, `message`, `reason`, `old_digest`, `new_digest`,
+    /// `container`, `timestamp`, `level`, `machine`. Without it, the whole entry is sent as JSON.
     pub(super) body: Option<String>,
-    /// Entries below this level are not sent; all are without it.
+    /// Minimum level of the entries to send; the default is all levels.
     pub(super) min_level: Option<Level>,
-    /// Kinds of entries that are sent; all without it.
+    /// Event kinds to send; the default is all kinds.
     #[schemars(with = "Option<Vec<String>>")]
     pub(super) events: Option<Items<Kind>>,
 }
@@ -240,18 +241,19 @@ pub(super) struct WebhookFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct PushFile {
-    /// Base URL of the warden, or a list of which the first that answers is used; empty disables the push.
+    /// Base URL of the warden, or a list of URLs of which the first that answers is used. Empty disables the push.
     #[schemars(schema_with = "one_or_many")]
     pub(super) warden_url: Items<String>,
-    /// The token that the warden knows this agent by, not empty where there is a warden; `$NAME` and `${NAME}` are taken from the environment.
+    /// Token of this agent at the warden, required with `warden_url`; `$NAME` and `${NAME}` are replaced by environment
+    /// variables.
     pub(super) token: Secret,
-    /// Name of this machine in the warden's dashboard.
+    /// Name of this machine in notifications and in the warden's dashboard; the default is the host name.
     pub(super) machine_id: String,
-    /// Which ring of the fleet this machine is in: a new image goes to ring 0 first, and to the others when the warden
-    /// lets them.
+    /// Ring of this machine in the fleet. New images are deployed in ring 0 first, and in the other rings when the warden
+    /// allows it.
     #[schemars(range(min = 0, max = 9))]
     pub(super) ring: u8,
-    /// Seconds that a machine in ring 1 to 9 waits with an update while no warden answers.
+    /// Seconds that a machine in ring 1 to 9 delays an update while no warden answers.
     #[schemars(range(min = 0, max = 31_536_000))]
     pub(super) patience: u64,
 }
@@ -275,62 +277,62 @@ impl Default for PushFile {
 // These are the flags of the specification.
 #[allow(clippy::struct_excessive_bools)]
 pub(super) struct ServiceFile {
-    /// Unique name, used in API paths, metric labels, notifications. Of two services with one name the first stays.
+    /// Unique name, used in API paths, metric labels and notifications. If two services have the same name, the second is
+    /// skipped.
     #[schemars(regex(pattern = "^[a-zA-Z0-9_.-]{1,64}$"))]
     pub(super) name: String,
-    /// Image references; needed for `auto_update`. `web:latest` belongs to `registry.url`, `ghcr.io/a/b:1` is asked
-    /// for at that host. A reference with a digest is never updated.
+    /// Image references; required for `auto_update`. `web:latest` refers to `registry.url`, `ghcr.io/a/b:1` to the registry
+    /// at that host. A reference with a digest is never updated.
     #[schemars(with = "Vec<String>")]
     pub(super) images: Items<String>,
-    /// No validation, no polling, no measurements, no `containers` in the status; the healer still acts when
-    /// `auto_heal` is on.
+    /// No validation, no polling, no measurements, no `containers` in the status. The healer still acts if `auto_heal` is
+    /// on.
     pub(super) silent: bool,
-    /// Absolute paths, applied in order; needed for `auto_update`.
+    /// Absolute paths of the compose files, applied in order; required for `auto_update`.
     #[schemars(with = "Vec<String>")]
     pub(super) compose_files: Items<String>,
-    /// Name of the compose project, `^[a-zA-Z0-9_-]{1,64}$`; needed for `auto_update`. Compose itself refuses capitals
-    /// and a leading `-` or `_`: such a name gives a warning.
+    /// Name of the compose project, `^[a-zA-Z0-9_-]{1,64}$`; required for `auto_update`. Compose itself rejects upper-case
+    /// letters and a leading `-` or `_`; such a name causes a warning.
     pub(super) compose_project: String,
-    /// Container that the service consists of where there is no compose project, or where that has no container.
+    /// Name of the service's container if there is no compose project, or if the project has no containers.
     pub(super) container_name: String,
-    /// Service of a swarm, as `docker service ls` names it, in place of `compose_files`, `compose_project` and
-    /// `container_name`; with exactly one of `images`. The engine must be a manager. `auto_start`, `auto_heal` and
-    /// `compose_watch` have no meaning there: the swarm does that itself.
+    /// Name of a swarm service, as in `docker service ls`. It replaces `compose_files`, `compose_project` and
+    /// `container_name`, and needs exactly one image in `images`. The engine must be a swarm manager. `auto_start`,
+    /// `auto_heal` and `compose_watch` have no effect: the swarm does that itself.
     pub(super) swarm_service: String,
-    /// Absolute path of a file with variables for compose. They go into compose's environment, never into the
-    /// agent's.
+    /// Absolute path of a file with variables for compose. They are set in compose's environment, never in the agent's.
     pub(super) env_file: String,
     /// Poll the registry and deploy new images.
     pub(super) auto_update: bool,
-    /// Start the project when nothing of it runs and there is no update; `down` and `up` for containers that are
-    /// stuck in created or restarting.
+    /// Start the project if none of its containers is running and there is no update. Containers stuck in the state created
+    /// or restarting are recreated with `down` and `up`.
     pub(super) auto_start: bool,
-    /// Restart what is unhealthy or fell over. Where several services share a compose project, each container is
-    /// healed by one of them: the first by name with `auto_heal` that lists its image, or else the first with
+    /// Restart containers that are unhealthy or have crashed. If several services share a compose project, each container
+    /// is healed by one of them: the first by name with `auto_heal` that lists its image, or else the first with
     /// `auto_heal`.
     pub(super) auto_heal: bool,
     /// Redeploy when the content of the compose files changes.
     pub(super) compose_watch: bool,
-    /// Percent of CPU; an alert is raised when the service as a whole, or one of its containers, is above it. 0 for
-    /// none.
+    /// CPU threshold in percent. An alert is raised when the service as a whole, or one of its containers, exceeds it. 0
+    /// disables the alert.
     #[schemars(range(min = 0))]
     pub(super) cpu_threshold: f64,
-    /// The same for memory, each container by its own limit; 0 for none.
+    /// Memory threshold in percent; each container is measured against its own limit. 0 disables the alert.
     #[schemars(range(min = 0))]
     pub(super) memory_threshold: f64,
-    /// Seconds that a new image is on probation; longer where its own health check needs longer.
+    /// Probation of a new image in seconds; it is extended if the health check needs longer.
     #[schemars(range(min = 0, max = 31_536_000))]
     pub(super) health_grace: u64,
-    /// Seconds at least between two automatic restarts, and between two resource alerts.
+    /// Minimum number of seconds between two automatic restarts, and between two resource alerts.
     #[schemars(range(min = 0, max = 31_536_000))]
     pub(super) heal_cooldown: u64,
-    /// Restarts in a row that did not help before the healer gives up.
+    /// Number of consecutive failed restarts after which the healer gives up.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub(super) heal_max_restarts: u32,
-    /// Images that stay on this machine of those that were deployed and proven, for each image; 0 keeps all.
+    /// Number of deployed and proven versions of each image to keep on this machine; 0 keeps all.
     #[schemars(range(min = 0, max = 50))]
     pub(super) keep_images: u64,
-    /// When a found image may be deployed. Without it: at once.
+    /// Gates for new images. Without this object, a new image is deployed immediately.
     pub(super) update: Option<UpdateFile>,
 }
 
@@ -338,25 +340,26 @@ pub(super) struct ServiceFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct UpdateFile {
-    /// Seconds that must have passed since this agent, or its fleet, first saw the image in its registry; 0 for none.
+    /// Minimum age of an image in seconds since this agent, or its fleet, first saw it in the registry; 0 disables the gate.
     #[schemars(range(min = 0, max = 31_536_000))]
     pub(super) min_age: u64,
-    /// When updates may begin: one range or several, for example "Mon-Fri 02:00-05:00" or "22:00-04:00" (every day).
+    /// Time ranges in which updates may begin: one or several, for example "Mon-Fri 02:00-05:00" or "22:00-04:00" (every
+    /// day).
     #[schemars(schema_with = "one_or_many", default)]
     pub(super) window: Option<Items<String>>,
-    /// Time zone of the window, for example Europe/Vienna; empty for the machine's.
+    /// Time zone of the window, for example Europe/Vienna; the default is the machine's time zone.
     pub(super) timezone: String,
-    /// A person must approve each new image.
+    /// Require manual approval of each new image.
     pub(super) approve: bool,
-    /// A program that is asked, and its arguments: 0 lets the update go, 75 holds it back.
+    /// Program to run before an update, with its arguments. Exit status 0 allows the update, 75 defers it.
     #[schemars(with = "Option<Vec<String>>", length(min = 1))]
     pub(super) gate: Option<Items<String>>,
-    /// Absolute path of a cosign public key, or several: one of them must have signed the image.
+    /// Absolute path of a cosign public key, or a list of paths: one of the keys must have signed the image.
     #[schemars(schema_with = "one_or_many", default)]
     pub(super) signed_by: Option<Items<String>>,
-    /// Newer tags to look for: a range of versions ("~1.27") or a pattern ("1.27.*-alpine").
+    /// Newer tags to look for: a version range ("~1.27") or a pattern ("1.27.*-alpine").
     pub(super) tags: String,
-    /// The variable in `env_file` that is the tag in the compose files. A newer tag is written there and deployed.
+    /// The variable in `env_file` that holds the tag used in the compose files. A newer tag is written there and deployed.
     pub(super) tag_variable: String,
 }
 

@@ -1,5 +1,5 @@
-//! Rules of the parts that are no service and no channel (spec 2.9). Only those that the spec lists as "global validation
-//! failures" stop the program; what breaks another one is left out with a warning, and the rest runs (DECISIONS 6).
+//! Rules of the global sections (spec 2.9). Only violations of the rules that the spec lists as "global validation failures"
+//! are fatal; for any other one, the setting is ignored with a warning and the rest runs (DECISIONS 6).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::file::{DockerHealthFile, MonitorFile, RegistryFile};
 use super::{DockerHealthConfig, MonitorConfig, RegistryConfig};
 use crate::model::image::Reference;
 
-/// The keys whose faults stop the program: the rules that the spec lists, and what leaves nothing to listen on.
+/// The keys whose faults are fatal: those that the spec lists, and those that leave no address to listen on.
 const FATAL: [&str; 6] = [
     "runtime",
     "registry.poll_interval",
@@ -19,30 +19,30 @@ const FATAL: [&str; 6] = [
     "api.port",
 ];
 
-/// Makes warnings of the faults that stop nothing: the key counts as if it were not there.
+/// Turns non-fatal faults into warnings; the key is treated as absent.
 pub(super) fn keep_only_fatal(findings: &mut Findings) {
-    for Finding { at, what } in findings.take_faults(&KeyPath::root()) {
+    for Finding { at, message } in findings.take_faults(&KeyPath::root()) {
         if at == KeyPath::root() || FATAL.iter().any(|key| at.is_under(&KeyPath::of(key))) {
-            findings.fault(&at, what);
+            findings.fault(&at, message);
         } else if at.is_under(&KeyPath::of("services")) {
-            findings.warn(&at, format!("{what} (no service is watched)"));
+            findings.warn(&at, format!("{message} (no service is watched)"));
         } else if at.is_under(&KeyPath::of("notifications")) {
-            findings.warn(&at, format!("{what} (all channels are off)"));
+            findings.warn(&at, format!("{message} (all channels are off)"));
         } else {
-            findings.warn(&at, format!("{what} (the default is used)"));
+            findings.warn(&at, format!("{message} (the default is used)"));
         }
     }
 }
 
-/// `registry`: the URL must be one whose host can stand in an image reference.
+/// `registry`: the host of the URL must be valid in an image reference.
 pub(super) fn registry(file: &RegistryFile, findings: &mut Findings) -> RegistryConfig {
     let (mut url, mut host) = (file.url.trim_end_matches('/').to_owned(), registry_host(&file.url));
     if host.is_none() {
         let at = KeyPath::of("registry.url");
-        // A user name in a URL comes with a password: the text is not shown.
+        // A user name in a URL usually comes with a password, so the URL is not shown.
         let seen =
             if file.url.contains('@') { "a URL with a user name".to_owned() } else { quote(&file.url) };
-        findings.fault(&at, format!("{seen}; allowed: http://host:port or https://host:port and nothing after it (logins come from ~/.docker/config.json)"));
+        findings.fault(&at, format!("{seen}; allowed: http://host:port or https://host:port and nothing after it (credentials come from ~/.docker/config.json)"));
         url = RegistryFile::default().url;
         host = registry_host(&url);
     }
@@ -55,7 +55,7 @@ pub(super) fn registry(file: &RegistryFile, findings: &mut Findings) -> Registry
     }
 }
 
-/// Host and port as an image reference names them.
+/// Returns host and port as they appear in image references.
 fn registry_host(url: &str) -> Option<String> {
     let (rest, default_port) = match url.split_once("://")? {
         ("http", rest) => (rest, 80),
@@ -63,7 +63,7 @@ fn registry_host(url: &str) -> Option<String> {
         _ => return None,
     };
     let host = rest.strip_suffix('/').unwrap_or(rest);
-    // The engine takes a first part without dot and colon for a path at Docker Hub; a port makes it a host.
+    // The engine takes a first component without dot or colon for a path on Docker Hub; a port makes it a host.
     let host = if host.contains(['.', ':']) || host == "localhost" {
         host.to_owned()
     } else {
@@ -73,24 +73,24 @@ fn registry_host(url: &str) -> Option<String> {
     is_host.then_some(host)
 }
 
-/// `monitor`: as often as the poll unless it is given.
+/// `monitor`: the interval defaults to the poll interval.
 pub(super) fn monitor(
     file: &MonitorFile,
     registry: &RegistryConfig,
     findings: &mut Findings,
 ) -> MonitorConfig {
     let at = KeyPath::of("monitor.stats_interval");
-    // Files of the predecessor have a 0 there for "as often as the poll" (DECISIONS 3).
+    // In files of the predecessor, 0 means "same as the poll interval" (DECISIONS 3).
     for fault in findings.take_faults(&at) {
         let seconds = registry.poll_interval.as_secs();
         let cost =
             format!("CPU and memory are measured every {seconds} s, as often as the registry is polled");
-        findings.warn(&at, format!("{} ({cost})", fault.what));
+        findings.warn(&at, format!("{} ({cost})", fault.message));
     }
     MonitorConfig { stats_interval: file.stats_interval.map_or(registry.poll_interval, Duration::from_secs) }
 }
 
-/// `docker_health`: a check must be over before the next begins.
+/// `docker_health`: a check must time out before the next one begins.
 pub(super) fn docker_health(file: &DockerHealthFile, findings: &mut Findings) -> DockerHealthConfig {
     if file.timeout >= file.check_interval
         && !findings.is_faulty(&KeyPath::of("docker_health.check_interval"))
@@ -155,7 +155,7 @@ mod tests {
             ("docker_health", "timeout", 1, 30, None),
         ] {
             let with = |value: i64| {
-                // The other of the pair is out of the way.
+                // Keep the other value of the pair valid.
                 let mut tree = json!({"docker_health": {"check_interval": 3600, "timeout": 1}});
                 tree[key][name] = value.into();
                 tree
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_must_be_over_before_the_next_begins() {
+    fn a_check_must_time_out_before_the_next_one_begins() {
         let of = |interval: u32, timeout: u32| json!({"docker_health": {"check_interval": interval, "timeout": timeout}});
         good(&of(6, 5));
         for (interval, timeout) in [(5, 5), (10, 30)] {
@@ -192,13 +192,13 @@ mod tests {
                 )]
             );
         }
-        // The default of the one is compared with the other, but not with a value that is at fault itself.
+        // A default is compared with the other value, unless that value is invalid itself.
         assert_eq!(faults(&json!({"docker_health": {"check_interval": 5}})).len(), 1);
         assert_eq!(faults(&json!({"docker_health": {"check_interval": "x", "timeout": 30}})).len(), 1);
     }
 
     #[test]
-    fn all_that_is_wrong_is_reported_at_once_and_only_what_the_specification_names_is_fatal() {
+    fn all_faults_are_reported_together_and_only_those_of_the_specification_are_fatal() {
         let mut tree = json!({
             "runtime": "lxc", "registry": {"url": "ftp://x", "poll_interval": 1.5, "insecure": "no"},
             "api": {"address": ["127.0.0.1:0", 5, "a:1"], "allowed_hosts": ["http://x"]},
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_another_type_is_left_out_with_what_that_means() {
+    fn a_section_of_a_wrong_type_is_ignored_with_a_warning() {
         for (tree, expected) in [
             (json!({"services": 5}), "services: 5; allowed: an array of objects (no service is watched)"),
             (
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_registry_gets_the_host_that_image_references_use() {
+    fn the_registry_host_is_the_one_in_image_references() {
         for (url, host) in [
             ("http://localhost:5000", "localhost:5000"),
             ("http://localhost:5000/", "localhost:5000"),
@@ -265,7 +265,7 @@ mod tests {
             ("http://[::1]:5000", "[::1]:5000"),
             ("http://127.0.0.1", "127.0.0.1"),
             ("http://localhost", "localhost"),
-            // Without dot or port the engine would look for it at Docker Hub.
+            // Without dot or port the engine would look for it on Docker Hub.
             ("http://registry", "registry:80"),
             ("https://registry", "registry:443"),
         ] {
@@ -289,7 +289,7 @@ mod tests {
             assert_eq!(
                 config.warnings,
                 [format!(
-                    "registry.url: {url:?}; allowed: http://host:port or https://host:port and nothing after it (logins come from ~/.docker/config.json) (the default is used)"
+                    "registry.url: {url:?}; allowed: http://host:port or https://host:port and nothing after it (credentials come from ~/.docker/config.json) (the default is used)"
                 )]
             );
             assert_eq!(

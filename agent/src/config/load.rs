@@ -1,11 +1,11 @@
-//! From a path or a text to a [`Config`], or to everything that is wrong with it at once (DECISIONS 2).
+//! Parses a configuration into a [`Config`], or reports all of its faults at once (DECISIONS 2).
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::shape::Shape;
-use evenkeel_common::config::{ConfigFaults, Configuration, Finding, Findings, KeyPath, load};
+use evenkeel_common::config::{ConfigErrors, Configuration, Finding, Findings, KeyPath, load};
 use serde_json::Value;
 
 use super::file::AgentFile;
@@ -17,15 +17,15 @@ pub fn schema() -> Value {
 }
 
 impl Configuration for Config {
-    fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
+    fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors> {
         let mut findings = Findings::default();
         let (mut named_variables, mut named_channels) = (BTreeSet::new(), Vec::new());
-        let usual_form = |tree: Value, findings: &mut Findings| {
+        let normalize = |tree: Value, findings: &mut Findings| {
             named_variables = named::variables(&tree);
             named_channels = named::channels(&tree);
             without_old_port(tree, findings)
         };
-        let file: AgentFile = load::typed(text, path, usual_form, &mut findings)?;
+        let file: AgentFile = load::typed(text, path, normalize, &mut findings)?;
         paths::check_file(path, &mut findings);
         let names: Vec<String> = file
             .services
@@ -33,7 +33,7 @@ impl Configuration for Config {
             .map(|service| service.as_ref().map(|s| s.name.clone()).unwrap_or_default())
             .collect();
         let registry = global::registry(&file.registry, &mut findings);
-        let (push, fleet_cut_off) = push::push(file.push, env, &mut findings);
+        let (push, fleet_terms_without_push) = push::push(file.push, env, &mut findings);
         let mut config = Self {
             runtime: file.runtime,
             api: api::api(&file.api, &mut findings),
@@ -43,7 +43,7 @@ impl Configuration for Config {
             docker_health: global::docker_health(&file.docker_health, &mut findings),
             notifications: delivery::notifications(file.notifications, env, &mut findings),
             push,
-            fleet_cut_off,
+            fleet_terms_without_push,
             services: service::services(file.services, &registry.host, &mut findings),
             registry,
             named_variables,
@@ -58,8 +58,8 @@ impl Configuration for Config {
         global::keep_only_fatal(&mut findings);
 
         let (faults, warnings) = findings.finish();
-        config.warnings = warnings.iter().map(|warning| in_words(warning, &names)).collect();
-        if faults.is_empty() { Ok(config) } else { Err(ConfigFaults::new(path, faults, config.warnings)) }
+        config.warnings = warnings.iter().map(|warning| describe(warning, &names)).collect();
+        if faults.is_empty() { Ok(config) } else { Err(ConfigErrors::new(path, faults, config.warnings)) }
     }
 
     fn warnings(&self) -> &[String] {
@@ -71,24 +71,24 @@ impl Configuration for Config {
     }
 }
 
-/// Takes out the key that an older version had.
+/// Removes the key `api.port` of an older version and reports it as a fault.
 fn without_old_port(mut tree: Value, findings: &mut Findings) -> Value {
     if let Some(api) = tree.get_mut("api").and_then(Value::as_object_mut)
         && api.remove("port").is_some()
     {
-        // Spec 9.2. Ignoring it would open another port than the one that was asked for.
-        let what = "was replaced by api.address; write \"address\": [\"<host>:<port>\"] with the host and the port \
-                    that stood in api.address and api.port, for example [\"127.0.0.1:9090\"]";
+        // Spec 9.2. If it were ignored, the agent would listen on a different port than configured.
+        let what = "was replaced by api.address; write \"address\": [\"<host>:<port>\"] with the host from api.address \
+                    and the port from api.port, for example [\"127.0.0.1:9090\"]";
         findings.fault(&KeyPath::of("api.port"), what);
     }
     tree
 }
 
-/// `<service>: <reason>` for what is wrong in a service that has a usable name, else `<key>: <reason>`.
-fn in_words(warning: &Finding, names: &[String]) -> String {
+/// Formats a warning as `<service>: <reason>` if it is about a service with a valid name, else as `<key>: <reason>`.
+fn describe(warning: &Finding, names: &[String]) -> String {
     match warning.at.element_of("services") {
         Some((n, at)) if names.get(n).is_some_and(|name| service::name_is_valid(name)) => {
-            format!("{}: {}", names[n], Finding { at, what: warning.what.clone() })
+            format!("{}: {}", names[n], Finding { at, message: warning.message.clone() })
         }
         _ => warning.to_string(),
     }
@@ -107,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn the_check_honours_every_keyword_of_the_schema() {
+    fn the_check_supports_every_keyword_of_the_schema() {
         assert_eq!(Shape::of::<AgentFile>().unknown_keywords(), Vec::<String>::new());
     }
 
     #[test]
-    fn the_schema_knows_every_key_of_the_specification() {
+    fn the_schema_has_every_key_of_the_specification() {
         let schema = schema();
         for (pointer, keys) in [
             ("", "runtime registry api audit monitor docker_health notifications push services state"),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_object_is_refused() {
+    fn a_file_that_is_not_an_object_is_rejected() {
         for (text, seen) in [("[]", "an array"), ("5", "a number"), ("\"x\"", "a string"), ("null", "null")] {
             assert_eq!(error_of(text), format!("c.json: {seen}; allowed: an object"));
         }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_named_at_every_level() {
+    fn unknown_keys_are_reported_at_every_level() {
         let config = good(&json!({
             "servics": [], "registry": {"pol_interval": 5}, "notifications": {"discrod": {}},
             "services": [{"name": "a", "x": 1}], "$schema": "s.json",
@@ -172,15 +172,15 @@ mod tests {
     }
 
     #[test]
-    fn repeated_keys_are_named() {
+    fn repeated_keys_are_reported() {
         let text = r#"{"runtime": "podman", "runtime": "docker", "services": [{"name": "a", "name": "b"}]}"#;
         let config = Config::parse(text, Path::new("c.json"), &|_| None).unwrap();
-        let twice = "stands there more than once; the last one counts";
+        let twice = "is given more than once; the last one is used";
         assert_eq!(config.warnings, [format!("runtime: {twice}"), format!("b: name: {twice}")]);
     }
 
     #[test]
-    fn a_refusal_brings_the_warnings_too() {
+    fn a_rejected_file_reports_its_warnings_too() {
         let refused = super::super::testing::parse(&json!({"runtime": 5, "x": 1}), &|_| None).unwrap_err();
         assert_eq!(refused.to_string(), "c.json: runtime: 5; allowed: docker, podman");
         assert_eq!(
@@ -193,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_from_outside_cannot_forge_or_flood_a_message() {
+    fn an_untrusted_value_cannot_forge_or_flood_a_message() {
         let texts = faults(&json!({"runtime": format!("a\nb{}", "x".repeat(100_000))}));
         assert_eq!(texts.len(), 1);
         assert!(texts[0].len() < 200 && texts[0].starts_with("runtime: \"a\\nbxxx"), "{texts:?}");
     }
 
     #[test]
-    fn a_source_reads_the_file_again_each_time() {
+    fn a_source_rereads_the_file_each_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("c.json");
         let source = ConfigSource::new(path.clone(), |_| None);

@@ -1,15 +1,15 @@
-//! Mail addresses of the configuration.
+//! Mail addresses in the configuration.
 
 use lettre::message::{Mailbox, Mailboxes};
 
-/// One address, with or without a name.
+/// Parses one address, with or without a display name.
 pub(crate) fn sender(from: &str) -> Result<Mailbox, String> {
     from.parse().map_err(|error| {
         format!("is not a mail address ({error}); allowed: a@b.example or Name <a@b.example>")
     })
 }
 
-/// A list of addresses, separated by commas.
+/// Parses a comma-separated list of addresses.
 pub(crate) fn receivers(to: &str) -> Result<Mailboxes, String> {
     let allowed = "allowed: mail addresses, separated by commas";
     let found: Mailboxes =

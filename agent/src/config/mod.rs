@@ -1,17 +1,17 @@
-//! The agent's configuration as checked values (spec 2.9, DECISIONS 2).
+//! The agent's validated configuration (spec 2.9, DECISIONS 2).
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | `file` | the shape of the file, defaults and ranges; the JSON Schema comes from it |
-//! | `global` | rules of registry, monitor and engine health; only faults that the spec lists stop the program |
-//! | `api` | where the agent listens, and under which names it may be asked |
-//! | `paths` | where it writes, and who else could |
-//! | `service` | rules 1-7; a service that breaks one is left out, the others go on |
-//! | `update` | when a found image may be deployed |
-//! | `delivery` | notification channels; a broken one is left out, the rest goes on |
+//! | `file` | the structure of the file, defaults and ranges; source of the JSON Schema |
+//! | `global` | rules of registry, monitor and engine health; only faults that the spec lists are fatal |
+//! | `api` | listen addresses and allowed host names |
+//! | `paths` | the paths that the agent writes to, and who else can write there |
+//! | `service` | rules 1-7; a service that violates one is skipped, the others are unaffected |
+//! | `update` | the gates of a service |
+//! | `delivery` | notification channels; an invalid one is disabled, the others are unaffected |
 //! | `push` | the wardens, and the terms of the fleet |
-//! | `named` | the variables and channels that the file names, those of a broken part included |
-//! | `load` | from a path or a text to a [`Config`] or to all [`ConfigFaults`] |
+//! | `named` | the variables and channels that the file names, including those in invalid sections |
+//! | `load` | parses a file into a [`Config`] or into all its [`ConfigErrors`] |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -44,15 +44,15 @@ mod template_syntax;
 mod update;
 
 pub use evenkeel_common::config::expand::Env;
-pub use evenkeel_common::config::{ConfigFaults, ConfigSource, Configuration};
+pub use evenkeel_common::config::{ConfigErrors, ConfigSource, Configuration};
 pub use load::schema;
 
-/// A configuration that passed every fatal rule.
+/// A configuration without fatal faults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Container runtime to talk to and to run compose with.
+    /// Container runtime to connect to and to run compose with.
     pub runtime: Runtime,
-    /// The registry that images without a host belong to.
+    /// The registry for image references without a host.
     pub registry: RegistryConfig,
     /// Listen addresses.
     pub api: ApiConfig,
@@ -60,26 +60,26 @@ pub struct Config {
     pub audit_path: Option<PathBuf>,
     /// Folder for durable state.
     pub state_path: PathBuf,
-    /// Stats.
+    /// Measurements of CPU and memory.
     pub monitor: MonitorConfig,
     /// Checks of the container daemon.
     pub docker_health: DockerHealthConfig,
-    /// Notification channels that are complete.
+    /// Valid notification channels.
     pub notifications: NotificationsConfig,
     /// Where entries are pushed to; `None` disables it.
     pub push: Option<PushConfig>,
-    /// What the fleet asks of this machine where `push` stands in the file and is off for a fault in it: what is known of
-    /// the fleet holds as if no warden answered.
-    pub fleet_cut_off: Option<FleetTerms>,
-    /// Services that passed their rules, in the file's order.
+    /// The terms of the fleet if `push` is configured but disabled because of a fault: the known state of the fleet then
+    /// applies as if no warden answered.
+    pub fleet_terms_without_push: Option<FleetTerms>,
+    /// Valid services, in the order of the file.
     pub services: Vec<Arc<ServiceConfig>>,
-    /// Channels that stand in the file and are off for a fault in it, by name: what waits for them is kept.
+    /// Names of channels that are configured but disabled because of a fault; their queued entries are kept.
     pub faulty_channels: Vec<String>,
-    /// Why `services` as a whole can't be used. At a start the program goes on without any; a reload is refused.
+    /// Why `services` as a whole is invalid. At start-up the agent then runs without services; a reload is rejected.
     pub unusable_services: Option<String>,
-    /// Variables of the environment that the file names with `$`: what they hold is secret.
+    /// Environment variables that the file references with `$`; their values are secret.
     pub named_variables: BTreeSet<String>,
-    /// What is wrong without being fatal, each `<service or key>: <reason>`.
+    /// Non-fatal problems, each `<service or key>: <reason>`.
     pub warnings: Vec<String>,
 }
 
@@ -98,22 +98,22 @@ pub enum Runtime {
 pub struct RegistryConfig {
     /// Base URL as configured, without trailing slash.
     pub url: String,
-    /// Host and port of `url`, as it stands in image references.
+    /// Host and port of `url`, as in image references.
     pub host: String,
     /// Time between two poll cycles.
     pub poll_interval: Duration,
     /// Do not verify this registry's certificate.
     pub insecure: bool,
-    /// How many requests may be under way at once.
+    /// Maximum number of concurrent requests.
     pub concurrency: usize,
 }
 
 /// `api.*`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiConfig {
-    /// `host:port` texts as configured, each checked; an empty host means all interfaces.
+    /// Validated `host:port` strings as configured; an empty host means all interfaces.
     pub addresses: Vec<String>,
-    /// Additional names that a `Host` header may carry.
+    /// Additional host names accepted in the `Host` header.
     pub allowed_hosts: Vec<String>,
 }
 
@@ -129,57 +129,57 @@ pub struct MonitorConfig {
 pub struct DockerHealthConfig {
     /// Time between two checks.
     pub check_interval: Duration,
-    /// How long one check may take; less than `check_interval`.
+    /// Timeout of a check; less than `check_interval`.
     pub timeout: Duration,
 }
 
-/// `notifications.*`: the channels that are complete.
+/// `notifications.*`: the valid channels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NotificationsConfig {
-    /// Chat.
+    /// Discord.
     pub discord: Option<DiscordConfig>,
     /// Mail.
     pub smtp: Option<SmtpConfig>,
-    /// HTTP, in the file's order; names are unique.
+    /// Custom webhooks, in the order of the file; names are unique.
     pub webhooks: Vec<WebhookConfig>,
 }
 
-/// Which entries a channel sends (DECISIONS 5).
+/// Selects the entries that a channel sends (DECISIONS 5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryFilter {
     /// Entries below this level are not sent.
     pub min_level: Level,
-    /// Only these kinds are sent; `None` for all.
+    /// Only these kinds are sent; `None` means all.
     pub events: Option<Vec<Kind>>,
 }
 
 /// `notifications.discord`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscordConfig {
-    /// Address that gives access to whoever knows it; http or https, expanded.
+    /// Webhook URL, http or https, expanded. It is a secret: it grants access to the channel.
     pub webhook_url: Secret,
-    /// What is sent.
+    /// The entries to send.
     pub filter: EntryFilter,
 }
 
 /// `notifications.smtp`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SmtpConfig {
-    /// Mail server.
+    /// Host name of the mail server.
     pub host: String,
-    /// Its port.
+    /// Port of the mail server.
     pub port: u16,
-    /// Sender.
+    /// Sender address.
     pub from: String,
-    /// Receiver.
+    /// Recipient addresses.
     pub to: String,
-    /// Login name, expanded; `None` sends without login.
+    /// User name, expanded; `None` sends without authentication.
     pub username: Option<String>,
     /// Password, expanded.
     pub password: Option<Secret>,
     /// Encryption.
     pub tls: SmtpTls,
-    /// What is sent.
+    /// The entries to send.
     pub filter: EntryFilter,
 }
 
@@ -187,15 +187,15 @@ pub struct SmtpConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SmtpTls {
-    /// From the first byte on port 465. Elsewhere by STARTTLS: with a login and another machine only so, else where
-    /// the server offers it.
+    /// Implicit TLS on port 465, otherwise STARTTLS. STARTTLS is required with a `username` and a server on another
+    /// machine; otherwise it is used if the server offers it.
     #[default]
     Auto,
-    /// From the first byte.
+    /// Implicit TLS.
     Implicit,
-    /// By STARTTLS; without it nothing is sent.
+    /// STARTTLS is required; without it nothing is sent.
     Starttls,
-    /// Not at all.
+    /// No encryption.
     None,
 }
 
@@ -204,19 +204,19 @@ pub enum SmtpTls {
 pub struct WebhookConfig {
     /// Unique name.
     pub name: String,
-    /// Address, http or https, expanded.
+    /// URL, http or https, expanded.
     pub url: Secret,
-    /// HTTP method in capitals.
+    /// HTTP method in upper case.
     pub method: String,
-    /// Headers, valid as such, values expanded.
+    /// Valid HTTP headers, with expanded values.
     pub headers: Vec<(String, Secret)>,
     /// Template of the body as configured.
     pub body: Option<String>,
-    /// What is sent.
+    /// The entries to send.
     pub filter: EntryFilter,
 }
 
-/// `push.*`, complete.
+/// A valid `push.*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PushConfig {
     /// Base URLs of the wardens, http or https, without trailing slash; at least one. The first that answers is used.
@@ -225,53 +225,53 @@ pub struct PushConfig {
     pub token: Secret,
     /// Name of this machine in the warden's dashboard; may be empty.
     pub machine_id: String,
-    /// Ring of the fleet, 0 to 9.
+    /// Ring in the fleet, 0 to 9.
     pub ring: u8,
-    /// How long a machine in ring 1 to 9 waits with an update while no warden answers.
+    /// How long a machine in ring 1 to 9 delays an update while no warden answers.
     pub patience: Duration,
 }
 
-/// What holds for this machine while no warden answers (DECISIONS 8).
+/// The rules for this machine while no warden answers (DECISIONS 8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FleetTerms {
-    /// Ring of the fleet, 0 to 9.
+    /// Ring in the fleet, 0 to 9.
     pub ring: u8,
-    /// How long a machine in ring 1 to 9 waits with an update.
+    /// How long a machine in ring 1 to 9 delays an update.
     pub patience: Duration,
 }
 
-/// One service that passed its rules.
+/// A valid service.
 #[derive(Debug, Clone, PartialEq)]
 // These are the flags of the specification.
 #[allow(clippy::struct_excessive_bools)]
 pub struct ServiceConfig {
     /// Unique name.
     pub name: String,
-    /// Images as configured, with their normal form.
+    /// Images as configured, with their normalised references.
     pub images: Vec<ConfiguredImage>,
-    /// No validation, polling, stats.
+    /// No validation, polling or measurements.
     pub silent: bool,
-    /// Absolute paths, in order.
+    /// Absolute paths of the compose files, in order.
     pub compose_files: Vec<PathBuf>,
     /// Compose project.
     pub compose_project: Option<String>,
-    /// Container to match where there is no project.
+    /// Container to match if there is no project.
     pub container_name: Option<String>,
-    /// Service of a swarm, in place of a compose project.
+    /// Swarm service that replaces a compose project.
     pub swarm_service: Option<String>,
-    /// Variables for compose.
+    /// File with variables for compose.
     pub env_file: Option<PathBuf>,
-    /// Poll and deploy.
+    /// Poll the registry and deploy new images.
     pub auto_update: bool,
-    /// Start when nothing runs.
+    /// Start the project when none of its containers is running.
     pub auto_start: bool,
-    /// Restart what falls over.
+    /// Restart unhealthy and crashed containers.
     pub auto_heal: bool,
     /// Redeploy when the compose files change.
     pub compose_watch: bool,
-    /// Percent; 0 disables the alert.
+    /// CPU threshold in percent; 0 disables the alert.
     pub cpu_threshold: f64,
-    /// Percent; 0 disables the alert.
+    /// Memory threshold in percent; 0 disables the alert.
     pub memory_threshold: f64,
     /// Probation time.
     pub health_grace: Duration,
@@ -279,33 +279,33 @@ pub struct ServiceConfig {
     pub heal_cooldown: Duration,
     /// Consecutive failed restarts before giving up.
     pub heal_max_restarts: u32,
-    /// Proven images that are kept of those that this agent deployed, the running one included; 0: all are kept.
+    /// Number of images deployed and proven by this agent to keep, including the running one; 0 keeps all.
     pub keep_images: usize,
-    /// When a found image may be deployed; `None`: at once.
+    /// Gates for new images; `None` deploys them immediately.
     pub update: Option<Arc<UpdateConfig>>,
 }
 
-/// `services[].update`: what holds back the start of an update (DECISIONS 7).
+/// `services[].update`: the gates that can defer an update (DECISIONS 7).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpdateConfig {
-    /// How long ago this agent must have seen a digest first.
+    /// Minimum age of a digest since this agent first saw it.
     pub min_age: Option<Duration>,
-    /// The hours in which an update may begin.
+    /// The time ranges in which an update may begin.
     pub window: Option<Window>,
-    /// Whether a person must approve each digest.
+    /// Whether each digest needs manual approval.
     pub approve: bool,
-    /// A program that is asked, with its arguments; empty: none.
+    /// The gate program with its arguments; empty if there is none.
     pub gate: Vec<String>,
-    /// Public keys of which one must have signed the image; empty: none need be.
+    /// Public keys, one of which must have signed the image; if empty, no signature is required.
     pub signed_by: Vec<PathBuf>,
-    /// Newer tags that are looked for.
+    /// The newer tags to look for.
     pub tags: Option<TagPattern>,
-    /// The line of `env_file` that a newer tag is written into.
+    /// The variable in `env_file` that a newer tag is written to.
     pub tag_variable: Option<String>,
 }
 
 impl ServiceConfig {
-    /// What compose is given; `None` where the service has no project or no files.
+    /// Returns the compose project; `None` if the service has no project name or no compose files.
     pub fn project(&self) -> Option<Project> {
         let name = self.compose_project.clone()?;
         let files = self.compose_files.clone();
@@ -318,15 +318,15 @@ impl ServiceConfig {
         })
     }
 
-    /// Where newer tags are written; `None` where they are only told.
+    /// Returns the variable that newer tags are written to; `None` if they are only reported.
     pub fn tag_variable(&self) -> Option<TagVariable<'_>> {
         let update = self.update.as_deref().filter(|_| self.auto_update && self.swarm_service.is_none())?;
         let (name, pattern) = (update.tag_variable.as_deref()?, update.tags.as_ref()?);
         Some(TagVariable { name, file: self.env_file.as_deref()?, pattern })
     }
 
-    /// The images whose tag the variable is: those that are configured with the same tag as the first one that has a
-    /// version.
+    /// Returns the images whose tag is set by the variable: those configured with the same tag as the first image whose
+    /// tag is a version.
     pub fn images_of_variable(&self) -> impl Iterator<Item = &ConfiguredImage> {
         let has_version = |tag: &String| self.tag_variable().is_some_and(|v| v.pattern.can_compare(tag));
         let tags = self.images.iter().filter_map(|image| image.moving_tag());
@@ -334,59 +334,59 @@ impl ServiceConfig {
         self.images.iter().filter(move |image| tag.is_some() && image.moving_tag() == tag)
     }
 
-    /// Whether the variable is the tag of this image.
+    /// Reports whether the tag of this image is set by the variable.
     pub fn is_of_variable(&self, configured: &str) -> bool {
         self.images_of_variable().any(|image| image.configured == configured)
     }
 
-    /// Whether there is something that new images can be deployed to.
+    /// Reports whether new images can be deployed: there is a swarm service or a compose project.
     pub fn can_deploy(&self) -> bool {
         self.swarm_service.is_some() || self.project().is_some()
     }
 
-    /// Whether poll cycles check anything of it: its images, its compose files, or whether it runs.
+    /// Reports whether poll cycles check the service: its images, its compose files, or whether it is running.
     pub fn is_polled(&self) -> bool {
         (self.auto_update || self.auto_start || self.compose_watch) && !self.silent
     }
 }
 
-/// `tag_variable`: the variable of `env_file` that stands for a tag in the compose files.
+/// `tag_variable`: the variable in `env_file` that holds a tag used in the compose files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TagVariable<'a> {
     /// Its name.
     pub name: &'a str,
     /// The file that sets it.
     pub file: &'a Path,
-    /// Which tags it may get.
+    /// The tags that it may be set to.
     pub pattern: &'a TagPattern,
 }
 
-/// An image reference as its user wrote it, and what it means.
+/// An image reference as configured, and its normalised form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfiguredImage {
-    /// As configured; the key in maps (DECISIONS 4).
+    /// As configured; used as the key in maps (DECISIONS 4).
     pub configured: String,
-    /// Normal form.
+    /// Normalised form.
     pub reference: Reference,
 }
 
 impl ConfiguredImage {
-    /// Its tag, unless it is pinned to a digest.
+    /// Returns the tag, unless the image is pinned to a digest.
     fn moving_tag(&self) -> Option<&String> {
         self.reference.tag.as_ref().filter(|_| !self.reference.is_pinned())
     }
 }
 
-/// What the tests of the rules have in common.
+/// Helpers for the tests of the rules.
 #[cfg(test)]
 mod testing {
     use std::path::Path;
 
     use serde_json::Value;
 
-    use super::{Config, ConfigFaults, Configuration, Env};
+    use super::{Config, ConfigErrors, Configuration, Env};
 
-    pub(super) fn parse(tree: &Value, env: Env<'_>) -> Result<Config, ConfigFaults> {
+    pub(super) fn parse(tree: &Value, env: Env<'_>) -> Result<Config, ConfigErrors> {
         Config::parse(&tree.to_string(), Path::new("c.json"), env)
     }
 

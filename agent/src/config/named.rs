@@ -1,4 +1,5 @@
-//! What the file names in its channels and push, the broken ones included: their variables, and the channels themselves.
+//! Collects the channels that the file configures and the variables that they and the push reference, including invalid
+//! ones.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +8,8 @@ use serde_json::Value;
 
 use super::Config;
 
-/// The variables that the texts of channels and push name with `$` (DECISIONS 6), those of a broken part included. A
-/// webhook's body is a template, in which a dollar means nothing.
+/// Returns the variables that channels and push reference with `$` (DECISIONS 6), including those in invalid sections. A
+/// webhook's body is a template, in which `$` has no meaning.
 pub(super) fn variables(tree: &Value) -> BTreeSet<String> {
     fn collect(value: &Value, found: &mut BTreeSet<String>) {
         match value {
@@ -33,7 +34,7 @@ pub(super) fn variables(tree: &Value) -> BTreeSet<String> {
     found
 }
 
-/// The names of the channels that stand in the file, the broken ones included as far as a name can be read.
+/// Returns the names of the configured channels, including invalid ones if their name is readable.
 pub(super) fn channels(tree: &Value) -> Vec<String> {
     let notifications = &tree["notifications"];
     let wardens = match &tree["push"] {
@@ -51,7 +52,7 @@ pub(super) fn channels(tree: &Value) -> Vec<String> {
     found.extend(single.map(str::to_owned));
     let webhooks = match &notifications["webhooks"] {
         Value::Array(webhooks) => &webhooks[..],
-        // A single one that was not put into a list.
+        // A single webhook that is not in an array.
         other => std::slice::from_ref(other),
     };
     let names = webhooks.iter().filter_map(|webhook| webhook["name"].as_str());
@@ -63,7 +64,7 @@ pub(super) fn channels(tree: &Value) -> Vec<String> {
     found
 }
 
-/// Whether the channel of this name is complete.
+/// Reports whether the channel with this name is valid and therefore enabled.
 pub(super) fn is_on(config: &Config, name: &str) -> bool {
     let notifications = &config.notifications;
     match name {
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_variable_that_is_named_counts_as_secret_also_in_a_broken_part() {
+    fn every_referenced_variable_counts_as_secret_even_in_an_invalid_section() {
         let config = good(&json!({
             "notifications": {
                 "discord": "$HOOK/x", "smtp": {"username": "$A$B", "password": "${C"},
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_that_are_off_for_a_fault_are_known_by_name() {
+    fn channels_disabled_by_a_fault_are_listed_by_name() {
         let faulty = |tree: Value| good(&tree).faulty_channels;
         let hook = |name: &str, url: &str| json!({"name": name, "url": url, "method": "POST"});
         assert_eq!(

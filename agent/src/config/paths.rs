@@ -1,4 +1,4 @@
-//! Rules of the paths that the agent writes to, and who else can change what is there.
+//! Rules of the paths that the agent writes to, and warnings if others can write there.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ const DEFAULT_STATE_PATH: &str = "/var/lib/evenkeel";
 /// `audit.path`: absolute, or empty.
 pub(super) fn audit_path(file: &AuditFile, findings: &mut Findings) -> Option<PathBuf> {
     let at = KeyPath::of("audit.path");
-    let path = absolute(&at, &file.path, "empty to have no audit file", "there is no audit file", findings)?;
+    let path = absolute(&at, &file.path, "empty for no audit file", "there is no audit file", findings)?;
     if path.is_dir() {
         let what = format!(
             "{} is a folder; allowed: the absolute path of a file (there is no audit file)",
@@ -26,16 +26,16 @@ pub(super) fn audit_path(file: &AuditFile, findings: &mut Findings) -> Option<Pa
         findings.warn(
             &at,
             format!(
-                "{} is a symbolic link and is not written to; name the file that it leads to",
+                "{} is a symbolic link and is not written to; use the path of the file that it points to",
                 quote(&file.path)
             ),
         );
     }
-    warn_of_weaknesses(&at, &path, "who can change it can forge or remove entries", findings);
+    warn_of_weaknesses(&at, &path, "whoever can change it can forge or remove entries", findings);
     Some(path)
 }
 
-/// `state.path`: absolute; without it what systemd gives (the first of a list), else the usual place.
+/// `state.path`: absolute; if empty, the first path in systemd's `$STATE_DIRECTORY`, else the default.
 pub(super) fn state_path(file: &StateFile, env: Env<'_>, findings: &mut Findings) -> PathBuf {
     let at = KeyPath::of("state.path");
     let path = absolute(&at, &file.path, "empty for the default", "the default is used", findings);
@@ -47,16 +47,16 @@ pub(super) fn state_path(file: &StateFile, env: Env<'_>, findings: &mut Findings
     warn_of_weaknesses(
         &at,
         &path,
-        "who can change it decides what the agent believes to have deployed",
+        "whoever can change it controls the agent's record of its deployments",
         findings,
     );
     path
 }
 
-/// Says who besides root can change the configuration file itself.
+/// Warns if others than root can change the configuration file itself.
 pub(super) fn check_file(path: &Path, findings: &mut Findings) {
     if let Ok(path) = std::path::absolute(path) {
-        let consequence = "who can change it controls this machine";
+        let consequence = "whoever can change it controls this machine";
         warn_of_weaknesses(&KeyPath::root(), &path, consequence, findings);
     }
 }
@@ -67,7 +67,7 @@ fn warn_of_weaknesses(at: &KeyPath, path: &Path, consequence: &str, findings: &m
     }
 }
 
-/// The path, where it is one that can be used.
+/// Returns the path if it is absolute and usable; otherwise warns, unless it is empty.
 fn absolute(
     at: &KeyPath,
     text: &str,
@@ -96,14 +96,14 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn paths_of_files_that_we_write_are_absolute() {
+    fn paths_that_the_agent_writes_to_are_absolute() {
         let config = good(&json!({"audit": {"path": "/var/log/a.jsonl"}, "state": {"path": "/srv/s"}}));
         assert_eq!(config.audit_path.as_deref(), Some(Path::new("/var/log/a.jsonl")));
         assert_eq!(config.state_path, Path::new("/srv/s"));
         assert_eq!(
             good(&json!({"audit": {"path": "a"}})).warnings,
             [
-                "audit.path: \"a\"; allowed: an absolute path, or empty to have no audit file (there is no audit file)"
+                "audit.path: \"a\"; allowed: an absolute path, or empty for no audit file (there is no audit file)"
             ]
         );
         assert_eq!(
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_can_write_state_audit_or_configuration_is_warned_of_with_the_path() {
+    fn others_with_write_access_to_state_audit_or_configuration_cause_a_warning() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let folder = tempfile::tempdir().unwrap();
         let open = folder.path().join("open");
@@ -129,31 +129,31 @@ mod tests {
         std::fs::write(open.join("c.json"), "").unwrap();
         std::fs::set_permissions(open.join("c.json"), std::fs::Permissions::from_mode(0o644)).unwrap();
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
-        let weak = format!("the folder {open:?} can be changed by anybody (mode 0777)");
+        let weak = format!("the folder {open:?} is world-writable (mode 0777)");
         let tree = json!({"audit": {"path": open.join("a.jsonl")}, "state": {"path": open.join("s")}});
         assert_eq!(
             good(&tree).warnings,
             [
-                format!("audit.path: {weak}; who can change it can forge or remove entries"),
+                format!("audit.path: {weak}; whoever can change it can forge or remove entries"),
                 format!(
-                    "state.path: {weak}; who can change it decides what the agent believes to have deployed"
+                    "state.path: {weak}; whoever can change it controls the agent's record of its deployments"
                 ),
             ]
         );
         let config = Config::parse("{}", &open.join("c.json"), &|_| None).unwrap();
-        assert_eq!(config.warnings, [format!("{weak}; who can change it controls this machine")]);
+        assert_eq!(config.warnings, [format!("{weak}; whoever can change it controls this machine")]);
         let link = folder.path().join("link.jsonl");
         symlink(folder.path().join("real.jsonl"), &link).unwrap();
         assert_eq!(
             good(&json!({"audit": {"path": link}})).warnings,
             [format!(
-                "audit.path: {link:?} is a symbolic link and is not written to; name the file that it leads to"
+                "audit.path: {link:?} is a symbolic link and is not written to; use the path of the file that it points to"
             )]
         );
     }
 
     #[test]
-    fn the_state_folder_is_the_first_that_the_service_manager_gives() {
+    fn the_state_folder_is_the_first_one_from_the_service_manager() {
         for (given, expected) in [
             ("/run/a:/run/b", "/run/a"),
             ("/run/a", "/run/a"),

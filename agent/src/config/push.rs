@@ -1,4 +1,4 @@
-//! `push`: the wardens, and what the fleet asks of this machine.
+//! `push`: the wardens, and this machine's role in the fleet.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use evenkeel_common::config::{Findings, KeyPath};
 use evenkeel_common::secret::Secret;
 use http::HeaderValue;
 
-use super::delivery::{expanded, unless_broken, web_url};
+use super::delivery::{expanded, unless_faulty, web_url};
 use super::file::{Items, PushFile};
 use super::{FleetTerms, PushConfig};
 
 /// The last ring of a fleet.
 const LAST_RING: u8 = 9;
 
-/// `push`: on when there is a warden; then it needs a token, for an empty one never authorises anyone. Where it is off for a
-/// fault, what the fleet asks of this machine is the second.
+/// `push`: enabled if a warden is configured. It then needs a token, because wardens reject an empty one. If the push is
+/// disabled because of a fault, the second value holds the terms of the fleet that still apply.
 pub(super) fn push(
     file: PushFile,
     env: Env<'_>,
     findings: &mut Findings,
 ) -> (Option<PushConfig>, Option<FleetTerms>) {
     let at = KeyPath::of("push");
-    let ring = unless_broken(file.ring, &at.key("ring"), "ring 9 is used, the last", findings);
-    let patience = unless_broken(file.patience, &at.key("patience"), "the default is used", findings);
-    let machine_id = unless_broken(file.machine_id, &at.key("machine_id"), "the host's is used", findings);
+    let ring = unless_faulty(file.ring, &at.key("ring"), "the last ring, 9, is used", findings);
+    let patience = unless_faulty(file.patience, &at.key("patience"), "the default is used", findings);
+    let machine_id = unless_faulty(file.machine_id, &at.key("machine_id"), "the host name is used", findings);
     let patience = Duration::from_secs(patience.unwrap_or_else(|| PushFile::default().patience));
     let terms = FleetTerms { ring: ring.unwrap_or(LAST_RING), patience };
     let wanted = file.warden_url.iter().flatten().any(|text| !text.is_empty());
@@ -34,21 +34,22 @@ pub(super) fn push(
         let at = at.key("token");
         token = expanded(&file.token, &at, env, findings);
         if token.is_empty() {
-            findings.fault(&at, "is empty; allowed: the token that the warden knows this agent by");
+            findings.fault(&at, "is empty; allowed: this agent's token at the warden");
         } else if HeaderValue::from_bytes(token.expose().as_bytes()).is_err() {
-            findings.fault(&at, "has control characters (a line break?), which no HTTP header can have");
+            findings.fault(&at, "has control characters (a line break?), which HTTP headers can't contain");
         }
     }
     let machine_id = machine_id.unwrap_or_default();
     let FleetTerms { ring, patience } = terms;
     let config = PushConfig { warden_urls, token, machine_id, ring, patience };
-    match unless_broken(config, &at, "the push is off", findings) {
+    match unless_faulty(config, &at, "the push is off", findings) {
         Some(config) => (Some(config).filter(|_| wanted), None),
         None => (None, Some(terms)),
     }
 }
 
-/// The wardens in order. One that is no URL is left out where another one is; else it is a fault.
+/// Returns the wardens' URLs in order. An invalid URL is ignored with a warning if another one is valid; otherwise it is a
+/// fault.
 fn warden_urls(texts: Items<String>, at: &KeyPath, findings: &mut Findings) -> Vec<String> {
     let (mut urls, mut wrong) = (Vec::<String>::new(), Vec::new());
     for (n, text) in texts.into_iter().flatten().enumerate().filter(|(_, text)| !text.is_empty()) {
@@ -57,17 +58,17 @@ fn warden_urls(texts: Items<String>, at: &KeyPath, findings: &mut Findings) -> V
         if !is_base_url(&text) {
             wrong.push(place);
         } else if urls.contains(&url) {
-            findings.warn(&place, "stands there more than once");
+            findings.warn(&place, "is listed more than once");
         } else {
             urls.push(url);
         }
     }
     for place in wrong {
-        let what = "is not a base URL; allowed: http://host:port or https://host:port, a path after it, no login and no query";
+        let what = "is not a base URL; allowed: http://host:port or https://host:port, optionally with a path, without login and query";
         if urls.is_empty() {
             findings.fault(&place, what);
         } else {
-            findings.warn(&place, format!("{what} (this one is left out)"));
+            findings.warn(&place, format!("{what} (this one is ignored)"));
         }
     }
     urls
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_the_push_can_do_without_leaves_it_on() {
+    fn a_fault_in_an_optional_key_does_not_disable_the_push() {
         let urls = json!(["w1:1", "http://w2/", "http://w2"]);
         let config = config(
             &json!({"push": {"warden_url": urls, "token": "t", "machine_id": 7, "ring": 12, "patience": -1}}),
@@ -109,11 +110,11 @@ mod tests {
         assert_eq!(push.patience, Duration::from_secs(PushFile::default().patience));
         let said = config.warnings.join("\n");
         for part in [
-            "(this one is left out)",
+            "(this one is ignored)",
             "more than once",
-            "(ring 9 is used, the last)",
+            "(the last ring, 9, is used)",
             "(the default is used)",
-            "(the host's is used)",
+            "(the host name is used)",
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }
@@ -129,13 +130,13 @@ mod tests {
             let config = config(&json!({ "push": push }));
             assert_eq!(config.push, None, "{push}");
             let terms = FleetTerms { ring: 5, patience: Duration::from_mins(1) };
-            assert_eq!(config.fleet_cut_off, Some(terms), "{push}");
+            assert_eq!(config.fleet_terms_without_push, Some(terms), "{push}");
         }
     }
 
     #[test]
-    fn a_push_that_is_not_wanted_needs_nothing() {
+    fn a_push_without_a_warden_needs_nothing() {
         let config = config(&json!({"push": {"warden_url": "", "token": "$NOPE", "machine_id": "m"}}));
-        assert_eq!((config.push, config.fleet_cut_off, config.warnings), (None, None, vec![]));
+        assert_eq!((config.push, config.fleet_terms_without_push, config.warnings), (None, None, vec![]));
     }
 }

@@ -1,5 +1,5 @@
-//! Rules 1-7 of a service (spec 2.9), one function a rule. A service that breaks one is left out, with the reason
-//! as a warning; the others go on.
+//! Rules 1-7 of a service (spec 2.9), one function per rule. A service that violates a rule is skipped, with the reason as
+//! a warning; the others are unaffected.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,7 +16,7 @@ use super::file::{Items, ServiceFile};
 use super::{ConfiguredImage, ServiceConfig, UpdateConfig, update};
 use crate::model::image::Reference;
 
-/// All services that pass, in the file's order.
+/// Returns the valid services, in the order of the file.
 pub(super) fn services(
     files: Items<ServiceFile>,
     registry_host: &str,
@@ -28,7 +28,7 @@ pub(super) fn services(
         let at = KeyPath::of("services").index(n);
         let file = file.unwrap_or_default();
         check_name(n, &file, &at, &mut names, findings);
-        // Rule 7: silent skips all these rules. The name is not among them: it stands in paths and labels.
+        // Rule 7: `silent` skips all rules below, but not the check of the name, which is used in paths and labels.
         if !file.silent {
             check_images(&file, registry_host, &at, findings);
             for rule in [rule_1, rule_2, rule_3, rule_4, rule_5, rule_6, swarm_rule] {
@@ -46,7 +46,7 @@ pub(super) fn services(
             passed.push(Arc::new(checked(file, gates, registry_host, &at, findings)));
         }
         for fault in faults {
-            findings.warn(&fault.at, format!("{} (service skipped)", fault.what));
+            findings.warn(&fault.at, format!("{} (service skipped)", fault.message));
         }
     }
     passed
@@ -54,15 +54,15 @@ pub(super) fn services(
 
 /// `^[a-zA-Z0-9_.-]{1,64}$` (DECISIONS 2).
 pub(super) fn name_is_valid(name: &str) -> bool {
-    // The pattern admits "." and "..", but clients take those out of a path before they send it.
+    // The pattern allows "." and "..", but clients remove those from a path before sending it.
     is_word(name, b"_.-") && !matches!(name, "." | "..")
 }
 
-fn is_word(text: &str, besides: &[u8]) -> bool {
-    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || besides.contains(&b))
+fn is_word(text: &str, extra: &[u8]) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || extra.contains(&b))
 }
 
-/// The name is usable in paths, and nobody before has it (DECISIONS 2).
+/// The name is usable in paths, and no earlier service has it (DECISIONS 2).
 fn check_name(
     n: usize,
     file: &ServiceFile,
@@ -80,8 +80,8 @@ fn check_name(
     }
 }
 
-/// Nobody before has this service of the swarm: two would update it at once, and each take the other's update for
-/// somebody else's.
+/// No earlier service has the same swarm service. Otherwise both would update it, and each would take the other's update
+/// for an external change.
 fn check_swarm_service(
     n: usize,
     file: &ServiceFile,
@@ -99,7 +99,7 @@ fn check_swarm_service(
     }
 }
 
-/// Every image is a reference.
+/// Every image is a valid reference.
 fn check_images(file: &ServiceFile, registry_host: &str, at: &KeyPath, findings: &mut Findings) {
     for (place, text) in given(&file.images, &at.key("images")) {
         if let Err(error) = Reference::parse_in(text, registry_host) {
@@ -137,8 +137,8 @@ fn rule_2(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     }
 }
 
-/// Rule 3: compose files are absolute, exist, and are regular files. Only looked at, never opened: opening a FIFO
-/// waits. Only the file itself must not be a symlink; a folder above it may well be one.
+/// Rule 3: compose files are absolute, exist, and are regular files. They are not opened, because opening a FIFO blocks.
+/// Only the file itself must not be a symbolic link; its parent folders may be.
 fn rule_3(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     for (place, text) in given(&file.compose_files, &at.key("compose_files")) {
         let wrong = not_a_file(text, fs::symlink_metadata(text));
@@ -163,7 +163,7 @@ fn rule_4(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     }
 }
 
-/// Rule 5: `env_file` is absolute and exists (and is a file: what cannot be read as one would fail every deploy).
+/// Rule 5: `env_file` is absolute and exists (and is a regular file, as otherwise every deployment would fail).
 fn rule_5(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     let text = &file.env_file;
     if text.is_empty() {
@@ -187,7 +187,7 @@ fn rule_6(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     }
 }
 
-/// A swarm service stands in place of a compose project, has one image, and a name that the managers know (DECISIONS 10).
+/// A swarm service replaces a compose project, and has exactly one image and a valid name (DECISIONS 10).
 fn swarm_rule(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     let name = &file.swarm_service;
     if name.is_empty() {
@@ -204,20 +204,20 @@ fn swarm_rule(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
         ("container_name", !file.container_name.is_empty()),
     ];
     for (key, _) in compose.into_iter().filter(|(_, given)| *given) {
-        findings.fault(&at.key(key), "can't stand beside swarm_service; allowed: one of the two");
+        findings.fault(&at.key(key), "can't be combined with swarm_service; allowed: one of the two");
     }
     if file.images.len() > 1 {
         findings.fault(&at.key("images"), "a swarm service runs one image; allowed: one");
     }
 }
 
-/// What is allowed and yet will not work, or is not safe.
+/// Warns of valid settings that will not work or are not safe.
 fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     let project = &file.compose_project;
     let compose_takes_it =
         !project.starts_with(['-', '_']) && !project.bytes().any(|b| b.is_ascii_uppercase());
     if !compose_takes_it {
-        findings.warn(&at.key("compose_project"), format!("{} will be refused by compose, which wants small letters, digits, \"_\" and \"-\", and a letter or digit first", quote(project)));
+        findings.warn(&at.key("compose_project"), format!("{} will be rejected by compose, which allows lower-case letters, digits, \"_\" and \"-\", with a letter or digit first", quote(project)));
     }
     let in_swarm = !file.swarm_service.is_empty();
     if let Some(gates) = &file.update {
@@ -225,10 +225,10 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
         update::warn(gates, file.auto_update, env_file, &at.key("update"), findings);
     }
     let by_swarm = "the swarm does that itself";
-    let (images, variables) = ("its nodes keep their own images", "it has no compose files");
+    let (images, variables) = ("its nodes manage their own images", "it has no compose files");
     let is_set = file.keep_images != ServiceFile::default().keep_images;
     let tag_variable = file.update.as_ref().is_some_and(|update| !update.tag_variable.is_empty());
-    let without_meaning = [
+    let without_effect = [
         (at.key("auto_start"), file.auto_start, by_swarm),
         (at.key("auto_heal"), file.auto_heal, by_swarm),
         (at.key("compose_watch"), file.compose_watch, by_swarm),
@@ -236,8 +236,8 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
         (at.key("env_file"), !file.env_file.is_empty(), variables),
         (at.key("update").key("tag_variable"), tag_variable, variables),
     ];
-    for (key, _, why) in without_meaning.into_iter().filter(|(_, is_set, _)| *is_set && in_swarm) {
-        findings.warn(&key, format!("has no meaning for a swarm service: {why}"));
+    for (key, _, why) in without_effect.into_iter().filter(|(_, is_set, _)| *is_set && in_swarm) {
+        findings.warn(&key, format!("has no effect for a swarm service: {why}"));
     }
     let can_deploy = !project.is_empty() && !file.compose_files.is_empty();
     for (key, on) in [("auto_start", file.auto_start), ("compose_watch", file.compose_watch)] {
@@ -248,12 +248,12 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     let env_file = Some((at.key("env_file"), file.env_file.as_str())).filter(|(_, text)| !text.is_empty());
     for (place, text) in given(&file.compose_files, &at.key("compose_files")).into_iter().chain(env_file) {
         for weakness in weaknesses(Path::new(text)) {
-            findings.warn(&place, format!("{weakness}; who can change it controls this machine"));
+            findings.warn(&place, format!("{weakness}; whoever can change it controls this machine"));
         }
     }
 }
 
-/// The checked values. A silent service may have anything in it: what cannot be used is left away.
+/// Builds the validated service. A silent service may contain anything; unusable values are dropped.
 fn checked(
     file: ServiceFile,
     update: Option<Arc<UpdateConfig>>,
@@ -267,12 +267,12 @@ fn checked(
         match images.iter().find(|image| image.reference == reference) {
             Some(twin) => findings.warn(
                 &place,
-                format!("{} is the same image as {} and counts once", quote(text), quote(&twin.configured)),
+                format!("{} is the same image as {} and is ignored", quote(text), quote(&twin.configured)),
             ),
             None => images.push(ConfiguredImage { configured: text.to_owned(), reference }),
         }
     }
-    // It lives as long as the program, and most have one.
+    // The configuration is kept for the lifetime of the process, and most services have one image.
     images.shrink_to_fit();
     let mut compose_files: Vec<_> = file.compose_files.into_iter().flatten().map(PathBuf::from).collect();
     compose_files.shrink_to_fit();
@@ -301,12 +301,12 @@ fn checked(
     }
 }
 
-/// The texts of an array with their places.
+/// Returns the strings of an array with their key paths.
 fn given<'a>(items: &'a Items<String>, at: &KeyPath) -> Vec<(KeyPath, &'a str)> {
     items.iter().enumerate().filter_map(|(n, text)| Some((at.index(n), text.as_deref()?))).collect()
 }
 
-/// Why the path `text`, which was looked at with the result `found`, is not the absolute path of a regular file.
+/// Returns why `text` is not the absolute path of a regular file; `found` is the result of its `stat`.
 fn not_a_file(text: &str, found: io::Result<fs::Metadata>) -> Option<String> {
     if !text.starts_with('/') {
         return Some("is not absolute".to_owned());
@@ -314,7 +314,7 @@ fn not_a_file(text: &str, found: io::Result<fs::Metadata>) -> Option<String> {
     let kind = match found {
         Ok(found) => found.file_type(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Some("does not exist".to_owned()),
-        Err(error) => return Some(format!("cannot be looked at ({error})")),
+        Err(error) => return Some(format!("cannot be accessed ({error})")),
     };
     let name = match () {
         () if kind.is_file() => return None,

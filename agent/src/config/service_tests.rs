@@ -1,4 +1,4 @@
-//! The rules of a service, each broken and kept.
+//! Tests of the service rules, each violated and obeyed.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::testing::good;
 use super::*;
 
-/// A folder with `compose.yml` and `.env`, not writable by others whatever the umask is.
+/// A folder with `compose.yml` and `.env`, not writable by others regardless of the umask.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["compose.yml", ".env"] {
@@ -29,12 +29,12 @@ fn complete(folder: &Path) -> Value {
     })
 }
 
-/// The warnings about a complete service in which `key` is `value`; whether it was kept.
+/// Sets `key` to `value` in a complete service; returns the warnings, and whether the service was kept.
 fn with(folder: &Path, key: &str, value: Value) -> (Vec<String>, bool) {
     let mut service = complete(folder);
     service[key] = value;
     let config = good(&json!({"services": [service, {"name": "other"}]}));
-    assert!(config.services.iter().any(|service| service.name == "other"), "the others go on");
+    assert!(config.services.iter().any(|service| service.name == "other"), "the others are unaffected");
     (config.warnings, config.services.len() == 2)
 }
 
@@ -60,7 +60,7 @@ fn a_complete_service_passes_with_its_values() {
 }
 
 #[test]
-fn each_broken_rule_skips_the_service_and_says_why() {
+fn each_violated_rule_skips_the_service_with_a_reason() {
     let folder = folder();
     let dir = folder.path();
     symlink(dir.join("compose.yml"), dir.join("link.yml")).unwrap();
@@ -101,14 +101,14 @@ fn each_broken_rule_skips_the_service_and_says_why() {
         ("auto_heal", json!("yes"), "auto_heal: \"yes\"; allowed: true or false".into()),
         ("health_grace", json!(-1), "health_grace: -1 is out of range; allowed: a whole number from 0 to 31536000".into()),
         ("heal_max_restarts", json!(3.0), "heal_max_restarts: 3.0 is not a whole number; allowed: a whole number from 0 to 1000000".into()),
-        ("cpu_threshold", json!(-0.1), "cpu_threshold: -0.1 is out of range; allowed: a number from 0 up".into()),
+        ("cpu_threshold", json!(-0.1), "cpu_threshold: -0.1 is out of range; allowed: a number of at least 0".into()),
     ] {
         assert_eq!(with(dir, key, value), (vec![format!("web: {reason} (service skipped)")], false));
     }
 }
 
 #[test]
-fn rules_1_and_2_ask_for_what_the_flags_need() {
+fn rules_1_and_2_require_the_keys_that_the_flags_need() {
     let of = |service: Value| good(&json!({"services": [service]}));
     let texts = of(json!({"name": "a", "auto_update": true})).warnings;
     assert_eq!(
@@ -174,10 +174,10 @@ fn names_are_usable_in_paths_and_unique() {
 }
 
 #[test]
-fn what_is_allowed_but_doubtful_is_a_warning_and_the_service_stays() {
+fn valid_but_doubtful_settings_cause_a_warning_and_keep_the_service() {
     let folder = folder();
     let dir = folder.path();
-    let refused = "will be refused by compose, which wants small letters, digits, \"_\" and \"-\", and a letter or digit first";
+    let refused = "will be rejected by compose, which allows lower-case letters, digits, \"_\" and \"-\", with a letter or digit first";
     for project in ["Web", "-x", "_x"] {
         let expected = vec![format!("web: compose_project: {project:?} {refused}")];
         assert_eq!(with(dir, "compose_project", json!(project)), (expected, true));
@@ -187,7 +187,7 @@ fn what_is_allowed_but_doubtful_is_a_warning_and_the_service_stays() {
     for (mode, warned) in [(0o644, false), (0o664, true), (0o646, true), (0o600, false)] {
         fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
         let text = format!(
-            "web: compose_files[0]: {shared:?} can be changed by others than its owner (mode {mode:04o}); who can change it controls this machine"
+            "web: compose_files[0]: {shared:?} is writable by users other than its owner (mode {mode:04o}); whoever can change it controls this machine"
         );
         let expected = if warned { vec![text] } else { vec![] };
         assert_eq!(with(dir, "compose_files", json!([shared])), (expected, true));
@@ -201,11 +201,11 @@ fn what_is_allowed_but_doubtful_is_a_warning_and_the_service_stays() {
         ("env_file", json!(open.join("f")), "env_file"),
         ("compose_files", json!([open.join("f")]), "compose_files[0]"),
     ] {
-        let end = "who can change it controls this machine";
+        let end = "whoever can change it controls this machine";
         let expected = vec![
-            format!("web: {place}: the folder {open:?} can be changed by anybody (mode 0777); {end}"),
+            format!("web: {place}: the folder {open:?} is world-writable (mode 0777); {end}"),
             format!(
-                "web: {place}: {:?} can be changed by others than its owner (mode 0666); {end}",
+                "web: {place}: {:?} is writable by users other than its owner (mode 0666); {end}",
                 open.join("f")
             ),
         ];
@@ -225,7 +225,7 @@ fn what_is_allowed_but_doubtful_is_a_warning_and_the_service_stays() {
     let (warnings, _) = with(dir, "images", json!(["web", "localhost:5000/web:latest"]));
     assert_eq!(
         warnings,
-        ["web: images[1]: \"localhost:5000/web:latest\" is the same image as \"web\" and counts once"]
+        ["web: images[1]: \"localhost:5000/web:latest\" is the same image as \"web\" and is ignored"]
     );
     let (warnings, kept) = with(dir, "auto_hael", json!(true));
     assert_eq!(warnings, ["web: auto_hael: is not a known key and is ignored; did you mean \"auto_heal\"?"]);
@@ -233,7 +233,7 @@ fn what_is_allowed_but_doubtful_is_a_warning_and_the_service_stays() {
 }
 
 #[test]
-fn a_link_above_the_compose_file_is_legal() {
+fn a_parent_folder_of_the_compose_file_may_be_a_link() {
     let folder = folder();
     let link = folder.path().join("opt");
     symlink(folder.path(), &link).unwrap();
@@ -241,7 +241,7 @@ fn a_link_above_the_compose_file_is_legal() {
 }
 
 #[test]
-fn a_swarm_service_stands_in_place_of_a_compose_project() {
+fn a_swarm_service_replaces_a_compose_project() {
     let of = |more: Value| {
         let mut service =
             json!({"name": "web", "swarm_service": "shop_web", "images": ["web"], "auto_update": true});
@@ -255,8 +255,7 @@ fn a_swarm_service_stands_in_place_of_a_compose_project() {
 
     let (services, warnings) = of(json!({"auto_heal": true, "auto_start": true, "compose_watch": true}));
     assert!(!services[0].auto_heal && !services[0].auto_start && !services[0].compose_watch);
-    let by_swarm =
-        |key| format!("web: {key}: has no meaning for a swarm service: the swarm does that itself");
+    let by_swarm = |key| format!("web: {key}: has no effect for a swarm service: the swarm does that itself");
     assert_eq!(warnings, ["auto_heal", "auto_start", "compose_watch"].map(by_swarm));
 
     let folder = folder();
@@ -266,15 +265,15 @@ fn a_swarm_service_stands_in_place_of_a_compose_project() {
     });
     let (services, warnings) = of(more);
     assert_eq!(services.len(), 1);
-    let told = warnings.iter().filter_map(|text| text.split_once(": has no meaning for a swarm service"));
-    let told: Vec<&str> = told.map(|(key, _)| key).collect();
-    assert_eq!(told, ["web: env_file", "web: keep_images", "web: update.tag_variable"], "{warnings:?}");
-    // Nobody is told to set what has no meaning.
+    let keys = warnings.iter().filter_map(|text| text.split_once(": has no effect for a swarm service"));
+    let keys: Vec<&str> = keys.map(|(key, _)| key).collect();
+    assert_eq!(keys, ["web: env_file", "web: keep_images", "web: update.tag_variable"], "{warnings:?}");
+    // No warning suggests to set a key that has no effect.
     let (_, warnings) = of(json!({"keep_images": 3, "update": {"tags": "~1.27", "tag_variable": "TAG"}}));
     assert_eq!(warnings.len(), 1, "{warnings:?}");
 
     for (more, what) in [
-        (json!({"compose_project": "web"}), "web: compose_project: can't stand beside swarm_service"),
+        (json!({"compose_project": "web"}), "web: compose_project: can't be combined with swarm_service"),
         (json!({"images": ["web", "api"]}), "web: images: a swarm service runs one image"),
         (json!({"swarm_service": "a b"}), "web: swarm_service: \"a b\"; allowed: letters"),
     ] {
@@ -284,7 +283,7 @@ fn a_swarm_service_stands_in_place_of_a_compose_project() {
 }
 
 #[test]
-fn a_swarm_service_that_another_service_has_is_left_out() {
+fn a_duplicate_swarm_service_is_skipped() {
     let service = |name: &str, swarm: &str| json!({"name": name, "swarm_service": swarm, "images": ["web"], "auto_update": true});
     let all = [service("web", "shop_web"), service("again", "shop_web"), service("api", "shop_api")];
     let config = good(&json!({ "services": all }));

@@ -1,4 +1,5 @@
-//! Templates of webhook bodies: minijinja, the `{{ .Service }}` form for plain fields, values escaped (DECISIONS 5).
+//! Templates of webhook bodies: minijinja, with support for Go's `{{ .Service }}` for plain fields. Values are escaped
+//! (DECISIONS 5).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,28 +14,28 @@ use minijinja::{
 
 use super::template_syntax::{self, LONGEST};
 
-/// Steps that a template may take; far more than any body needs, and an endless loop ends soon.
+/// Maximum number of steps of a template: far more than any body needs, and it stops a runaway loop quickly.
 const FUEL: u64 = 50_000;
-/// What tojson takes beside its value.
+/// Keyword arguments for `tojson`: none.
 const NO_OPTIONS: [(&str, Value); 0] = [];
-/// Longest body, and longest text that a filter may make.
+/// Maximum length of the body, and of any string that a filter produces.
 const LONGEST_BODY: usize = 256 * 1024;
 
-/// How values are made fit for the body they are put into.
+/// How values are escaped for the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Escape {
-    /// Not at all.
+    /// No escaping.
     None,
-    /// As the inside of a JSON string.
+    /// For use inside a JSON string.
     Json,
-    /// As a value of a form.
+    /// Form URL encoding.
     Form,
-    /// As text of HTML or XML.
-    Markup,
+    /// HTML or XML text.
+    Html,
 }
 
 impl Escape {
-    /// What a content type asks for.
+    /// Returns the escaping for a content type.
     pub(crate) fn of(content_type: &str) -> Self {
         let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         if kind.contains("json") {
@@ -42,7 +43,7 @@ impl Escape {
         } else if kind == "application/x-www-form-urlencoded" {
             Self::Form
         } else if kind.contains("html") || kind.contains("xml") {
-            Self::Markup
+            Self::Html
         } else {
             Self::None
         }
@@ -58,7 +59,7 @@ impl Escape {
             Self::Form => {
                 percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
             }
-            Self::Markup => {
+            Self::Html => {
                 let mut out = String::with_capacity(text.len());
                 for c in text.chars() {
                     match c {
@@ -76,14 +77,14 @@ impl Escape {
     }
 }
 
-/// A template that has been rendered once, so that a fault in it is known before the first entry.
+/// A template that has been rendered once, so that faults in it are detected before the first entry.
 pub(crate) struct Template {
     source: String,
     environment: Environment<'static>,
 }
 
 impl Template {
-    /// What is wrong with a template of a webhook's body.
+    /// Checks the template of a webhook's body.
     pub(crate) fn check(body: &str) -> Result<(), String> {
         Self::new(body, Escape::None).map(drop)
     }
@@ -91,7 +92,7 @@ impl Template {
     pub(crate) fn new(body: &str, escape: Escape) -> Result<Self, String> {
         let source = from_go(body);
         template_syntax::check(&source).map_err(|why| format!("the template cannot be used: {why}"))?;
-        let mut environment = harmless();
+        let mut environment = restricted();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_fuel(Some(FUEL));
         environment.set_auto_escape_callback(|_| AutoEscape::Custom("value".into()));
@@ -124,7 +125,7 @@ impl Template {
     }
 }
 
-/// A body that is being written.
+/// Output buffer of limited size.
 struct Bounded(Vec<u8>);
 
 impl io::Write for Bounded {
@@ -141,14 +142,14 @@ impl io::Write for Bounded {
     }
 }
 
-/// An engine with the filters and tests that messages need, none of which makes much of little.
-fn harmless() -> Environment<'static> {
+/// Creates an environment with the filters and tests that messages need, none of which can produce excessive output.
+fn restricted() -> Environment<'static> {
     fn bounded(value: Value) -> Result<Value, Error> {
         let is_long = value.as_str().is_some_and(|text| text.len() > LONGEST_BODY);
         let why = || {
             Error::new(
                 ErrorKind::InvalidOperation,
-                format!("a filter made a text longer than {LONGEST_BODY} bytes"),
+                format!("a filter produced a string longer than {LONGEST_BODY} bytes"),
             )
         };
         if is_long { Err(why()) } else { Ok(value) }
@@ -167,10 +168,10 @@ fn harmless() -> Environment<'static> {
         bounded(filters::tojson(value, None, Kwargs::from_iter(NO_OPTIONS))?)
     });
     environment.add_filter("replace", |text: String, from: String, to: String| {
-        // Each occurrence may become as long as a template.
+        // Each occurrence may grow to the length of a template.
         let growth = text.matches(&from).count().saturating_mul(to.len());
         if growth.saturating_add(text.len()) > LONGEST_BODY + LONGEST {
-            let why = format!("replace would make a text longer than {LONGEST_BODY} bytes");
+            let why = format!("replace would produce a string longer than {LONGEST_BODY} bytes");
             return Err(Error::new(ErrorKind::InvalidOperation, why));
         }
         bounded(text.replace(&from, &to).into())
@@ -186,7 +187,7 @@ fn harmless() -> Environment<'static> {
 
 type Field = (&'static str, &'static str, fn(&AuditEntry) -> String);
 
-/// The names that a template may use, in both forms. One that has no value is the empty text.
+/// The names that a template may use, in both notations. A field without a value is an empty string.
 const FIELDS: [Field; 10] = [
     ("service", "Service", |entry| entry.service.clone()),
     ("event", "Event", |entry| entry.event.to_string()),
@@ -200,7 +201,7 @@ const FIELDS: [Field; 10] = [
     ("machine", "Machine", |entry| entry.machine.clone()),
 ];
 
-/// Rewrites `{{ .OldDigest }}` to `{{ old_digest }}`; everything else stays as it is.
+/// Rewrites `{{ .OldDigest }}` to `{{ old_digest }}` and leaves everything else unchanged.
 fn from_go(body: &str) -> String {
     let mut out = String::with_capacity(body.len());
     let mut rest = body;
@@ -228,7 +229,7 @@ fn from_go(body: &str) -> String {
     out
 }
 
-/// What a webhook with this template for its body would send: what the fuzzer looks at.
+/// Renders the body that a webhook with this template would send. Used by the fuzzer.
 pub fn render_template(body: &str, entry: &AuditEntry) -> Result<String, String> {
     Template::new(body, Escape::Json)?.render(entry)
 }
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_work_in_both_forms() {
+    fn all_names_work_in_both_notations() {
         for (name, go, _) in FIELDS {
             let plain = render(&format!("<{{{{ {name} }}}}>"), Escape::None).unwrap();
             for form in
@@ -265,15 +266,12 @@ mod tests {
     }
 
     #[test]
-    fn values_are_escaped_for_the_body_they_are_put_into() {
+    fn values_are_escaped_for_the_body() {
         let body = r#"{"text": "{{ message }}", "all": {{ message | tojson }}}"#;
         let json: serde_json::Value = serde_json::from_str(&render(body, Escape::Json).unwrap()).unwrap();
         assert_eq!(json, serde_json::json!({"text": entry().message, "all": entry().message}));
         assert_eq!(render("a={{ message }}", Escape::Form).unwrap(), "a=it%20said%20%22hi%22%0A%3C%26%5C%3E");
-        assert_eq!(
-            render("{{ message }}", Escape::Markup).unwrap(),
-            "it said &quot;hi&quot;\n&lt;&amp;\\&gt;"
-        );
+        assert_eq!(render("{{ message }}", Escape::Html).unwrap(), "it said &quot;hi&quot;\n&lt;&amp;\\&gt;");
         assert_eq!(render("{{ message }}", Escape::None).unwrap(), entry().message);
         assert_eq!(
             render("{% if reason %}no{% else %}{{ service | upper }}{% endif %}", Escape::Json).unwrap(),
@@ -282,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn content_types_choose_the_escaping() {
+    fn the_content_type_selects_the_escaping() {
         for (content_type, escape) in [
             ("application/json", Escape::Json),
             ("Application/JSON; charset=utf-8", Escape::Json),
             ("application/vnd.x+json", Escape::Json),
             ("application/x-www-form-urlencoded", Escape::Form),
-            ("text/html", Escape::Markup),
-            ("application/xml", Escape::Markup),
+            ("text/html", Escape::Html),
+            ("application/xml", Escape::Html),
             ("text/plain", Escape::None),
         ] {
             assert_eq!(Escape::of(content_type), escape, "{content_type}");
@@ -297,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_faulty_template_is_known_before_the_first_entry() {
+    fn a_faulty_template_is_detected_before_the_first_entry() {
         for body in ["{{ service", "{% if %}", "{{ nothing }}", "{{ .Nothing }}", "{{ service | nofilter }}"]
         {
             assert!(Template::new(body, Escape::None).is_err(), "{body}");
@@ -308,9 +306,9 @@ mod tests {
         assert!(Template::new(endless, Escape::None).is_err());
     }
 
-    /// Each asks for a gigabyte or more, or for a stack that no thread has.
+    /// Each template would need a gigabyte or more, or more stack than a thread has.
     #[test]
-    fn no_template_takes_more_memory_or_stack_than_a_message_needs() {
+    fn no_template_can_exhaust_memory_or_stack() {
         let mut entry = entry();
         entry.message = "\"a\\".repeat(2000);
         for body in [
@@ -347,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_only_looks_like_a_field_stays() {
+    fn text_that_only_looks_like_a_field_is_unchanged() {
         assert_eq!(
             from_go("{{ .Nope }} {{ service.Service }} {{ {{"),
             "{{ .Nope }} {{ service.Service }} {{ {{"

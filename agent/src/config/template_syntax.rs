@@ -1,19 +1,19 @@
-//! What of minijinja a template may use. The engine's fuel bounds steps, not memory or depth: `"x" * 99999999` is one
-//! step and is computed while parsing, and a chain of a thousand filters is as deep as the stack. So the template is read
-//! before the engine sees it, and everything that makes text longer than the fields that go in is refused: operators but
-//! comparisons, captured blocks, functions, deep nesting.
+//! The subset of minijinja that a template may use. The engine's fuel limits steps, not memory or depth: `"x" * 99999999`
+//! is one step and is computed while parsing, and a chain of a thousand filters overflows the stack. Therefore the template
+//! is checked before the engine parses it. Everything that can produce text longer than its input fields is rejected:
+//! operators other than comparisons, captured blocks, functions, deep nesting.
 
-/// More than any message needs.
+/// Maximum length in bytes, more than any message needs.
 pub(super) const LONGEST: usize = 16 * 1024;
 const MOST_TAGS: usize = 100;
 const MOST_TOKENS: usize = 60;
 const DEEPEST_BRACKETS: usize = 8;
 const DEEPEST_BLOCKS: usize = 12;
 const STATEMENTS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
-/// These characters begin or are part of tokens that are allowed between texts, names and numbers.
+/// Characters of the allowed tokens other than strings, names and numbers.
 const SIGNS: &str = "-.,|()[]:=!<>";
 
-/// Why a template can't be used; the texts name what is allowed.
+/// Checks a template; errors say what is allowed.
 pub(super) fn check(template: &str) -> Result<(), String> {
     if template.len() > LONGEST {
         return Err(format!("it is longer than {LONGEST} bytes"));
@@ -40,14 +40,11 @@ pub(super) fn check(template: &str) -> Result<(), String> {
                 _ => {}
             }
             if !STATEMENTS.contains(&word) {
-                return Err(format!(
-                    "{{% {word} %}} is not among what is allowed: {}",
-                    STATEMENTS.join(", ")
-                ));
+                return Err(format!("{{% {word} %}} is not allowed; allowed: {}", STATEMENTS.join(", ")));
             }
         }
         if open > DEEPEST_BLOCKS {
-            return Err(format!("it has more than {DEEPEST_BLOCKS} blocks inside each other"));
+            return Err(format!("it has more than {DEEPEST_BLOCKS} nested blocks"));
         }
         tag.check()?;
         rest = tag.rest;
@@ -66,7 +63,7 @@ impl<'a> Tag<'a> {
         self.rest = self.rest.strip_prefix(['-', '+']).unwrap_or(self.rest).trim_start();
     }
 
-    /// The name or number that comes next, which may be empty.
+    /// Consumes the next name or number, which may be empty.
     fn word(&mut self) -> &'a str {
         let end = self.rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
@@ -74,7 +71,7 @@ impl<'a> Tag<'a> {
         word
     }
 
-    /// Reads to the end of the tag and past it. A tag that does not end is the engine's to refuse.
+    /// Consumes the rest of the tag. An unterminated tag is left for the engine to reject.
     fn check(&mut self) -> Result<(), String> {
         let (mut tokens, mut depth) = (0, 0);
         loop {
@@ -103,22 +100,20 @@ impl<'a> Tag<'a> {
                         _ => {}
                     }
                     if depth > DEEPEST_BRACKETS {
-                        return Err(format!(
-                            "it has more than {DEEPEST_BRACKETS} brackets inside each other"
-                        ));
+                        return Err(format!("it has more than {DEEPEST_BRACKETS} nested brackets"));
                     }
                     self.rest = &self.rest[1..];
                 }
                 c => {
                     return Err(format!(
-                        "{c:?} is not allowed between {{{{ }}}} or {{% %}}: only names, texts, numbers, filters and comparisons are"
+                        "{c:?} is not allowed between {{{{ }}}} or {{% %}}: only names, strings, numbers, filters and comparisons are"
                     ));
                 }
             }
         }
     }
 
-    /// Skips a quoted text.
+    /// Skips a quoted string.
     fn text(&mut self, quote: char) {
         let mut escaped = false;
         for (at, c) in self.rest.char_indices().skip(1) {
@@ -141,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_messages_need_is_allowed() {
+    fn constructs_that_messages_need_are_allowed() {
         for template in [
             "",
             "plain } text %}",
@@ -156,16 +151,16 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_without_bound_is_refused_before_the_engine_sees_it() {
+    fn unbounded_constructs_are_rejected_before_the_engine_parses_them() {
         for (template, why) in [
             ("{{ 'x' * 99999999 }}", "'*' is not allowed"),
             ("{{ message ~ message }}", "'~' is not allowed"),
             ("{{ message + message }}", "'+' is not allowed"),
             ("{{ '%99999999d' % 1 }}", "'%' is not allowed"),
             ("{{ {'a': 1} }}", "'{' is not allowed"),
-            ("{% set a = message %}", "{% set %} is not among"),
-            ("{%- filter upper %}", "{% filter %} is not among"),
-            ("{% raw %}{{ ' {% endraw %}{{ 'x' * 9 }}", "{% raw %} is not among"),
+            ("{% set a = message %}", "{% set %} is not allowed"),
+            ("{%- filter upper %}", "{% filter %} is not allowed"),
+            ("{% raw %}{{ ' {% endraw %}{{ 'x' * 9 }}", "{% raw %} is not allowed"),
             ("{% for a in [[1]] recursive %}{% endfor %}", "can't be recursive"),
         ] {
             let error = check(template).unwrap_err();

@@ -1,5 +1,5 @@
-//! `services[].update`: when a found image may be deployed (DECISIONS 7). One function a gate; a gate that can't be
-//! understood leaves the service out, so that nothing is deployed past it.
+//! `services[].update`: the gates of a service (DECISIONS 7), one function per gate. A service with an invalid gate is
+//! skipped, so that nothing bypasses the gate.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::file::{Items, UpdateFile};
 use crate::model::tags::TagPattern;
 use crate::model::window::{WINDOW_FORM, Window};
 
-/// The checked values of a service that has the object.
+/// Validates the `update` object of a service.
 pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -> UpdateConfig {
     UpdateConfig {
         min_age: (file.min_age > 0).then(|| Duration::from_secs(file.min_age)),
@@ -26,7 +26,8 @@ pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -
     }
 }
 
-/// What is allowed and yet has no effect, or is not safe. `env_file` is none where it has no meaning.
+/// Warns of valid settings that have no effect or are not safe. `env_file` is `None` if the key does not apply to the
+/// service.
 pub(super) fn warn(
     file: &UpdateFile,
     auto_update: bool,
@@ -42,8 +43,10 @@ pub(super) fn warn(
         match (file.tags.is_empty(), env_file.is_some_and(str::is_empty)) {
             (true, _) => findings.warn(&place, "has no effect without tags"),
             (false, true) => {
-                findings
-                    .warn(&place, "has no effect without env_file: newer tags are told, and not deployed");
+                findings.warn(
+                    &place,
+                    "has no effect without env_file: newer tags are reported, but not deployed",
+                );
             }
             (false, false) => {}
         }
@@ -58,12 +61,13 @@ pub(super) fn warn(
                 .warn(&place, format!("{} does not exist; no new image is deployed without it", quote(key)));
         }
         for weakness in weaknesses(Path::new(key)) {
-            findings.warn(&place, format!("{weakness}; who can change it controls what is deployed here"));
+            findings
+                .warn(&place, format!("{weakness}; whoever can change it controls what is deployed here"));
         }
     }
     if let Some(program) = file.gate.iter().flatten().flatten().next() {
         for weakness in weaknesses(Path::new(program)) {
-            let what = format!("{weakness}; who can change it controls this machine");
+            let what = format!("{weakness}; whoever can change it controls this machine");
             findings.warn(&at.key("gate").index(0), what);
         }
     }
@@ -83,7 +87,7 @@ fn window(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -> Option<Wi
     }
 }
 
-/// The zone of that name, or the machine's. A machine without one has UTC.
+/// Returns the named time zone, or the machine's if the name is empty. The fallback is UTC.
 fn zone(name: &str, at: &KeyPath, findings: &mut Findings) -> Option<TimeZone> {
     if name.is_empty() {
         return Some(TimeZone::try_system().unwrap_or(TimeZone::UTC));
@@ -91,19 +95,19 @@ fn zone(name: &str, at: &KeyPath, findings: &mut Findings) -> Option<TimeZone> {
     let found = TimeZone::get(name).ok();
     if found.is_none() {
         let what =
-            format!("{}; allowed: a name of the time zone database, such as Europe/Vienna", quote(name));
+            format!("{}; allowed: a name from the time zone database, such as Europe/Vienna", quote(name));
         findings.fault(at, what);
     }
     found
 }
 
-/// `signed_by`: where the public keys are. They are read when an image is to be verified, so that one that is not there
-/// now leaves no service out.
+/// `signed_by`: the paths of the public keys. The files are read when an image is verified, so a missing file does not
+/// disable the service.
 fn keys(files: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) -> Vec<PathBuf> {
     let files: Vec<&String> = files.into_iter().flatten().flatten().collect();
     for (n, file) in files.iter().enumerate().filter(|(_, file)| !file.starts_with('/')) {
         let what = format!(
-            "{} is not absolute; allowed: the absolute path of a public key in PEM form",
+            "{} is not absolute; allowed: the absolute path of a public key in PEM format",
             quote(file)
         );
         findings.fault(&at.index(n), what);
@@ -111,7 +115,7 @@ fn keys(files: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) ->
     files.into_iter().map(PathBuf::from).collect()
 }
 
-/// `tags`: a range of versions or a pattern.
+/// `tags`: a version range or a pattern.
 fn tags(text: &str, at: &KeyPath, findings: &mut Findings) -> Option<TagPattern> {
     if text.is_empty() {
         return None;
@@ -119,14 +123,14 @@ fn tags(text: &str, at: &KeyPath, findings: &mut Findings) -> Option<TagPattern>
     match TagPattern::parse(text) {
         Ok(pattern) => Some(pattern),
         Err(why) => {
-            let allowed = "allowed: a range of versions such as ~1.27, or a pattern such as 1.27.*-alpine";
+            let allowed = "allowed: a version range such as ~1.27, or a pattern such as 1.27.*-alpine";
             findings.fault(at, format!("{} ({why}); {allowed}", quote(text)));
             None
         }
     }
 }
 
-/// `gate`: the program's path and its arguments.
+/// `gate`: the path of the program and its arguments.
 fn command(argv: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) -> Vec<String> {
     let argv: Vec<String> = argv.into_iter().flatten().flatten().cloned().collect();
     if let Some(program) = argv.first().filter(|program| !program.starts_with('/')) {
@@ -134,7 +138,7 @@ fn command(argv: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) 
         findings.fault(&at.index(0), what);
     }
     if let Some(n) = argv.iter().position(|argument| argument.contains('\0')) {
-        findings.fault(&at.index(n), format!("{}; allowed: a text without NUL", quote(&argv[n])));
+        findings.fault(&at.index(n), format!("{}; allowed: a string without NUL", quote(&argv[n])));
     }
     argv
 }
@@ -162,7 +166,7 @@ mod tests {
     use super::super::testing::good;
     use super::*;
 
-    /// A complete service with this `update`: the warnings, and the service where it is kept.
+    /// Parses a complete service with this `update`; returns the warnings, and the service unless it was skipped.
     fn with(update: &Value) -> (Vec<String>, Option<ServiceConfig>) {
         let folder = tempfile::tempdir().unwrap();
         let compose = folder.path().join("compose.yml");
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn every_gate_has_its_values() {
+    fn all_gates_are_parsed() {
         let (warnings, service) = with(&json!({
             "min_age": 259_200, "window": ["Mon-Fri 02:00-05:00", "Sun 00:00-24:00"], "timezone": "Europe/Vienna",
             "approve": true, "gate": ["/bin/true", "--now"],
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn one_range_needs_no_brackets_and_no_object_is_no_gate() {
+    fn a_single_range_needs_no_brackets_and_no_object_means_no_gates() {
         let (warnings, service) = with(&json!({"window": "02:00-05:00"}));
         assert_eq!(warnings, Vec::<String>::new());
         assert!(service.unwrap().update.unwrap().window.is_some());
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_cannot_be_understood_leaves_the_service_out() {
+    fn a_service_with_an_invalid_gate_is_skipped() {
         for (update, reason) in [
             (json!(true), "update: a boolean; allowed: an object".to_owned()),
             (
@@ -225,19 +229,19 @@ mod tests {
             ),
             (
                 json!({"window": "1:00-2:00", "timezone": "Mars"}),
-                "update.timezone: \"Mars\"; allowed: a name of the time zone database, such as Europe/Vienna"
+                "update.timezone: \"Mars\"; allowed: a name from the time zone database, such as Europe/Vienna"
                     .into(),
             ),
             (
                 json!({"signed_by": "cosign.pub"}),
                 "update.signed_by[0]: \"cosign.pub\" is not absolute; allowed: the absolute path of a public key in \
-                 PEM form"
+                 PEM format"
                     .into(),
             ),
             (
                 json!({"tags": "latest"}),
-                "update.tags: \"latest\" (unexpected character 'l' while parsing major version number); allowed: a range \
-                 of versions such as ~1.27, or a pattern such as 1.27.*-alpine"
+                "update.tags: \"latest\" (unexpected character 'l' while parsing major version number); allowed: a version \
+                 range such as ~1.27, or a pattern such as 1.27.*-alpine"
                     .into(),
             ),
             (
@@ -254,7 +258,7 @@ mod tests {
             ),
             (
                 json!({"gate": ["/bin/true", "a\0"]}),
-                "update.gate[1]: \"a\\0\"; allowed: a text without NUL".into(),
+                "update.gate[1]: \"a\\0\"; allowed: a string without NUL".into(),
             ),
         ] {
             assert_eq!(with(&update), (vec![format!("web: {reason} (service skipped)")], None), "{update}");
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_or_is_not_safe_is_a_warning() {
+    fn settings_without_effect_or_unsafe_ones_cause_a_warning() {
         let (warnings, service) = with(&json!({"timezone": "Europe/Vienna", "min_agee": 5}));
         assert_eq!(
             warnings,
@@ -276,7 +280,7 @@ mod tests {
             (json!({"tag_variable": "WEB_TAG"}), "has no effect without tags"),
             (
                 json!({"tags": "^1", "tag_variable": "WEB_TAG"}),
-                "has no effect without env_file: newer tags are told, and not deployed",
+                "has no effect without env_file: newer tags are reported, but not deployed",
             ),
         ] {
             assert_eq!(with(&update).0, [format!("web: update.tag_variable: {why}")]);
@@ -289,7 +293,7 @@ mod tests {
         assert_eq!(
             warnings,
             [format!(
-                "web: update.gate[0]: {program:?} can be changed by others than its owner (mode 0777); who can change it controls this machine"
+                "web: update.gate[0]: {program:?} is writable by users other than its owner (mode 0777); whoever can change it controls this machine"
             )]
         );
         assert!(service.is_some());

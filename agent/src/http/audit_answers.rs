@@ -1,4 +1,4 @@
-//! `GET /audit`: answers of megabytes, shared among those who ask for the same while the file does not change.
+//! `GET /audit`: responses can be megabytes large, so identical requests share one while the file does not change.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,9 +11,9 @@ use tokio::sync::Mutex;
 
 use crate::audit;
 
-/// The answers that are on their way. Kept weakly: one that everybody has received costs nothing.
+/// The responses being sent. They are held by weak references, so a response is freed once all clients have it.
 ///
-/// The file is read once at a time; whoever else asks for the same waits for that one answer.
+/// Only one request reads the file at a time; concurrent requests wait for it and share the response if it is the same.
 #[derive(Default)]
 pub struct AuditAnswers(Mutex<HashMap<usize, Shared>>);
 
@@ -22,7 +22,7 @@ struct Shared {
     body: Weak<Vec<u8>>,
 }
 
-/// A state of the file: it grows with every entry, and a new one takes its place when it is rotated.
+/// Identifies the file's content: every entry appends to the file, and rotation replaces it.
 #[derive(PartialEq, Eq)]
 struct Version {
     inode: u64,
@@ -37,7 +37,7 @@ impl Version {
     }
 }
 
-/// The bytes of an answer, for as long as anybody needs them.
+/// The bytes of a response, shared by the clients that receive it.
 struct Body(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Body {
@@ -47,12 +47,12 @@ impl AsRef<[u8]> for Body {
 }
 
 impl AuditAnswers {
-    /// The latest `limit` entries of the audit file at `path` as a JSON array, newest first. Fails where the file can't
-    /// be read.
+    /// Returns the latest `limit` entries of the audit file at `path` as a JSON array, newest first. Fails if the file
+    /// can't be read.
     pub(super) async fn get(&self, path: &Path, limit: usize) -> std::io::Result<Bytes> {
         let mut answers = self.0.lock().await;
         answers.retain(|_, shared| shared.body.strong_count() > 0);
-        // Before it is read: an entry that comes meanwhile is in the answer or makes another version.
+        // Taken before the read: an entry written meanwhile is either in the response or changes the version.
         let version = Version::of(path).await;
         let known = answers.get(&limit).filter(|shared| Some(&shared.of) == version.as_ref());
         if let Some(body) = known.and_then(|shared| shared.body.upgrade()) {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_ask_for_the_same_get_the_same_bytes_until_the_file_changes() {
+    async fn identical_requests_share_one_response_until_the_file_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         fs::write(&path, line("one") + &line("two")).unwrap();
@@ -98,7 +98,7 @@ mod tests {
         assert!(String::from_utf8_lossy(&third).contains("three"));
         drop((first, second, one, third));
         assert!(answers.get(&path, 5).await.is_ok());
-        assert_eq!(answers.0.lock().await.len(), 1, "what nobody needs is not kept");
+        assert_eq!(answers.0.lock().await.len(), 1, "unused responses are dropped");
     }
 
     #[tokio::test]
@@ -106,7 +106,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         let answers = AuditAnswers::default();
-        assert_eq!(&*answers.get(&path, 5).await.unwrap(), b"[]", "there is none yet");
+        assert_eq!(&*answers.get(&path, 5).await.unwrap(), b"[]", "no file yet");
         fs::write(&path, line("old")).unwrap();
         let held = answers.get(&path, 5).await.unwrap();
         fs::rename(&path, folder.path().join("elsewhere")).unwrap();

@@ -1,4 +1,4 @@
-//! Endpoints that make something happen (spec 4.1). They answer at once; what follows shows in status and audit.
+//! Endpoints that trigger actions (spec 4.1). They respond at once; the results appear in the status and the audit.
 
 use evenkeel_common::config::quote;
 use evenkeel_common::http::{Request, Response, StatusCode, error, json};
@@ -51,7 +51,7 @@ pub(super) async fn unblock(api: Api, request: Request) -> Response {
     }
 }
 
-/// Approves the digest that waits. One that names another digest than waits by now is refused: it was not looked at.
+/// Approves the waiting digest. A request that names a different digest is refused, because that one was not reviewed.
 pub(super) async fn approve(api: Api, request: Request) -> Response {
     let name = request.param("name");
     let digest = match named_digest(&request.body) {
@@ -64,23 +64,23 @@ pub(super) async fn approve(api: Api, request: Request) -> Response {
             json(StatusCode::OK, &reply)
         }
         Ok(ServiceReply::OtherWaiting(digest)) => {
-            error(StatusCode::CONFLICT, format!("another digest waits by now: {digest}"))
+            error(StatusCode::CONFLICT, format!("a different digest is waiting now: {digest}"))
         }
         Ok(_) => json(StatusCode::OK, &ApproveReply::NothingWaiting),
         Err(fault) => refused(&fault),
     }
 }
 
-/// The digest that a body names; an empty body names none.
+/// Parses the digest from a request body; an empty body has none.
 fn named_digest(body: &[u8]) -> Result<Option<Digest>, String> {
     if body.trim_ascii().is_empty() {
         return Ok(None);
     }
-    // By way of an object: an array would be taken for the fields in their order.
+    // Parsed as an object first, because serde would accept an array as the fields in order.
     let fields: Result<serde_json::Map<_, _>, _> = serde_json::from_slice(body);
     let request: Result<ApproveRequest, _> =
         fields.and_then(|fields| serde_json::from_value(serde_json::Value::Object(fields)));
-    let request = request.map_err(|fault| format!("the body is not as expected: {fault}"))?;
+    let request = request.map_err(|fault| format!("invalid request body: {fault}"))?;
     let Some(text) = request.digest else { return Ok(None) };
     let expected = |_| format!("digest: {}; allowed: sha256: and 64 hexadecimal digits", quote(&text));
     Digest::parse(&text).map(Some).map_err(expected)

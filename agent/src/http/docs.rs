@@ -1,4 +1,4 @@
-//! What is said about each endpoint, in the order of the table.
+//! The API documentation of each endpoint, in routing order.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use evenkeel_common::wire::{
 use serde_json::json;
 
 const EVENT_STREAM: &str = "text/event-stream";
-/// What a registry's envelope may be sent as.
+/// Accepted content types of a registry's event envelope.
 const ENVELOPES: &[&str] = &[
     "application/vnd.docker.distribution.events.v1+json",
     "application/vnd.docker.distribution.events.v2+json",
     "application/json",
 ];
 
-/// What holds for all endpoints.
+/// Documentation that applies to all endpoints.
 pub(super) const ABOUT: About = About {
     title: "Evenkeel agent",
     version: env!("CARGO_PKG_VERSION"),
     summary: "Keeps container services up to date.",
-    description: "There is no login. Requests whose Host is no IP address, localhost, the machine's name \
-        or in api.allowed_hosts are refused with 403, and so are those from pages of other sites, except that a \
-        link may lead to the page and anybody may ask for /health. What GET serves, HEAD serves too. A body is \
-        read only where one is described. While the agent starts, what needs its services is answered with 503 \
-        and Retry-After until they are loaded. Where too much is under way at once the answer is 429 or 503 with \
-        Retry-After.",
+    description: "There is no authentication. The Host header must be an IP address, localhost, the machine's \
+        name or listed in api.allowed_hosts; other requests are refused with 403. Cross-site requests are refused \
+        with 403 too, except links to the dashboard and requests for /health. HEAD is supported wherever GET is. \
+        A request body is read only where one is described. During start-up, endpoints that need the services \
+        respond with 503 and Retry-After until the services are loaded. Under overload, the response is 429 or \
+        503 with Retry-After.",
 };
 
 type Names = BTreeMap<String, String>;
@@ -37,90 +37,102 @@ pub(super) fn trigger_all() -> Doc {
 }
 
 pub(super) fn trigger() -> Doc {
-    Doc::of("Checks one service now.").json::<TriggerReply>(200, "Started, or why not.").named()
+    Doc::of("Checks one service now.")
+        .json::<TriggerReply>(200, "The check was started, or the reason why not.")
+        .with_service_name()
 }
 
 pub(super) fn blocked() -> Doc {
-    Doc::of("Blocked digests.").json::<Names>(200, "Digest by service and image.")
+    Doc::of("Lists blocked digests.").json::<Names>(200, "Digests by service and image.")
 }
 
 pub(super) fn unblock() -> Doc {
-    Doc::of("Lifts the blocks of a service.").json::<UnblockReply>(200, "Done, or there was none.").named()
+    Doc::of("Unblocks all digests of a service.")
+        .json::<UnblockReply>(200, "Unblocked, or nothing was blocked.")
+        .with_service_name()
 }
 
 pub(super) fn approve() -> Doc {
-    Doc::of("Approves the update that waits.")
-        .json_body::<ApproveRequest>("Optional: the digest that is meant, {\"digest\": \"sha256:…\"}.")
-        .json::<ApproveReply>(200, "Done, or nothing waits.")
-        .json::<ErrorBody>(400, "The body is not as expected.")
-        .json::<ErrorBody>(409, "Another digest waits by now.")
-        .named()
+    Doc::of("Approves the waiting update.")
+        .json_body::<ApproveRequest>("Optional: the digest to approve, {\"digest\": \"sha256:…\"}.")
+        .json::<ApproveReply>(200, "Approved, or nothing is waiting.")
+        .json::<ErrorBody>(400, "The request body is invalid.")
+        .json::<ErrorBody>(409, "A different digest is waiting now.")
+        .with_service_name()
 }
 
 pub(super) fn not_found() -> Doc {
-    Doc::of("Images that are missing on this machine.").json::<Names>(200, "Digest by service and image.")
+    Doc::of("Lists images that are missing on this machine.")
+        .json::<Names>(200, "Digests by service and image.")
 }
 
 pub(super) fn errored() -> Doc {
-    Doc::of("Faults that persist.").json::<Names>(200, "Text by service.")
+    Doc::of("Lists persistent faults.").json::<Names>(200, "Fault descriptions by service.")
 }
 
 pub(super) fn status() -> Doc {
-    Doc::of("How all services are.").json::<StatusReport>(200, "The report.")
+    Doc::of("Returns the status of all services.").json::<StatusReport>(200, "The report.")
 }
 
 pub(super) fn status_of() -> Doc {
-    Doc::of("How one service is.").json::<ServiceStatus>(200, "Its record.").named()
+    Doc::of("Returns the status of one service.")
+        .json::<ServiceStatus>(200, "The service's status.")
+        .with_service_name()
 }
 
 pub(super) fn why() -> Doc {
-    Doc::of("What keeps an update of one service from going live now.")
-        .json::<WhyReport>(200, "Every gate, and one sentence.")
-        .named()
+    Doc::of("Explains what keeps an update of one service from being deployed now.")
+        .json::<WhyReport>(200, "The state of every gate, and a one-sentence summary.")
+        .with_service_name()
 }
 
 pub(super) fn audit() -> Doc {
-    Doc::of("The last audit entries, newest first.")
-        .query("limit", "How many; more than 500 is 500.", json!({ "type": "integer", "minimum": 1 }))
+    Doc::of("Returns the latest audit entries, newest first.")
+        .query("limit", "Maximum number of entries, at most 500.", json!({ "type": "integer", "minimum": 1 }))
         .json::<Vec<AuditEntry>>(200, "The entries.")
-        .json::<ErrorBody>(400, "The limit is no positive integer.")
+        .json::<ErrorBody>(400, "The limit is not a positive integer.")
 }
 
 pub(super) fn health() -> Doc {
-    Doc::of("Whether the agent works: its services are loaded, and the container engine answers.")
-        .json::<Health>(200, "It does.")
-        .json::<Health>(503, "It is still starting, or the engine does not answer.")
+    Doc::of(
+        "Reports whether the agent is healthy: its services are loaded and the container engine responds.",
+    )
+    .json::<Health>(200, "The agent is healthy.")
+    .json::<Health>(503, "The agent is still starting, or the engine does not respond.")
 }
 
 pub(super) fn metrics() -> Doc {
-    Doc::of("Metrics in Prometheus' text form.").text(200, "The metrics.", "text/plain")
+    Doc::of("Returns metrics in the Prometheus text format.").text(200, "The metrics.", "text/plain")
 }
 
 pub(super) fn redeploy() -> Doc {
-    Doc::of("Pulls and recreates a service.")
-        .json::<RedeployReply>(200, "Started, with the images that keep what they run; or why not.")
-        .named()
+    Doc::of("Pulls the images of a service and recreates its containers.")
+        .json::<RedeployReply>(
+            200,
+            "Started, with the images that stay at their current digest; or the reason why not.",
+        )
+        .with_service_name()
 }
 
 pub(super) fn ui_events() -> Doc {
-    Doc::of("Audit entries as they come, after the last 50.").text(200, "The stream.", EVENT_STREAM)
+    Doc::of("Streams audit entries, starting with the last 50.").text(200, "The stream.", EVENT_STREAM)
 }
 
 pub(super) fn ui() -> Doc {
-    Doc::of("The dashboard.").text(200, "The page.", "text/html; charset=utf-8")
+    Doc::of("Serves the dashboard.").text(200, "The page.", "text/html; charset=utf-8")
 }
 
 pub(super) fn root() -> Doc {
-    Doc::of("Leads to the dashboard.").empty(302, "See /ui.")
+    Doc::of("Redirects to the dashboard.").empty(302, "See /ui.")
 }
 
 pub(super) fn ui_stream() -> Doc {
-    Doc::of("Audit entries and status as they change.").text(200, "The stream.", EVENT_STREAM)
+    Doc::of("Streams audit entries and status changes.").text(200, "The stream.", EVENT_STREAM)
 }
 
 pub(super) fn registry_events() -> Doc {
-    Doc::of("Takes the notifications of a distribution registry.")
-        .body(ENVELOPES, "The registry's envelope; what can't be used is ignored.")
-        .json::<EventsReply>(202, "Whatever it says.")
-        .json::<ErrorBody>(503, "The bodies under way hold all memory that is set aside; to be sent again.")
+    Doc::of("Receives notifications from a distribution registry.")
+        .body(ENVELOPES, "The registry's event envelope; unusable events are ignored.")
+        .json::<EventsReply>(202, "Always accepted, whatever the body contains.")
+        .json::<ErrorBody>(503, "Request bodies in progress use all memory reserved for them; retry later.")
 }

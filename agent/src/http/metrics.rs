@@ -1,8 +1,8 @@
-//! What `GET /metrics` shows, in Prometheus' text form.
+//! Metrics for `GET /metrics` in the Prometheus text format.
 //!
-//! What happens is counted here as it happens; how things are is read off the same snapshots as the status, at the
-//! moment of the scrape. The three `docker_daemon_*` names are the spec's (4.1); all others follow the conventions of
-//! the ecosystem: base units, `_total` for counters, `_info` for labels that describe.
+//! Histograms are updated as events happen. All other metrics are collected at scrape time from the same snapshots as
+//! the status. The three `docker_daemon_*` names are defined by the spec (4.1); all others follow the Prometheus naming
+//! conventions: base units, `_total` for counters, `_info` for descriptive labels.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,16 +21,16 @@ use crate::project::services::PollState;
 use crate::service::fleet::{FleetView, Link};
 use crate::service::outcome::DeployOutcome;
 
-/// From a pull that finds everything here to a large image and a long probation.
+/// From a pull with all layers present to a large image with a long probation.
 const DEPLOY_SECONDS: [f64; 10] = [1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 900.0];
-/// From a registry on this machine to the longest time that a request may take.
+/// From a registry on this machine to the request timeout.
 const REQUEST_SECONDS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0];
 /// From a few images on this machine to many behind a registry that hangs.
 const CYCLE_SECONDS: [f64; 10] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0];
 
 const MIB: f64 = 1_048_576.0;
 
-/// Every word of spec 3.1 with its text on the wire.
+/// Every status value of spec 3.1 with its text on the wire.
 const STATUS_VALUES: [(StatusValue, &str); 9] = [
     (StatusValue::Exhausted, "exhausted"),
     (StatusValue::Degraded, "degraded"),
@@ -43,10 +43,10 @@ const STATUS_VALUES: [(StatusValue, &str); 9] = [
     (StatusValue::Unknown, "unknown"),
 ];
 
-/// How many entries wait in a queue.
+/// Returns the number of entries in a queue.
 pub type Depth = Arc<dyn Fn() -> usize + Send + Sync>;
 
-/// What is counted as it happens.
+/// Metrics that are updated as events happen.
 pub struct Metrics {
     registry: Registry,
     deploys: HistogramVec,
@@ -54,33 +54,33 @@ pub struct Metrics {
     cycles: Histogram,
 }
 
-/// How things are at the moment of a scrape.
+/// State at scrape time.
 pub struct View<'a> {
     /// All services.
     pub report: &'a StatusReport,
-    /// What the poller shows.
+    /// State of the poller.
     pub polls: &'a PollState,
-    /// How the engine is.
+    /// Health of the engine.
     pub engine: &'a EngineHealth,
-    /// Clients of the event streams.
+    /// Number of event stream clients.
     pub stream_clients: usize,
-    /// What is known of the fleet.
+    /// View of the fleet.
     pub fleet: &'a FleetView,
     /// Waiting entries by destination.
     pub queues: &'a [(String, Depth)],
-    /// What became of entries that leave this machine.
+    /// Delivery statistics of remote destinations.
     pub deliveries: &'a [DeliveryStats],
 }
 
 impl Metrics {
-    /// Every series from the first scrape on, at zero.
+    /// Registers the metrics. Every series exists from the first scrape on, at zero.
     pub fn new() -> Self {
         let opts = |name: &str, help: &str, buckets: &[f64]| {
             HistogramOpts::new(name, help).buckets(buckets.to_vec())
         };
         let deploys = opts(
             "evenkeel_deploy_duration_seconds",
-            "Time from the decision to deploy to its outcome, probation included.",
+            "Time from the decision to deploy to the outcome, including probation.",
             &DEPLOY_SECONDS,
         );
         let deploys = HistogramVec::new(deploys, &["outcome"]).expect(VALID);
@@ -89,7 +89,7 @@ impl Metrics {
         }
         let requests = opts(
             "evenkeel_registry_request_duration_seconds",
-            "Time of a request to a registry or its token service, until the answer's head.",
+            "Duration of requests to registries and their token services, until the response headers.",
             &REQUEST_SECONDS,
         );
         let requests = HistogramVec::new(requests, &["outcome"]).expect(VALID);
@@ -98,7 +98,7 @@ impl Metrics {
         }
         let cycles = opts(
             "evenkeel_poll_cycle_duration_seconds",
-            "Time of a poll cycle over all services.",
+            "Duration of a poll cycle over all services.",
             &CYCLE_SECONDS,
         );
         let cycles = Histogram::with_opts(cycles).expect(VALID);
@@ -111,22 +111,22 @@ impl Metrics {
         Self { registry, deploys, requests, cycles }
     }
 
-    /// A deployment ended.
+    /// Records a finished deployment.
     pub fn deployed(&self, outcome: DeployOutcome, took: Duration) {
         self.deploys.with_label_values(&[outcome.as_str()]).observe(took.as_secs_f64());
     }
 
-    /// A request to a registry ended.
+    /// Records a finished request to a registry.
     pub fn requested(&self, outcome: RequestOutcome, took: Duration) {
         self.requests.with_label_values(&[outcome.as_str()]).observe(took.as_secs_f64());
     }
 
-    /// A poll cycle ended.
+    /// Records a finished poll cycle.
     pub fn cycled(&self, took: Duration) {
         self.cycles.observe(took.as_secs_f64());
     }
 
-    /// Everything as text.
+    /// Returns all metrics as text.
     pub fn text(&self, view: &View<'_>) -> Result<Vec<u8>, prometheus::Error> {
         let mut families = self.registry.gather();
         families.extend(view.collect());
@@ -140,21 +140,21 @@ impl Default for Metrics {
     }
 }
 
-const VALID: &str = "names and labels are constants that prometheus allows, each used once";
+const VALID: &str = "names and labels are valid constants, each registered once";
 
 fn add(registry: &Registry, collector: impl Collector + 'static) {
     registry.register(Box::new(collector)).expect(VALID);
 }
 
-/// A metric of each service: name, help, value. What was not measured has no value; a zero would be taken for one.
+/// A per-service metric: name, help, value. An unmeasured value is omitted, because 0 would be a valid measurement.
 type PerService = (&'static str, &'static str, fn(&ServiceStatus) -> Option<f64>);
 
 const PER_SERVICE: [PerService; 19] = [
-    ("evenkeel_service_healthy", "1 when its containers are known to be healthy.", |s| {
+    ("evenkeel_service_healthy", "1 if its containers are known to be healthy.", |s| {
         Some(flag(s.healthy == Some(true)))
     }),
-    ("evenkeel_service_deploying", "Whether a deployment runs.", |s| Some(flag(s.deploying))),
-    ("evenkeel_service_degraded", "Whether the healer is at work.", |s| Some(flag(s.degraded))),
+    ("evenkeel_service_deploying", "Whether a deployment is in progress.", |s| Some(flag(s.deploying))),
+    ("evenkeel_service_degraded", "Whether the healer is active.", |s| Some(flag(s.degraded))),
     ("evenkeel_service_exhausted", "Whether the healer gave up.", |s| Some(flag(s.exhausted))),
     ("evenkeel_service_blocked", "Whether a bad image is blocked.", |s| Some(flag(s.blocked.is_some()))),
     ("evenkeel_service_not_found", "Whether an image is missing on this machine.", |s| {
@@ -164,22 +164,20 @@ const PER_SERVICE: [PerService; 19] = [
     ("evenkeel_service_way_back_at_risk", "Whether a rollback would fail.", |s| {
         Some(flag(s.way_back == Some(WayBackValue::AtRisk)))
     }),
-    ("evenkeel_service_restart_failures", "Restarts in a row that did not help.", |s| {
+    ("evenkeel_service_restart_failures", "Consecutive restarts that did not help.", |s| {
         Some(f64::from(s.restart_failures))
     }),
-    ("evenkeel_service_containers", "Containers, running or not.", |s| {
+    ("evenkeel_service_containers", "Number of containers, running or not.", |s| {
         Some(s.containers.as_ref().map_or(0, Vec::len) as f64)
     }),
-    ("evenkeel_service_last_check_timestamp_seconds", "End of the last check; 0 before it.", |s| {
+    ("evenkeel_service_last_check_timestamp_seconds", "End of the last check; 0 before the first.", |s| {
         Some(seconds(s.last_check))
     }),
     ("evenkeel_service_has_stats", "Whether CPU and memory were measured.", |s| Some(flag(s.has_stats))),
     ("evenkeel_service_cpu_cores", "CPU in use, in cores.", |s| measured(s, s.cpu_percent / 100.0)),
     ("evenkeel_service_memory_usage_bytes", "Memory in use.", |s| measured(s, s.memory_usage_mb * MIB)),
-    ("evenkeel_service_memory_limit_bytes", "Memory that may be used.", |s| {
-        measured(s, s.memory_limit_mb * MIB)
-    }),
-    ("evenkeel_service_updates_total", "New images that were proven.", |s| Some(s.updates_total as f64)),
+    ("evenkeel_service_memory_limit_bytes", "Memory limit.", |s| measured(s, s.memory_limit_mb * MIB)),
+    ("evenkeel_service_updates_total", "Updates that passed probation.", |s| Some(s.updates_total as f64)),
     ("evenkeel_service_rollbacks_total", "Deployments that were rolled back.", |s| {
         Some(s.rollbacks_total as f64)
     }),
@@ -193,21 +191,21 @@ fn measured(service: &ServiceStatus, value: f64) -> Option<f64> {
     service.has_stats.then_some(value)
 }
 
-/// A view lives for one scrape: it is collected beside the registry, and never registered in it.
+/// A view exists for one scrape only, so it is collected directly and never registered.
 impl Collector for View<'_> {
     fn desc(&self) -> Vec<&Desc> {
         Vec::new()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let mut families = self.of_the_agent();
-        families.extend(self.of_the_services());
+        let mut families = self.agent_families();
+        families.extend(self.service_families());
         families
     }
 }
 
 impl View<'_> {
-    fn of_the_agent(&self) -> Vec<MetricFamily> {
+    fn agent_families(&self) -> Vec<MetricFamily> {
         let of_queues = self.queues.iter().map(|(name, depth)| (name.as_str(), depth() as f64));
         let of_deliveries = self.deliveries.iter().map(|stats| (stats.name.as_str(), stats.queued as f64));
         let waiting = of_queues.chain(of_deliveries);
@@ -220,7 +218,7 @@ impl View<'_> {
         vec![
             family(
                 "evenkeel_build_info",
-                "Always 1; the version stands in the label.",
+                "Always 1; the version is in the label.",
                 [([("version", env!("CARGO_PKG_VERSION"))], 1.0)],
             ),
             single(
@@ -237,37 +235,33 @@ impl View<'_> {
             single("evenkeel_stream_clients", "Clients of the event streams.", self.stream_clients as f64),
             family(
                 "evenkeel_audit_queue_entries",
-                "Audit entries that wait for a destination.",
+                "Audit entries waiting for delivery, by destination.",
                 waiting.map(|(destination, count)| ([("destination", destination)], count)),
             ),
-            family(
-                "evenkeel_deliveries_total",
-                "Tries to deliver audit entries, by how they ended.",
-                delivered,
-            ),
+            family("evenkeel_deliveries_total", "Attempts to deliver audit entries, by outcome.", delivered),
             single(
                 "evenkeel_fleet_reachable",
-                "1 while a warden that decides for a fleet answers.",
+                "1 while a warden that manages the fleet responds.",
                 flag(self.fleet.link == Link::Present),
             ),
             single(
                 "evenkeel_fleet_revision",
-                "Revision of the fleet's decisions that are in force here.",
+                "Revision of the fleet decisions in force on this machine.",
                 self.fleet.revision as f64,
             ),
             single(
                 "evenkeel_fleet_held",
-                "Services whose update the fleet holds back.",
+                "Services with an update deferred by the fleet.",
                 self.held_by_fleet() as f64,
             ),
             single(
                 "docker_daemon_healthy",
-                "Whether the container engine answers.",
+                "Whether the container engine responds.",
                 flag(self.engine.error.is_none()),
             ),
             single(
                 "docker_daemon_consecutive_failures",
-                "Checks of the container engine in a row that failed.",
+                "Consecutive failed checks of the container engine.",
                 self.engine.consecutive_failures as f64,
             ),
             single(
@@ -279,12 +273,12 @@ impl View<'_> {
     }
 
     fn held_by_fleet(&self) -> usize {
-        let is_fleets = |gate: &str| matches!(gate, "freeze" | "immunity" | "ring");
+        let is_fleet_gate = |gate: &str| matches!(gate, "freeze" | "immunity" | "ring");
         let waiting = self.report.services.iter().filter_map(|service| service.waiting.as_ref());
-        waiting.filter(|waiting| is_fleets(&waiting.gate)).count()
+        waiting.filter(|waiting| is_fleet_gate(&waiting.gate)).count()
     }
 
-    fn of_the_services(&self) -> Vec<MetricFamily> {
+    fn service_families(&self) -> Vec<MetricFamily> {
         let services = &self.report.services;
         let status = services.iter().flat_map(|service| {
             STATUS_VALUES.map(|(value, word)| {
@@ -293,7 +287,7 @@ impl View<'_> {
         });
         let status = family(
             "evenkeel_service_status",
-            "1 for the word that the service's status is, 0 for all others.",
+            "1 for the current status of the service, 0 for all others.",
             status,
         );
         let per_service = PER_SERVICE.iter().map(|(name, help, value)| {
@@ -306,10 +300,10 @@ impl View<'_> {
         });
         let waiting = family(
             "evenkeel_update_waiting",
-            "1 while a gate holds back an update that was found; the label names the first such gate.",
+            "1 while a gate defers an available update; the label names the first such gate.",
             waiting,
         );
-        // Prometheus refuses a family without samples.
+        // The text encoder rejects a family without samples.
         let waiting = Some(waiting).filter(|family| !family.get_metric().is_empty());
         std::iter::once(status).chain(per_service).chain(waiting).collect()
     }

@@ -1,4 +1,4 @@
-//! The metrics as text: every series is described, and there from the first scrape on.
+//! Every series has a description and exists from the first scrape on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
     String::from_utf8(metrics.text(&view).unwrap()).unwrap()
 }
 
-/// Series (name and labels) with their values.
+/// Parses series (name and labels) and their values.
 fn series(text: &str) -> BTreeMap<&str, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -79,7 +79,7 @@ fn every_series_is_described_once_and_named_by_the_conventions() {
 }
 
 #[test]
-fn every_series_is_there_from_the_first_scrape() {
+fn every_series_exists_from_the_first_scrape() {
     let metrics = Metrics::new();
     let first = scrape(&metrics, vec![service("web"), service("api")]);
     for outcome in DeployOutcome::ALL {
@@ -118,7 +118,7 @@ fn every_series_is_there_from_the_first_scrape() {
 }
 
 #[test]
-fn what_was_not_measured_has_no_value() {
+fn unmeasured_values_are_omitted() {
     let mut measured = service("web");
     measured.has_stats = true;
     (measured.cpu_percent, measured.memory_usage_mb) = (150.0, 2.5);

@@ -1,5 +1,5 @@
-//! The agent's API: one line per endpoint, in the order of spec 4.1. No login (spec 5.1); the access rules of
-//! DECISIONS 6 are applied before any of this.
+//! The agent's API: one line per endpoint, in the order of spec 4.1. There is no authentication (spec 5.1); the access
+//! rules of DECISIONS 6 are applied before any handler runs.
 
 mod audit_answers;
 mod control;
@@ -36,32 +36,32 @@ use crate::service::fleet::FleetView;
 use crate::tasks::registry_events::RegistryEventSender;
 use crate::tasks::status_publisher::StatusFrames;
 
-/// What the endpoints share.
+/// State shared by all endpoints.
 #[derive(Clone)]
 pub struct Api {
     /// All services.
     pub services: Arc<Services>,
-    /// How the engine is.
+    /// Health of the engine.
     pub engine: watch::Receiver<EngineHealth>,
-    /// The configuration in force.
+    /// The active configuration.
     pub active: active::Watch,
-    /// What is known of the fleet.
+    /// View of the fleet.
     pub fleet: watch::Receiver<Arc<FleetView>>,
-    /// Audit file; `None` when it is off.
+    /// Audit file; `None` if disabled.
     pub audit_path: Option<PathBuf>,
-    /// Entries on their way; empty until the program has loaded them.
+    /// Audit and deliveries; empty until the outbox is loaded.
     pub recording: Arc<OnceLock<Recording>>,
-    /// Status for streams.
+    /// Status frames for streams.
     pub status_frames: StatusFrames,
-    /// Places for streams.
+    /// Limits the number of streams.
     pub stream_limiter: Limiter,
-    /// The answers of `GET /audit`.
+    /// Shared responses of `GET /audit`.
     pub audit_answers: Arc<AuditAnswers>,
-    /// What was counted.
+    /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// Where news of pushed images goes.
+    /// Receives notifications of pushed images.
     pub pushes: RegistryEventSender,
-    /// Ends the streams.
+    /// Closes the streams at shutdown.
     pub stop: CancellationToken,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -89,7 +89,7 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
             Method::POST,
             "/approve/{name}",
             &small_bodies(),
-            anyone,
+            allow_all,
             control::approve,
             docs::approve(),
         )
@@ -109,7 +109,7 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
             Method::POST,
             "/registry/events",
             &event_bodies(limits),
-            anyone,
+            allow_all,
             push::events,
             docs::registry_events(),
         )
@@ -117,24 +117,24 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
         .into_filter(Guard::new(allowed_hosts).open(&["/registry/events"]).pages(&["/", "/ui"]), limits)
 }
 
-/// Everybody may send a body.
-// The answer is of one that is refused; here nobody is.
+/// Admits a body from every client.
+// `Err` would be a refusal; the signature is given by `route_with_body`.
 #[allow(clippy::result_large_err, clippy::unnecessary_wraps)]
-fn anyone(_: &Api, _: &HeaderMap, arrival: &Arrival) -> Result<Admitted, Response> {
+fn allow_all(_: &Api, _: &HeaderMap, arrival: &Arrival) -> Result<Admitted, Response> {
     Ok(Admitted::as_peer(arrival))
 }
 
-/// What the bodies of registries' events may hold: eight of the largest, and half of that for one address.
+/// Memory limits for registry events: eight bodies of maximum size, and half of that per address.
 fn event_bodies(limits: Limits) -> Bodies {
     Bodies::new(limits.body_bytes, 8 * limits.body_bytes, 4 * limits.body_bytes)
 }
 
-/// What the bodies of people's requests may hold: they name a digest.
+/// Memory limits for requests by users, whose bodies hold only a digest.
 fn small_bodies() -> Bodies {
     Bodies::new(4096, 64 * 4096, 16 * 4096)
 }
 
-/// A refusal of the fleet as an answer.
+/// Maps a service error to a response.
 fn refused(fault: &ServiceError) -> Response {
     let status = match fault {
         ServiceError::Unknown(_) => StatusCode::NOT_FOUND,
@@ -143,16 +143,16 @@ fn refused(fault: &ServiceError) -> Response {
         }
     };
     let answer = error(status, fault.to_string());
-    if *fault == ServiceError::Starting { soon(answer) } else { answer }
+    if *fault == ServiceError::Starting { retry_soon(answer) } else { answer }
 }
 
-/// An answer that asks to come again in a second.
-fn soon(mut answer: Response) -> Response {
+/// Adds `Retry-After: 1` to a response.
+fn retry_soon(mut answer: Response) -> Response {
     answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     answer
 }
 
-/// An answer of a given media type.
+/// Builds a response with the given media type.
 fn with_type(body: impl Into<Bytes>, media_type: &'static str) -> Response {
     let mut response = Response::new(body.into().into());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));

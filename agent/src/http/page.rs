@@ -1,4 +1,4 @@
-//! The dashboard (spec 4.2): one document, put together once.
+//! The dashboard (spec 4.2): a single document that is assembled once.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ static PAGE: LazyLock<Document> = LazyLock::new(|| {
     )
 });
 
-/// `GET /`: whoever only knows the address wants the dashboard.
+/// `GET /`: redirects to the dashboard.
 pub(super) async fn root(_: Api, _: Request) -> Response {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::FOUND;

@@ -1,4 +1,4 @@
-//! `POST /registry/events`: what a registry tells about itself (DECISIONS 4, push events).
+//! `POST /registry/events`: notifications from registries (DECISIONS 4, push events).
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::Api;
 use crate::tasks::registry_events::PublishedImage;
 
-/// Kinds of content that a tag of an image names.
+/// Media types of manifests that an image tag can point to.
 const MANIFESTS: [&str; 4] = [
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.oci.image.manifest.v1+json",
@@ -18,27 +18,27 @@ const MANIFESTS: [&str; 4] = [
     "application/vnd.docker.distribution.manifest.v2+json",
 ];
 
-/// Always 202: a registry repeats what is refused for ever, and holds back all that follows.
+/// Always responds with 202: a registry retries a rejected notification forever and withholds all later ones.
 pub(super) async fn events(api: Api, request: Request) -> Response {
     for image in published(&request.body) {
-        api.pushes.tell(&image);
+        api.pushes.send(&image);
     }
     json(StatusCode::ACCEPTED, &EventsReply { status: "accepted".to_owned() })
 }
 
-/// The envelope. Each event is read for itself, so that one that can't be read spoils no other; until then it is no more than
-/// a piece of the body, since nobody logs in here and a parsed body can take a hundred times its size.
+/// The event envelope. Events are parsed one by one, so that a malformed event does not affect the others. Until then an
+/// event is a slice of the body: the endpoint is unauthenticated, and a fully parsed body can take a hundred times its size.
 #[derive(Default, Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow, default)]
     events: Vec<&'a RawValue>,
 }
 
-/// The tags that were written, in the body of a request. The agent's own reads make `pull` events, and the parts of
-/// an image are pushed without a tag: neither counts.
+/// Returns the pushed tags of a request body. The agent's own reads cause `pull` events, and parts of an image are
+/// pushed without a tag; both are ignored.
 pub fn published(body: &[u8]) -> Vec<PublishedImage> {
     let envelope: Envelope = serde_json::from_slice(body).unwrap_or_default();
-    // Nobody logs in here: a search through a list would make a large body a long time of work.
+    // A set, because the endpoint is unauthenticated: a linear search would make large bodies expensive.
     let (mut images, mut seen) = (Vec::new(), HashSet::new());
     for event in envelope.events {
         let Ok(RegistryEvent { action, target }) = serde_json::from_str(event.get()) else { continue };
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn junk_is_nothing() {
+    fn malformed_bodies_are_ignored() {
         for body in ["", "{", "null", "[]", "{}", r#"{"events": 1}"#, r#"{"events": null}"#, "\u{0}\u{1}"] {
             assert_eq!(published(body.as_bytes()), [], "{body}");
         }

@@ -1,4 +1,4 @@
-//! Endpoints that only show (spec 4.1).
+//! Read-only endpoints (spec 4.1).
 
 use evenkeel_common::http::{Request, Response, StatusCode, error, json, json_with_array};
 use evenkeel_common::metrics::TEXT_FORMAT;
@@ -6,14 +6,14 @@ use evenkeel_common::wire::{AuditEntry, Health};
 
 use serde::Serialize;
 
-use super::{Api, refused, soon, with_type};
+use super::{Api, refused, retry_soon, with_type};
 use crate::http::metrics::View;
 use crate::model::text;
 use crate::project::services::ServiceError;
 
-/// Entries that `GET /audit` gives without `limit` (spec 8).
+/// Number of entries that `GET /audit` returns without `limit` (spec 8).
 const AUDIT_DEFAULT: usize = 100;
-/// Most entries that `GET /audit` gives (spec 8).
+/// Maximum number of entries that `GET /audit` returns (spec 8).
 const AUDIT_MAX: usize = 500;
 
 pub(super) async fn blocked(api: Api, _: Request) -> Response {
@@ -45,13 +45,12 @@ fn read<T: Serialize>(answer: Result<T, ServiceError>) -> Response {
     answer.map_or_else(|fault| refused(&fault), |value| json(StatusCode::OK, &value))
 }
 
-/// Newest first. A limit over the maximum is the maximum; one that is no positive integer is refused
-/// (DECISIONS 3).
+/// Newest first. A limit above the maximum is capped; one that is not a positive integer is rejected (DECISIONS 3).
 pub(super) async fn audit(api: Api, request: Request) -> Response {
     let limit = match request.query.get("limit").map(|text| text.parse::<usize>()) {
         None => AUDIT_DEFAULT,
         Some(Ok(limit)) if limit > 0 => limit.min(AUDIT_MAX),
-        // Digits only, but more than fit: that is over the maximum, too.
+        // A number that overflows is above the maximum, too.
         Some(Err(_)) if request.query.get("limit").is_some_and(|text| is_huge(text)) => AUDIT_MAX,
         Some(_) => {
             return error(
@@ -65,7 +64,7 @@ pub(super) async fn audit(api: Api, request: Request) -> Response {
         Ok(body) => with_type(body, "application/json"),
         Err(fault) => error(
             StatusCode::SERVICE_UNAVAILABLE,
-            format!("the audit file cannot be read: {}", text::plainly(&fault)),
+            format!("the audit file can't be read: {}", text::describe_io_error(&fault)),
         ),
     }
 }
@@ -74,7 +73,7 @@ fn is_huge(text: &str) -> bool {
     text.len() > 18 && text.bytes().all(|b| b.is_ascii_digit()) && text.bytes().any(|b| b != b'0')
 }
 
-/// Whoever waits for 200 waits until the services are loaded, too.
+/// Returns 200 only once the services are loaded, so that clients waiting for 200 wait for that, too.
 pub(super) async fn health(api: Api, _: Request) -> Response {
     let error = api.engine.borrow().error.clone();
     let is_starting = api.services.is_starting();
@@ -89,7 +88,7 @@ pub(super) async fn health(api: Api, _: Request) -> Response {
     let state = api.services.state_error();
     let answer =
         json(code, &Health { status: status.to_owned(), error, state, store: None, config_warnings });
-    if is_starting { soon(answer) } else { answer }
+    if is_starting { retry_soon(answer) } else { answer }
 }
 
 pub(super) async fn metrics(api: Api, _: Request) -> Response {

@@ -1,4 +1,4 @@
-//! Endpoints that stream (DECISIONS 3).
+//! Streaming endpoints (DECISIONS 3).
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use futures_util::{Stream, StreamExt, stream};
 use super::{Api, refused};
 use crate::project::services::ServiceError;
 
-/// Entries only, in unnamed frames.
+/// Streams audit entries in unnamed events.
 pub(super) async fn events(api: Api, request: Request) -> Response {
     let admitted = begin(&api, &request, None);
     admitted.map_or_else(|refusal| refusal, |(permit, entries)| sse::reply(entries, api.stop, permit))
 }
 
-/// Entries and status, told apart by name.
+/// Streams audit entries and status, distinguished by event name.
 pub(super) async fn both(api: Api, request: Request) -> Response {
     let (permit, entries) = match begin(&api, &request, Some("audit")) {
         Ok(admitted) => admitted,
@@ -26,8 +26,8 @@ pub(super) async fn both(api: Api, request: Request) -> Response {
     sse::reply(stream::select(status, entries), api.stop, permit)
 }
 
-/// A place for a stream, and the entries for it. Refused while there are none to be had yet, or no place.
-#[allow(clippy::result_large_err)] // The answer is sent as it is.
+/// Takes a stream permit and subscribes to the entries. Refuses while the outbox is not loaded or the limit is reached.
+#[allow(clippy::result_large_err)] // The error is the response itself.
 fn begin(
     api: &Api,
     request: &Request,

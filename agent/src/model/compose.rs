@@ -1,4 +1,4 @@
-//! What compose files come to, as compose itself says (`compose config --format json`).
+//! The resolved compose model, as rendered by compose itself (`compose config --format json`).
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::model::image::Reference;
 use crate::model::platform::Platform;
 
-/// What compose files come to, as far as it decides what containers are like: the elements of each top-level section.
-/// Services of profiles that are off are not in it.
+/// The resolved compose files, reduced to the sections that affect containers. Services of inactive profiles are not
+/// included.
 #[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
 #[serde(default)]
 pub struct Model {
@@ -19,11 +19,11 @@ pub struct Model {
     secrets: Section,
 }
 
-/// Elements by their names; a section may be there and be null.
+/// Elements by name; a section may be present but null.
 type Section = Option<BTreeMap<String, Value>>;
 
 impl Model {
-    /// Whether everything is in the other one, too, and the same there.
+    /// Reports whether `other` contains every element of this model unchanged.
     pub fn is_part_of(&self, other: &Self) -> bool {
         self.sections().into_iter().zip(other.sections()).all(|(ours, theirs)| {
             let theirs = |name| theirs.as_ref()?.get(name);
@@ -31,12 +31,12 @@ impl Model {
         })
     }
 
-    /// Its services.
+    /// Iterates over the services.
     pub fn services(&self) -> impl Iterator<Item = ModelService<'_>> {
         self.services.iter().flatten().map(|(name, element)| ModelService { name, element })
     }
 
-    /// The service of this name.
+    /// Returns the service with this name.
     pub fn service(&self, name: &str) -> Option<ModelService<'_>> {
         let (name, element) = self.services.as_ref()?.get_key_value(name)?;
         Some(ModelService { name, element })
@@ -47,7 +47,7 @@ impl Model {
     }
 }
 
-/// One service of compose files.
+/// One service of the compose files.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelService<'a> {
     /// Its name.
@@ -56,25 +56,25 @@ pub struct ModelService<'a> {
 }
 
 impl<'a> ModelService<'a> {
-    /// The image that its containers are made from; `None` for one that is only built.
+    /// Returns the image of its containers; `None` for a service that is only built.
     pub fn image(self) -> Option<Reference> {
         Reference::parse(self.element.get("image")?.as_str()?).ok()
     }
 
-    /// What its image is to be made for; `None` where the engine decides.
+    /// Returns the requested platform of its image; `None` if the engine decides.
     pub fn platform(self) -> Option<Platform> {
         Platform::parse(self.element.get("platform")?.as_str()?)
     }
 
-    /// The jobs that must be done before it is started.
+    /// Returns the jobs that must complete before it is started.
     pub fn waits_for(self) -> impl Iterator<Item = &'a str> {
         let condition = |value: &'a Value| value.get("condition").and_then(Value::as_str);
         let is_job = move |value| condition(value) == Some("service_completed_successfully");
         self.dependencies().filter(move |(_, value)| is_job(value)).map(|(name, _)| name)
     }
 
-    /// The services that it is restarted with: it depends on them with `restart: true`, or uses a namespace of theirs.
-    /// Compose adds the former for the latter by itself, but not where the file names the dependency, too.
+    /// Returns the services that it is restarted with: it depends on them with `restart: true`, or joins one of their
+    /// namespaces. For a joined namespace compose adds such a dependency by itself, unless the file already declares one.
     pub fn restarts_with(self) -> impl Iterator<Item = &'a str> {
         let restart = |value: &Value| value.get("restart").and_then(Value::as_bool) == Some(true);
         let named = self.dependencies().filter(move |(_, value)| restart(value)).map(|(name, _)| name);
@@ -83,7 +83,7 @@ impl<'a> ModelService<'a> {
         named.chain(["network_mode", "ipc", "pid", "uts"].into_iter().filter_map(owner))
     }
 
-    /// What it mounts from the machine: the place in the container, and the folder or file on the machine.
+    /// Returns its bind mounts: the target in the container and the source on the machine.
     pub fn binds(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let mounts = self.element.get("volumes").and_then(Value::as_array);
         mounts.into_iter().flatten().filter_map(|mount| {
@@ -93,7 +93,7 @@ impl<'a> ModelService<'a> {
         })
     }
 
-    /// How many containers it has.
+    /// Returns the configured number of containers.
     pub fn replicas(self) -> usize {
         let count = |value: Option<&Value>| usize::try_from(value?.as_u64()?).ok();
         let deployed = || count(self.element.get("deploy")?.get("replicas"));

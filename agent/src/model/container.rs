@@ -1,4 +1,4 @@
-//! A container as the engine shows it, and what happens to it.
+//! Containers as reported by the engine, and their events.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,19 +8,19 @@ use jiff::Timestamp;
 
 use super::image::{ImageId, Reference};
 
-/// Which containers are meant.
+/// Selects containers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Members {
-    /// All of a compose project.
+    /// All containers of a compose project.
     Project(String),
-    /// All of a compose project; where that has none, the one with this name.
+    /// All containers of a compose project, or the one with this name if the project has none.
     ProjectOrName(String, String),
-    /// The one with this name.
+    /// The container with this name.
     Name(String),
 }
 
 impl Members {
-    /// The containers of a service with these keys; `None` where it has neither (spec 2.9).
+    /// Selects the containers of a service with these keys; `None` if it has neither (spec 2.9).
     pub fn of(project: Option<&str>, name: Option<&str>) -> Option<Self> {
         match (project.map(str::to_owned), name.map(str::to_owned)) {
             (Some(project), Some(name)) => Some(Self::ProjectOrName(project, name)),
@@ -30,10 +30,10 @@ impl Members {
     }
 }
 
-/// Who keeps a container in the agent's place (DECISIONS 9).
+/// What manages a container instead of the agent (DECISIONS 9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Manager {
-    /// This systemd unit.
+    /// A systemd unit.
     Unit(String),
     /// `podman auto-update`.
     AutoUpdate,
@@ -48,132 +48,132 @@ impl fmt::Display for Manager {
     }
 }
 
-/// One container, as its inspection shows it.
+/// One container, as inspected.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Container {
     /// Full ID.
     pub id: String,
     /// Name without the leading slash.
     pub name: String,
-    /// Who keeps it in the agent's place: it is neither updated nor healed then.
+    /// What manages it instead of the agent; if set, the agent neither updates nor heals it.
     pub manager: Option<Manager>,
-    /// Compose service that it belongs to, empty outside compose.
+    /// Compose service that it belongs to; empty outside compose.
     pub compose_service: String,
-    /// Files that compose made it from, as its label names them; empty outside compose.
+    /// Compose files that it was created from, as recorded in its label; empty outside compose.
     pub compose_files: Vec<PathBuf>,
-    /// Image reference that it was made from (`Config.Image`); empty while unknown.
+    /// Image reference that it was created from (`Config.Image`); empty while unknown.
     pub config_image: String,
-    /// Image that it runs on; empty while unknown.
+    /// Image that it runs; empty while unknown.
     pub image: ImageId,
-    /// What it is doing.
+    /// Current state.
     pub state: State,
-    /// The runtime's own words, for example `Up 3 minutes (healthy)`.
+    /// Status text of the engine, for example `Up 3 minutes (healthy)`.
     pub status: String,
-    /// What its health check says; `None` without a health check. Only meaningful while running.
+    /// Health check state; `None` without a health check. Only meaningful while running.
     pub health: Option<HealthState>,
     /// Last output of the health check, trimmed.
     pub health_output: String,
-    /// How its health check is timed; `None` without one.
+    /// Health check timing; `None` without a health check.
     pub health_timing: Option<HealthTiming>,
-    /// Restarts by the engine's restart policy since it was last started by hand.
+    /// Restarts by the engine's restart policy since the last manual start.
     pub restart_count: u64,
-    /// When the main process was started last; `None` when never.
+    /// When the main process was last started; `None` if never.
     pub started_at: Option<Timestamp>,
-    /// When the last run ended; `None` where none has, or nobody knows.
+    /// When the last run ended; `None` if none has ended, or if unknown.
     pub finished_at: Option<Timestamp>,
-    /// Signal by which it is asked to stop.
+    /// Signal that asks it to stop.
     pub stop_signal: i32,
     /// Time that it gets to stop before it is killed.
     pub stop_timeout: Duration,
-    /// Exit code of the last run; 0 while the first run goes on, -1 where it ended and did not say how.
+    /// Exit code of the last run; 0 during the first run, -1 if it ended with an unknown code.
     pub exit_code: i64,
-    /// Whether the kernel killed the last run for its memory use.
+    /// Whether the last run was killed by the OOM killer.
     pub oom_killed: bool,
     /// Why the engine could not start it.
     pub error: String,
-    /// Whether the engine starts it again by itself (`always`, `unless-stopped`, `on-failure`).
+    /// Whether its restart policy restarts it (`always`, `unless-stopped`, `on-failure`).
     pub restarts_itself: bool,
-    /// Compose services that it is restarted with, as its label has it (`depends_on` with `restart: true`). Compose
-    /// leaves out those that it was told to keep away from, so the files say more.
+    /// Compose services that it is restarted with, according to its label (`depends_on` with `restart: true`). With
+    /// `--no-deps` compose omits the dependencies, so the compose files are more complete.
     pub restarts_with: Vec<String>,
-    /// The container whose network it uses instead of one of its own (`network_mode: service:…`, `container:…`).
+    /// The container whose network it shares (`network_mode: service:…`, `container:…`).
     pub network_of: Option<NetworkOwner>,
-    /// What is mounted.
+    /// Mounts.
     pub mounts: Vec<evenkeel_common::wire::MountRecord>,
 }
 
 impl Container {
-    /// Whether it has a main process, be it frozen or between two runs. One of which nothing is known may have.
+    /// Reports whether it has a main process, even if paused or restarting. A container in an unknown state may have one.
     pub fn is_live(&self) -> bool {
         matches!(self.state, State::Running | State::Paused | State::Restarting | State::Unknown)
     }
 
-    /// Whether it was made from this reference, by the name that it was given then.
+    /// Reports whether it was created from this reference.
     pub fn is_made_from(&self, reference: &Reference) -> bool {
         Reference::parse(&self.config_image).is_ok_and(|made_from| made_from == *reference)
     }
 }
 
-/// A container whose network another one uses.
+/// The container whose network another container shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkOwner {
-    /// What the engine was given for it: its ID or its name. Compose gives the ID, which stays that of the old one
-    /// when the owner is recreated.
-    pub given: String,
-    /// The container that this names now.
-    pub found: Option<CurrentOwner>,
+    /// Its ID or name, as passed to the engine. Compose passes the ID, which still refers to the old container after the
+    /// owner is recreated.
+    pub id_or_name: String,
+    /// The container that this ID or name resolves to now.
+    pub resolved: Option<NetworkOwnerState>,
 }
 
 impl NetworkOwner {
-    /// Whether it was given by ID, so that no other container can ever take its place.
+    /// Reports whether it was given by ID, so that no other container can ever take its place.
     pub fn is_given_by_id(&self) -> bool {
-        self.given.len() == 64 && self.given.bytes().all(|b| b.is_ascii_hexdigit())
+        self.id_or_name.len() == 64 && self.id_or_name.bytes().all(|b| b.is_ascii_hexdigit())
     }
 }
 
-/// A lender as it is now.
+/// Current state of a network owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CurrentOwner {
-    /// Its name.
+pub struct NetworkOwnerState {
+    /// Name.
     pub name: String,
-    /// What it is doing.
+    /// Current state.
     pub state: State,
-    /// When its main process was started last; `None` when never.
+    /// When its main process was last started; `None` if never.
     pub started_at: Option<Timestamp>,
 }
 
-impl CurrentOwner {
-    /// The lender that this container is.
+impl NetworkOwnerState {
+    /// Describes this container as a network owner.
     pub fn of(container: &Container) -> Self {
         Self { name: container.name.clone(), state: container.state, started_at: container.started_at }
     }
 }
 
-/// What a container has used at one moment, as the engine counts it.
+/// Resource usage of a container at one moment, as reported by the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// When this was read, by the engine's clock.
+    /// Time of the reading, by the engine's clock.
     pub read: Timestamp,
-    /// CPU time since its start, over all cores.
+    /// CPU time since the container's start, over all cores.
     pub cpu: Duration,
-    /// Cores that it can use.
+    /// Number of cores available to the container.
     pub cores: u32,
-    /// Memory in bytes, without file cache that can be dropped at any time.
+    /// Memory in bytes, without reclaimable file cache.
     pub memory: u64,
-    /// Limit of its memory in bytes; `None` where the engine names none. One beyond the machine's memory is none.
+    /// Memory limit in bytes; `None` if the engine reports none. A limit above the machine's memory has no effect.
     pub memory_limit: Option<u64>,
 }
 
-/// What a container is doing.
+/// State of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Made, never started (or the start failed).
+    /// Created, but never started (or the start failed).
     Created,
     /// Its main process runs.
     Running,
     /// Its processes are frozen.
     Paused,
-    /// Between two runs under its restart policy.
+    /// Waiting to be restarted by its restart policy.
     Restarting,
     /// Being deleted.
     Removing,
@@ -181,12 +181,12 @@ pub enum State {
     Exited,
     /// The engine could not delete it.
     Dead,
-    /// The engine did not say, or in a word that is not known: it may run, or not.
+    /// The engine reported no state or an unknown one: the container may be running or not.
     Unknown,
 }
 
 impl State {
-    /// The engine's word.
+    /// Returns the engine's name for the state.
     pub fn as_str(self) -> &'static str {
         match self {
             State::Created => "created",
@@ -201,42 +201,42 @@ impl State {
     }
 }
 
-/// What a health check says.
+/// State of a health check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HealthState {
-    /// No verdict yet.
+    /// No result yet.
     Starting,
     /// Passing.
     Healthy,
-    /// Failed as often as it may.
+    /// Failed as often as the configured number of retries.
     Unhealthy,
 }
 
-/// How a health check is timed, the engine's defaults filled in.
+/// Timing of a health check, with the engine's defaults applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HealthTiming {
-    /// Time in which failures do not count.
+    /// Time after the start during which failures do not count.
     pub start_period: Duration,
     /// Time between two probes.
     pub interval: Duration,
-    /// Longest time of one probe.
+    /// Timeout of one probe.
     pub timeout: Duration,
-    /// Failures in a row that make it unhealthy.
+    /// Consecutive failures until the container is unhealthy.
     pub retries: u32,
 }
 
 impl HealthTiming {
-    /// The longest budget. Whoever makes the image sets these times, up to centuries.
+    /// Maximum budget. An image can set these times to any value, up to centuries.
     const LONGEST: Duration = Duration::from_hours(7 * 24);
 
-    /// Longest time that a good container may take to turn healthy (DECISIONS 4).
+    /// Returns the longest time that a good container may take to become healthy (DECISIONS 4).
     pub fn budget(&self) -> Duration {
         let probes = self.interval.saturating_mul(self.retries.saturating_add(1));
         self.start_period.saturating_add(probes).saturating_add(self.timeout).min(Self::LONGEST)
     }
 }
 
-/// One event about a container.
+/// One container event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerEvent {
     /// Engine's time in nanoseconds since the epoch.
@@ -245,7 +245,7 @@ pub struct ContainerEvent {
     pub id: String,
     /// Container name.
     pub name: String,
-    /// Compose project, empty outside compose.
+    /// Compose project; empty outside compose.
     pub project: String,
     /// What happened.
     pub what: EventKind,
@@ -258,7 +258,7 @@ pub enum EventKind {
     Start,
     /// A signal was sent through the engine's API.
     Kill {
-        /// Signal number; `None` where the engine does not tell (podman).
+        /// Signal number; `None` if the engine does not report it (podman).
         signal: Option<i32>,
     },
     /// Its main process ended.
@@ -266,11 +266,11 @@ pub enum EventKind {
         /// Exit code.
         exit_code: i64,
     },
-    /// A stop through the API is done.
+    /// A stop through the API has completed.
     Stop,
-    /// The kernel killed a process of it for its memory use.
+    /// One of its processes was killed by the OOM killer.
     Oom,
-    /// Its health check changed its mind.
+    /// Its health state changed.
     Health(HealthState),
     /// It was deleted.
     Destroy,
@@ -280,7 +280,7 @@ pub enum EventKind {
 
 #[cfg(test)]
 impl Container {
-    /// One that runs, as the only one of its compose service, without a health check.
+    /// A running container, the only one of its compose service, without a health check.
     pub(crate) fn running(service: &str, image: &str) -> Self {
         Self {
             id: format!("id-{service}"),

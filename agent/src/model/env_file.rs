@@ -1,31 +1,30 @@
-//! The lines of an env file by compose's own rules: where each variable is set, and how one value is replaced so that
-//! every other byte stays.
+//! Parses env files by compose's rules and replaces one value without changing any other byte.
 
 use super::image::tag_is_valid;
 
-/// A variable that is set, and where.
+/// An assignment in an env file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting<'a> {
-    /// Its name.
+    /// Name of the variable.
     pub name: &'a str,
-    /// What stands between the quotes, or what stands there without any; as it is written.
+    /// The value as written, without its quotes.
     pub raw: &'a str,
-    /// The quote around it.
+    /// The quote character around the value.
     pub quote: Option<char>,
-    /// Where `raw` begins in the file, in bytes.
+    /// Byte offset of `raw` in the file.
     pub at: usize,
-    /// The line on which it begins, from 1.
+    /// Line number of the assignment, starting at 1.
     pub line: usize,
 }
 
-/// A fault, and the line that it is on. Values never appear in it: they are secrets as a rule.
+/// A syntax error with its line number. The message never contains values, because they are often secrets.
 pub type Fault = (usize, String);
 
-/// All settings in the file's order. `KEY=value` or `KEY: value`, `export` before it, comments, both kinds of quotes
-/// (also over several lines). A key alone asks for what the environment has, so it sets nothing.
+/// Iterates over all assignments in file order. Supports `KEY=value`, `KEY: value`, `export`, comments, and both kinds of
+/// quotes (also over several lines). A bare key imports a variable from the environment, so it assigns nothing.
 pub fn settings(text: &str) -> impl Iterator<Item = Result<Setting<'_>, Fault>> {
     let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
-    // Lines are counted once over the whole file, however many settings there are.
+    // Lines are counted incrementally, so that a file with many assignments is scanned only once.
     let (mut counted, mut line) = (0, 1);
     let mut is_over = false;
     std::iter::from_fn(move || {
@@ -62,7 +61,7 @@ pub fn settings(text: &str) -> impl Iterator<Item = Result<Setting<'_>, Fault>> 
     })
 }
 
-/// The setting that `text` begins with, `None` for a key alone, and what follows it.
+/// Parses the assignment at the start of `text` (`None` for a bare key) and returns the remaining text.
 fn next_setting(text: &str) -> Result<(Option<Setting<'_>>, &str), &'static str> {
     let statement = match text.strip_prefix("export") {
         Some(after) if after.starts_with([' ', '\t']) => after.trim_start_matches([' ', '\t']),
@@ -71,10 +70,10 @@ fn next_setting(text: &str) -> Result<(Option<Setting<'_>>, &str), &'static str>
     let end = statement.find(['=', ':', '\n']).unwrap_or(statement.len());
     let name = statement[..end].trim();
     if name.is_empty() {
-        return Err("a name is missing before the sign");
+        return Err("a variable name is missing before = or :");
     }
     if !name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '[' | ']')) {
-        return Err("a name may only have letters, digits, _ . and - (is there a = ?)");
+        return Err("a variable name may contain only letters, digits, _ . and - (is the = missing?)");
     }
     if !statement[end..].starts_with(['=', ':']) {
         return Ok((None, &statement[end..]));
@@ -92,7 +91,7 @@ fn next_setting(text: &str) -> Result<(Option<Setting<'_>>, &str), &'static str>
     Ok((Some(Setting { name, raw, quote, at: 0, line: 0 }), after))
 }
 
-/// Where the quote is closed. A backslash before a character keeps it.
+/// Returns the position of the closing quote. A backslash escapes the next character.
 fn closing_quote(text: &str, quote: char) -> Option<usize> {
     let mut chars = text.char_indices();
     while let Some((at, c)) = chars.next() {
@@ -106,19 +105,18 @@ fn closing_quote(text: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// A variable that holds a tag, in the file as it was read.
+/// The assignment of a variable that holds a tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagSetting {
     /// The tag.
     pub tag: String,
-    /// The bytes of the line, without its end.
+    /// The line without its terminator.
     pub line: String,
     at: usize,
     at_in_line: usize,
 }
 
-/// Finds where `variable` is set to a tag. Of several settings the last one counts, as it does for compose. The error
-/// says what is wrong, and shows no value.
+/// Finds the assignment of a tag to `variable`. The last assignment wins, as in compose. Error messages contain no values.
 pub fn find_tag(text: &str, variable: &str) -> Result<TagSetting, String> {
     let mut found = None;
     for setting in settings(text) {
@@ -138,13 +136,13 @@ pub fn find_tag(text: &str, variable: &str) -> Result<TagSetting, String> {
 }
 
 impl TagSetting {
-    /// The line with another tag.
+    /// Returns the line with another tag.
     pub fn line_with(&self, tag: &str) -> String {
         let (before, after) = self.line.split_at(self.at_in_line);
         format!("{before}{tag}{}", &after[self.tag.len()..])
     }
 
-    /// The same file with another tag; nothing else is changed.
+    /// Returns the file's text with another tag; nothing else is changed.
     pub fn with(&self, text: &str, tag: &str) -> String {
         let after = &text[self.at + self.tag.len()..];
         format!("{}{tag}{after}", &text[..self.at])
@@ -168,7 +166,7 @@ mod tests {
             // The last one counts.
             ("WEB_TAG=1.27.0\nWEB_TAG=1.27.0\n", "WEB_TAG=1.27.0\nWEB_TAG=1.27.4\n"),
             ("WEB_TAG=1.26\nexport WEB_TAG=1.27.0", "WEB_TAG=1.26\nexport WEB_TAG=1.27.4"),
-            // A name of which it is a part, a comment, and a text that only looks like it.
+            // A longer name, a comment, and a quoted text that looks like an assignment.
             (
                 "# WEB_TAG=1\nMY_WEB_TAG=2\nWEB_TAG=1.27.0\nWEB_TAGS=3\n",
                 "# WEB_TAG=1\nMY_WEB_TAG=2\nWEB_TAG=1.27.4\nWEB_TAGS=3\n",
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_tag_is_not_touched_and_not_shown() {
+    fn values_that_are_not_plain_tags_are_rejected_and_not_shown() {
         for (text, part) in [
             ("", "T is not set"),
             ("T\n", "T is not set"),

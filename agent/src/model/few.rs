@@ -1,14 +1,14 @@
-//! A map of few entries that takes no more memory than they do.
+//! A compact map for few entries.
 //!
-//! Most services have one image and one container. A `BTreeMap` has room for eleven entries as soon as it has one, which is
-//! half a kilobyte in each service.
+//! Most services have one image and one container. A `BTreeMap` allocates room for eleven entries with the first one, which
+//! costs half a kilobyte per service.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A map whose entries stand in the order of their keys.
+/// A map backed by a vector sorted by key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FewMap<K, V>(Vec<(K, V)>);
 
@@ -19,7 +19,7 @@ impl<K, V> Default for FewMap<K, V> {
 }
 
 impl<K: Ord, V> FewMap<K, V> {
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get<Q>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -28,7 +28,7 @@ impl<K: Ord, V> FewMap<K, V> {
         self.find(key).ok().map(|at| &self.0[at].1)
     }
 
-    /// Sets the value of a key; the one that it had.
+    /// Sets the value of a key and returns the previous one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.find(&key) {
             Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
@@ -40,7 +40,7 @@ impl<K: Ord, V> FewMap<K, V> {
         }
     }
 
-    /// Takes a key and its value out.
+    /// Removes a key and returns its value.
     pub fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -49,22 +49,22 @@ impl<K: Ord, V> FewMap<K, V> {
         self.find(key).ok().map(|at| self.0.remove(at).1)
     }
 
-    /// Keeps only the keys that are wanted.
+    /// Keeps only the keys for which the predicate holds.
     pub fn retain_keys(&mut self, mut is_wanted: impl FnMut(&K) -> bool) {
         self.0.retain(|(key, _)| is_wanted(key));
     }
 
-    /// All values, to be changed.
+    /// Iterates over the values mutably.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.0.iter_mut().map(|(_, value)| value)
     }
 
-    /// Whether there are none.
+    /// Reports whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Where a key is, or has to be.
+    /// Returns the position of a key, or where to insert it.
     fn find<Q>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_map_in_the_order_of_its_keys() {
+    fn keys_are_unique_and_sorted() {
         let mut map: FewMap<String, u32> =
             [("b", 2), ("a", 1), ("b", 3)].map(|(k, v)| (k.to_owned(), v)).into_iter().collect();
         assert_eq!((map.get("a"), map.get("b"), map.get("c")), (Some(&1), Some(&3), None));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_and_read_as_any_other_map() {
+    fn it_serializes_like_any_other_map() {
         let text = r#"{"a":1,"b":2}"#;
         let read: FewMap<String, u32> = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), text);

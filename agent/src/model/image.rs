@@ -1,24 +1,24 @@
-//! Image references and digests as values: parsing, normal form, comparison (Docker's reference grammar).
+//! Image references and digests: parsing, normalization and comparison (Docker's reference grammar).
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Host under which Docker Hub's images are known in references.
+/// Docker Hub's host in image references.
 pub const HUB: &str = "docker.io";
 
-/// Host of the tags that hold old images during a deployment. No registry can have this name.
-pub const HOLD_HOST: &str = "evenkeel.hold";
+/// Host of the tags that pin old images during a deployment. No registry can have this name.
+pub const PIN_HOST: &str = "evenkeel.hold";
 
-/// Content digest, `sha256:<64 hex>` or `sha512:<128 hex>`. Clones share the text: a service knows the same digest in a dozen
-/// places.
+/// Content digest, `sha256:<64 hex>` or `sha512:<128 hex>`. Clones share the text, because a service stores the same digest
+/// in a dozen places.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest(Arc<str>);
 
 impl Digest {
-    /// Checks and takes over a digest's text.
+    /// Parses and validates a digest.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         let hex_of = |len: usize, hex: &str| {
             hex.len() == len && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
@@ -31,13 +31,13 @@ impl Digest {
         if ok { Ok(Self(text.into())) } else { Err(ReferenceError::Digest(clip(text))) }
     }
 
-    /// The digest of `content` (SHA-256).
+    /// Computes the SHA-256 digest of `content`.
     pub fn of(content: &[u8]) -> Self {
         use sha2::Digest as _;
         Self(format!("sha256:{}", hex::encode(sha2::Sha256::digest(content))).into())
     }
 
-    /// Whether this is the digest of `content`, by its own algorithm.
+    /// Reports whether this is the digest of `content`, using the digest's own algorithm.
     pub fn is_of(&self, content: &[u8]) -> bool {
         use sha2::Digest as _;
         match self.0.split_once(':') {
@@ -46,12 +46,12 @@ impl Digest {
         }
     }
 
-    /// The text, algorithm included.
+    /// Returns the digest as text, including the algorithm.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The first 19 characters (spec 2.2).
+    /// Returns the first 19 characters (spec 2.2).
     pub fn short(&self) -> &str {
         &self.0[..19]
     }
@@ -106,20 +106,20 @@ impl fmt::Display for ImageId {
     }
 }
 
-/// What an image says of itself by the labels `org.opencontainers.image.*`.
+/// The `org.opencontainers.image.*` labels of an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageLabels {
-    /// `version`: for example 1.27.3.
+    /// `version`, for example 1.27.3.
     pub version: Option<String>,
-    /// `revision`: the commit that it was built from.
+    /// `revision`: the commit that the image was built from.
     pub revision: Option<String>,
-    /// `source`: the address of its sources.
+    /// `source`: URL of the source code.
     pub source: Option<String>,
 }
 
 impl ImageLabels {
-    /// From all labels of an image; each becomes one line of at most 200 characters.
+    /// Reads the labels of an image. Each value is reduced to one line of at most 200 characters.
     pub fn read<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Self {
         let read = |name: &str| {
             let text = label(&format!("org.opencontainers.image.{name}"))?;
@@ -130,22 +130,22 @@ impl ImageLabels {
     }
 }
 
-/// What two images say of themselves, the one that ran and the one that replaces it.
+/// The labels of the old and the new image of an update.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LabelChange {
-    /// Before.
+    /// Labels of the old image.
     pub old: ImageLabels,
-    /// After.
+    /// Labels of the new image.
     pub new: ImageLabels,
 }
 
-/// Where an image is published: registry host and repository, in normal form.
+/// Registry host and repository path of an image, normalized.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Repository {
     /// Host and port; [`HUB`] for Docker Hub.
     pub host: String,
-    /// Path inside the registry, for Docker Hub with `library/`.
+    /// Path inside the registry; official Docker Hub images have `library/`.
     pub path: String,
 }
 
@@ -155,13 +155,13 @@ impl fmt::Display for Repository {
     }
 }
 
-/// An image reference in normal form.
+/// A normalized image reference.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Reference {
-    /// Where it is published.
+    /// Registry and repository.
     pub repository: Repository,
-    /// Tag; `latest` where the text has neither tag nor digest.
+    /// Tag; `latest` if the text has neither tag nor digest.
     pub tag: Option<String>,
     /// Digest that the reference is pinned to.
     pub digest: Option<Digest>,
@@ -173,37 +173,37 @@ pub enum ReferenceError {
     /// Not `sha256:<64 hex>` or `sha512:<128 hex>`.
     #[error("\"{0}\" is not a digest (sha256: and 64 hex digits, or sha512: and 128)")]
     Digest(String),
-    /// Nothing there.
+    /// The text is empty.
     #[error("an image reference is empty")]
     Empty,
-    /// The repository path breaks the grammar.
+    /// The repository path is invalid.
     #[error(
         "\"{0}\" is not a repository name (lower-case letters and digits, separated by single . _ __ - or /, at most 255 characters)"
     )]
     Path(String),
-    /// The tag breaks the grammar.
+    /// The tag is invalid.
     #[error(
         "\"{0}\" is not a tag (letters, digits, _ . -, at most 128 characters, not starting with . or -)"
     )]
     Tag(String),
-    /// The host breaks the grammar.
+    /// The host is invalid.
     #[error("\"{0}\" is not a registry host (a name with a dot, name:port, or localhost)")]
     Host(String),
 }
 
 impl Reference {
-    /// The same with another tag.
+    /// Returns the reference with another tag.
     #[must_use]
     pub fn with_tag(&self, tag: &str) -> Self {
         Self { tag: Some(tag.to_owned()), ..self.clone() }
     }
 
-    /// Parses a reference as the engine does: without a host it belongs to Docker Hub.
+    /// Parses a reference as the engine does: the default host is Docker Hub.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         Self::parse_in(text, HUB)
     }
 
-    /// Parses a reference whose home is `default_host` where it names no host (DECISIONS 4).
+    /// Parses a reference, using `default_host` if it has no host (DECISIONS 4).
     pub fn parse_in(text: &str, default_host: &str) -> Result<Self, ReferenceError> {
         if text.is_empty() {
             return Err(ReferenceError::Empty);
@@ -216,12 +216,12 @@ impl Reference {
             Some((host, rest)) if is_host(host) => (host, rest),
             _ => (default_host, rest),
         };
-        // Only a colon after the last slash starts a tag; the host's colon is gone already.
+        // Only a colon after the last slash starts a tag; the host with its port is already split off.
         let (path, tag) = match rest.rsplit_once(':') {
             Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
             _ => (rest, None),
         };
-        // A home like `registry` would be read back as a folder of Docker Hub; it must come as `registry:80`.
+        // A default host like `registry` would be parsed as a path on Docker Hub later; it must be written `registry:80`.
         if !is_host(host) || !host_is_valid(host) {
             return Err(ReferenceError::Host(clip(host)));
         }
@@ -244,19 +244,19 @@ impl Reference {
         Ok(Self { repository: Repository { host: host.to_owned(), path }, tag, digest })
     }
 
-    /// Whether the reference names one content for ever, so that there is nothing to poll.
+    /// Reports whether the reference is pinned to a digest, so that there is nothing to poll.
     pub fn is_pinned(&self) -> bool {
         self.digest.is_some()
     }
 
-    /// `host/path:tag`, as the engine is told to tag it.
+    /// Returns `host/path:tag`, as used to tag images in the engine.
     pub fn tagged(&self) -> String {
         format!("{}:{}", self.repository, self.tag.as_deref().unwrap_or("latest"))
     }
 }
 
 impl Repository {
-    /// `host/path@digest`, as the engine is told to pull it.
+    /// Returns `host/path@digest`, as used to pull images by digest.
     pub fn at(&self, digest: &Digest) -> String {
         format!("{self}@{digest}")
     }
@@ -288,7 +288,7 @@ impl From<Reference> for String {
     }
 }
 
-/// The digests among an image's `RepoDigests` (`name@sha256:…`) that belong to exactly `repository`.
+/// Returns the digests among an image's `RepoDigests` (`name@sha256:…`) that belong to exactly `repository`.
 pub fn digests_in<'a>(
     repository: &'a Repository,
     repo_digests: &'a [String],
@@ -300,7 +300,7 @@ pub fn digests_in<'a>(
         .filter_map(|reference| reference.digest)
 }
 
-/// Engine's rule: the part before the first slash is a host iff it has a dot or a colon or is `localhost`.
+/// The engine's rule: the part before the first slash is a host if it contains a dot or a colon, or is `localhost`.
 fn is_host(text: &str) -> bool {
     text.contains(['.', ':']) || text == "localhost"
 }
@@ -322,7 +322,7 @@ fn host_is_valid(host: &str) -> bool {
                 })
         }
     };
-    // Digits only: `parse` alone would take `+80`.
+    // Digits only: `parse` alone would accept `+80`.
     let port_ok = |port: &str| {
         port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
     };
@@ -344,14 +344,14 @@ fn component_is_valid(text: &str) -> bool {
         .all(|separator| matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-'))
 }
 
-/// Whether the engine takes it for a tag.
+/// Reports whether the engine accepts this as a tag.
 pub fn tag_is_valid(tag: &str) -> bool {
     tag.len() <= 128
         && tag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
         && tag.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Error texts quote what was seen, but not a megabyte of it.
+/// Truncates input quoted in error messages.
 fn clip(text: &str) -> String {
     match text.char_indices().nth(80) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn references_get_the_normal_form_that_the_engine_gives_them() {
+    fn references_are_normalized_as_by_the_engine() {
         for text in ["x", "library/x", "docker.io/x", "docker.io/library/x", "index.docker.io/x"] {
             assert_eq!(full(text), "docker.io/library/x:latest", "{text}");
         }
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_references_are_refused_with_what_is_wrong() {
+    fn invalid_references_are_rejected_with_a_reason() {
         for text in
             ["", "Foo/x", "x/", "/x", "a//b", "x:", "x:-1", "x@sha256:12", "x y", "a__-b", "-x", "x\n"]
         {
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_reads_back_as_itself() {
+    fn references_round_trip() {
         for text in
             ["x", "a/b:1", "localhost/x", "localhost:5000/a/b:T1", "[::1]:5000/x", "ghcr.io/a/b:1.2-x_y"]
         {
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_knows_its_content_by_its_own_algorithm() {
+    fn content_is_verified_with_the_digests_own_algorithm() {
         let sha512 = {
             use sha2::Digest as _;
             Digest::parse(&format!("sha512:{}", hex::encode(sha2::Sha512::digest(b"content")))).unwrap()

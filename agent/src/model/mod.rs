@@ -1,19 +1,19 @@
-//! The ground floor: values without I/O that every layer above shares.
+//! Plain values without I/O, shared by all layers above.
 //!
 //! | file | what it describes |
 //! |---|---|
 //! | `image.rs` | image references, digests and image IDs |
 //! | `container.rs` | containers, their states, health checks and events |
-//! | `project.rs` | compose projects and the ways to bring them up |
-//! | `compose.rs` | what compose files come to (`compose config`) |
-//! | `signature.rs` | what the signatures of an image come to |
-//! | `swarm.rs` | a service of a swarm, its tasks and its update
-//! | `errors.rs` | what engine, swarm, registry and compose could not do |
-//! | `window.rs` | weekly hours in a time zone |
-//! | `env_file.rs` | where an env file sets a variable, and how one value is replaced |
-//! | `tags.rs` | which tags are newer than the one in use |
-//! | `few.rs` | a map of few entries |
-//! | `text.rs`, `output.rs` | text from outside, made fit to be shown, stored and compared |
+//! | `project.rs` | compose projects and the modes of `up` |
+//! | `compose.rs` | the resolved compose model (`compose config`) |
+//! | `signature.rs` | results of signature verification |
+//! | `swarm.rs` | swarm services, their tasks and updates |
+//! | `errors.rs` | errors of engine, swarm, registry and compose |
+//! | `window.rs` | weekly time windows in a time zone |
+//! | `env_file.rs` | parsing an env file and replacing one value in it |
+//! | `tags.rs` | which tags are newer than the current one |
+//! | `few.rs` | a compact map for few entries |
+//! | `text.rs`, `output.rs` | sanitizing external text for display, storage and comparison |
 
 pub mod compose;
 pub mod container;
@@ -32,8 +32,8 @@ pub mod window;
 
 pub use compose::{Model, ModelService};
 pub use container::{
-    Container, ContainerEvent, CurrentOwner, EventKind, HealthState, HealthTiming, Manager, Members,
-    NetworkOwner, State, Usage,
+    Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, Members, NetworkOwner,
+    NetworkOwnerState, State, Usage,
 };
 pub use errors::{ComposeError, EngineError, RegistryError, SwarmError};
 pub use image::{Digest, ImageId, Reference, Repository};

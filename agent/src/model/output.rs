@@ -1,9 +1,9 @@
-//! Text from outside made fit for logs, pages and comparison: no control characters, bounded, without what varies.
+//! Sanitizes external text for logs, pages and comparison: no control characters, bounded size, no varying parts.
 
-/// How much output of a child or a container is kept.
+/// Maximum size of the output that is kept of a child process or a container, in bytes.
 pub(crate) const OUTPUT_LIMIT: usize = 8 * 1024;
 
-/// The end of a text that comes in pieces, however long it gets.
+/// Keeps the tail of a stream of text.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     kept: Vec<u8>,
@@ -11,10 +11,10 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// More than the limit is kept, since cleaning takes some away.
+    /// More than the limit is kept, because cleaning removes some of it.
     const KEEP: usize = 2 * OUTPUT_LIMIT;
 
-    /// Adds a piece and forgets what has become too old.
+    /// Appends a piece and drops the oldest bytes above the limit.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         let surplus = (self.kept.len() + piece.len()).saturating_sub(Self::KEEP);
         self.cut |= surplus > 0;
@@ -23,7 +23,7 @@ impl Tail {
         self.kept.extend_from_slice(&piece[surplus - from_kept..]);
     }
 
-    /// What is left, cleaned, from the start of a line where something was forgotten.
+    /// Returns the cleaned text. If the beginning was dropped, the text starts with a whole line.
     pub(crate) fn text(&self) -> String {
         let text = clean(&String::from_utf8_lossy(&self.kept));
         let end = clip_start(&text, OUTPUT_LIMIT);
@@ -36,7 +36,7 @@ impl Tail {
     }
 }
 
-/// The last `limit` bytes of `text` at most, whole characters.
+/// Returns at most the last `limit` bytes of `text`, cut at a character boundary.
 fn clip_start(text: &str, limit: usize) -> &str {
     let mut start = text.len().saturating_sub(limit);
     while !text.is_char_boundary(start) {
@@ -45,7 +45,7 @@ fn clip_start(text: &str, limit: usize) -> &str {
     &text[start..]
 }
 
-/// The first `limit` characters, with an ellipsis where there are more.
+/// Truncates `text` to `limit` characters and appends an ellipsis if it was longer.
 pub(crate) fn clip_end(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -53,8 +53,8 @@ pub(crate) fn clip_end(text: &str, limit: usize) -> String {
     }
 }
 
-/// Takes out terminal sequences and control characters but newline and tab. A carriage return, which makes a
-/// terminal write over the line, ends the line.
+/// Removes terminal escape sequences and control characters except newline and tab. A carriage return, with which a
+/// terminal overwrites the line, becomes a newline.
 pub(crate) fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -79,7 +79,7 @@ pub(crate) fn clean(text: &str) -> String {
                 _ => {}
             },
             '\u{9b}' => skip_control_sequence(&mut chars),
-            // Characters that turn the reading direction make a line look like another one.
+            // Bidirectional control characters can disguise a line.
             '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {}
             c if c.is_control() => {}
             c => out.push(c),
@@ -96,19 +96,19 @@ fn skip_control_sequence(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     }
 }
 
-/// One line without IDs, times and local ports, so that the same fault gives the same text each time.
-/// Digests (`sha256:…`) stay: they are what the fault is about.
+/// Normalizes a line by removing IDs, timestamps and local ports, so that the same fault always gives the same text.
+/// Digests (`sha256:…`) are kept because they identify the fault.
 pub(crate) fn stable(line: &str) -> String {
     let line = clean(line);
     let mut out = String::with_capacity(line.len());
     let mut word = String::new();
-    // The space at the end closes the last word.
+    // The trailing space flushes the last word.
     for c in line.chars().map(|c| if c == '\n' { ' ' } else { c }).chain([' ']) {
         if c.is_ascii_alphanumeric() || (is_time(&word) && matches!(c, '-' | ':' | '.' | '+')) {
             word.push(c);
             continue;
         }
-        // `2024-01-01` must be seen as one word to be known as a date.
+        // `2024-01-01` must stay one word to be recognized as a date.
         if c == '-' && word.len() < 11 && word.bytes().all(|b| b.is_ascii_digit() || b == b'-') {
             word.push(c);
             continue;
@@ -139,7 +139,7 @@ fn is_id(word: &str) -> bool {
     matches!(word.len(), 12 | 64) && word.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// `127.0.0.1:51234->10.0.0.1:443` names a port that is another one next time.
+/// Removes ephemeral local ports, as in `127.0.0.1:51234->10.0.0.1:443`.
 fn without_local_ports(line: &str) -> String {
     let mut pieces = line.split("->");
     let mut out = pieces.next().unwrap_or_default().to_owned();
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terminal_sequences_and_control_characters_are_taken_out() {
+    fn terminal_sequences_and_control_characters_are_removed() {
         assert_eq!(clean("a\u{1b}[31;1mred\u{1b}[0m b\u{7}\u{0}\tc\r\nd"), "ared b\tc\nd");
         assert_eq!(clean("\u{1b}]0;title\u{7}x\u{1b}]8;;http://a\u{1b}\\y"), "xy");
         assert_eq!(clean("10%\r20%\r"), "10%\n20%\n");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_a_flood_is_kept_and_it_starts_with_a_whole_line() {
+    fn only_the_tail_of_long_output_is_kept_and_it_starts_with_a_whole_line() {
         let mut tail = Tail::default();
         for n in 0..100_000 {
             tail.push(format!("line {n}\n").as_bytes());
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_in_one_piece_is_cut_the_same_way() {
+    fn long_output_in_one_piece_is_cut_the_same_way() {
         for size in [9_000, 17_000, 200_000] {
             let mut tail = Tail::default();
             tail.push(b"before\n");

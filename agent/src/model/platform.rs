@@ -1,19 +1,19 @@
-//! What an image is made for: operating system, architecture and variant, as compose and registries write it.
+//! Platforms of images: operating system, architecture and variant, as compose and registries write them.
 
 use std::fmt;
 
-/// A platform in one spelling, such as `linux/amd64` or `linux/arm/v7`.
+/// A normalized platform, such as `linux/amd64` or `linux/arm/v7`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Platform {
     os: String,
     architecture: String,
-    /// Empty where nothing is said of it.
+    /// Empty if unspecified.
     variant: String,
 }
 
 impl Platform {
-    /// The platform of these parts; `None` where the architecture is unknown. The names that kernels have for
-    /// architectures are understood, too.
+    /// Normalizes the parts of a platform; `None` if the architecture is unknown. Kernel names of architectures are
+    /// accepted, too.
     pub fn new(os: &str, architecture: &str, variant: &str) -> Option<Self> {
         let (architecture, implied) = match architecture {
             "unknown" | "" => return None,
@@ -26,7 +26,7 @@ impl Platform {
             other => (other, ""),
         };
         let variant = match (architecture, variant) {
-            // There is only one of it.
+            // v8 is the only variant.
             ("arm64", "8" | "v8") => "",
             (_, "") => implied,
             (_, variant) => variant,
@@ -35,14 +35,14 @@ impl Platform {
         Some(Self { os, architecture, variant })
     }
 
-    /// Reads `os/architecture[/variant]`; `None` for anything else, such as an operating system alone.
+    /// Parses `os/architecture[/variant]`; `None` for anything else, such as an operating system alone.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.to_lowercase();
         let mut parts = text.splitn(3, '/');
         Self::new(parts.next()?, parts.next()?, parts.next().unwrap_or_default())
     }
 
-    /// Whether what is made for this platform is what was asked for. A variant counts where both say one.
+    /// Reports whether an image for this platform runs on the wanted one. Variants are compared only if both are given.
     pub fn satisfies(&self, wanted: &Self) -> bool {
         let variant = self.variant.is_empty() || wanted.variant.is_empty() || self.variant == wanted.variant;
         self.os == wanted.os && self.architecture == wanted.architecture && variant
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_platform_is_compared_whatever_its_spelling() {
+    fn platforms_are_compared_after_normalization() {
         let cases = [
             ("linux/amd64", "linux/amd64", true),
             ("linux/x86_64", "linux/amd64", true),

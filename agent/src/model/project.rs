@@ -1,46 +1,46 @@
-//! A compose project, and what `up` does with it.
+//! Compose projects and the options of `up`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `up` does with containers that need no change.
+/// Which containers `up` recreates or starts.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpMode {
-    /// Leave them alone.
+    /// Recreate only containers that have changed.
     Changed,
-    /// Make all anew (`--force-recreate`).
+    /// Recreate all containers (`--force-recreate`).
     All,
-    /// Make and change nothing, only start what is there (`compose start`).
+    /// Create and change nothing, only start existing containers (`compose start`).
     #[serde(alias = "nothing")]
     StartOnly,
-    /// Make those of one compose service anew, and touch no other (`--no-deps`).
+    /// Recreate the containers of one compose service, and leave all others alone (`--no-deps`).
     #[serde(alias = "only")]
     ForceService(String),
-    /// Leave alone what needs no change, and all that is not of these compose services (`--no-deps`).
+    /// Recreate changed containers of these compose services only (`--no-deps`).
     #[serde(alias = "alone")]
     Services(Vec<String>),
-    /// The same, with a number of containers other than the files' for some of them (`--scale`).
+    /// Like [`Services`](Self::Services), but override the number of containers of some services (`--scale`).
     ScaledServices {
         /// The compose services.
         names: Vec<String>,
-        /// How many containers each of these keeps.
+        /// Number of containers by compose service.
         replicas: BTreeMap<String, usize>,
     },
 }
 
-/// Which images `up` may fetch.
+/// Which images `up` may pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// None (`--pull never`): a rollback, and whatever is given the images that it needs.
+    /// None (`--pull never`): for a rollback, and whenever all required images are present.
     Never,
-    /// Those that are not on this machine (`--pull missing`). A tag that names one is left where it is.
+    /// Those that are missing on this machine (`--pull missing`). A tag that resolves locally is not updated.
     Missing,
 }
 
 impl UpMode {
-    /// The compose services that compose is told to keep to; none where it has the whole project.
+    /// Returns the compose services passed to compose; empty for the whole project.
     pub fn services(&self) -> &[String] {
         match self {
             UpMode::Changed | UpMode::All | UpMode::StartOnly => &[],
@@ -49,7 +49,7 @@ impl UpMode {
         }
     }
 
-    /// Whether it is for a list of services, and that is empty.
+    /// Reports whether the mode is limited to a list of services that is empty.
     pub fn is_for_none(&self) -> bool {
         matches!(self, UpMode::Services(names) | UpMode::ScaledServices { names, .. } if names.is_empty())
     }
@@ -64,10 +64,10 @@ pub struct Project {
     pub files: Vec<PathBuf>,
     /// File whose variables are added to compose's environment.
     pub env_file: Option<PathBuf>,
-    /// Variables that win over those of the file: the tag that a deployment is about, whatever the file says by then.
+    /// Variables that override those of the file: the tag being deployed, even if the file has changed meanwhile.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, String>,
-    /// `health_grace`: so much longer `up` may take, which waits for health checks that `depends_on` names.
+    /// `health_grace`, added to the timeout of `up`, which waits for health checks that `depends_on` requires.
     #[serde(default, skip_serializing_if = "Duration::is_zero")]
     pub health_grace: Duration,
 }

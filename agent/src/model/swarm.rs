@@ -1,9 +1,9 @@
-//! A service of a swarm as a manager shows it: its image, its update and its tasks.
+//! A swarm service as reported by a manager: its image, its update and its tasks.
 //!
-//! Facts (measured on Docker 20.10, `dist/docs/engines.md`): a change of the specification takes away the update's
-//! status; then it is `updating`, and ends as `completed`, as `paused`, or as `rollback_started` followed by
-//! `rollback_completed` or `rollback_paused`. With `rollback_started` the specification is the previous one again, and
-//! there is no previous one any more. `completed` says only that every task was replaced: with `failure_action:
+//! Facts (measured on Docker 20.10, `dist/docs/engines.md`): changing the specification clears the update status. The
+//! status then becomes `updating` and ends as `completed`, as `paused`, or as `rollback_started` followed by
+//! `rollback_completed` or `rollback_paused`. With `rollback_started` the previous specification becomes the current one,
+//! and there is no longer a previous one. `completed` means only that every task was replaced: with `failure_action:
 //! continue` all of them may be crashing.
 
 use std::collections::BTreeSet;
@@ -16,52 +16,52 @@ use super::image::{Digest, ImageId, Reference};
 /// A service, read from a manager.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SwarmService {
-    /// Its ID.
+    /// ID.
     pub id: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// `Version.Index`; every update names the one that it is based on.
+    /// `Version.Index`; an update must state the version that it is based on.
     pub version: u64,
     /// Image of the specification, usually `repository:tag@digest`.
     pub image: String,
-    /// Image of the specification before; `None` after a rollback, and before the first update.
+    /// Image of the previous specification; `None` after a rollback and before the first update.
     pub previous_image: Option<String>,
     /// `TaskTemplate.ForceUpdate`: raising it recreates the tasks.
     pub force_update: u64,
-    /// How tasks are spread.
+    /// Scheduling mode.
     pub mode: SwarmMode,
-    /// How the last update stands; `None` where there was none since the specification changed.
+    /// Status of the last update; `None` if there was none since the specification changed.
     pub update: Option<UpdateStatus>,
-    /// All tasks that the managers remember.
+    /// All tasks in the managers' task history.
     pub tasks: Vec<Task>,
-    /// Host names of the nodes that the managers do not hear of.
+    /// Host names of the nodes that are down.
     pub nodes_down: BTreeSet<String>,
 }
 
-/// How tasks of a service are spread.
+/// Scheduling mode of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwarmMode {
-    /// So many tasks.
+    /// A fixed number of tasks.
     Replicated(u64),
-    /// One on every node that is suitable.
+    /// One task on every suitable node.
     Global,
-    /// Tasks that are meant to end.
+    /// Tasks that run to completion.
     Job,
 }
 
 /// `UpdateStatus`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdateStatus {
-    /// How it stands.
+    /// State.
     pub state: UpdateState,
-    /// The manager's words.
+    /// Message of the manager.
     pub message: String,
-    /// When it ended.
+    /// When the update ended.
     pub completed_at: Option<Timestamp>,
 }
 
 impl UpdateStatus {
-    /// Whether a person asked for this rollback, not the update's own `failure_action`.
+    /// Reports whether this rollback was requested by an operator, and not caused by the update's `failure_action`.
     pub fn is_manual_rollback(&self) -> bool {
         self.message.contains("manually requested")
     }
@@ -76,62 +76,62 @@ pub enum UpdateState {
     Paused,
     /// Every task was replaced.
     Completed,
-    /// Tasks are being put back.
+    /// Tasks are being rolled back.
     RollbackStarted,
-    /// The way back was stopped by its own `failure_action`.
+    /// The rollback was stopped by its own `failure_action`.
     RollbackPaused,
-    /// Every task was put back.
+    /// Every task was rolled back.
     RollbackCompleted,
-    /// A word that is not known.
+    /// An unknown state.
     Unknown,
 }
 
 /// A task: one attempt to run one replica.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// Its ID.
+    /// ID.
     pub id: String,
     /// `service.slot`, or `service.node` for a global service.
     pub name: String,
-    /// Host name of its node; empty while it has none.
+    /// Host name of its node; empty until it is assigned to one.
     pub node: String,
     /// Image of its specification.
     pub image: String,
-    /// Whether the managers want it to run (or to be ready to).
-    pub is_wanted: bool,
-    /// What it is doing.
+    /// Whether its desired state is to run (or to be ready to run).
+    pub should_run: bool,
+    /// Current state.
     pub state: TaskState,
-    /// When that began, by the node's clock.
+    /// When it entered this state, by the node's clock.
     pub since: Option<Timestamp>,
-    /// Why it does not run, or why it ended.
+    /// Why it is not running, or why it ended.
     pub error: String,
-    /// Exit code of its container, where there was one.
+    /// Exit code of its container, if there was one.
     pub exit_code: Option<i64>,
-    /// Full ID of its container where that is on the engine that was asked.
+    /// Full ID of its container, if that is on the queried engine.
     pub local_container: Option<String>,
 }
 
-/// States of a task, as far as they make a difference.
+/// States of a task, as far as the agent distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskState {
     /// Waits for a node.
     Pending,
-    /// Has a node, and fetches its image or starts. One with a health check stays here until that passes.
+    /// Assigned to a node; pulls its image or starts. A task with a health check stays here until it passes.
     Preparing,
-    /// Runs, and is healthy where it has a health check.
+    /// Running, and healthy if it has a health check.
     Running,
-    /// Ended by itself with exit code 0.
+    /// Exited by itself with code 0.
     Complete,
-    /// Ended because the managers wanted it to, or its node is gone.
+    /// Ended by the managers, or because its node is gone.
     Shutdown,
-    /// Ended with another exit code, turned unhealthy, or could not be started.
+    /// Exited with another code, became unhealthy, or could not be started.
     Failed,
-    /// The node could not even try, for example because it can't fetch the image.
+    /// Rejected by its node, for example because it can't pull the image.
     Rejected,
 }
 
 impl TaskState {
-    /// The word that people see.
+    /// Returns the name shown to users.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -146,51 +146,51 @@ impl TaskState {
 }
 
 impl Task {
-    /// Whether it ended, or never began, without anybody wanting that.
+    /// Reports whether the task ended, or never started, although it should be running.
     pub fn is_failed(&self) -> bool {
         match self.state {
-            // A service's task is meant to run for good, so that one that is complete has failed, too.
+            // A task of a service should never exit, so a completed one has failed, too.
             TaskState::Failed | TaskState::Rejected | TaskState::Complete => true,
             TaskState::Pending | TaskState::Preparing | TaskState::Running | TaskState::Shutdown => false,
         }
     }
 
-    /// Whether it failed for a reason that says nothing about its image: the node could not fetch it, has another
-    /// platform, or lacks something that the service needs.
+    /// Reports whether the task failed for a reason unrelated to its image's quality: the node could not pull it, has
+    /// another platform, or lacks a resource that the service needs.
     pub fn is_failed_by_node(&self) -> bool {
-        // An image without a command is rejected as well, on every node.
+        // An image without a command is rejected too, but by every node.
         let is_image = self.error.to_lowercase().contains("no command specified");
         (self.state == TaskState::Rejected && !is_image) || self.error.contains("No such image")
     }
 }
 
-/// Whether two texts name the same image: clients and the agent spell those of Docker Hub differently.
+/// Reports whether two texts refer to the same image: other clients and the agent spell Docker Hub images differently.
 pub fn is_same_image(a: &str, b: &str) -> bool {
     a == b || matches!((Reference::parse(a), Reference::parse(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 impl SwarmService {
-    /// The image of the specification as a reference; `None` where it is none.
+    /// Returns the image of the specification as a reference; `None` if it is not a valid one.
     pub fn reference(&self) -> Option<Reference> {
         Reference::parse(&self.image).ok()
     }
 
-    /// Digest of the specification's image; `None` where it names none.
+    /// Returns the digest of the specification's image; `None` if it has none.
     pub fn digest(&self) -> Option<Digest> {
         self.reference()?.digest
     }
 
-    /// Tasks that the managers want to run.
+    /// Returns the tasks that should be running.
     pub fn wanted(&self) -> impl Iterator<Item = &Task> {
-        self.tasks.iter().filter(|task| task.is_wanted)
+        self.tasks.iter().filter(|task| task.should_run)
     }
 
-    /// Tasks that run and are meant to.
+    /// Returns the running tasks that should be running.
     pub fn running(&self) -> impl Iterator<Item = &Task> {
         self.wanted().filter(|task| task.state == TaskState::Running)
     }
 
-    /// How many tasks are meant to run.
+    /// Returns how many tasks should be running.
     pub fn desired(&self) -> u64 {
         match self.mode {
             SwarmMode::Replicated(replicas) => replicas,
@@ -202,20 +202,20 @@ impl SwarmService {
         }
     }
 
-    /// Whether somebody's update or rollback is under way.
+    /// Reports whether an update or a rollback is in progress.
     pub fn is_changing(&self) -> bool {
         let state = self.update.as_ref().map(|update| update.state);
         matches!(state, Some(UpdateState::Updating | UpdateState::RollbackStarted))
     }
 
-    /// Whether the swarm has stopped an update or a rollback halfway.
+    /// Reports whether the swarm has paused an update or a rollback.
     pub fn is_paused(&self) -> bool {
         let state = self.update.as_ref().map(|update| update.state);
         matches!(state, Some(UpdateState::Paused | UpdateState::RollbackPaused))
     }
 
-    /// Whether the swarm went back to the previous specification by itself (`failure_action: rollback`): there is no
-    /// previous one any more then. After a person's `docker service rollback` it is the one that was left.
+    /// Reports whether the swarm rolled back to the previous specification by itself (`failure_action: rollback`). There
+    /// is no previous specification then. After a manual `docker service rollback` the replaced one is the previous one.
     pub fn is_rolled_back_by_swarm(&self) -> bool {
         let is_back = |update: &UpdateStatus| {
             let state = update.state;
@@ -228,7 +228,7 @@ impl SwarmService {
         self.previous_image.is_none() && self.update.as_ref().is_some_and(is_back)
     }
 
-    /// Why not as many tasks run as are meant to; `None` while they do.
+    /// Describes why fewer tasks are running than desired; `None` if all are running.
     pub fn shortage(&self) -> Option<String> {
         let (desired, running) = (self.desired(), self.running().count() as u64);
         if running >= desired && running > 0 {
@@ -237,8 +237,8 @@ impl SwarmService {
         if desired == 0 {
             return Some("it has no tasks (scaled to 0, or no node is suitable)".to_owned());
         }
-        let waits = self.wanted().filter(|task| task.state != TaskState::Running);
-        let why = waits.map(|task| {
+        let not_running = self.wanted().filter(|task| task.state != TaskState::Running);
+        let why = not_running.map(|task| {
             let error = if task.error.is_empty() { String::new() } else { format!(": {}", task.error) };
             format!("{} is {}{error}", task.name, task.state.as_str())
         });
@@ -248,18 +248,20 @@ impl SwarmService {
         Some(format!("{running} of {desired} tasks run{why}"))
     }
 
-    /// The tasks as containers, one for each replica: the one that is wanted, or else the last one.
+    /// Returns the tasks as containers, one per replica: the one that should be running, or else the latest one.
     pub fn containers(&self) -> Vec<Container> {
         let mut shown: Vec<&Task> = Vec::new();
         for task in &self.tasks {
             match shown.iter_mut().find(|other| other.name == task.name) {
-                Some(other) if (task.is_wanted, task.since) > (other.is_wanted, other.since) => *other = task,
+                Some(other) if (task.should_run, task.since) > (other.should_run, other.since) => {
+                    *other = task;
+                }
                 Some(_) => {}
                 None => shown.push(task),
             }
         }
-        // What was scaled away, or ran on a node that is gone, is history.
-        shown.retain(|task| task.is_wanted || self.running().count() == 0);
+        // Tasks that were scaled down, or ran on a removed node, are history.
+        shown.retain(|task| task.should_run || self.running().count() == 0);
         let mut containers: Vec<Container> = shown.into_iter().map(container).collect();
         containers.sort_by(|a, b| a.name.cmp(&b.name));
         containers

@@ -1,22 +1,22 @@
-//! Which tags of a repository are newer than the one in use (DECISIONS 7).
+//! Determines which tags of a repository are newer than the current one (DECISIONS 7).
 //!
-//! A tag is read as `[v]NUMBERS[PRE-RELEASE][SUFFIX]`:
+//! A tag is parsed as `[v]NUMBERS[PRE-RELEASE][SUFFIX]`:
 //!
 //! | part | examples | rule |
 //! |---|---|---|
-//! | `v` | `v1.2.3` | a newer tag has it where the one in use has it |
-//! | numbers | `1`, `1.27`, `1.27.3` | a newer tag has as many: `1.27.3` is not moved to `1.28`, whose content changes |
-//! | pre-release | `-rc.1`, `-beta`, `rc1`, `b2` | only who runs one is offered later ones of the same version |
-//! | suffix | `-alpine`, `-alpine3.20`, `_amd64` | a newer tag has the very same |
+//! | `v` | `v1.2.3` | a newer tag has it if and only if the current tag has it |
+//! | numbers | `1`, `1.27`, `1.27.3` | a newer tag has as many: `1.27.3` is not moved to `1.28`, which is a moving tag |
+//! | pre-release | `-rc.1`, `-beta`, `rc1`, `b2` | offered only if the current tag is a pre-release of the same version |
+//! | suffix | `-alpine`, `-alpine3.20`, `_amd64` | a newer tag has exactly the same |
 //!
-//! A range is compared with the numbers alone, missing ones being 0. With a glob the pattern itself says what belongs
-//! together: of the tags that match, one is newer where its numbers, read from left to right, are greater.
+//! A range is matched against the numbers only; missing ones count as 0. With a glob, the pattern itself defines which tags
+//! are comparable: among the matching tags, one is newer if its numbers, compared from left to right, are greater.
 
 use std::cmp::Ordering;
 
 use semver::{Version, VersionReq};
 
-/// How the words begin that stand for a version that is not finished.
+/// Words that mark a pre-release.
 const PRE_RELEASES: [&str; 14] = [
     "alpha",
     "beta",
@@ -33,20 +33,20 @@ const PRE_RELEASES: [&str; 14] = [
     "rc",
     "snapshot",
 ];
-/// They count where a number follows: `3.14.0a1`, `6.0.0-M2`.
+/// Words that mark a pre-release only if a number follows: `3.14.0a1`, `6.0.0-M2`.
 const NUMBERED_PRE_RELEASES: [&str; 3] = ["a", "b", "m"];
 
-/// `tags`: which tags may be told of.
+/// `tags`: which tags are considered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TagPattern {
-    /// A range of versions, as Cargo writes it: `~1.27`, `^2`, `>=1.4, <2`.
+    /// A version range in Cargo's syntax: `~1.27`, `^2`, `>=1.4, <2`.
     Range(VersionReq),
-    /// A pattern in which `*` stands for digits and dots: `1.27.*-alpine`.
+    /// A pattern in which `*` matches digits and dots: `1.27.*-alpine`.
     Glob(String),
 }
 
 impl TagPattern {
-    /// Reads a pattern: a glob where it has a `*`, else a range. The error says what is wrong.
+    /// Parses a pattern: a glob if it contains a `*`, otherwise a range. Returns the reason if it is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if !text.contains('*') {
@@ -54,20 +54,20 @@ impl TagPattern {
         }
         let is_of_tag = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '*');
         if text.contains("**") {
-            return Err("two * stand side by side".to_owned());
+            return Err("two * in a row".to_owned());
         }
         match text.chars().find(|c| !is_of_tag(*c)) {
-            Some(c) => Err(format!("{c:?} is in no tag")),
+            Some(c) => Err(format!("{c:?} is not allowed in a tag")),
             None => Ok(Self::Glob(text.to_owned())),
         }
     }
 
-    /// The newest of `tags`, if it is newer than `current`.
+    /// Returns the newest of `tags`, if it is newer than `current`.
     pub fn newest<'a>(&self, current: &str, tags: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
         self.newer(current, tags, 1).pop()
     }
 
-    /// The newest of `tags` that are newer than `current`, the newest first, at most so many.
+    /// Returns the `most` newest of the tags that are newer than `current`, newest first.
     pub fn newer<'a>(
         &self,
         current: &str,
@@ -98,7 +98,7 @@ impl TagPattern {
         }
     }
 
-    /// Whether anything can be newer than `current`: it has a version, or for a glob a number.
+    /// Reports whether tags can be compared with `current`: it has a version or, for a glob, a number.
     pub fn can_compare(&self, current: &str) -> bool {
         match self {
             Self::Range(_) => VersionTag::parse(current).is_some(),
@@ -107,11 +107,11 @@ impl TagPattern {
     }
 }
 
-/// A tag that names a version.
+/// A tag that contains a version.
 #[derive(Debug, PartialEq, Eq)]
 struct VersionTag<'a> {
     has_v: bool,
-    /// One to three.
+    /// One to three numbers.
     numbers: Vec<u64>,
     pre_release: Option<PreRelease>,
     suffix: &'a str,
@@ -144,16 +144,16 @@ impl<'a> VersionTag<'a> {
         Version::new(number(0), number(1), number(2))
     }
 
-    /// By version alone; a finished version is newer than all before it.
+    /// Compares versions only; a release is newer than its pre-releases.
     fn compare(&self, other: &Self) -> Ordering {
-        let finished = |tag: &Self| tag.pre_release.is_none();
+        let is_release = |tag: &Self| tag.pre_release.is_none();
         self.numbers
             .cmp(&other.numbers)
-            .then_with(|| finished(self).cmp(&finished(other)))
+            .then_with(|| is_release(self).cmp(&is_release(other)))
             .then_with(|| self.pre_release.cmp(&other.pre_release))
     }
 
-    /// Whether it is newer than `current` and of the same kind.
+    /// Reports whether it is newer than `current` and of the same kind.
     fn follows(&self, current: &Self) -> bool {
         let is_offered =
             self.pre_release.is_none() || (current.pre_release.is_some() && self.numbers == current.numbers);
@@ -165,7 +165,7 @@ impl<'a> VersionTag<'a> {
 }
 
 impl PreRelease {
-    /// The pre-release that `text` begins with, and what follows it.
+    /// Parses a pre-release at the start of `text` and returns the remaining text.
     fn parse(text: &str) -> Option<(Self, &str)> {
         let body = text.strip_prefix(['-', '.', '_']).unwrap_or(text);
         let end = body.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(body.len());
@@ -182,7 +182,7 @@ impl PreRelease {
     }
 }
 
-/// The numbers separated by dots that `text` begins with, and what follows them.
+/// Parses dot-separated numbers at the start of `text` and returns the remaining text.
 fn leading_numbers(text: &str) -> Option<(Vec<u64>, &str)> {
     let mut numbers = Vec::new();
     let mut rest = text;
@@ -197,15 +197,15 @@ fn leading_numbers(text: &str) -> Option<(Vec<u64>, &str)> {
     }
 }
 
-/// All numbers of a tag; those that are too long for one count as the greatest.
+/// Returns all numbers of a tag; numbers that overflow count as the maximum.
 fn numbers_in(tag: &str) -> Vec<u64> {
     let numbers = tag.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty());
     numbers.map(|number| number.parse().unwrap_or(u64::MAX)).collect()
 }
 
-/// Whether `tag` is of the form `pattern`, in which `*` stands for one or more digits and dots.
+/// Reports whether `tag` matches `pattern`, in which `*` matches one or more digits and dots.
 fn matches(pattern: &[u8], tag: &[u8]) -> bool {
-    // The ends of all parts of the tag that the pattern up to here can stand for.
+    // The end positions of all prefixes of the tag that match the pattern so far.
     let mut ends = vec![false; tag.len() + 1];
     ends[0] = true;
     for p in pattern {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_lets_through_versions_and_the_greatest_wins() {
+    fn the_greatest_version_in_the_range_wins() {
         let tags = ["1.27.2", "1.27.10", "1.27.9", "1.28.0", "2.0.0", "latest", "stable", "1.27", "1"];
         for (range, current, expected) in [
             ("~1.27", "1.27.2", Some("1.27.10")),
@@ -239,7 +239,7 @@ mod tests {
             (">1.28", "1.27.2", Some("2.0.0")),
             ("~1.27", "1.27.10", None),
             ("~1.27", "1.28.0", None),
-            // Below the range: the way into it.
+            // Below the range: moves into it.
             ("~1.27", "1.26.4", Some("1.27.10")),
             ("^3", "1.27.2", None),
             ("^1", "latest", None),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_tag_has_the_same_suffix_the_same_sign_and_as_many_numbers() {
+    fn a_newer_tag_has_the_same_prefix_suffix_and_number_count() {
         let tags = [
             "1.28.0",
             "v1.28.0",
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pre_release_is_offered_only_to_who_runs_one_of_that_version() {
+    fn a_pre_release_is_offered_only_to_pre_releases_of_the_same_version() {
         let tags = [
             "1.28.0-rc.1",
             "1.28.0-rc.2",
@@ -308,13 +308,13 @@ mod tests {
         }
         assert_eq!(newest("^1", "1.28.0-rc.2", &["1.28.0-rc.3", "1.28.0"]), Some("1.28.0"));
         assert_eq!(newest("<2", "1.28.0", &["2.0.0-rc.1"]), None);
-        // Letters that are no pre-release make a suffix.
+        // Other letters are a suffix.
         assert_eq!(newest("^1", "1.0.0-b", &["1.0.1-b", "1.0.1-b2"]), Some("1.0.1-b"));
         assert_eq!(newest("^1", "1.0.0-management", &["1.0.1-management"]), Some("1.0.1-management"));
     }
 
     #[test]
-    fn in_a_glob_a_star_stands_for_digits_and_dots() {
+    fn a_star_in_a_glob_matches_digits_and_dots() {
         let tags = [
             "1.27.4-alpine",
             "1.27.12-alpine",
@@ -329,7 +329,7 @@ mod tests {
             ("1.27.*-alpine*", "1.27.3-alpine3.19", Some("1.27.12-alpine3.20")),
             ("*-alpine", "1.27.3-alpine", Some("1.28.0-alpine")),
             ("1.27.*", "1.27.3", Some("1.27.4")),
-            // Never back, and never from a tag that says nothing of where it stands.
+            // Never downgrades, and never moves from a tag without numbers.
             ("1.27.*-alpine", "1.28.0-alpine", None),
             ("1.27.*-alpine", "alpine", None),
         ] {
@@ -342,12 +342,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_cannot_be_read_is_refused_with_a_reason() {
+    fn an_invalid_pattern_is_rejected_with_a_reason() {
         for (text, why) in [
             ("", "unexpected end of input"),
             ("latest", "unexpected character"),
             (">=1 <2", "expected comma"),
-            ("1.27.*/x", "'/' is in no tag"),
+            ("1.27.*/x", "'/' is not allowed in a tag"),
             ("1.**", "two *"),
         ] {
             let error = TagPattern::parse(text).unwrap_err();

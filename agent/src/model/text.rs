@@ -1,8 +1,8 @@
-//! Text from outside, made fit to be stored and shown.
+//! Formatting of external text and errors.
 
 use std::io::{self, ErrorKind};
 
-/// The end of `text`, at most `max` bytes, cut at a character.
+/// Returns the end of `text`, at most `max` bytes, cut at a character boundary.
 pub fn tail(text: &str, max: usize) -> &str {
     let mut start = text.len().saturating_sub(max);
     while !text.is_char_boundary(start) {
@@ -11,14 +11,14 @@ pub fn tail(text: &str, max: usize) -> &str {
     &text[start..]
 }
 
-/// What is wrong with a file, as a person would say it: the names of kinds are for programmers, and the system's own
-/// words end in a number.
-pub fn plainly(error: &io::Error) -> String {
+/// Describes a file error for users: the names of [`ErrorKind`] are for programmers, and the system's messages end in an
+/// error number.
+pub fn describe_io_error(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => "does not exist".to_owned(),
         ErrorKind::PermissionDenied => "permission denied".to_owned(),
         ErrorKind::IsADirectory => "is a directory".to_owned(),
-        ErrorKind::NotADirectory => "a part of its path is no directory".to_owned(),
+        ErrorKind::NotADirectory => "a part of its path is not a directory".to_owned(),
         _ => {
             let text = error.to_string();
             text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words).to_owned()
@@ -26,7 +26,7 @@ pub fn plainly(error: &io::Error) -> String {
     }
 }
 
-/// A number and what it counts: `1 service`, `2 services`.
+/// Formats a count with its noun: `1 service`, `2 services`.
 pub fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
@@ -41,22 +41,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said_in_words() {
+    fn file_errors_are_described_in_words() {
         use rustix::io::Errno;
         for (error, words) in [
             (Errno::NOENT.into(), "does not exist"),
             (Errno::ACCESS.into(), "permission denied"),
             (Errno::ISDIR.into(), "is a directory"),
-            (Errno::NOTDIR.into(), "a part of its path is no directory"),
+            (Errno::NOTDIR.into(), "a part of its path is not a directory"),
             (Errno::MFILE.into(), "Too many open files"),
             (io::Error::other("it is not a regular file"), "it is not a regular file"),
         ] {
-            assert_eq!(plainly(&error), words);
+            assert_eq!(describe_io_error(&error), words);
         }
     }
 
     #[test]
-    fn the_end_is_kept_and_no_character_is_cut() {
+    fn the_tail_is_kept_and_no_character_is_split() {
         assert_eq!(tail("abc", 5), "abc");
         assert_eq!(tail("abc", 2), "bc");
         assert_eq!(tail("aéz", 2), "z");

@@ -1,52 +1,52 @@
-//! Weekly hours in a time zone: when updates may begin (DECISIONS 7).
+//! Weekly time windows in a time zone, in which updates may begin (DECISIONS 7).
 
 use jiff::civil::{DateTime, Time, Weekday};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Span, Timestamp, ToSpan};
 
 const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
-/// Minutes of a day.
+/// Minutes per day.
 const DAY: u16 = 24 * 60;
-/// How many days ahead the next opening is looked for. A range can be left out once, where the clocks skip all of it.
+/// How many days to look ahead for the next opening. A daylight-saving change can skip a range once.
 const HORIZON: i64 = 16;
 
-/// Ranges of the week, by the clock on the wall of a time zone. An hour that the clock shows twice counts twice, one that
-/// it skips does not count.
+/// Weekly ranges in the local time of a time zone. An hour that is repeated by a daylight-saving change counts twice, a
+/// skipped one does not count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     ranges: Vec<Range>,
     zone: TimeZone,
 }
 
-/// Some hours of some days.
+/// A range of hours on certain days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Range {
-    /// The days that it begins on, Monday first.
+    /// Days on which it begins, Monday first.
     days: [bool; 7],
-    /// Minute of the day that it begins with.
+    /// Minute of the day at which it begins.
     from: u16,
-    /// The first minute that is not in it any more; on the next day where it is not after `from`.
+    /// Minute of the day at which it ends (exclusive); on the next day if it is not after `from`.
     to: u16,
 }
 
-/// What a range must look like.
+/// Description of a valid range, for error messages.
 pub const WINDOW_FORM: &str =
     "days and hours such as \"Mon-Fri 02:00-05:00\", \"Sat,Sun 00:00-24:00\" or \"22:00-04:00\"";
 
 impl Window {
-    /// Reads ranges; the place of the first text that is none is the error.
+    /// Parses ranges. Returns the index of the first invalid one on error.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>, zone: TimeZone) -> Result<Self, usize> {
         let ranges = texts.into_iter().enumerate().map(|(n, text)| Range::parse(text).ok_or(n));
         Ok(Self { ranges: ranges.collect::<Result<_, _>>()?, zone })
     }
 
-    /// Whether `now` is in one of the ranges.
+    /// Reports whether `now` is in one of the ranges.
     pub fn is_open(&self, now: Timestamp) -> bool {
         let local = self.zone.to_datetime(now);
         self.ranges.iter().any(|range| range.contains(local))
     }
 
-    /// When it opens next, if it is closed; `None` where that is further away than two weeks.
+    /// Returns when a closed window opens next; `None` if that is more than two weeks away.
     pub fn next_opening(&self, now: Timestamp) -> Option<Timestamp> {
         let today = self.zone.to_datetime(now).date();
         let ahead = |days: i64| today.checked_add(Span::new().days(days)).ok();
@@ -54,18 +54,18 @@ impl Window {
             let at_hour = move |range: &Range| minute(range.from).map(|time| day.to_datetime(time));
             self.ranges.iter().filter_map(at_hour).flat_map(|at| self.instants(at))
         });
-        // Where the clocks are set, they may skip the beginning of a range, or go back into one.
+        // A daylight-saving change may skip the beginning of a range, or repeat part of one.
         let end = now.checked_add((HORIZON * 24).hours()).unwrap_or(Timestamp::MAX);
         let shifts = self.zone.following(now).map(|shift| shift.timestamp()).take_while(|at| *at <= end);
         begins.chain(shifts).filter(|at| *at > now && self.is_open(*at)).min()
     }
 
-    /// The zone's name, for people.
+    /// Returns the time zone's name for display.
     pub fn zone(&self) -> &str {
         self.zone.iana_name().unwrap_or("local time")
     }
 
-    /// When the clock on the wall shows this: never, once, or twice.
+    /// Returns the instants at which the local time is `local`: none, one, or two.
     fn instants(&self, local: DateTime) -> Vec<Timestamp> {
         let offsets = match self.zone.to_ambiguous_timestamp(local).offset() {
             AmbiguousOffset::Unambiguous { offset } => vec![offset],
@@ -148,14 +148,14 @@ mod tests {
         Window::parse(texts.iter().copied(), TimeZone::get(zone).unwrap()).unwrap()
     }
 
-    /// Whether it is open at this time, and when it opens next.
+    /// Returns whether the window is open at this time, and when it opens next.
     fn at(window: &Window, now: &str) -> (bool, String) {
         let now: Timestamp = now.parse().unwrap();
         (window.is_open(now), window.next_opening(now).unwrap().to_string())
     }
 
     #[test]
-    fn a_window_is_open_in_its_ranges_and_tells_when_it_opens_next() {
+    fn a_window_is_open_in_its_ranges_and_reports_its_next_opening() {
         // 2026-03-02 is a Monday.
         for (texts, now, open, next) in [
             (&["Mon-Fri 02:00-05:00"][..], "2026-03-02T01:59:59Z", false, "2026-03-02T02:00:00Z"),
@@ -165,11 +165,11 @@ mod tests {
             (&["Mon-Fri 02:00-05:00"], "2026-03-06T05:00:00Z", false, "2026-03-09T02:00:00Z"),
             // No days: every day.
             (&["02:00-05:00"], "2026-03-07T03:00:00Z", true, "2026-03-08T02:00:00Z"),
-            // Over midnight: it belongs to the day that it begins on.
+            // Across midnight: it belongs to the day on which it begins.
             (&["Fri 22:00-04:00"], "2026-03-06T23:00:00Z", true, "2026-03-13T22:00:00Z"),
             (&["Fri 22:00-04:00"], "2026-03-07T03:59:00Z", true, "2026-03-13T22:00:00Z"),
             (&["Fri 22:00-04:00"], "2026-03-06T03:00:00Z", false, "2026-03-06T22:00:00Z"),
-            // A whole day, and days over the end of the week.
+            // A whole day, and days across the end of the week.
             (&["Sun 00:00-24:00"], "2026-03-08T23:59:59Z", true, "2026-03-15T00:00:00Z"),
             (&["Sun 00:00-24:00"], "2026-03-09T00:00:00Z", false, "2026-03-15T00:00:00Z"),
             (&["sat-mon 1:00-2:00"], "2026-03-09T01:30:00Z", true, "2026-03-14T01:00:00Z"),
@@ -182,16 +182,16 @@ mod tests {
     }
 
     #[test]
-    fn a_window_follows_the_clock_on_the_wall_when_it_is_set() {
+    fn a_window_follows_local_time_through_daylight_saving_changes() {
         // In Vienna the clock goes from 02:00 to 03:00 on 2026-03-29, and from 03:00 back to 02:00 on 2026-10-25.
         for (text, now, open, next) in [
             ("02:30-05:00", "2026-03-28T01:30:00Z", true, "2026-03-29T01:00:00Z"),
             ("02:30-05:00", "2026-03-29T00:59:59Z", false, "2026-03-29T01:00:00Z"),
             ("02:30-05:00", "2026-03-29T01:00:00Z", true, "2026-03-30T00:30:00Z"),
-            // The clock skips all of it: the next day.
+            // Skipped entirely: the next day.
             ("02:00-03:00", "2026-03-29T00:59:00Z", false, "2026-03-30T00:00:00Z"),
             ("Sun 02:00-03:00", "2026-03-28T12:00:00Z", false, "2026-04-05T00:00:00Z"),
-            // Shown twice, open twice.
+            // Repeated: open twice.
             ("02:00-02:30", "2026-10-25T00:10:00Z", true, "2026-10-25T01:00:00Z"),
             ("02:00-02:30", "2026-10-25T00:40:00Z", false, "2026-10-25T01:00:00Z"),
             ("02:00-02:30", "2026-10-25T01:10:00Z", true, "2026-10-26T01:00:00Z"),
@@ -202,13 +202,13 @@ mod tests {
             let found = at(&window(&[text], "Europe/Vienna"), now);
             assert_eq!(found, (open, next.to_owned()), "{text} at {now}");
         }
-        // Elsewhere the clock is set at midnight.
+        // Some zones change at midnight.
         let beirut = window(&["00:00-00:30"], "Asia/Beirut");
         assert_eq!(at(&beirut, "2026-03-28T21:59:00Z"), (false, "2026-03-29T21:00:00Z".into()));
     }
 
     #[test]
-    fn what_is_no_range_is_refused_at_its_place() {
+    fn an_invalid_range_is_reported_by_its_index() {
         for text in [
             "",
             "02:00",

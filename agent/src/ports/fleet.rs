@@ -1,4 +1,4 @@
-//! The fleet's wardens, as far as an update depends on them (DECISIONS 8).
+//! The fleet's wardens: the calls that updates depend on (DECISIONS 8).
 
 use std::time::Duration;
 
@@ -6,50 +6,51 @@ use async_trait::async_trait;
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory};
 use jiff::Timestamp;
 
-/// Asks the wardens of the fleet. No answer can make an agent deploy anything.
+/// Client of the fleet's wardens. No response can make an agent deploy anything.
 #[async_trait]
 pub trait Fleet: Send + Sync + 'static {
-    /// The decisions in force; answered as soon as they are not what is `known`, or after `wait`.
-    async fn decisions(&self, known: Known, wait: Duration) -> Result<Heard, FleetError>;
+    /// Returns the decisions in force as soon as they differ from `known`, or after `wait`.
+    async fn decisions(&self, known: KnownRevisions, wait: Duration)
+    -> Result<DecisionsResponse, FleetError>;
 
-    /// Asks whether a deployment may begin. It may take a lease; asking again renews that.
+    /// Asks whether a deployment may start. This may acquire a lease; asking again renews it.
     async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError>;
 
-    /// Gives back a lease that was not used.
+    /// Releases an unused lease.
     async fn release(&self, ask: &FleetAsk) -> Result<(), FleetError>;
 
-    /// Reports what runs on this machine.
+    /// Reports this host's inventory.
     async fn report(&self, inventory: &Inventory) -> Result<(), FleetError>;
 }
 
-/// What was heard last of the decisions.
+/// The decisions that the agent already has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Known {
+pub struct KnownRevisions {
     /// [`FleetDecisions::revision`]
     pub revision: u64,
     /// [`FleetDecisions::verdicts`]
     pub verdicts: u64,
 }
 
-/// What a warden has answered.
+/// A warden's decisions response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heard {
+pub struct DecisionsResponse {
     /// The decisions in force.
     pub decisions: FleetDecisions,
-    /// The time by the warden's clock (`Date`), where it says so.
+    /// The warden's clock (`Date` header), if sent.
     pub date: Option<Timestamp>,
 }
 
-/// Why there is no answer.
+/// Why no warden answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FleetError {
-    /// None is configured, or the wardens there are know nothing of fleets (the predecessor's, older ones).
+    /// No warden is configured, or none supports fleets (the predecessor, older versions).
     #[error("the warden makes no decisions for a fleet")]
     NoFleet,
-    /// No warden gave an answer that can be used; the first one's failure.
+    /// No warden gave a usable answer. Holds the first failure.
     #[error("{0}")]
-    Away(String),
-    /// A warden is there, and has no time for this request now.
-    #[error("the warden has too much to do")]
+    Unavailable(String),
+    /// A warden responded, but is too busy for this request.
+    #[error("the warden is too busy")]
     Busy,
 }

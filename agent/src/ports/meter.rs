@@ -1,4 +1,4 @@
-//! How requests to registries and their token services end and how long they take, told to whoever counts.
+//! Metrics hook: the outcome and duration of requests to registries and their token services.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,27 +7,27 @@ use std::time::Duration;
 use http::StatusCode;
 use jiff::Timestamp;
 
-/// How one request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestOutcome {
     /// Answered, redirects included.
     Ok,
     /// 404.
     NotFound,
-    /// 401 or 403. The first request to a registry with a login ends so.
+    /// 401 or 403. The first request to a registry that requires a login has this outcome.
     Unauthorized,
     /// 429.
     Limited,
-    /// Refused with any other 4xx.
+    /// Any other 4xx.
     Refused,
     /// 5xx.
     ServerError,
-    /// No answer: no connection, no TLS, too slow.
+    /// No response: connection failure, TLS failure or timeout.
     Unreachable,
 }
 
 impl RequestOutcome {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 7] = [
         Self::Ok,
         Self::NotFound,
@@ -49,7 +49,7 @@ impl RequestOutcome {
         }
     }
 
-    /// Its word in metrics.
+    /// Its metric label value.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -63,26 +63,26 @@ impl RequestOutcome {
     }
 }
 
-/// Is told the time that the other side says it is (`Date`, whole seconds).
+/// Receives the server's time (`Date` header, whole seconds).
 pub type DateSink = Arc<dyn Fn(Timestamp) + Send + Sync>;
 
-/// Is told about every request.
+/// Callback that records every request.
 #[derive(Clone)]
 pub struct Meter(Arc<dyn Fn(RequestOutcome, Duration) + Send + Sync>);
 
 impl Meter {
-    /// A meter that calls `tell`.
-    pub fn new(tell: impl Fn(RequestOutcome, Duration) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+    /// Creates a meter that calls `record`.
+    pub fn new(record: impl Fn(RequestOutcome, Duration) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(record))
     }
 
-    pub(crate) fn tell(&self, outcome: RequestOutcome, took: Duration) {
+    pub(crate) fn record(&self, outcome: RequestOutcome, took: Duration) {
         (self.0)(outcome, took);
     }
 }
 
 impl Default for Meter {
-    /// Nobody counts.
+    /// Records nothing.
     fn default() -> Self {
         Self::new(|_, _| {})
     }

@@ -1,4 +1,4 @@
-//! The machine as a whole, as `doctor` and `adopt` look at it: which engine this is, and what runs on it.
+//! The whole host, for `doctor` and `adopt`: the engine and all running containers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,53 +7,53 @@ use async_trait::async_trait;
 
 use crate::model::EngineError;
 
-/// What is asked of an engine besides the services that are configured.
+/// Engine queries that are not limited to the configured services.
 #[async_trait]
 pub trait Survey: Send + Sync + 'static {
-    /// What the engine says of itself.
+    /// Returns information about the engine.
     async fn about(&self) -> Result<EngineInfo, EngineError>;
 
-    /// Every container that runs, sorted by name.
-    async fn running(&self) -> Result<Vec<Found>, EngineError>;
+    /// Returns all running containers, sorted by name.
+    async fn running(&self) -> Result<Vec<RunningContainer>, EngineError>;
 }
 
-/// An engine, in its own words.
+/// Engine information, as reported by the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EngineInfo {
     /// Its release, for example `28.5.2`; empty while unknown.
     pub version: String,
-    /// The version of its API that it is spoken to in.
+    /// The API version in use.
     pub api: String,
-    /// Whether this program was tested with that version.
+    /// Whether Evenkeel was tested with that API version.
     pub is_tested: bool,
     /// Whether it is podman.
     pub is_podman: bool,
-    /// Where it keeps images and containers, on its own machine.
+    /// Its data directory, on its own host.
     pub data_folder: Option<PathBuf>,
-    /// Registries that it speaks to without TLS, as references name them. Those on loopback are not listed.
+    /// Registries that it uses without TLS, as named in image references. Loopback registries are not listed.
     pub insecure_registries: Vec<String>,
 }
 
-/// A container of a listing.
+/// A running container.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Found {
+pub struct RunningContainer {
     /// Name without the leading slash.
     pub name: String,
-    /// The reference that it was made from, or an image ID once that tag has moved.
+    /// The image reference it was created from, or an image ID once that tag has moved.
     pub image: String,
     /// All its labels.
     pub labels: BTreeMap<String, String>,
-    /// What compose noted about it; `None` outside compose.
+    /// Its compose labels; `None` if compose did not create it.
     pub origin: Option<Origin>,
 }
 
-/// What compose notes about a container besides its files.
+/// Where compose created a container, without its compose files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origin {
     /// The project.
     pub project: String,
-    /// The folder that relative paths in its files are relative to.
+    /// The directory that relative paths in its files refer to.
     pub folder: Option<PathBuf>,
-    /// The files that were named with `--env-file`.
+    /// The files given with `--env-file`.
     pub env_files: Vec<PathBuf>,
 }

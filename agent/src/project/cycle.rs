@@ -1,4 +1,4 @@
-//! One request per unique image: services that ask in the same poll cycle share the answer (DECISIONS 4, 7).
+//! One registry request per unique image, shared by all services of a poll cycle (DECISIONS 4, 7).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,45 +17,45 @@ use crate::service::input::{CheckFault, Observation};
 type Shareable<T> = Shared<BoxFuture<'static, T>>;
 type Answer = Shareable<Result<Digest, RegistryError>>;
 type Verdict = Shareable<Result<SignatureVerdict, SignatureError>>;
-/// An image, and the files with the keys.
+/// An image and the key files.
 type Signed = (Repository, Digest, Vec<PathBuf>);
 
-/// The questions and answers of one cycle.
+/// The requests of one cycle and their results.
 pub struct Cycle {
     registry: Arc<dyn Registry>,
     urgency: Urgency,
-    by_person: bool,
+    manual: bool,
     answers: Mutex<HashMap<Reference, Answer>>,
     verdicts: Mutex<HashMap<Signed, Verdict>>,
 }
 
 impl Cycle {
-    /// A cycle in which nothing was asked yet.
+    /// Creates a cycle.
     pub fn new(registry: Arc<dyn Registry>, urgency: Urgency) -> Arc<Self> {
         Self::of(registry, urgency, false)
     }
 
-    /// A cycle that a person asked for.
-    pub fn by_person(registry: Arc<dyn Registry>) -> Arc<Self> {
-        Self::of(registry, Urgency::Asked, true)
+    /// Creates a cycle that was requested manually.
+    pub fn manual(registry: Arc<dyn Registry>) -> Arc<Self> {
+        Self::of(registry, Urgency::Manual, true)
     }
 
-    fn of(registry: Arc<dyn Registry>, urgency: Urgency, by_person: bool) -> Arc<Self> {
+    fn of(registry: Arc<dyn Registry>, urgency: Urgency, manual: bool) -> Arc<Self> {
         let (answers, verdicts) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { registry, urgency, by_person, answers, verdicts })
+        Arc::new(Self { registry, urgency, manual, answers, verdicts })
     }
 
-    /// Whether a person asked for it.
-    pub fn is_by_person(&self) -> bool {
-        self.by_person
+    /// Reports whether it was requested manually.
+    pub fn is_manual(&self) -> bool {
+        self.manual
     }
 
-    /// Whether it is a poll cycle of its own: one by the clock, or one that a person asked for.
+    /// Reports whether it is a poll cycle: a scheduled one, or one requested manually.
     pub fn is_new(&self) -> bool {
-        self.by_person || self.urgency == Urgency::Routine
+        self.manual || self.urgency == Urgency::Routine
     }
 
-    /// What the tag points at; the first to ask causes the request.
+    /// Returns the digest that the tag points to; the first caller triggers the request.
     pub async fn digest(&self, reference: &Reference) -> Result<Digest, RegistryError> {
         let answer = {
             let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl Cycle {
         answer.await
     }
 
-    /// Whether one of the keys signed this digest; the first to ask causes the requests.
+    /// Verifies the signatures of a digest; the first caller triggers the requests.
     pub async fn signature(
         &self,
         signatures: &Arc<dyn Signatures>,
@@ -89,7 +89,7 @@ impl Cycle {
         verdict.await
     }
 
-    /// The questions of a check that are not answered yet, so that they last until it asks on.
+    /// Returns the unfinished requests of a check, to keep them alive until the check continues.
     pub(super) fn pending(&self, seen: &Result<Observation, CheckFault>) -> Pending {
         let Ok(seen) = seen else { return Pending::default() };
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,11 +97,11 @@ impl Cycle {
         Pending(own.filter(|answer| answer.peek().is_none()).cloned().collect())
     }
 
-    /// Gives up the questions that nobody waits for any more. Nobody drives them on, and they would keep the registry's slot.
+    /// Drops requests that no service awaits any more. They are no longer polled, but would keep the registry's slot.
     pub(super) fn drop_abandoned(&self) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let abandoned: Vec<_> = answers.extract_if(|_, answer| is_abandoned(answer)).collect();
-        // A question that is dropped may wake others, which ask here.
+        // Dropping a request may wake other tasks that take this lock.
         drop(answers);
         drop(abandoned);
         let mut verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +111,7 @@ impl Cycle {
     }
 }
 
-/// Questions that are kept although nobody asks them at this moment.
+/// Requests that are kept alive although they are not awaited at the moment.
 #[derive(Default)]
 pub(super) struct Pending(Vec<Answer>);
 
@@ -122,9 +122,9 @@ impl Drop for Check {
     }
 }
 
-/// Whether a question is unanswered, and held by nothing but the cycle.
-fn is_abandoned<T: Clone>(question: &Shareable<T>) -> bool {
-    question.peek().is_none() && question.strong_count() == Some(1)
+/// Reports whether a request is unfinished and held only by the cycle.
+fn is_abandoned<T: Clone>(request: &Shareable<T>) -> bool {
+    request.peek().is_none() && request.strong_count() == Some(1)
 }
 
 #[cfg(test)]
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::model::image::ImageLabels;
 
-    /// Answers nothing, and has one slot.
+    /// A registry with one slot that never responds.
     struct Silent(Arc<Semaphore>);
 
     #[async_trait]
@@ -146,7 +146,7 @@ mod tests {
             let _slot = self.0.acquire().await;
             std::future::pending().await
         }
-        async fn confirm(&self, _: &Reference) -> Result<Digest, RegistryError> {
+        async fn digest_from_content(&self, _: &Reference) -> Result<Digest, RegistryError> {
             std::future::pending().await
         }
         async fn has(&self, _: &Repository, _: &Digest) -> Result<bool, RegistryError> {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_that_nobody_waits_for_any_more_gives_its_slot_back() {
+    async fn an_abandoned_request_releases_its_slot() {
         let slots = Arc::new(Semaphore::new(1));
         let cycle = Cycle::new(Arc::new(Silent(slots.clone())), Urgency::Routine);
         let reference = Reference::parse("localhost:5000/web:latest").unwrap();
@@ -168,7 +168,7 @@ mod tests {
         let mut waiting = Box::pin(cycle.digest(&reference));
         assert!(tokio::time::timeout(Duration::from_secs(1), &mut waiting).await.is_err());
         cycle.drop_abandoned();
-        assert_eq!(slots.available_permits(), 0, "somebody waits for it");
+        assert_eq!(slots.available_permits(), 0, "it is still awaited");
         drop(waiting);
         cycle.drop_abandoned();
         assert_eq!(slots.available_permits(), 1);

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 
-use crate::model::text::plainly;
+use crate::model::text::describe_io_error;
 
-/// Largest compose file that is read.
+/// Maximum size of a compose file.
 const LARGEST: u64 = 16 * 1024 * 1024;
 
-/// SHA-256 over all files in order, each with its length before it, so that text which moves from one file to the
-/// next changes the hash. The error names the file.
+/// Computes the SHA-256 over all files in order. Each file is prefixed with its length, so that text moved from one file to
+/// the next changes the hash. The error names the file.
 pub(super) async fn hash(files: &[PathBuf]) -> Result<String, String> {
     let files = files.to_vec();
     let hashed = tokio::task::spawn_blocking(move || {
@@ -29,18 +29,18 @@ pub(super) async fn hash(files: &[PathBuf]) -> Result<String, String> {
     hashed.await.unwrap_or_else(|_| Err("the compose files can't be read".to_owned()))
 }
 
-/// Files that a project was brought up with, some of which are configured and some are not.
+/// A set of files that a project was started with and that contains more than the configured files.
 #[derive(Debug, PartialEq)]
-pub(super) struct TooLarge {
-    /// The configured ones, under their configured names, and those of the others that are still there.
+pub(super) struct Superset {
+    /// The configured files, under their configured names, and the other files that still exist.
     pub files: Vec<PathBuf>,
-    /// Those of them that are not configured.
-    pub unnamed: Vec<PathBuf>,
+    /// The files that are not configured.
+    pub extra: Vec<PathBuf>,
 }
 
-/// The sets of files that hold more than the configured ones. One that holds none of these is another project's, or
-/// this one's before it moved. Relative names are nobody's: what they are relative to is not known.
-pub(super) async fn larger(mut sets: BTreeSet<Vec<PathBuf>>, configured: &[PathBuf]) -> Vec<TooLarge> {
+/// Returns the sets of files that contain more than the configured ones. A set without any configured file belongs to
+/// another project, or to this one before it moved. Relative paths are ignored, because their base directory is unknown.
+pub(super) async fn supersets(mut sets: BTreeSet<Vec<PathBuf>>, configured: &[PathBuf]) -> Vec<Superset> {
     sets.retain(|set| set.iter().any(|file| !configured.contains(file)));
     if sets.is_empty() {
         return Vec::new();
@@ -48,59 +48,60 @@ pub(super) async fn larger(mut sets: BTreeSet<Vec<PathBuf>>, configured: &[PathB
     let configured: Vec<PathBuf> = configured.to_vec();
     let inspected = tokio::task::spawn_blocking(move || {
         let known: Vec<_> = configured.iter().map(|file| (identity(file), file)).collect();
-        // The configured name of a file, also while the file is missing.
+        // Returns the configured name of a file, even if the file is missing.
         let named = |file: &PathBuf| {
             let id = identity(file);
             let is_it = |(known, name): &&(_, &PathBuf)| *name == file || (id.is_some() && *known == id);
             known.iter().find(is_it).map(|(_, name)| (*name).clone())
         };
-        let larger = |set: Vec<PathBuf>| {
-            let (mut files, mut unnamed) = (Vec::new(), Vec::new());
+        let superset = |set: Vec<PathBuf>| {
+            let (mut files, mut extra) = (Vec::new(), Vec::new());
             for file in set {
                 if let Some(name) = named(&file) {
                     files.push(name);
                 } else if file.is_absolute() && identity(&file).is_some() {
                     files.push(file.clone());
-                    unnamed.push(file);
+                    extra.push(file);
                 }
             }
-            (!unnamed.is_empty() && unnamed.len() < files.len()).then_some(TooLarge { files, unnamed })
+            (!extra.is_empty() && extra.len() < files.len()).then_some(Superset { files, extra })
         };
-        sets.into_iter().filter_map(larger).collect()
+        sets.into_iter().filter_map(superset).collect()
     });
     inspected.await.unwrap_or_default()
 }
 
-/// What a regular file is, whatever path leads to it.
+/// Returns device and inode of a regular file, which are the same for all paths to it.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let about = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
     Some((about.dev(), about.ino()))
 }
 
-/// Reads a regular file. Neither a link nor a pipe in its place is followed or waited for.
+/// Reads a regular file. Symbolic links are not followed, and opening a pipe does not block.
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let fault = |what: String| format!("compose file {}: {what}", path.display());
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| fault(words(&error.into())))?;
+    let file =
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| fault(describe(&error.into())))?;
     let file = std::fs::File::from(file);
-    let about = file.metadata().map_err(|error| fault(words(&error)))?;
+    let about = file.metadata().map_err(|error| fault(describe(&error)))?;
     if !about.is_file() {
         return Err(fault("is not a regular file".to_owned()));
     }
     let mut content = Vec::new();
-    let read = file.take(LARGEST + 1).read_to_end(&mut content).map_err(|error| fault(words(&error)))?;
+    let read = file.take(LARGEST + 1).read_to_end(&mut content).map_err(|error| fault(describe(&error)))?;
     if read as u64 > LARGEST {
         return Err(fault(format!("is larger than {} MiB", LARGEST / 1024 / 1024)));
     }
     Ok(content)
 }
 
-fn words(error: &std::io::Error) -> String {
+fn describe(error: &std::io::Error) -> String {
     match error.kind() {
         _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
             "is a symbolic link".to_owned()
         }
-        _ => plainly(error),
+        _ => describe_io_error(error),
     }
 }
 
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_larger_set_has_configured_files_and_others_under_whatever_name() {
+    async fn a_superset_has_configured_files_and_others_under_any_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::create_dir(path("real")).unwrap();
@@ -133,26 +134,26 @@ mod tests {
             let set = |names: &&[&str]| names.iter().map(|name| path(name)).collect();
             let sets: BTreeSet<Vec<PathBuf>> = sets.iter().map(set).collect();
             let configured = [path("real/a.yml")];
-            async move { larger(sets, &configured).await }
+            async move { supersets(sets, &configured).await }
         };
         let same: [&[&str]; 5] =
             [&[], &["real/a.yml"], &["alias/a.yml"], &["real/a.yml", "gone.yml"], &["real/a.yml", "real"]];
         assert_eq!(of(&same).await, []);
         assert_eq!(of(&[&["real/b.yml"]]).await, [], "it has moved");
-        let expected = || TooLarge {
+        let expected = || Superset {
             files: vec![path("real/a.yml"), path("real/b.yml")],
-            unnamed: vec![path("real/b.yml")],
+            extra: vec![path("real/b.yml")],
         };
         assert_eq!(of(&[&["alias/a.yml", "real/b.yml", "gone.yml"]]).await, [expected()]);
         let relative = BTreeSet::from([vec![path("real/a.yml"), "b.yml".into()]]);
-        assert_eq!(larger(relative, &[path("real/a.yml")]).await, []);
-        // An editor writes it anew just now.
+        assert_eq!(supersets(relative, &[path("real/a.yml")]).await, []);
+        // The file is missing while an editor rewrites it.
         std::fs::remove_file(path("real/a.yml")).unwrap();
         assert_eq!(of(&[&["real/a.yml", "real/b.yml"]]).await, [expected()]);
     }
 
     #[tokio::test]
-    async fn links_pipes_and_missing_files_are_faults_and_nothing_hangs() {
+    async fn links_pipes_and_missing_files_are_errors_and_nothing_blocks() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         assert!(hash(&[path("none")]).await.unwrap_err().contains("does not exist"));

@@ -1,4 +1,4 @@
-//! Asks the wardens for a service, and gives back leases.
+//! Requests of a service to the wardens.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ pub(super) async fn ask(world: Arc<World>, image: String, ask: FleetAsk) -> Box<
     Box::new(Input::FleetAnswered { image, ask, answer })
 }
 
-/// Gives back a lease.
+/// Releases a lease.
 pub(super) async fn release(world: Arc<World>, ask: FleetAsk) -> Box<Input> {
     if let Err(error) = world.fleet.release(&ask).await {
-        tracing::debug!(image = ask.image, "a lease was not given back and ends by itself: {error}");
+        tracing::debug!(image = ask.image, "a lease could not be released and will expire: {error}");
     }
     Box::new(Input::FleetReleased(ask))
 }

@@ -1,6 +1,6 @@
-//! A queue without a limit that takes next to nothing while it is empty.
+//! An unbounded queue that takes almost no memory while it is empty.
 //!
-//! There are two for each service. Those of tokio have a block of 32 messages from the start, which is 1 KiB for each.
+//! There are two per service. A tokio channel allocates a block of 32 messages up front, which is 1 KiB each.
 
 use std::task::{Context, Poll};
 
@@ -8,13 +8,13 @@ use futures_channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use futures_util::StreamExt;
 use futures_util::stream::FusedStream;
 
-/// A queue: where messages are sent to, and where they arrive in that order.
+/// Creates a FIFO queue.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let (sender, receiver) = mpsc::unbounded();
     (Sender(sender), Receiver(receiver))
 }
 
-/// Where messages are sent to. Clones are the same.
+/// The sending half. Clones share the queue.
 pub struct Sender<T>(UnboundedSender<T>);
 
 impl<T> Clone for Sender<T> {
@@ -24,42 +24,42 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Never waits. Gives the message back when nobody will read it.
+    /// Sends without waiting. Returns the message if the receiver is closed.
     pub fn send(&self, message: T) -> Result<(), T> {
         self.0.unbounded_send(message).map_err(mpsc::TrySendError::into_inner)
     }
 
-    /// Whether messages are read no more.
+    /// Reports whether the receiver is closed.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Whether every message was read.
+    /// Reports whether all messages have been received.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Where messages arrive.
+/// The receiving half.
 pub struct Receiver<T>(UnboundedReceiver<T>);
 
 impl<T> Receiver<T> {
-    /// The next message; `None` when there is none and nobody can send one any more.
+    /// Receives the next message; `None` if the queue is empty and all senders have been dropped.
     pub async fn recv(&mut self) -> Option<T> {
         self.0.next().await
     }
 
-    /// The same as a poll.
+    /// Polls for the next message.
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
         self.0.poll_next_unpin(context)
     }
 
-    /// Whether [`recv`](Self::recv) has returned `None`.
+    /// Reports whether [`recv`](Self::recv) has returned `None`.
     pub fn is_terminated(&self) -> bool {
         self.0.is_terminated()
     }
 
-    /// Takes no messages any more, and drops those that are waiting.
+    /// Closes the queue and drops all pending messages.
     pub fn close(&mut self) {
         self.0.close();
         while self.0.try_recv().is_ok() {}

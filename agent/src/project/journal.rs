@@ -1,7 +1,7 @@
-//! The durable state of one service: a decision and what is said of it are written in one transaction, or not at all.
+//! The durable state of one service. A decision and its audit entries are written in one transaction, or not at all.
 //!
-//! While the disk refuses writes, every try fails at once until a moment has passed: a service neither does nor says
-//! what it could not write down.
+//! After a failed write, further attempts fail immediately until the retry delay has passed. A service neither performs nor
+//! reports a decision that it could not write.
 
 use std::time::Duration;
 
@@ -13,40 +13,39 @@ use crate::service::Durable;
 
 use super::worker::{Commit, state_key};
 
-/// Time between two tries to write the state down.
+/// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// What of a service is durable.
+/// Writes the durable state of a service.
 pub(super) struct Journal {
     commit: Commit,
-    /// The service began with another state than the one that was written last: the next write has its state, too.
+    /// The state in memory differs from the last one written, so the next write must include it.
     is_behind: bool,
-    /// The last write failed: why, and when the next one is tried.
+    /// Error of the last write if it failed, and when to retry.
     failed: Option<(StoreError, Instant)>,
-    /// Entries of the service's first state, which go with the first write.
-    first_words: Vec<AuditEntry>,
+    /// Entries about the initial state, which are written with the next write.
+    initial_entries: Vec<AuditEntry>,
 }
 
 impl Journal {
-    /// Nothing is to be written yet.
+    /// Creates a journal with nothing to write.
     pub(super) fn new(commit: Commit) -> Self {
-        Self { commit, is_behind: false, failed: None, first_words: Vec::new() }
+        Self { commit, is_behind: false, failed: None, initial_entries: Vec::new() }
     }
 
-    /// A service that was left in the state `left` goes on in the state `first`, of which `entries` tell: both go with the
-    /// next write.
+    /// Notes that a service with the stored state `left` continues with the state `first`. The state and its `entries` are
+    /// written with the next write.
     pub(super) fn begin(&mut self, left: &Durable, first: &Durable, entries: Vec<AuditEntry>) {
         self.is_behind |= left != first;
-        self.first_words.extend(entries);
+        self.initial_entries.extend(entries);
     }
 
-    /// Whether something is still to be said of the first state.
-    pub(super) fn has_first_words(&self) -> bool {
-        !self.first_words.is_empty()
+    /// Reports whether entries about the initial state are still to be written.
+    pub(super) fn has_initial_entries(&self) -> bool {
+        !self.initial_entries.is_empty()
     }
 
-    /// Writes the state that follows on `before` if it differs from what was written last, and entries if there are
-    /// any.
+    /// Writes the successor state of `before` if it differs from the last one written, and the entries if there are any.
     pub(super) async fn write(
         &mut self,
         name: &str,
@@ -54,7 +53,7 @@ impl Journal {
         durable: &Durable,
         entries: Vec<AuditEntry>,
     ) -> Result<(), StoreError> {
-        let entries = [self.first_words.clone(), entries].concat();
+        let entries = [self.initial_entries.clone(), entries].concat();
         let is_same = !self.is_behind && durable == before;
         if is_same && entries.is_empty() {
             return Ok(());
@@ -72,29 +71,29 @@ impl Journal {
             tracing::info!(service = name, step, "journaled");
         }
         self.failed = None;
-        self.first_words.clear();
+        self.initial_entries.clear();
         self.is_behind = false;
         Ok(())
     }
 
-    /// An error while the last write has failed and it is not yet time for the next one.
+    /// Returns the error of the last write while it must not be retried yet.
     pub(super) fn ready(&self) -> Result<(), StoreError> {
-        let waits = self.failed.as_ref().filter(|(_, retry)| Instant::now() < *retry);
-        waits.map_or(Ok(()), |(error, _)| Err(error.clone()))
+        let waiting = self.failed.as_ref().filter(|(_, retry)| Instant::now() < *retry);
+        waiting.map_or(Ok(()), |(error, _)| Err(error.clone()))
     }
 
-    /// How long it still waits for the next try.
-    pub(super) fn waits(&self) -> Option<Duration> {
+    /// Returns the remaining time until the next attempt.
+    pub(super) fn retry_in(&self) -> Option<Duration> {
         let (_, retry) = self.failed.as_ref()?;
         Some(retry.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero())
     }
 
-    /// Whether a write failed, and it is time for the next one.
+    /// Reports whether a failed write may be retried now.
     pub(super) fn may_retry(&self) -> bool {
-        self.failed.is_some() && self.waits().is_none()
+        self.failed.is_some() && self.retry_in().is_none()
     }
 
-    /// The next write is tried, where it is time for it.
+    /// Clears the failure if the write may be retried now.
     pub(super) fn retry(&mut self) {
         if self.may_retry() {
             self.failed = None;

@@ -1,4 +1,4 @@
-//! The tasks beside checks and deployments, done outside.
+//! Maintenance tasks, apart from checks and deployments.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,24 +7,24 @@ use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
 use crate::model::{EngineError, Project};
 use crate::service::maintenance::{
-    GoneFrom, MaintenanceResult, MaintenanceTask, OldDeployedImage, RollbackRisk, RunningImage, TagInUse,
+    MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage, RollbackRisk, RunningImage, TagInUse,
 };
-use crate::service::newer_tags::MOST_NEWER;
+use crate::service::newer_tags::MAX_NEWER;
 
 use super::worker::World;
 
-/// Does one task and says how it ended.
+/// Performs one task and returns its result.
 pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> MaintenanceResult {
     match task {
-        MaintenanceTask::FindNewerTags { pattern, images, anew } => {
-            find_newer(world, &pattern, images, anew).await
+        MaintenanceTask::FindNewerTags { pattern, images, refresh } => {
+            find_newer(world, &pattern, images, refresh).await
         }
         MaintenanceTask::RemoveImages { images } => {
             let mut gone = Vec::new();
-            for OldDeployedImage { id, tags } in images {
+            for RemovableImage { id, tags } in images {
                 match world.engine.remove_image(&id, &tags).await {
                     Ok(true) => gone.push(id),
-                    Ok(false) => tracing::debug!(%id, "the image is named or used, and stays"),
+                    Ok(false) => tracing::debug!(%id, "the image is tagged or in use, and is kept"),
                     Err(error) => tracing::debug!(%id, %error, "the image could not be removed"),
                 }
             }
@@ -44,20 +44,20 @@ async fn find_newer(
     world: &World,
     pattern: &TagPattern,
     images: Vec<TagInUse>,
-    anew: bool,
+    refresh: bool,
 ) -> MaintenanceResult {
     let mut lists = Vec::new();
     let mut is_complete = true;
     for image in images {
-        match world.tags.tags(&image.repository, anew).await {
+        match world.tags.tags(&image.repository, refresh).await {
             Ok(tags) => lists.push((image, tags)),
             Err(error) => {
-                tracing::warn!(image = image.configured, %error, "newer tags can't be looked for");
+                tracing::warn!(image = image.configured, %error, "can't list tags to look for newer ones");
                 is_complete &= !image.is_shared;
             }
         }
     }
-    // Where not all lists are known, nothing is known of a tag that all must have.
+    // If a list is missing, it is unknown which tags exist in all repositories.
     lists.retain(|(image, _)| is_complete || !image.is_shared);
     let shared = lists.iter().filter(|(image, _)| image.is_shared);
     let shared: Vec<BTreeSet<&str>> =
@@ -65,17 +65,17 @@ async fn find_newer(
     let newest = |(image, tags): &(TagInUse, Arc<[String]>)| {
         let tags = tags.iter().map(String::as_str);
         let tags = tags.filter(|tag| !image.is_shared || shared.iter().all(|list| list.contains(tag)));
-        let newer = pattern.newer(&image.tag, tags, MOST_NEWER);
+        let newer = pattern.newer(&image.tag, tags, MAX_NEWER);
         (image.configured.clone(), newer.into_iter().map(str::to_owned).collect())
     };
     MaintenanceResult::NewerTags(lists.iter().map(newest).collect())
 }
 
-/// What would keep a rollback to what runs now from succeeding. An error: the engine gave no answer.
+/// Returns the reasons why a rollback to the running images would fail. Fails if the engine does not respond.
 ///
-/// The state is not written here to see whether that works: whoever waits for the store while the worker does, too, is
-/// not polled, and both would wait for ever. Whether it can be written is watched by `state_health` and counts when the
-/// record is shown (`service/status.rs`).
+/// This does not test whether the state can be written: while the worker waits for the store, this future is not polled, so
+/// waiting for the store here could deadlock. Write failures are detected by `state_health` and added when the record is
+/// built (`service/status.rs`).
 async fn check_way_back(
     world: &World,
     project: &Project,
@@ -98,7 +98,7 @@ async fn check_way_back(
     Ok(risks)
 }
 
-/// The same for the tasks of a swarm: a node may have lost the image, or never had it.
+/// The same for swarm tasks: a node may have lost the image, or never had it.
 async fn check_way_back_in_swarm(world: &World, images: &[RunningImage]) -> Vec<RollbackRisk> {
     let mut risks = Vec::new();
     for image in images {
@@ -109,24 +109,24 @@ async fn check_way_back_in_swarm(world: &World, images: &[RunningImage]) -> Vec<
     risks
 }
 
-/// Why an image can't be had any more; `None` where it is here or in its registry.
-async fn gone(world: &World, image: &RunningImage) -> Result<Option<GoneFrom>, EngineError> {
+/// Returns why an image is no longer available; `None` if it is present locally or in its registry.
+async fn gone(world: &World, image: &RunningImage) -> Result<Option<MissingReason>, EngineError> {
     match world.engine.image(&image.id.0).await {
-        Ok(Some(found)) if found.whole => return Ok(None),
+        Ok(Some(found)) if found.is_complete => return Ok(None),
         Err(error) if error.is_unavailable() => return Err(error),
         _ => {}
     }
     Ok(not_served(world, image).await)
 }
 
-/// Why a registry does not serve an image; `None` where it does.
-async fn not_served(world: &World, image: &RunningImage) -> Option<GoneFrom> {
+/// Returns why a registry does not serve an image; `None` if it does.
+async fn not_served(world: &World, image: &RunningImage) -> Option<MissingReason> {
     let Some(Reference { repository, digest: Some(digest), .. }) = &image.source else {
-        return Some(GoneFrom::NeverPushed);
+        return Some(MissingReason::NeverPushed);
     };
     match world.registry.has(repository, digest).await {
         Ok(true) => None,
-        Ok(false) => Some(GoneFrom::Removed),
-        Err(error) => Some(GoneFrom::Unknown(error.to_string())),
+        Ok(false) => Some(MissingReason::Removed),
+        Err(error) => Some(MissingReason::Unknown(error.to_string())),
     }
 }

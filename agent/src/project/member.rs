@@ -1,9 +1,9 @@
-//! One service in the worker of its project: what it is told, what it decides, and what of that is under way outside.
+//! One service in the worker of its project: its commands, its decisions, and its actions in progress.
 //!
-//! The order is the point. A decision is made on a draft; the draft's state and the entries that tell of it are written
-//! in one transaction (`journal.rs`); only then the draft replaces the service, and its action begins. A write that
-//! fails changes nothing and loses nothing: the draft is dropped, and what was to be decided on waits. A service that
-//! is killed anywhere begins again from what was made durable.
+//! The order matters. A decision is made on a draft. The draft's state and its audit entries are written in one transaction
+//! (`journal.rs`). Only then does the draft replace the service, and its action starts. A failed write changes nothing and
+//! loses nothing: the draft is dropped, and the input is deferred. A service that is killed at any point resumes from its
+//! durable state.
 
 mod work;
 
@@ -38,91 +38,91 @@ use super::observe::{check_end, fleet_views};
 use super::published;
 use super::worker::{CheckEnd, Command, Handle, ProjectKey, World};
 
-/// Time that a step under way gets when the service has to end or changes; what is longer is left to the journal.
+/// Time that a step in progress gets when the service ends or is reconfigured. A longer step is resumed from the journal.
 const STOP_GRACE: Duration = Duration::from_secs(20);
-/// Events that wait while the state can't be written; beyond that the oldest are lost, as in a gap of the stream.
-const MAX_HELD: usize = 256;
-/// How often a pull's progress is shown.
+/// Maximum number of deferred events while the state can't be written. The oldest are dropped, as in a gap of the stream.
+const MAX_DEFERRED: usize = 256;
+/// Interval at which the progress of a pull is published.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
-/// What ended outside.
+/// A finished external operation.
 enum Done {
     Input(Box<Input>),
-    /// A part of a check, and how it goes on.
+    /// The first part of a check, and the future of the rest.
     Part(Box<Input>, BoxFuture<'static, Done>),
 }
 
-/// Something that a member must take in.
-pub(super) struct Event(Woken);
+/// An event for a member to handle.
+pub(super) struct Event(EventKind);
 
-enum Woken {
+enum EventKind {
     Done(Done),
-    /// `None`: nobody is left who could tell it anything.
+    /// `None`: all handles have been dropped.
     Command(Option<Command>),
     Fleet(Arc<FleetView>),
 }
 
 impl Event {
-    /// What a check has seen, if this is the end of one.
+    /// Returns the observation if this is the result of a check.
     pub(super) fn observation_mut(&mut self) -> Option<&mut Observation> {
         match &mut self.0 {
-            Woken::Done(Done::Input(input) | Done::Part(input, _)) => match input.as_mut() {
+            EventKind::Done(Done::Input(input) | Done::Part(input, _)) => match input.as_mut() {
                 Input::Checked { result: Ok(observation), .. } => Some(observation),
                 _ => None,
             },
-            Woken::Command(_) | Woken::Fleet(_) => None,
+            EventKind::Command(_) | EventKind::Fleet(_) => None,
         }
     }
 }
 
-/// What becomes of a service.
+/// Lifecycle of a service.
 enum Lifecycle {
-    /// It stays as it is.
+    /// It is configured.
     Active,
-    /// It is configured no more, and goes when no deployment is under way and its leases are given back.
+    /// It is no longer configured, and ends when no deployment is in progress and its leases are released.
     Retiring,
-    /// It goes on under another configuration as soon as no step is under way, at the latest at this time.
+    /// It gets a new configuration as soon as no step is in progress, at the latest at the given time.
     Changing(Arc<ServiceConfig>, oneshot::Sender<()>, Instant),
-    /// The program stops: it goes as soon as no step is under way, at the latest at this time.
+    /// The agent is stopping: it ends as soon as no step is in progress, at the latest at the given time.
     Stopping(Instant),
-    /// Nobody can reach it any more.
-    Over,
+    /// All handles have been dropped.
+    Closed,
 }
 
 /// One service in its project's worker.
 pub struct Member {
-    /// Shared with what is shown of it until it changes.
+    /// Shared with its published state until it changes.
     pub(super) service: Arc<Service>,
-    /// There is something new to be acted on.
+    /// The service may have something to do.
     is_touched: bool,
-    /// There may be something new to be shown.
+    /// The published state may be outdated.
     is_stale: bool,
     world: Arc<World>,
     inbox: inbox::Receiver<Command>,
     shown: published::Sender,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// How far the pull under way is, if there is one.
+    /// Progress of the last pull, if there was one.
     pulled: Option<watch::Receiver<PullProgress>>,
     lifecycle: Lifecycle,
     cycle: Option<Arc<Cycle>>,
     waiting: Vec<oneshot::Sender<CheckEnd>>,
     journal: Journal,
-    /// What is known of the fleet, whenever that changes.
+    /// Changes of the fleet view.
     fleet: stream::Fuse<BoxStream<'static, Arc<FleetView>>>,
-    /// Facts that could not be decided on yet, because what follows from them could not be written, and when each came.
-    held: VecDeque<(Timestamp, Input)>,
-    /// What the clock showed when it was read last, and when that was. Each service has its own: while it is on its way to a
-    /// worker nobody else reads the clock for it.
+    /// Inputs that are deferred because their outcome could not be written, with their times of arrival.
+    deferred: VecDeque<(Timestamp, Input)>,
+    /// Last reading of the wall clock and of the monotonic clock. It is stored per service, because no worker reads the
+    /// clock for a service that is moving between workers.
     last_seen: (Timestamp, Instant),
 }
 
-/// The machine's boot, as the clock has it now.
+/// Returns the machine's boot, with the boot time by the current clock.
 fn boot(world: &World) -> Boot {
     Boot { at: world.clock.at_boot(), ..world.boot.clone() }
 }
 
 impl Member {
-    /// A service as it was left (`durable`), and the door to it.
+    /// Restores a service from its durable state, and returns it with its handle.
     pub fn new(
         config: Arc<ServiceConfig>,
         durable: Durable,
@@ -153,7 +153,7 @@ impl Member {
             waiting: Vec::new(),
             journal,
             fleet: fleet_views(known).fuse(),
-            held: VecDeque::new(),
+            deferred: VecDeque::new(),
             last_seen: (now, Instant::now()),
         };
         (member, Handle { config, inbox: sender, published })
@@ -163,23 +163,23 @@ impl Member {
         &self.service.config().name
     }
 
-    /// The service, to be changed in memory only.
+    /// Returns the service for in-memory changes.
     pub(super) fn service_mut(&mut self) -> &mut Service {
         Arc::make_mut(&mut self.service)
     }
 
-    /// A copy to decide on. On the heap: a task's future has room for all values that it ever holds at once.
+    /// Returns a copy to decide on. Boxed, because otherwise the worker's future would reserve space for it.
     fn draft(&self) -> Box<Service> {
         Box::new(Service::clone(&self.service))
     }
 
-    /// The project that it has to work on: that of a deployment under way, or the configured one.
-    pub(super) fn home(&self) -> ProjectKey {
+    /// Returns the key of its project: that of a deployment in progress, or the configured one.
+    pub(super) fn project_key(&self) -> ProjectKey {
         ProjectKey::of(self.service.project_name(), self.name())
     }
 
-    /// Whether `key` is the project that it has to work on.
-    pub(super) fn is_at_home(&self, key: &ProjectKey) -> bool {
+    /// Reports whether `key` is its [`project_key`](Self::project_key), without an allocation.
+    pub(super) fn belongs_to(&self, key: &ProjectKey) -> bool {
         match (key, self.service.project_name()) {
             (ProjectKey::Project(name), Some(project)) => name == project,
             (ProjectKey::Service(name), None) => name == self.name(),
@@ -187,22 +187,22 @@ impl Member {
         }
     }
 
-    /// Whether it is one of the services as they are configured.
+    /// Reports whether it is a configured service.
     pub(super) fn is_configured(&self) -> bool {
         matches!(self.lifecycle, Lifecycle::Active | Lifecycle::Changing(..))
     }
 
-    /// Whether it has to go now.
+    /// Reports whether it has to be removed now.
     pub(super) fn is_leaving(&self) -> bool {
         match &self.lifecycle {
             Lifecycle::Active | Lifecycle::Changing(..) => false,
             Lifecycle::Retiring => self.is_retired() && !self.service.has_leases(),
             Lifecycle::Stopping(at) => self.may_be_interrupted(*at),
-            Lifecycle::Over => true,
+            Lifecycle::Closed => true,
         }
     }
 
-    /// Whether it is configured no more, and nothing that it has begun is left to be ended.
+    /// Reports whether it is no longer configured and has no unfinished deployment.
     fn is_retired(&self) -> bool {
         matches!(self.lifecycle, Lifecycle::Retiring) && !self.service.durable().is_deploying()
     }
@@ -211,29 +211,29 @@ impl Member {
         !self.service.is_stepping() || Instant::now() >= at
     }
 
-    /// The program stops. Whoever still asks is told at once that nobody answers any more.
+    /// Begins the shutdown. Further requests fail immediately.
     pub(super) fn stop(&mut self) {
         self.lifecycle = Lifecycle::Stopping(Instant::now() + STOP_GRACE);
         self.inbox.close();
     }
 
-    /// Writes down how it was.
+    /// Writes the final state.
     pub(super) async fn leave(&mut self, now: Timestamp) {
         if self.service.is_stepping() {
-            tracing::warn!("a step of the deployment is still under way; the next start takes it up");
+            tracing::warn!("a deployment step is still in progress; it is resumed at the next start");
         }
         let mut draft = self.draft();
         draft.on_shutdown();
         if let Err(error) = self.commit(draft, Vec::new(), now).await {
-            tracing::error!(service = self.name(), %error, "the last state could not be written");
+            tracing::error!(service = self.name(), %error, "the final state could not be written");
         }
-        // Its verdict may be new.
+        // The final state may contain a new verdict.
         self.publish();
     }
 
-    /// Takes over another configuration if it is time for that; whether it has. What was under way is left as it would
-    /// be at the end of the program, and taken up again.
-    pub(super) fn changes(&mut self, now: Timestamp) -> bool {
+    /// Applies a pending configuration if it is time for that, and returns whether it has. Operations in progress are
+    /// interrupted and resumed, as at a restart of the agent.
+    pub(super) fn try_reconfigure(&mut self, now: Timestamp) -> bool {
         if !matches!(&self.lifecycle, Lifecycle::Changing(_, _, at) if self.may_be_interrupted(*at)) {
             return false;
         }
@@ -242,8 +242,8 @@ impl Member {
             return false;
         };
         self.running.clear();
-        // The actions are over with the value that began them; what happened in the world has happened.
-        self.held.retain(|(_, input)| !input.ends_an_action());
+        // The actions end with the service that started them; only external events stay relevant.
+        self.deferred.retain(|(_, input)| !input.ends_an_action());
         self.waiting.clear();
         self.cycle = None;
         let durable = self.service.durable().clone();
@@ -255,40 +255,40 @@ impl Member {
         self.service = Arc::new(service);
         self.touch();
         self.publish();
-        // Whoever does not wait for it sees it in the snapshot.
+        // The receiver may have stopped waiting; the snapshot shows the change as well.
         let _ = reply.send(());
         true
     }
 
-    /// Waits for something that it must take in.
+    /// Polls for the next event.
     pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         if let Poll::Ready(Some(done)) = self.running.poll_next_unpin(context) {
-            return Poll::Ready(Event(Woken::Done(done)));
+            return Poll::Ready(Event(EventKind::Done(done)));
         }
-        // One that retires has nobody any more who could tell it something.
-        let is_deaf = matches!(self.lifecycle, Lifecycle::Retiring) && self.inbox.is_terminated();
-        if is_deaf || matches!(self.lifecycle, Lifecycle::Stopping(_)) {
+        // A retiring service stays after its handles have been dropped.
+        let has_no_handles = matches!(self.lifecycle, Lifecycle::Retiring) && self.inbox.is_terminated();
+        if has_no_handles || matches!(self.lifecycle, Lifecycle::Stopping(_)) {
             return Poll::Pending;
         }
         if let Poll::Ready(Some(view)) = self.fleet.poll_next_unpin(context) {
-            return Poll::Ready(Event(Woken::Fleet(view)));
+            return Poll::Ready(Event(EventKind::Fleet(view)));
         }
-        self.inbox.poll_recv(context).map(|command| Event(Woken::Command(command)))
+        self.inbox.poll_recv(context).map(|command| Event(EventKind::Command(command)))
     }
 
-    /// Takes in what has happened.
-    pub(super) async fn take(&mut self, event: Event, now: Timestamp) {
+    /// Handles an event.
+    pub(super) async fn handle_event(&mut self, event: Event, now: Timestamp) {
         self.touch();
         match event.0 {
-            Woken::Done(done) => self.done(done, now).await,
-            Woken::Fleet(view) => self.take_in(Box::new(Input::Fleet(view)), now).await,
-            Woken::Command(Some(command)) => self.command(command, now).await,
-            Woken::Command(None) if matches!(self.lifecycle, Lifecycle::Retiring) => {}
-            Woken::Command(None) => self.lifecycle = Lifecycle::Over,
+            EventKind::Done(done) => self.handle_done(done, now).await,
+            EventKind::Fleet(view) => self.handle_input(Box::new(Input::Fleet(view)), now).await,
+            EventKind::Command(Some(command)) => self.handle_command(command, now).await,
+            EventKind::Command(None) if matches!(self.lifecycle, Lifecycle::Retiring) => {}
+            EventKind::Command(None) => self.lifecycle = Lifecycle::Closed,
         }
     }
 
-    /// Whether it has something to decide or to begin now.
+    /// Reports whether it has something to decide or to start now.
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
         if !matches!(self.lifecycle, Lifecycle::Active | Lifecycle::Retiring) {
             return false;
@@ -297,8 +297,8 @@ impl Member {
         self.is_touched || self.journal.may_retry() || (!self.is_retired() && is_awake())
     }
 
-    /// Begins everything that is to be done now.
-    pub(super) async fn act(&mut self, now: Timestamp) {
+    /// Starts all due actions.
+    pub(super) async fn run_pending(&mut self, now: Timestamp) {
         (self.is_touched, self.is_stale) = (false, true);
         self.journal.retry();
         if self.catch_up(now).await.is_err() {
@@ -316,40 +316,40 @@ impl Member {
         }
     }
 
-    async fn command(&mut self, command: Command, now: Timestamp) {
+    async fn handle_command(&mut self, command: Command, now: Timestamp) {
         match command {
             Command::Request(ask, reply) => {
                 let mut draft = self.draft();
-                let (answer, entries) = draft.ask(ask, now);
+                let (answer, entries) = draft.handle_request(ask, now);
                 let answer = self.commit(draft, entries, now).await.map(|()| answer);
                 self.publish();
-                // A client that has gone away does not need its answer.
+                // The client may have disconnected.
                 let _ = reply.send(answer);
             }
             Command::Check(cycle, done) => {
-                if cycle.is_by_person() {
+                if cycle.is_manual() {
                     let mut draft = self.draft();
-                    draft.asked_with_all();
-                    // Where it can't be written now, the record says why, and nothing could be done about it anyway.
+                    draft.on_global_trigger();
+                    // A failed write is shown in the service's record; nothing more can be done about it here.
                     let _ = self.commit(draft, Vec::new(), now).await;
                 }
                 if self.service_mut().check(cycle.is_new()) {
                     self.cycle = Some(cycle);
                     self.waiting.push(done);
                 } else {
-                    self.service_mut().look(now);
+                    self.service_mut().inspect_soon(now);
                 }
             }
             Command::TagPushed => self.service_mut().tag_was_pushed(now),
-            Command::Inspect => self.service_mut().look(now),
-            Command::Input(input) => self.take_in(input, now).await,
+            Command::Inspect => self.service_mut().inspect_soon(now),
+            Command::Input(input) => self.handle_input(input, now).await,
             Command::Reconfigure(config, reply) => {
                 self.lifecycle = Lifecycle::Changing(config, reply, Instant::now() + STOP_GRACE);
             }
             Command::Retire(reply) => {
                 self.lifecycle = Lifecycle::Retiring;
                 self.service_mut().retire();
-                // Whoever does not wait for the answer learns of the end.
+                // The receiver may not wait for the reply.
                 let _ = reply.send(self.service.durable().is_deploying());
             }
             Command::Ping(reply) => {
@@ -358,11 +358,11 @@ impl Member {
         }
     }
 
-    async fn done(&mut self, done: Done, now: Timestamp) {
+    async fn handle_done(&mut self, done: Done, now: Timestamp) {
         match done {
             Done::Part(input, rest) => {
                 self.running.push(rest);
-                self.take_in(input, now).await;
+                self.handle_input(input, now).await;
             }
             Done::Input(input) => {
                 let checked = match input.as_ref() {
@@ -372,11 +372,11 @@ impl Member {
                 if let Some(Err(CheckFault::Failed(text) | CheckFault::EngineAway(text))) = &checked {
                     tracing::debug!(service = self.name(), "check failed: {text}");
                 }
-                self.take_in(input, now).await;
+                self.handle_input(input, now).await;
                 if let Some(end) = checked {
                     self.publish();
                     for waiting in self.waiting.drain(..) {
-                        // A cycle that has ended needs no answer.
+                        // The cycle may have ended.
                         let _ = waiting.send(end.clone());
                     }
                 }
@@ -384,50 +384,50 @@ impl Member {
         }
     }
 
-    /// Decides on a fact; one that can't be decided on now waits for its turn.
-    async fn take_in(&mut self, input: Box<Input>, now: Timestamp) {
-        if self.held.is_empty() {
+    /// Decides on an input, or defers it if the decision can't be written now.
+    async fn handle_input(&mut self, input: Box<Input>, now: Timestamp) {
+        if self.deferred.is_empty() {
             let mut draft = self.draft();
             let entries = draft.apply(input.as_ref().clone(), now);
             if self.commit(draft, entries, now).await.is_ok() {
                 return;
             }
         }
-        self.held.push_back((now, input.held()));
-        if self.held.len() > MAX_HELD
-            && let Some(oldest) = self.held.iter().position(|(_, input)| !input.ends_an_action())
+        self.deferred.push_back((now, input.deferred()));
+        if self.deferred.len() > MAX_DEFERRED
+            && let Some(oldest) = self.deferred.iter().position(|(_, input)| !input.ends_an_action())
         {
-            self.held.remove(oldest);
+            self.deferred.remove(oldest);
         }
     }
 
-    /// Writes what could not be written before, and decides on what had to wait for that.
+    /// Writes pending entries, and decides on deferred inputs.
     async fn catch_up(&mut self, now: Timestamp) -> Result<(), StoreError> {
-        if self.held.is_empty() && !self.journal.has_first_words() {
+        if self.deferred.is_empty() && !self.journal.has_initial_entries() {
             return Ok(());
         }
         self.commit(self.draft(), Vec::new(), now).await?;
-        while let Some((came, input)) = self.held.front().cloned() {
+        while let Some((received_at, input)) = self.deferred.front().cloned() {
             self.journal.ready()?;
             let mut draft = self.draft();
-            // A hint tells of the world at its time: stops before a gap are told from later ones by that. What follows
-            // on the end of an action begins only now.
-            let at = if input.ends_an_action() { now } else { came };
+            // An external event keeps its time of arrival, which distinguishes stops before a gap from later ones. The
+            // result of an action takes effect only now.
+            let at = if input.ends_an_action() { now } else { received_at };
             let entries = draft.apply(input, at);
             self.commit(draft, entries, now).await?;
-            self.held.pop_front();
+            self.deferred.pop_front();
         }
         Ok(())
     }
 
-    /// Makes a decision durable together with what is said of it, then makes it the service's state.
+    /// Writes a decision and its audit entries, then makes the draft the service's state.
     async fn commit(
         &mut self,
         mut draft: Box<Service>,
         entries: Vec<AuditEntry>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        let entries = [draft.take_unsaid(), entries].concat();
+        let entries = [draft.take_entries(), entries].concat();
         let (ended, notes) = (draft.take_ended(), draft.take_notes());
         self.journal.write(&draft.config().name, self.service.durable(), draft.durable(), entries).await?;
         self.service = Arc::from(draft);
@@ -441,7 +441,7 @@ impl Member {
         Ok(())
     }
 
-    /// What the clock shows at this moment: where it was set since it was read last, all that is waited for moves with it.
+    /// Notes the current time. If the wall clock was set since the last reading, all deadlines are shifted with it.
     pub(super) fn follow_clock(&mut self, wall: Timestamp, steady: Instant) {
         let passed = SignedDuration::try_from(steady - self.last_seen.1).unwrap_or(SignedDuration::MAX);
         let jump = wall.duration_since(self.last_seen.0).saturating_sub(passed);
@@ -452,42 +452,42 @@ impl Member {
         }
     }
 
-    /// The clock was set by `by`.
+    /// Shifts all deadlines by `by`.
     fn shift(&mut self, by: SignedDuration) {
         let before = self.service.clone();
         self.service_mut().shift(by);
-        // What is waited for is written anew: whoever is killed now begins again by the clock as it is.
+        // The shifted deadlines are written, so that an agent killed now resumes with the current clock.
         self.journal.begin(before.durable(), self.service.durable(), Vec::new());
-        for (came, _) in &mut self.held {
-            *came = came.checked_add(by).unwrap_or(*came);
+        for (received_at, _) in &mut self.deferred {
+            *received_at = received_at.checked_add(by).unwrap_or(*received_at);
         }
         self.touch();
     }
 
-    /// It is to be asked again what it has to do.
+    /// Marks the service to be checked for due actions.
     pub(super) fn touch(&mut self) {
         (self.is_touched, self.is_stale) = (true, true);
     }
 
-    /// Shows how it is now, if that may have changed.
-    pub(super) fn publish_news(&mut self) {
+    /// Publishes its state if that may have changed.
+    pub(super) fn publish_if_stale(&mut self) {
         if std::mem::take(&mut self.is_stale) || self.service.is_pulling() {
             self.publish();
         }
     }
 
-    /// Shows how it is now.
+    /// Publishes its state.
     fn publish(&self) {
         let pulled = self.pulled.as_ref().map(|pulled| *pulled.borrow()).unwrap_or_default();
         self.shown.send(Published { service: self.service.clone(), pulled });
     }
 
-    /// When it has to be asked again although nothing happens.
+    /// Returns the time until it has to be woken without an event.
     pub(super) fn wake_in(&self, now: Timestamp) -> Option<Duration> {
         if let Lifecycle::Stopping(at) | Lifecycle::Changing(_, _, at) = &self.lifecycle {
             return Some(at.saturating_duration_since(Instant::now()));
         }
-        if let Some(wait) = self.journal.waits() {
+        if let Some(wait) = self.journal.retry_in() {
             return Some(wait);
         }
         if self.is_retired() {

@@ -1,22 +1,22 @@
-//! What runs per compose project: the worker, what it reads and what it does, and the way to reach it.
+//! Workers per compose project: their inputs, their actions, and the handles to reach them.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `worker.rs` | one task per project: lets one of its services at a time change it |
-//! | `member.rs` | one of them: feeds the decision core, commits what it decides, then performs it |
-//! | `journal.rs` | what of a service is durable: state and entries in one transaction |
-//! | `inbox.rs` | the queues to a service and to a worker |
-//! | `placement.rs` | which project has a worker, and how a service gets to it |
-//! | `published.rs` | what services show, and the signal that it has changed |
+//! | `worker.rs` | one task per project; only one of its services may change the project at a time |
+//! | `member.rs` | one service: feeds the decision core, commits its decisions, then performs them |
+//! | `journal.rs` | durable state of a service: state and entries in one transaction |
+//! | `inbox.rs` | the queues to services and workers |
+//! | `placement.rs` | assigns services to the workers of their projects |
+//! | `published.rs` | published state of services, and a signal for changes |
 //! | `observe.rs` | one check: registry and engine, read side by side |
 //! | `perform.rs` | one step of a rollout |
-//! | `swarm.rs` | one check, or one step, of a swarm service |
-//! | `maintain.rs` | the tasks beside checks and deployments |
-//! | `fleet.rs` | what the wardens are asked |
+//! | `swarm.rs` | one check or one step of a swarm service |
+//! | `maintain.rs` | maintenance tasks |
+//! | `fleet.rs` | requests to the wardens |
 //! | `files.rs` | the hash over a project's compose files |
-//! | `tag_file.rs` | the line of the env file that holds a tag |
+//! | `tag_file.rs` | the line of the env file that sets a tag |
 //! | `cycle.rs` | one registry request per image, shared by all services of a poll cycle |
-//! | `services.rs` | all services by name: the only way by which API and tasks reach them |
+//! | `services.rs` | all services by name, as used by API and tasks |
 
 pub mod cycle;
 mod files;

@@ -1,13 +1,13 @@
-//! Which newer tag a check asks the registry for.
+//! Selects the newer tag that a check looks up in the registry.
 
 use std::time::Duration;
 
 use super::observe::{Check, within};
 
 impl Check {
-    /// The newest tag that has not failed, where it is newer than what the env file sets. Where all have, it is the one in
-    /// force: another digest under that one is an update, too. After a rollback that failed it is the newest of those that
-    /// failed, since the one in force has failed to come back.
+    /// Returns the newest tag that is newer than the one in the env file and has not failed. `None` if all have failed: the
+    /// current tag is checked then, because a new digest under it is an update too. After a failed rollback, returns the
+    /// newest failed tag instead, because the current one could not be restored.
     pub(super) async fn newer_than(&self, tag: &str, patience: Option<Duration>) -> Option<&str> {
         let variable = self.config.tag_variable()?;
         let newer = self.newer.tags.iter().map(String::as_str);
@@ -21,7 +21,8 @@ impl Check {
         newer.first().copied().filter(|_| self.newer.is_stuck)
     }
 
-    /// Whether the registry has what failed under a tag, as far as it answers. One image is enough: they move together.
+    /// Reports whether a tag still points to a digest that failed; an unanswered request counts as unchanged. One image is
+    /// enough, because all images of the variable are updated together.
     async fn has_failed(&self, tag: &str, patience: Option<Duration>) -> bool {
         for image in self.config.images_of_variable() {
             let failed = self.newer.failed.get(&image.configured).and_then(|tags| tags.get(tag));

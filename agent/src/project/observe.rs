@@ -1,4 +1,4 @@
-//! One check: what the registry has and what runs here, read side by side.
+//! One check: the digests in the registry and the running containers, read side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use super::{files, tag_file};
 
 /// Time between two reads of changed compose files.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long what does not depend on a registry waits for it.
+/// How long a check waits for registries before the first part of its result is delivered.
 const REGISTRY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One check.
@@ -35,28 +35,28 @@ pub(super) struct Check {
     pub world: Arc<World>,
     pub cycle: Arc<Cycle>,
     pub config: Arc<ServiceConfig>,
-    /// Compare the images with the registry.
+    /// Whether to compare the images with the registry.
     pub images: bool,
-    /// Read the compose files.
+    /// Which compose files to read, if any.
     pub files: Option<FilesAsked>,
-    /// Images as configured, with digests whose case is settled.
+    /// Configured images with digests that need no confirmation.
     pub settled: BTreeSet<(String, Digest)>,
-    /// Digests that are known to have come from the registry, per image as configured.
+    /// Digests known to come from the registry, by configured image.
     pub published: FewMap<String, Digest>,
-    /// Newer tags of the images whose tag the env file sets.
+    /// Newer tags of the images whose tag is set by the env file.
     pub newer: NewerTags,
-    /// Its questions that are asked on when the first part was given.
+    /// Registry requests that continue after the first part.
     pub pending: Pending,
 }
 
 impl Check {
-    /// Reads everything. Where a registry keeps its answer to itself, the rest is given first, and all of it later.
+    /// Runs the check. If a registry is slow, the result without its answers comes first, and the whole result later.
     pub(super) async fn in_parts(
         mut self,
         generation: u64,
-        asked: bool,
+        is_manual: bool,
     ) -> (Box<Input>, Option<BoxFuture<'static, Box<Input>>>) {
-        let input = move |result| Box::new(Input::Checked { generation, asked, result });
+        let input = move |result| Box::new(Input::Checked { generation, is_manual, result });
         let result = self.observe(Some(REGISTRY_PATIENCE)).await;
         self.pending = self.cycle.pending(&result);
         let is_part = result.as_ref().is_ok_and(Observation::is_pending);
@@ -64,8 +64,8 @@ impl Check {
         (input(result), rest)
     }
 
-    /// Reads everything that a decision needs. Nothing is decided here, and a read that failed is a fault, never an
-    /// empty answer. A registry gets so long for an answer, where that is limited.
+    /// Reads everything that a decision needs, without deciding anything. A failed read is an error, never an empty result.
+    /// `patience` limits the wait for each registry request.
     pub(super) async fn observe(&self, patience: Option<Duration>) -> Result<Observation, CheckFault> {
         if let Some(service) = self.config.swarm_service.clone() {
             return Box::pin(self.observe_swarm(&service, patience)).await;
@@ -107,7 +107,7 @@ impl Check {
                     (view.running, view.tagged) = (running, tagged);
                     Ok(())
                 }
-                // One image that the engine can't describe holds up neither the other images nor a start.
+                // An image that the engine can't inspect delays neither the other images nor a start.
                 Err(CheckFault::Failed(why)) => Err(Unanswered::Failed(why)),
                 Err(away) => return Err(away),
             };
@@ -126,26 +126,26 @@ impl Check {
                 view.remote = None;
                 unanswered.insert(view.configured.clone(), why);
             }
-            view.share_texts(self.published.get(&view.configured), &ids);
+            view.intern_digests(self.published.get(&view.configured), &ids);
             images.push(view);
         }
-        let left_out = Box::pin(left_out(world, config, &containers)).await;
-        // What other services of the project have blocked is added by the worker, which has them.
+        let unlisted_files = Box::pin(unlisted_files(world, config, &containers)).await;
+        // Digests blocked by other services of the project are added by the worker.
         Ok(Observation {
             images,
             containers,
             files,
-            left_out,
+            unlisted_files,
             unanswered,
             unsigned,
-            key_faults: world.signatures.unusable_keys(signed_by(config)).await,
+            key_faults: world.signatures.key_errors(signed_by(config)).await,
             tag,
             ..Observation::default()
         })
     }
 
-    /// The tag that the env file sets, and the images with it. One whose tag can't be known has the reason beside it:
-    /// the tag that is configured may be long out of date.
+    /// Returns the tag set by the env file, and the images with that tag. An image whose tag can't be read has the reason
+    /// instead, because the configured tag may be long out of date.
     async fn views(
         &self,
         patience: Option<Duration>,
@@ -179,8 +179,8 @@ impl Check {
         (read.and_then(Result::ok), views)
     }
 
-    /// What the containers of an image were made from. Where its tag in the env file was changed and not applied yet, that
-    /// is an earlier one.
+    /// Returns the reference that the containers of an image were created from. It has an earlier tag if the tag in the env
+    /// file was changed but not yet applied.
     fn made_from(&self, view: &ImageView, containers: &[Container]) -> Reference {
         let live =
             |reference: &Reference| containers.iter().any(|c| c.is_live() && c.is_made_from(reference));
@@ -197,7 +197,7 @@ impl Check {
         earlier.next().unwrap_or_else(|| view.reference.clone())
     }
 
-    /// Why the image under this digest does not count as signed, where it must be.
+    /// Returns why this digest does not count as signed; `None` if it does, or if no signature is required.
     pub(super) async fn unsigned(
         &self,
         digest: &Digest,
@@ -221,7 +221,7 @@ impl Check {
         })
     }
 
-    /// Notes what the tag names in the registry now, and what of the local images came from there.
+    /// Stores the tag's digest in the registry, and determines which local images came from the registry.
     async fn compare_with(
         &self,
         digest: Digest,
@@ -232,28 +232,28 @@ impl Check {
         view.remote = Some(digest.clone());
         let published = self.published.get(&view.configured);
         within(patience, settle_origins(registry, view, published)).await?;
-        let is_here =
+        let is_local =
             view.running.iter().chain(view.tagged.iter()).any(|image| image.digests.contains(&digest));
-        if !is_here && !self.settled.contains(&(view.configured.clone(), digest)) {
-            // A digest never seen here is about to be acted on: look at the content, not only at a header.
-            view.remote = Some(within(patience, registry.confirm(view.target())).await?);
+        if !is_local && !self.settled.contains(&(view.configured.clone(), digest)) {
+            // A digest never seen on this machine is about to be acted on: verify the content, not only a header.
+            view.remote = Some(within(patience, registry.digest_from_content(view.target())).await?);
         }
         Ok(())
     }
 }
 
-/// Files with the keys that images must be signed with; none where they need not be.
+/// Returns the key files for required signatures; empty if no signature is required.
 pub(super) fn signed_by(config: &ServiceConfig) -> &[PathBuf] {
     config.update.as_ref().map_or(&[], |update| &update.signed_by)
 }
 
-/// How a check ended, for those who wait for it.
+/// Returns the result of a check for the tasks that wait for it.
 pub(super) fn check_end(result: &Result<Observation, CheckFault>) -> CheckEnd {
     let seen = result.as_ref().map_err(Clone::clone)?;
     seen.registry_fault().map_or(Ok(()), |text| Err(CheckFault::Failed(text)))
 }
 
-/// A registry's answer, if it comes in time.
+/// Awaits a registry's answer, up to `patience`.
 pub(super) async fn within<T>(
     patience: Option<Duration>,
     asked: impl Future<Output = Result<T, RegistryError>>,
@@ -265,33 +265,33 @@ pub(super) async fn within<T>(
     answer.map_err(|error| Unanswered::Failed(error.to_string()))
 }
 
-/// Files that would be left out, see [`Observation::left_out`]. Where compose can't say what the files come to, they
-/// all count: what they set is not known.
-async fn left_out(world: &World, config: &ServiceConfig, containers: &[Container]) -> Vec<PathBuf> {
+/// Returns files that would be left out, see [`Observation::unlisted_files`]. If compose can't render the files, all unconfigured
+/// ones count, because their effect is unknown.
+async fn unlisted_files(world: &World, config: &ServiceConfig, containers: &[Container]) -> Vec<PathBuf> {
     let Some(project) = config.project() else { return Vec::new() };
     let made_with: BTreeSet<Vec<PathBuf>> =
         containers.iter().map(|container| container.compose_files.clone()).collect();
-    let sets = files::larger(made_with, &project.files).await;
+    let sets = files::supersets(made_with, &project.files).await;
     if sets.is_empty() {
         return Vec::new();
     }
     let configured = world.compose.model(&project).await;
-    let mut left_out = BTreeSet::new();
-    for files::TooLarge { files, unnamed } in sets {
+    let mut unlisted_files = BTreeSet::new();
+    for files::Superset { files, extra } in sets {
         let larger = world.compose.model(&Project { files, ..project.clone() }).await;
         let keeps_all = match (&configured, &larger) {
             (Ok(configured), Ok(larger)) => configured.is_part_of(larger),
             _ => false,
         };
         if !keeps_all {
-            left_out.extend(unnamed);
+            unlisted_files.extend(extra);
         }
     }
-    left_out.into_iter().collect()
+    unlisted_files.into_iter().collect()
 }
 
-/// Hashes the compose files. A change counts only when two reads agree and compose accepts it: editors write in
-/// steps (DOMAIN 3.2).
+/// Hashes the compose files. A change counts only if two reads agree and compose accepts it, because editors write in
+/// several steps (DOMAIN 3.2).
 async fn read_files(world: &World, asked: &FilesAsked) -> Files {
     let first = files::hash(&asked.project.files).await;
     if let Ok(hash) = &first
@@ -311,7 +311,7 @@ async fn read_files(world: &World, asked: &FilesAsked) -> Files {
     }
 }
 
-/// IDs of the images that live containers of this reference run on, without repeats.
+/// Returns the image IDs of live containers of this reference, without duplicates.
 fn running_on(containers: &[Container], reference: &Reference) -> Vec<ImageId> {
     let mut ids: Vec<ImageId> = Vec::new();
     for container in containers {
@@ -322,10 +322,10 @@ fn running_on(containers: &[Container], reference: &Reference) -> Vec<ImageId> {
     ids
 }
 
-/// Takes the ID of an image for a digest where it is one (DECISIONS 9). With the containerd store the ID is the digest of
-/// the manifest or index, be it pulled or only built here; with the classic store it is that of the image's
-/// configuration, which no registry knows as a manifest. So an image of which nothing else is known, or nothing but its
-/// own ID, came from the registry if the registry has that ID.
+/// Determines whether an image's ID is also its digest in the registry (DECISIONS 9). With the containerd store the ID is
+/// the digest of the manifest or index, whether the image was pulled or built locally. With the classic store it is the
+/// digest of the image's configuration, which no registry has as a manifest. So an image without digests, or with its own
+/// ID as the only one, came from the registry if the registry has that ID.
 async fn settle_origins(
     registry: &dyn Registry,
     view: &mut ImageView,
@@ -339,7 +339,7 @@ async fn settle_origins(
             continue;
         }
         let known = own == *remote || Some(&own) == published;
-        let from_there = match asked.get(&own) {
+        let from_registry = match asked.get(&own) {
             _ if known => true,
             Some(answer) => *answer,
             None => {
@@ -348,17 +348,17 @@ async fn settle_origins(
                 has
             }
         };
-        image.digests = if from_there { vec![own] } else { Vec::new() };
+        image.digests = if from_registry { vec![own] } else { Vec::new() };
     }
     Ok(())
 }
 
-/// Images of which only the ID is known.
+/// Returns images with nothing known but the ID.
 fn unrecorded(ids: &[ImageId]) -> Vec<LocalImage> {
     ids.iter().map(|id| LocalImage { id: id.clone(), digests: Vec::new(), size: 0 }).collect()
 }
 
-/// The images that containers of this reference run on, and the one that its tag names.
+/// Returns the images that containers of this reference run, and the image that its tag points to.
 async fn local_images(
     engine: &dyn Engine,
     ids: &[ImageId],
@@ -366,7 +366,7 @@ async fn local_images(
 ) -> Result<(Vec<LocalImage>, Option<LocalImage>), CheckFault> {
     let mut running = unrecorded(ids);
     for image in running.iter_mut().filter(|image| !image.id.0.is_empty()) {
-        // The record of a running image may be gone: it is known by its ID.
+        // The record of a running image may be missing; its ID is still known.
         if let Some(found) = local_image(engine, &image.id.0, reference).await? {
             *image = found;
         }
@@ -395,7 +395,7 @@ fn engine_fault(error: EngineError) -> CheckFault {
     }
 }
 
-/// What is known of the fleet, whenever that changes.
+/// Streams the fleet view whenever it changes.
 pub(super) fn fleet_views(known: watch::Receiver<Arc<FleetView>>) -> BoxStream<'static, Arc<FleetView>> {
     let next = |mut known: watch::Receiver<Arc<FleetView>>| async move {
         known.changed().await.ok()?;
@@ -416,7 +416,7 @@ mod tests {
     use crate::model::image::{ImageLabels, Repository};
     use crate::ports::Urgency;
 
-    /// Knows some digests, and notes what it is asked for.
+    /// A registry with some digests that records the queried ones.
     #[derive(Default)]
     struct Knows(Vec<Digest>, Mutex<Vec<Digest>>);
 
@@ -426,7 +426,7 @@ mod tests {
             unreachable!("the tag was asked for before")
         }
 
-        async fn confirm(&self, _: &Reference) -> Result<Digest, RegistryError> {
+        async fn digest_from_content(&self, _: &Reference) -> Result<Digest, RegistryError> {
             unreachable!("the tag was asked for before")
         }
 
@@ -452,7 +452,7 @@ mod tests {
         image(digest(n).as_str(), digests)
     }
 
-    /// The digests that what runs has in the end, and the questions to the registry. It has `2` under the tag.
+    /// Returns the digests assigned to a running image, and the number of requests. The registry's tag points to `2`.
     async fn settled(running: LocalImage, known: &[char], published: Option<char>) -> (Vec<Digest>, usize) {
         let registry = Knows(known.iter().map(|n| digest(*n)).collect(), Mutex::default());
         let reference = Reference::parse("localhost:5000/web:1").unwrap();
@@ -468,10 +468,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_runs_is_known_by_its_id_where_its_record_is_gone() {
-        // The tag moved, and the registry has what runs yet.
+    async fn a_running_image_without_a_record_is_identified_by_its_id() {
+        // The tag moved, and the registry still has the running image.
         assert_eq!(settled(own('1', &[]), &['1', '2'], None).await, (vec![digest('1')], 1));
-        // It runs what the registry has under the tag.
+        // The running image is the one under the registry's tag.
         assert_eq!(settled(own('2', &[]), &['2'], None).await, (vec![digest('2')], 0));
         // The registry has dropped it, but it was seen there.
         assert_eq!(settled(own('1', &[]), &['2'], Some('1')).await, (vec![digest('1')], 0));
@@ -479,22 +479,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_only_built_here_has_no_digest_whatever_the_engine_calls_it() {
-        // Containerd's store gives what was built here a digest under its own name.
+    async fn an_image_that_was_only_built_locally_has_no_digest() {
+        // The containerd store gives a local build a digest under its own name.
         assert_eq!(settled(own('1', &['1']), &['2'], None).await, (vec![], 1));
-        // The classic store has none, and an ID that is no manifest anywhere.
+        // The classic store gives it none, and its ID is not a manifest digest.
         assert_eq!(settled(own('1', &[]), &['2'], None).await, (vec![], 1));
         assert_eq!(settled(own('1', &[]), &['2'], Some('3')).await, (vec![], 1));
-        // Built here and pushed.
+        // Built locally and pushed.
         assert_eq!(settled(own('1', &['1']), &['1', '2'], None).await, (vec![digest('1')], 1));
     }
 
     #[tokio::test]
-    async fn digests_that_only_a_registry_gives_need_no_question() {
+    async fn digests_that_only_a_registry_assigns_need_no_request() {
         assert_eq!(settled(own('9', &['1']), &['2'], None).await, (vec![digest('1')], 0));
         assert_eq!(settled(own('9', &['2']), &['2'], None).await, (vec![digest('2')], 0));
         assert_eq!(settled(own('9', &['1', '2']), &[], None).await, (vec![digest('1'), digest('2')], 0));
-        // What is not known has no digest.
+        // An unknown image has no digest.
         assert_eq!(settled(image("", &[]), &['1', '2'], None).await, (vec![], 0));
     }
 }

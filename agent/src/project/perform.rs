@@ -1,10 +1,10 @@
-//! One step of a deployment, done outside. Each can be done again after a crash in the middle of it.
+//! Performs one step of a deployment. Every step can be repeated after a crash in the middle of it.
 
 use std::collections::BTreeMap;
 
 use tokio::sync::{OnceCell, watch};
 
-use crate::model::image::{HOLD_HOST, ImageId, LabelChange, Reference, Repository};
+use crate::model::image::{ImageId, LabelChange, PIN_HOST, Reference, Repository};
 use crate::model::{ComposeError, EngineError, Members, Model, Platform, Project, UpMode};
 use crate::ports::{Compose, Engine, Image, PullProgress};
 use crate::service::action::{DisplacedTag, OldImage, Step};
@@ -14,24 +14,24 @@ use crate::service::scope::Scope;
 
 use super::tag_file::{self, Written};
 
-/// How many of a failed container's last lines are kept (black box).
+/// Number of log lines kept of a failed container (black box).
 const LOG_LINES: u32 = 20;
 
-/// What images are fetched with.
+/// Pulls images.
 pub(super) struct Fetch<'a> {
-    /// What fetches them.
+    /// The engine that pulls them.
     pub(super) engine: &'a dyn Engine,
-    /// Says what platform they are wanted for.
+    /// Provides their platform.
     pub(super) compose: &'a dyn Compose,
     /// The project that uses them.
     pub(super) project: Option<Project>,
-    /// How far it is.
+    /// Progress of the pull.
     pub(super) progress: &'a watch::Sender<PullProgress>,
-    /// What the project's files come to, once they were needed; `None` where they can't be read.
+    /// The project's compose model, loaded on demand; `None` if it can't be read.
     pub(super) model: OnceCell<Option<Model>>,
 }
 
-/// Does one step and says how it ended.
+/// Performs one step and returns its result.
 pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
     let (engine, compose) = (fetch.engine, fetch.compose);
     let done = match step {
@@ -44,20 +44,20 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         Step::Start { tags, displaced, project, down, up_mode, scope, pull } => {
             match point_tags(fetch, &tags).await {
                 Ok(()) => {
-                    point_at_what_runs(engine, &displaced).await;
+                    point_at_running(engine, &displaced).await;
                     let cleared = if down { compose.down(&project).await } else { Ok(String::new()) };
-                    let up_mode = keep_to(compose, &project, up_mode, scope).await;
+                    let up_mode = limit_to_scope(compose, &project, up_mode, scope).await;
                     let up = match cleared {
-                        // The files name none of the services any more: without names compose would bring up all.
+                        // The files no longer contain any of the services. Without names, compose would start all services.
                         Ok(_) if up_mode.is_for_none() => Ok(String::new()),
                         Ok(_) => compose.up(&project, &up_mode, pull).await,
                         Err(error) => Err(error),
                     };
-                    let seen = match put_back(engine, &displaced).await {
+                    let seen = match restore_displaced(engine, &displaced).await {
                         Ok(()) => after_up(engine, up, &up_mode, project.name).await,
                         Err(error) => Err(error),
                     };
-                    // Compose was at work: what it did must be seen before anything is decided.
+                    // Compose has run, so its effect must be observed before the next decision.
                     Ok(seen.unwrap_or_else(|error| StepResult::EngineAway(error.to_string())))
                 }
                 Err(error) => Err(error),
@@ -65,7 +65,7 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         }
         Step::RestoreTags { tags } => point_tags(fetch, &tags).await.map(|()| StepResult::TagsRestored),
         Step::Diagnose { container } => diagnose(engine, &container).await,
-        Step::Unpin { project, displaced, onto } => match put_back(engine, &displaced).await {
+        Step::Unpin { project, displaced, onto } => match restore_displaced(engine, &displaced).await {
             Ok(()) => unpin(engine, &project, onto.as_ref()).await,
             Err(error) => Err(error),
         },
@@ -76,8 +76,8 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
     })
 }
 
-/// Writes a tag into its line. A new one only where the compose files follow the variable: else it would say what is
-/// not so, and nothing would be brought up.
+/// Writes a tag into its line. A new tag is written only if the compose files use the variable: otherwise the file would be
+/// misleading, and nothing would be deployed.
 async fn write_tag(
     compose: &dyn Compose,
     project: &Project,
@@ -99,7 +99,7 @@ async fn write_tag(
     }
     match tag_file::write(line, variable, tag, back).await {
         Ok(Written::Done) => StepResult::TagWritten,
-        Ok(Written::Taken) => StepResult::TagTaken,
+        Ok(Written::Conflict) => StepResult::TagLineChanged,
         Err(why) => StepResult::Failed(why),
     }
 }
@@ -143,7 +143,7 @@ async fn pull(
     let mut labels = BTreeMap::new();
     for (text, reference) in images {
         let new = fetch.image(text, reference).await?;
-        // What the old one says is told, and nothing more depends on it.
+        // The labels of the old image are only informational.
         let old = match old.get(text) {
             Some(id) => engine.image(&id.0).await.ok().flatten(),
             None => None,
@@ -156,7 +156,7 @@ async fn pull(
 }
 
 impl Fetch<'_> {
-    /// The image, fetched where it is not here in full, or is here for another platform.
+    /// Returns the image. Pulls it if it is incomplete, or present for another platform only.
     async fn image(&self, configured: &str, reference: &Reference) -> Result<Image, EngineError> {
         let tag = Reference::parse(configured).ok().and_then(|configured| configured.tag);
         let wanted = self.platform(reference, tag.as_deref()).await;
@@ -165,13 +165,13 @@ impl Fetch<'_> {
             _ => true,
         };
         match self.engine.image(&reference.to_string()).await? {
-            Some(image) if image.whole && suits(&image) => Ok(image),
+            Some(image) if image.is_complete && suits(&image) => Ok(image),
             _ => self.fetch(reference, wanted.as_ref()).await,
         }
     }
 
-    /// What the project wants the image of this repository and tag for; another of its tags tells where none of the
-    /// services has this one. Where the files can't be read, compose will say so.
+    /// Returns the platform that the project requests for this repository and tag, or for another tag of the repository if
+    /// no service uses this one. Unreadable files are ignored, because compose will report them.
     async fn platform(&self, reference: &Reference, tag: Option<&str>) -> Option<Platform> {
         let project = self.project.as_ref()?;
         let model = self.model.get_or_init(async || self.compose.model(project).await.ok()).await.as_ref()?;
@@ -187,12 +187,12 @@ impl Fetch<'_> {
         let image = self.engine.image(&reference.to_string()).await?;
         image.ok_or_else(|| {
             EngineError::Refused(format!(
-                "pull of {reference} ended well, but the engine does not have the image"
+                "pull of {reference} succeeded, but the engine does not have the image"
             ))
         })
     }
 
-    /// Fetches what is missing of an image whose record is here. A part of it can be removed by force (containerd store).
+    /// Pulls the missing parts of an image whose record is present. Parts can be removed by force (containerd store).
     async fn complete(&self, image: &OldImage) -> Result<(), EngineError> {
         let Some(source) = &image.source else {
             return Err(EngineError::NotFound(format!("image {} is not complete", image.id)));
@@ -200,7 +200,7 @@ impl Fetch<'_> {
         self.fetch(source, self.platform(source, None).await.as_ref()).await.map(|_| ())
     }
 
-    /// Lets `tag` name the image; fetches it again by its digest where it is gone.
+    /// Points `tag` to the image, which is pulled again by its digest if it is missing.
     async fn tag(&self, image: &OldImage, tag: &Reference) -> Result<ImageId, EngineError> {
         match (self.engine.tag(&image.id, tag).await, &image.source) {
             (Ok(()), _) => Ok(image.id.clone()),
@@ -211,7 +211,7 @@ impl Fetch<'_> {
                 Ok(id)
             }
             (Err(EngineError::NotFound(_)), None) => Err(EngineError::NotFound(format!(
-                "image {} is gone from this machine, and it was never in a registry",
+                "image {} is missing on this machine, and it was never in a registry",
                 image.id
             ))),
             (Err(error), _) => Err(error),
@@ -226,7 +226,7 @@ async fn point_tags(fetch: &Fetch<'_>, tags: &[(Reference, OldImage)]) -> Result
     Ok(())
 }
 
-/// Reads which tags of other services name another image than their service runs on.
+/// Returns the tags of other services that point to another image than the one their service runs.
 async fn read_tags(engine: &dyn Engine, others: &[(Reference, ImageId)]) -> Result<StepResult, EngineError> {
     let mut displaced = Vec::new();
     for (tag, runs) in others {
@@ -235,24 +235,24 @@ async fn read_tags(engine: &dyn Engine, others: &[(Reference, ImageId)]) -> Resu
                 displaced.push(DisplacedTag { tag: tag.clone(), runs: runs.clone(), named: named.id });
             }
             Err(error) if error.is_unavailable() => return Err(error),
-            // It names what runs, or nothing that could be put back.
+            // It points to the running image, or there is nothing to restore.
             Ok(_) | Err(_) => {}
         }
     }
     Ok(StepResult::TagsRead { displaced })
 }
 
-/// Lets these tags name what their services run on. Where one can't, compose takes what it names.
-async fn point_at_what_runs(engine: &dyn Engine, displaced: &[DisplacedTag]) {
+/// Points these tags to the images that their services run. If that fails, compose uses the tag as it is.
+async fn point_at_running(engine: &dyn Engine, displaced: &[DisplacedTag]) {
     for DisplacedTag { tag, runs, .. } in displaced {
         if let Err(error) = engine.tag(runs, tag).await {
-            tracing::debug!(%tag, %error, "the tag stays where it is");
+            tracing::debug!(%tag, %error, "the tag could not be moved");
         }
     }
 }
 
-/// Lets these tags name again what they named before. One that somebody has moved meanwhile stays where it is.
-async fn put_back(engine: &dyn Engine, displaced: &[DisplacedTag]) -> Result<(), EngineError> {
+/// Restores the targets of these tags. A tag that was moved by another client meanwhile is left alone.
+async fn restore_displaced(engine: &dyn Engine, displaced: &[DisplacedTag]) -> Result<(), EngineError> {
     for DisplacedTag { tag, runs, named } in displaced {
         let is_ours = match engine.image(&tag.tagged()).await {
             Ok(image) => image.is_some_and(|image| image.id == *runs),
@@ -265,7 +265,7 @@ async fn put_back(engine: &dyn Engine, displaced: &[DisplacedTag]) -> Result<(),
         match engine.tag(named, tag).await {
             Err(error) if error.is_unavailable() => return Err(error),
             Err(error) => {
-                tracing::warn!(%tag, %error, "the tag can't be put back to the image that it named");
+                tracing::warn!(%tag, %error, "the tag can't be restored to its previous image");
             }
             Ok(()) => {}
         }
@@ -273,13 +273,17 @@ async fn put_back(engine: &dyn Engine, displaced: &[DisplacedTag]) -> Result<(),
     Ok(())
 }
 
-/// The services that compose keeps to, where it has to keep to any. Files that compose can't read are its own to
-/// complain of, when it is told to bring them up.
-async fn keep_to(compose: &dyn Compose, project: &Project, up_mode: UpMode, scope: Option<Scope>) -> UpMode {
+/// Limits the mode to the services in scope, if any. Files that can't be read are reported later by `compose up`.
+async fn limit_to_scope(
+    compose: &dyn Compose,
+    project: &Project,
+    up_mode: UpMode,
+    scope: Option<Scope>,
+) -> UpMode {
     let Some(scope) = scope else { return up_mode };
     let model = compose.model(project).await;
     if let Err(error) = &model {
-        tracing::debug!(project = project.name, "what the compose files come to can't be read: {error}");
+        tracing::debug!(project = project.name, "can't read the compose model: {error}");
     }
     scope.services(model.ok().as_ref())
 }
@@ -291,19 +295,19 @@ async fn after_up(
     project: String,
 ) -> Result<StepResult, EngineError> {
     if up.is_err() {
-        // Compose can't tell an engine that went away from a project that does not start; the engine can.
+        // Compose does not distinguish an unavailable engine from a project that fails to start; a ping does.
         engine.ping().await?;
     }
     let mut containers = engine.containers(&Members::Project(project)).await?;
-    // A run that was killed after it removed the old container leaves the new one under a makeshift name, and
-    // the next run is content with it.
+    // A compose run that was killed after it removed the old container leaves the new one with a temporary name, and the
+    // next run does not rename it.
     for at in 0..containers.len() {
         let Some(name) = real_name(&containers[at].name).map(str::to_owned) else { continue };
         if containers.iter().all(|other| other.name != name) {
             match engine.rename(&containers[at].id, &name).await {
                 Ok(()) => containers[at].name = name,
                 Err(error) if error.is_unavailable() => return Err(error),
-                // It runs all the same, and the next run of compose may succeed.
+                // The container runs all the same, and the next compose run may succeed.
                 Err(error) => {
                     tracing::warn!(container = containers[at].name, %error, "can't rename a container");
                 }
@@ -318,7 +322,7 @@ async fn diagnose(engine: &dyn Engine, container: &str) -> Result<StepResult, En
         return Ok(StepResult::Diagnosed { log: String::new() });
     }
     match engine.log_tail(container, LOG_LINES).await {
-        // The engine is there: a log that can't be read in time must not hold up the rollback.
+        // The engine responds: a log that can't be read in time must not delay the rollback.
         Err(error) if error.is_unavailable() && engine.ping().await.is_ok() => {
             Err(EngineError::Refused(error.to_string()))
         }
@@ -326,7 +330,7 @@ async fn diagnose(engine: &dyn Engine, container: &str) -> Result<StepResult, En
     }
 }
 
-/// Removes all tags and anchors that pin images of a project, also those of a deployment that is not remembered.
+/// Removes all tags and anchors that pin images of a project, including leftovers of forgotten deployments.
 async fn unpin(
     engine: &dyn Engine,
     project: &str,
@@ -336,7 +340,7 @@ async fn unpin(
         engine.remove_anchor(&name).await?;
     }
     for tag in engine.tags(&pin_repository(project)).await? {
-        // Removing the last tag of an image deletes the image: the tag goes to one that has others first.
+        // Removing the last tag of an image deletes the image, so the tag is first moved to an image that has other tags.
         match onto.map(|id| engine.tag(id, &tag)) {
             Some(moved) => match moved.await {
                 Err(error) if error.is_unavailable() => return Err(error),
@@ -348,16 +352,16 @@ async fn unpin(
     Ok(StepResult::Unpinned)
 }
 
-/// The name that compose means for a container that it calls `<12 hex digits>_<name>` while it replaces another.
-fn real_name(makeshift: &str) -> Option<&str> {
-    let (prefix, name) = makeshift.split_once('_')?;
+/// Returns the final name of a container that compose calls `<12 hex digits>_<name>` while it replaces another one.
+fn real_name(temporary: &str) -> Option<&str> {
+    let (prefix, name) = temporary.split_once('_')?;
     let is_id =
         prefix.len() == 12 && prefix.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     (is_id && !name.is_empty()).then_some(name)
 }
 
-/// Where the tags of a project are that hold images during a deployment. Its host can't be a registry, so nothing
-/// ever pulls them. Two projects may share it (`a_b`, `a-b`): one that loses its tag to the other has the anchor yet.
+/// Returns the repository of the tags that pin a project's images during a deployment. Its host can't be a registry, so the
+/// tags are never pulled. Two projects may share it (`a_b`, `a-b`): if one loses its tag, its anchor still pins the image.
 fn pin_repository(project: &str) -> Repository {
     let mut path: String = project
         .to_lowercase()
@@ -368,7 +372,7 @@ fn pin_repository(project: &str) -> Repository {
     if path.is_empty() {
         "project".clone_into(&mut path);
     }
-    Repository { host: HOLD_HOST.to_owned(), path }
+    Repository { host: PIN_HOST.to_owned(), path }
 }
 
 fn pin_tag(project: &str, id: &ImageId) -> Reference {
@@ -389,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_makeshift_names_have_a_real_one() {
+    fn only_temporary_names_have_a_final_one() {
         assert_eq!(real_name("0123456789ab_shop-web-1"), Some("shop-web-1"));
         assert_eq!(real_name("0123456789ab_a_b"), Some("a_b"));
         for name in ["shop-web-1", "0123456789abc_web", "0123456789AB_web", "0123456789ab_", "shop_web_1"] {
@@ -398,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn pin_tags_are_valid_for_every_project_name_that_the_spec_admits() {
+    fn pin_tags_are_valid_for_every_project_name_that_the_spec_allows() {
         let id = ImageId(format!("sha256:{}", "ab".repeat(32)).into());
         for project in ["web", "Web_2", "_x", "-x", "___", "a--b"] {
             let text = pin_tag(project, &id).to_string();

@@ -1,4 +1,4 @@
-//! Which project has a worker, and the way of a service to the worker of its project.
+//! Assigns services to the workers of their projects.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 use super::inbox;
 use super::worker::{Member, ProjectKey, Worker};
 
-/// Workers that decide and write at once. At the start, and in a poll cycle, all have something to decide: drafts and rows
-/// of hundreds of services at once would be the most memory that the program ever takes, and would stay with it.
+/// Number of workers that decide and write concurrently. At start-up and in a poll cycle all workers have something to
+/// decide. Without this limit, the drafts and rows of hundreds of services would determine the agent's peak memory.
 const DECIDING: usize = 16;
 
-/// The workers by project. Clones are the same.
+/// The workers by project. Clones share them.
 #[derive(Clone)]
 pub struct Placement(Arc<Inner>);
 
@@ -28,19 +28,19 @@ struct Inner {
 }
 
 impl Placement {
-    /// No workers yet. They will run in `tasks` until `stop`.
+    /// Creates a placement without workers. Workers run in `tasks` until `stop`.
     pub fn new(clock: Arc<dyn Clock>, tasks: TaskSet, stop: CancellationToken) -> Self {
         let deciding = Semaphore::new(DECIDING);
         Self(Arc::new(Inner { clock, tasks, stop, workers: Mutex::default(), deciding }))
     }
 
-    /// Hands services to the workers of the projects that they have to work on; those of one project together.
+    /// Passes services to the workers of their projects; services of one project are passed together.
     pub fn place(&self, members: Vec<Member>) {
-        let mut homes: HashMap<ProjectKey, Vec<Member>> = HashMap::new();
+        let mut by_project: HashMap<ProjectKey, Vec<Member>> = HashMap::new();
         for member in members {
-            homes.entry(member.home()).or_default().push(member);
+            by_project.entry(member.project_key()).or_default().push(member);
         }
-        for (key, members) in homes {
+        for (key, members) in by_project {
             let mut workers = self.workers();
             let worker = workers.entry(key).or_insert_with_key(|key| {
                 let (sender, arrivals) = inbox::channel();
@@ -48,12 +48,12 @@ impl Placement {
                 self.0.tasks.spawn(key.to_string(), worker.run(self.0.stop.clone()));
                 sender
             });
-            // It is there as long as it is in the map, unless the program ends.
+            // The worker runs as long as it is in the map, unless the agent is stopping.
             let _ = worker.send(members);
         }
     }
 
-    /// Forgets a worker that has no service left; `false` where some are just arriving.
+    /// Removes a worker without services; `false` if services are just arriving.
     pub(super) fn close(&self, key: &ProjectKey) -> bool {
         let mut workers = self.workers();
         let is_left = workers.get(key).is_none_or(inbox::Sender::is_empty);
@@ -63,9 +63,9 @@ impl Placement {
         is_left
     }
 
-    /// Waits until this worker is one of the few that decide at the same time.
+    /// Waits for a permit to decide, see [`DECIDING`].
     pub(super) async fn may_decide(&self) -> SemaphorePermit<'_> {
-        self.0.deciding.acquire().await.expect("it is never closed")
+        self.0.deciding.acquire().await.expect("the semaphore is never closed")
     }
 
     fn workers(&self) -> MutexGuard<'_, HashMap<ProjectKey, inbox::Sender<Vec<Member>>>> {

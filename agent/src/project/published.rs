@@ -1,7 +1,7 @@
-//! What services show, each in a cell of its own, and one signal for the changes of all.
+//! Published state of the services: one cell per service, and one shared signal for changes.
 //!
-//! A watch channel for each service would take more memory than what it carries. Whoever watches all services needs one
-//! signal anyway, and whoever waits for one of them looks again whenever something has changed.
+//! A watch channel per service would take more memory than its content. Tasks that watch all services need only one signal
+//! anyway, and a task that waits for one service checks its cell again after every change.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,10 +9,10 @@ use tokio::sync::watch;
 
 use crate::service::status::{Published, Snapshot};
 
-/// The signal that something is shown that was not shown before. Clones are the same.
+/// Signals that the published state of any service has changed. Clones share the signal.
 pub type Changed = watch::Sender<()>;
 
-/// The service has ended: what it shows does not change any more.
+/// The service has ended, so its published state no longer changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the service has ended")]
 pub struct Ended;
@@ -33,18 +33,18 @@ impl Cell {
     }
 }
 
-/// A cell that shows `first`: where changes are written, and where they are read.
+/// Creates a cell with the state `first`.
 pub fn channel(first: Published, changed: Changed) -> (Sender, Receiver) {
     let state = Mutex::new(State { shown: first, has_ended: false });
     let cell = Arc::new(Cell { state, changed });
     (Sender(cell.clone()), Receiver(cell))
 }
 
-/// The service's end. Dropping it tells the others that the service has ended.
+/// The writing half, owned by the service. Dropping it marks the service as ended.
 pub struct Sender(Arc<Cell>);
 
 impl Sender {
-    /// Shows `now`. The signal is given only where that looks different.
+    /// Publishes `now`. The signal is sent only if the visible state differs.
     pub fn send(&self, now: Published) {
         let before = self.0.with(|state| state.shown.clone());
         let is_news = !before.looks_like(&now);
@@ -62,34 +62,34 @@ impl Drop for Sender {
     }
 }
 
-/// The end of the others. Clones are the same.
+/// The reading half. Clones share the cell.
 #[derive(Clone)]
 pub struct Receiver(Arc<Cell>);
 
 impl Receiver {
-    /// What is shown now.
+    /// Returns the published state.
     pub fn get(&self) -> Published {
         self.0.with(|state| state.shown.clone())
     }
 
-    /// What is shown now, as a snapshot.
+    /// Returns a snapshot of the published state.
     pub fn snapshot(&self) -> Snapshot {
         self.get().snapshot()
     }
 
-    /// Whether the service has ended.
+    /// Reports whether the service has ended.
     pub fn has_ended(&self) -> bool {
         self.0.with(|state| state.has_ended)
     }
 
-    /// Whether both show the same service.
+    /// Reports whether both refer to the same service.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The first snapshot for which `is_wanted` holds; an error when the service ends before.
+    /// Waits for a snapshot that satisfies `is_wanted`. Fails if the service ends first.
     pub async fn wait_for(&self, is_wanted: impl Fn(&Snapshot) -> bool) -> Result<Snapshot, Ended> {
-        // Before the first look, so that no change is missed between a look and the wait after it.
+        // Subscribed before the first check, so that no change is missed between a check and the following wait.
         let mut changes = self.0.changed.subscribe();
         loop {
             let has_ended = self.has_ended();
@@ -117,7 +117,7 @@ mod tests {
     use crate::service::tests::config;
     use crate::service::{Durable, Service};
 
-    /// A service on whose images this digest is blocked.
+    /// A service with this blocked digest.
     fn shown(blocked: Option<&[u8]>) -> Published {
         let config = Arc::new(config());
         let blocked = blocked.map(|digest| ("web:1".to_owned(), Digest::of(digest)));
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_looks_different_is_signalled() {
+    fn only_visible_changes_are_signalled() {
         let changed = Changed::default();
         let mut signal = changed.subscribe();
         let (sender, receiver) = channel(shown(None), changed);
         let same = shown(None);
         sender.send(same.clone());
         assert!(!signal.has_changed().unwrap());
-        assert!(Arc::ptr_eq(&receiver.get().service, &same.service), "the former service is not kept");
+        assert!(Arc::ptr_eq(&receiver.get().service, &same.service), "the previous service is dropped");
         sender.send(shown(Some(b"bad")));
         assert!(signal.has_changed().unwrap());
         signal.mark_unchanged();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_ends_with_what_is_wanted_or_with_the_service() {
+    async fn a_wait_ends_with_a_matching_snapshot_or_with_the_service() {
         let changed = Changed::default();
         let (sender, receiver) = channel(shown(None), changed.clone());
         let is_wanted = |snapshot: &Snapshot| !snapshot.blocked.is_empty();
@@ -158,7 +158,7 @@ mod tests {
         sender.send(shown(Some(b"bad")));
         assert!(is_wanted(&wait.await.unwrap()));
         drop(sender);
-        assert!(receiver.wait_for(is_wanted).await.is_ok(), "what was shown last counts");
+        assert!(receiver.wait_for(is_wanted).await.is_ok(), "the last snapshot counts");
         assert_eq!(receiver.wait_for(|_| false).await.unwrap_err(), Ended);
     }
 }

@@ -1,4 +1,4 @@
-//! All workers by name: the only door through which the API reaches them.
+//! All services by name. API and tasks reach the workers only through this module.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,38 +15,38 @@ use crate::service::gates;
 use crate::service::input::{ServiceReply, ServiceRequest};
 use crate::service::status::StatusContext;
 
-/// Where a request for a cycle goes.
+/// Sends requests for a poll cycle.
 pub type Polls = mpsc::UnboundedSender<()>;
 
-/// What the poller shows.
+/// Published state of the poller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PollState {
     /// End of the last cycle.
     pub last_poll: Option<Timestamp>,
-    /// Cycles that ended.
+    /// Number of completed cycles.
     pub poll_count: u64,
-    /// Begin of the next cycle.
+    /// Start of the next cycle.
     pub next: Option<Timestamp>,
 }
 
-/// How the engine is.
+/// Health of the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EngineHealth {
-    /// Why it counts as unavailable; `None` while it answers, or before the first check.
+    /// Why it counts as unavailable; `None` while it responds, or before the first check.
     pub error: Option<String>,
-    /// Checks made.
+    /// Number of checks.
     pub checks: u64,
-    /// Checks in a row that failed.
+    /// Consecutive failed checks.
     pub consecutive_failures: u64,
 }
 
-/// The doors to all workers, in the configuration's order; replaced as a whole when the configuration changes.
+/// Handles to all services, in configuration order; replaced as a whole when the configuration changes.
 pub type Workers = Arc<[Handle]>;
 
-/// The workers as they are shown to others: `None` while the program starts and they are not loaded yet.
+/// Published handles: `None` during start-up, until the services are loaded.
 pub type WorkersWatch = watch::Receiver<Option<Workers>>;
 
-/// All services as they are configured at the moment.
+/// All configured services.
 pub struct Services {
     workers: WorkersWatch,
     polls: Polls,
@@ -55,18 +55,18 @@ pub struct Services {
     uptime: Uptime,
 }
 
-/// What every service depends on.
+/// State that affects all services.
 #[derive(Clone)]
 pub struct Dependencies {
-    /// Whether the container engine answers.
+    /// Health of the container engine.
     pub engine: watch::Receiver<EngineHealth>,
-    /// Signal that a service shows something else.
+    /// Signals that the published state of a service has changed.
     pub services: watch::Receiver<()>,
-    /// Whether the state can be written.
+    /// Current failure to write the state.
     pub state: watch::Receiver<Option<Failing>>,
 }
 
-/// Why a question got no answer.
+/// Why a request to a service failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
     /// No such service.
@@ -75,24 +75,24 @@ pub enum ServiceError {
     /// The services are not loaded yet.
     #[error("the agent is starting and has not loaded its services yet; try again in a moment")]
     Starting,
-    /// The worker is gone: the program is stopping, or the service's configuration has just changed.
+    /// The worker has ended: the agent is stopping, or the service's configuration has just changed.
     #[error("the service is stopping; try again in a moment")]
     Stopping,
-    /// The answer must outlive a restart, and the state can't be written (DECISIONS 4).
+    /// The request's effect must survive a restart, but the state can't be written (DECISIONS 4).
     #[error("{0}; nothing was changed")]
     Unwritable(StoreError),
 }
 
-/// What records depend on besides their services.
+/// Inputs of status records besides the services themselves.
 #[derive(Clone)]
-struct Around {
+struct RecordContext {
     now: Timestamp,
     next_poll: Option<Timestamp>,
     engine_error: Option<String>,
     state_error: Option<String>,
 }
 
-impl Around {
+impl RecordContext {
     fn context(&self) -> StatusContext<'_> {
         StatusContext {
             now: self.now,
@@ -104,7 +104,7 @@ impl Around {
 }
 
 impl Services {
-    /// A fleet of these workers.
+    /// Creates the view of these workers.
     pub fn new(
         workers: WorkersWatch,
         polls: mpsc::UnboundedSender<()>,
@@ -115,12 +115,12 @@ impl Services {
         Self { workers, polls, poll_state, dependencies, uptime }
     }
 
-    /// Why the container engine counts as unavailable.
+    /// Returns why the container engine counts as unavailable.
     pub fn engine_error(&self) -> Option<String> {
         self.dependencies.engine.borrow().error.clone()
     }
 
-    /// Why the state can't be written, and what follows from that; `None` while it can.
+    /// Returns why the state can't be written, with the consequences; `None` while it can.
     pub fn state_error(&self) -> Option<String> {
         let failing = self.dependencies.state.borrow();
         failing.as_ref().map(|failing| {
@@ -128,7 +128,7 @@ impl Services {
         })
     }
 
-    /// The records of all services as they are to be answered now. Each is made when it is asked for.
+    /// Returns the current status records of all services, built lazily.
     pub fn records(
         &self,
         now: Timestamp,
@@ -142,38 +142,38 @@ impl Services {
         now: Timestamp,
     ) -> impl Iterator<Item = ServiceStatus> + Clone + Send + Sync + use<> {
         let shown: Vec<_> = workers.iter().map(|worker| worker.published.get()).collect();
-        let around = self.around(now);
-        shown.into_iter().map(move |shown| shown.snapshot().record(&around.context()))
+        let record_context = self.record_context(now);
+        shown.into_iter().map(move |shown| shown.snapshot().record(&record_context.context()))
     }
 
-    fn around(&self, now: Timestamp) -> Around {
+    fn record_context(&self, now: Timestamp) -> RecordContext {
         let (engine_error, state_error) = (self.engine_error(), self.state_error());
-        Around { now, next_poll: self.poll_state.borrow().next, engine_error, state_error }
+        RecordContext { now, next_poll: self.poll_state.borrow().next, engine_error, state_error }
     }
 
     /// `GET /why/<name>` (DECISIONS 7).
     pub fn why(&self, name: &str, now: Timestamp) -> Result<WhyReport, ServiceError> {
         let worker = self.worker(name)?;
         let snapshot = worker.published.snapshot();
-        Ok(gates::why(&snapshot, &worker.config, &self.around(now).context()))
+        Ok(gates::why(&snapshot, &worker.config, &self.record_context(now).context()))
     }
 
-    /// Whether the services are still to be loaded.
+    /// Reports whether the services are not loaded yet.
     pub fn is_starting(&self) -> bool {
         self.workers.borrow().is_none()
     }
 
-    /// All workers as they are now; none while the program starts.
+    /// Returns handles to all current services; empty during start-up.
     pub fn workers(&self) -> Workers {
         self.workers.borrow().clone().unwrap_or_default()
     }
 
-    /// All workers, once they are loaded.
+    /// Returns handles to all services, or an error during start-up.
     fn loaded(&self) -> Result<Workers, ServiceError> {
         self.workers.borrow().clone().ok_or(ServiceError::Starting)
     }
 
-    /// Ends when every worker has answered. One that is just being exchanged does not count.
+    /// Pings all workers and waits for their replies. A worker that is being replaced is skipped.
     pub async fn round_trip(self: Arc<Self>) {
         let ping = |worker: &Handle| {
             let (reply, answer) = oneshot::channel();
@@ -190,7 +190,7 @@ impl Services {
         found.cloned().ok_or_else(|| ServiceError::Unknown(name.to_owned()))
     }
 
-    /// Asks one service and waits for its answer.
+    /// Sends a request to one service and waits for its reply.
     pub async fn ask(&self, name: &str, ask: ServiceRequest) -> Result<ServiceReply, ServiceError> {
         let (reply, answer) = oneshot::channel();
         let sent = self.worker(name)?.inbox.send(Command::Request(ask, reply));
@@ -198,17 +198,17 @@ impl Services {
         answer.await.map_err(|_| ServiceError::Stopping)?.map_err(ServiceError::Unwritable)
     }
 
-    /// Starts a poll cycle over all services now.
+    /// Requests an immediate poll cycle over all services.
     pub fn poll_now(&self) -> Result<(), ServiceError> {
         self.polls.send(()).map_err(|_| ServiceError::Stopping)
     }
 
-    /// `GET /status` (spec 2.5). It says so while the services are not loaded yet.
+    /// `GET /status` (spec 2.5), which includes whether the services are still being loaded.
     pub fn report(&self, now: Timestamp) -> StatusReport {
         StatusReport { services: self.records(now).collect(), ..self.head() }
     }
 
-    /// The same without the services' records.
+    /// Returns the report without the services' records.
     pub fn head(&self) -> StatusReport {
         let state = self.poll_state.borrow().clone();
         StatusReport {
@@ -220,12 +220,12 @@ impl Services {
         }
     }
 
-    /// What the poller shows.
+    /// Returns the state of the poller.
     pub fn poll_state(&self) -> PollState {
         self.poll_state.borrow().clone()
     }
 
-    /// Says that something that [`Services::report`] shows has changed. Several changes may be one.
+    /// Signals changes of the data in [`Services::report`]. Several changes may be merged into one.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         stream::select_all([
             changes_of(self.workers.clone()).boxed(),
@@ -259,7 +259,8 @@ impl Services {
         Ok(records.filter_map(|record| Some((record.name, record.errored?))).collect())
     }
 
-    /// What is not done because it is not the agent's to do, each with the service's name.
+    /// Returns warnings about things that the agent does not do because it is not responsible for them, prefixed with the
+    /// service's name.
     pub fn warnings(&self) -> Vec<String> {
         let of_one = |worker: &Handle| {
             let warnings = worker.published.snapshot().warnings;
@@ -289,7 +290,7 @@ fn changes_of<T: Send + Sync + 'static>(shown: watch::Receiver<T>) -> impl Strea
     stream::unfold(shown, |mut shown| async move { shown.changed().await.ok().map(|()| ((), shown)) })
 }
 
-/// Changes of one part of what is shown.
+/// Signals changes of one part of a watched value.
 fn changes_in<T, K>(shown: watch::Receiver<T>, part: fn(&T) -> K) -> impl Stream<Item = ()> + Send
 where
     T: Send + Sync + 'static,

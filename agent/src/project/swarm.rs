@@ -15,13 +15,13 @@ use crate::service::swarm::plan::{SwarmResult, SwarmStep};
 use super::observe::{Check, signed_by, within};
 use super::worker::World;
 
-/// How many of a failed task's last lines are kept (black box).
+/// Number of log lines kept of a failed task (black box).
 const LOG_LINES: u32 = 20;
-/// How often a change is tried again that another manager's change came before.
+/// Number of attempts to apply a change that conflicts with changes by other clients.
 const CONFLICTS: u32 = 5;
 
 impl Check {
-    /// Reads service and registry. What runs is what the specification names: the tasks follow it.
+    /// Reads service and registry. The image in the specification counts as the running one, because the tasks follow it.
     pub(super) async fn observe_swarm(
         &self,
         name: &str,
@@ -38,7 +38,7 @@ impl Check {
         };
         let (remote, service) = tokio::join!(remote, self.world.swarm.service(name));
         let service = service.map_err(|error| match error {
-            SwarmError::Away(_) => CheckFault::EngineAway(error.to_string()),
+            SwarmError::Unavailable(_) => CheckFault::EngineAway(error.to_string()),
             other => CheckFault::Failed(other.to_string()),
         })?;
         let (mut unanswered, mut unsigned) = (BTreeMap::new(), BTreeMap::new());
@@ -72,12 +72,13 @@ impl Check {
             swarm: Some(Box::new(service)),
             unanswered,
             unsigned,
-            key_faults: self.world.signatures.unusable_keys(signed_by(&self.config)).await,
+            key_faults: self.world.signatures.key_errors(signed_by(&self.config)).await,
             ..Observation::default()
         })
     }
 
-    /// What the registry has. A digest that was never seen here is confirmed: it is about to be acted on.
+    /// Returns the digest in the registry. A digest never seen on this machine is confirmed, because it is about to be
+    /// acted on.
     async fn answer(
         &self,
         remote: Result<Option<Digest>, Unanswered>,
@@ -89,11 +90,11 @@ impl Check {
         if runs || self.settled.contains(&(view.configured.clone(), digest.clone())) {
             return Ok(Some(digest));
         }
-        within(patience, self.world.registry.confirm(&view.reference)).await.map(Some)
+        within(patience, self.world.registry.digest_from_content(&view.reference)).await.map(Some)
     }
 }
 
-/// What the service runs of an image; nothing where it runs another one.
+/// Returns the running version of a configured image; empty if the service runs another image.
 fn local(service: &SwarmService, image: &ConfiguredImage) -> Vec<LocalImage> {
     let Some(runs) = service.reference() else { return Vec::new() };
     let tag = |tag: &Option<String>| tag.clone().unwrap_or_else(|| "latest".to_owned());
@@ -105,11 +106,11 @@ fn local(service: &SwarmService, image: &ConfiguredImage) -> Vec<LocalImage> {
 }
 
 /// Reads a service for the decision core.
-pub(super) async fn look(world: Arc<World>, generation: u64, service: String) -> Input {
-    Input::SwarmSeen { generation, result: world.swarm.service(&service).await }
+pub(super) async fn inspect(world: Arc<World>, generation: u64, service: String) -> Input {
+    Input::SwarmInspected { generation, result: world.swarm.service(&service).await }
 }
 
-/// Takes a step for the decision core.
+/// Performs a step for the decision core.
 pub(super) async fn step(world: Arc<World>, step: SwarmStep) -> Input {
     let asked = match &step {
         SwarmStep::Admit { image, old } => Some((image.clone(), old.clone())),
@@ -122,7 +123,7 @@ pub(super) async fn step(world: Arc<World>, step: SwarmStep) -> Input {
     Input::SwarmStepped(result)
 }
 
-/// What the old and the new image say of themselves. The nodes fetch them, so that the registry is asked.
+/// Reads the labels of the old and the new image from the registry, because the nodes pull the images, not this engine.
 async fn label_change(registry: &dyn Registry, image: &Reference, old: Option<&Digest>) -> LabelChange {
     let (old, new) = tokio::join!(
         labels(registry, &image.repository, old),
@@ -138,7 +139,7 @@ async fn labels(registry: &dyn Registry, repository: &Repository, digest: Option
     }
 }
 
-/// Does one step and says how it ended.
+/// Performs one step and returns its result.
 async fn perform(swarm: &dyn Swarm, step: SwarmStep) -> SwarmResult {
     let done = match step {
         SwarmStep::Admit { image, .. } => {
@@ -151,18 +152,22 @@ async fn perform(swarm: &dyn Swarm, step: SwarmStep) -> SwarmResult {
         SwarmStep::Diagnose { task, container } => diagnose(swarm, &task, &container).await,
     };
     done.unwrap_or_else(|error| {
-        if error.is_passing() { SwarmResult::Passing(error) } else { SwarmResult::Failed(error.to_string()) }
+        if error.is_transient() {
+            SwarmResult::Transient(error)
+        } else {
+            SwarmResult::Failed(error.to_string())
+        }
     })
 }
 
-/// Reads what is known of a task that failed. Only its own node's engine knows its health checks.
+/// Collects the logs and health check output of a failed task. The latter is only available on the task's own node.
 async fn diagnose(swarm: &dyn Swarm, task: &str, container: &str) -> Result<SwarmResult, SwarmError> {
     let log = match task {
         "" => String::new(),
         task => match swarm.task_log(task, LOG_LINES).await {
-            // A log that can't be read in time must not hold up the rollback, which waits for the engine itself.
-            Err(SwarmError::Away(why)) => {
-                tracing::warn!(task, "its log could not be read: {why}");
+            // A log that can't be read in time must not delay the rollback, which itself waits for the engine.
+            Err(SwarmError::Unavailable(why)) => {
+                tracing::warn!(task, "the log of the task could not be read: {why}");
                 String::new()
             }
             log => log?,
@@ -173,7 +178,7 @@ async fn diagnose(swarm: &dyn Swarm, task: &str, container: &str) -> Result<Swar
     Ok(SwarmResult::Diagnosed { log, health: health.unwrap_or_default() })
 }
 
-/// What is to be changed.
+/// A change to apply.
 struct Change {
     service: String,
     from: String,
@@ -183,13 +188,13 @@ struct Change {
     before: Option<String>,
 }
 
-/// Lets the specification name another image, where it names the one that it should. Somebody else may act at any time:
-/// the service is read again after each conflict.
+/// Sets the image of the specification, provided that it is still the expected one. Other clients may change the service at
+/// any time, so it is read again after each conflict.
 async fn set(swarm: &dyn Swarm, change: &Change) -> Result<SwarmResult, SwarmError> {
     for _ in 0..CONFLICTS {
         let service = swarm.service(&change.service).await?;
         let is_forced = change.force.is_none_or(|value| service.force_update >= value);
-        // A rollback that the swarm has paused goes on no more, and some tasks may still be on the new image.
+        // A paused rollback does not continue by itself, and some tasks may still run the new image.
         let is_stuck = change.back && service.is_paused();
         let names = |image: &str| is_same_image(&service.image, image);
         let is_set = names(&change.to);
@@ -229,10 +234,10 @@ mod tests {
     const OLD: &str = "web:1@sha256:1111111111111111111111111111111111111111111111111111111111111111";
     const NEW: &str = "web:1@sha256:2222222222222222222222222222222222222222222222222222222222222222";
 
-    /// What ran before, unproven.
+    /// The image before the old one, unproven.
     const BEFORE: &str = "web:1@sha256:3333333333333333333333333333333333333333333333333333333333333333";
 
-    /// A service, and how often somebody else comes before a change.
+    /// A service, and the number of concurrent changes by other clients; and the changes made.
     struct Fake(Mutex<(SwarmService, u32)>, Mutex<Vec<String>>);
 
     impl Fake {
@@ -309,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_conflict_is_looked_at_again_and_a_change_that_is_made_is_not_made_twice() {
+    async fn a_conflict_is_retried_and_no_change_is_made_twice() {
         assert_eq!(set_with(service(OLD), 0, false).await, (SwarmResult::Set, vec!["set".to_owned()]));
         assert_eq!(set_with(service(OLD), 2, false).await, (SwarmResult::Set, vec!["set".to_owned()]));
         assert_eq!(set_with(service(OLD), 99, false).await, (SwarmResult::Busy, vec![]));
@@ -317,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_somebody_else_has_set_is_left_alone() {
+    async fn an_image_set_by_another_client_is_left_alone() {
         let foreign = SwarmResult::Foreign { image: "web:2".into() };
         assert_eq!(set_with(service("web:2"), 0, false).await, (foreign.clone(), vec![]));
         assert_eq!(set_with(service("web:2"), 0, true).await, (foreign, vec![]));
@@ -328,23 +333,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_way_back_is_the_previous_specification_where_that_is_the_old_one() {
+    async fn a_rollback_uses_the_previous_specification_if_that_has_the_old_image() {
         let previous = SwarmService { previous_image: Some(OLD.into()), ..service(NEW) };
         assert_eq!(set_with(previous, 0, true).await, (SwarmResult::Set, vec!["roll back".to_owned()]));
         let other = SwarmService { previous_image: Some(NEW.into()), ..service(NEW) };
         assert_eq!(set_with(other, 0, true).await, (SwarmResult::Set, vec!["set".to_owned()]));
-        // The swarm has done it.
+        // The swarm has already rolled back.
         assert_eq!(set_with(service(OLD), 0, true).await, (SwarmResult::Set, vec![]));
-        // It has stopped halfway.
+        // The swarm has paused its rollback.
         let update =
             UpdateStatus { state: UpdateState::RollbackPaused, message: String::new(), completed_at: None };
         let halfway = SwarmService { update: Some(update), ..service(OLD) };
         assert_eq!(set_with(halfway, 0, true).await, (SwarmResult::Set, vec!["force".to_owned()]));
     }
 
-    /// Its own rollback leads to what ran before, and that was not proven either.
+    /// The swarm's own rollback leads to the image before, which was not proven either.
     #[tokio::test]
-    async fn the_way_back_also_begins_where_the_swarm_has_gone_back_by_itself() {
+    async fn a_rollback_also_starts_after_the_swarm_has_rolled_back_by_itself() {
         let with = |state| {
             let update = UpdateStatus { state, message: "as configured".into(), completed_at: None };
             SwarmService { update: Some(update), ..service(BEFORE) }
@@ -353,7 +358,7 @@ mod tests {
             let done = (SwarmResult::Set, vec!["set".to_owned()]);
             assert_eq!(set_with(with(state), 0, true).await, done, "{state:?}");
         }
-        // Somebody has set it.
+        // Set by another client.
         let foreign = (SwarmResult::Foreign { image: BEFORE.into() }, vec![]);
         assert_eq!(set_with(with(UpdateState::Completed), 0, true).await, foreign);
         assert_eq!(set_with(service(BEFORE), 0, true).await, foreign);

@@ -1,4 +1,4 @@
-//! The line of the env file that holds a tag (`tag_variable`): read by a check, written by a deployment.
+//! The line of the env file that sets a tag (`tag_variable`): read by a check, written by a deployment.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -8,23 +8,23 @@ use rustix::fs::{Mode, OFlags};
 use sha2::{Digest as _, Sha256};
 
 use crate::model::env_file::{TagSetting, find_tag};
-use crate::model::text::plainly;
+use crate::model::text::describe_io_error;
 use crate::service::input::TagInForce;
 use crate::service::rollout::tag::LineChange;
 
-/// Largest env file that is read.
+/// Maximum size of an env file.
 const LARGEST: u64 = 1024 * 1024;
 
-/// How writing ended.
+/// Result of writing a tag.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Written {
-    /// The line is as it is wanted.
+    /// The line has the wanted tag.
     Done,
-    /// It is neither as it was nor as it is wanted: somebody has changed it.
-    Taken,
+    /// The line was changed by someone else: it is neither the old nor the new one.
+    Conflict,
 }
 
-/// The tag that `variable` is set to. The error is stable and shows no value.
+/// Reads the tag that `variable` is set to. Error messages are stable and contain no values.
 pub(super) async fn read(path: PathBuf, variable: String) -> Result<TagInForce, String> {
     blocking(move || {
         let (text, setting) = find(&path, &variable)?;
@@ -33,7 +33,7 @@ pub(super) async fn read(path: PathBuf, variable: String) -> Result<TagInForce, 
     .await
 }
 
-/// Writes `tag` into the line, or puts back what was there. Doing it again changes nothing.
+/// Writes `tag` into the line, or restores the old line. The operation is idempotent.
 pub(super) async fn write(
     line: LineChange,
     variable: String,
@@ -47,13 +47,13 @@ pub(super) async fn write(
             return Ok(Written::Done);
         }
         if setting.line != *from {
-            return Ok(Written::Taken);
+            return Ok(Written::Conflict);
         }
         let text = setting.with(&text, &tag);
         replace(&line.path, text.as_bytes())
-            .map_err(|error| fault(&line.path, &format!("can't be written: {}", plainly(&error))))?;
+            .map_err(|error| fault(&line.path, &format!("can't be written: {}", describe_io_error(&error))))?;
         if back && hash(&text) != line.file_hash {
-            tracing::info!(env_file = %line.path.display(), "other lines were changed meanwhile, and are kept");
+            tracing::info!(env_file = %line.path.display(), "other lines were changed meanwhile and are kept");
         }
         Ok(Written::Done)
     })
@@ -82,8 +82,8 @@ fn find(path: &Path, variable: &str) -> Result<(String, TagSetting), String> {
 }
 
 fn content(path: &Path) -> Result<String, String> {
-    let failed = |error: &io::Error| fault(path, &plainly(error));
-    // Opening a pipe would block until somebody writes to it.
+    let failed = |error: &io::Error| fault(path, &describe_io_error(error));
+    // NONBLOCK, because opening a pipe would block until there is a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(&error.into()))?;
     let file = std::fs::File::from(file);
@@ -98,24 +98,24 @@ fn content(path: &Path) -> Result<String, String> {
     String::from_utf8(text).map_err(|_| fault(path, "is not UTF-8 text"))
 }
 
-/// Replaces the content whole or not at all; mode and owner stay. Where `path` is a link, the file that it leads to is
-/// replaced.
+/// Replaces the content atomically and keeps mode and owner. If `path` is a symbolic link, its target is replaced.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let path = std::fs::canonicalize(path)?;
     let folder = path.parent().ok_or_else(|| io::Error::other("it has no folder"))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // One name for all tries: what a try that was killed has left is replaced by the next one.
+    // Always the same name, so that the next attempt replaces the leftovers of a killed one.
     let temporary = folder.join(format!(".{name}.evenkeel-tmp"));
-    let written = write_beside(&path, &temporary, content).and_then(|()| std::fs::rename(&temporary, &path));
+    let written =
+        write_temporary(&path, &temporary, content).and_then(|()| std::fs::rename(&temporary, &path));
     if written.is_err() {
         let _ = std::fs::remove_file(&temporary);
         return written;
     }
-    // The new name is durable when the folder is.
+    // The rename is durable once the folder is synced.
     std::fs::File::open(folder)?.sync_all()
 }
 
-fn write_beside(path: &Path, temporary: &Path, content: &[u8]) -> io::Result<()> {
+fn write_temporary(path: &Path, temporary: &Path, content: &[u8]) -> io::Result<()> {
     let before = std::fs::metadata(path)?;
     match std::fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -126,7 +126,7 @@ fn write_beside(path: &Path, temporary: &Path, content: &[u8]) -> io::Result<()>
     if (about.uid(), about.gid()) != (before.uid(), before.gid()) {
         std::os::unix::fs::fchown(&file, Some(before.uid()), Some(before.gid()))?;
     }
-    // After the owner: to change that takes bits away.
+    // After the owner, because changing the owner clears mode bits.
     file.set_permissions(std::fs::Permissions::from_mode(before.mode() & 0o7777))?;
     file.write_all(content)?;
     file.sync_all()
@@ -171,7 +171,7 @@ mod tests {
     #[tokio::test]
     async fn the_tag_is_written_and_put_back_byte_for_byte_with_mode_and_owner() {
         let stage = Stage::new().await;
-        // What a try that was killed has left.
+        // Leftovers of a killed attempt.
         fs::write(stage.folder.path().join(".shop.env.evenkeel-tmp"), "half").unwrap();
         for _ in 0..2 {
             assert_eq!(stage.write(false).await, Ok(Written::Done));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_owner_stays_where_the_agent_may_give_files_away() {
+    async fn the_owner_is_kept_if_the_agent_may_change_it() {
         let stage = Stage::new().await;
         if std::os::unix::fs::chown(&stage.path, Some(1234), Some(5678)).is_err() {
             // Only root may.
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_a_person_changed_is_left_alone_and_other_lines_are_kept() {
+    async fn a_manually_changed_line_is_left_alone_and_other_lines_are_kept() {
         let stage = Stage::new().await;
         let other = BEFORE.replace("PASSWORD=x", "PASSWORD=y\nMORE=1\n");
         fs::write(&stage.path, &other).unwrap();
@@ -229,9 +229,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_written_is_told_and_left_as_it_was() {
+    async fn a_failed_write_is_reported_and_changes_nothing() {
         let stage = Stage::new().await;
-        // A folder stands where the temporary file belongs.
+        // A folder has the name of the temporary file.
         fs::create_dir(stage.folder.path().join(".shop.env.evenkeel-tmp")).unwrap();
         let error = stage.write(false).await.unwrap_err();
         assert!(error.contains("shop.env: can't be written: "), "{error}");

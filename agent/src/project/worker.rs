@@ -1,8 +1,8 @@
-//! One task per compose project: it has the project's services, and lets one of them at a time change the project.
+//! One task per compose project. It owns the project's services, and only one of them may change the project at a time.
 //!
-//! A service that begins to change the project (a deployment, a restart) has the turn until it is done with it. The
-//! others are told when that begins and when it ends: meanwhile they change nothing, and what they saw is stale
-//! afterwards. Reads of several services run side by side.
+//! A service that begins to change the project (a deployment, a restart) has the turn until it is done. The others are
+//! notified at the beginning and at the end: they change nothing in between, and their earlier observations are stale
+//! afterwards. Reads of several services run concurrently.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::service::boot::Boot;
 use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
 use crate::service::outcome::DeployOutcome;
-use crate::service::shared::hear_others;
+use crate::service::shared::add_shared_candidates;
 
 use super::cycle::Cycle;
 use super::inbox;
@@ -35,27 +35,27 @@ pub use super::member::Member;
 use super::placement::Placement;
 use super::published::{self, Changed};
 
-/// Where entries go.
+/// Records an audit entry.
 pub type Record = Arc<dyn Fn(AuditEntry) + Send + Sync>;
 
-/// Makes a change of state durable in one transaction with the entries that tell of it; then these are recorded. Where
-/// it fails, nothing is changed and nothing recorded.
+/// Writes state changes and their audit entries in one transaction, then records the entries. If it fails, nothing is
+/// changed and nothing recorded.
 pub type Commit =
     Arc<dyn Fn(Vec<Change>, Vec<AuditEntry>) -> BoxFuture<'static, Result<(), StoreError>> + Send + Sync>;
 
-/// Where it is told how a deployment ended and how long it took.
+/// Receives the outcome and the duration of each deployment.
 pub type Deployed = Arc<dyn Fn(DeployOutcome, Duration) + Send + Sync>;
 
-/// Everything that a worker touches; there is one for all.
+/// External dependencies of the workers, shared by all of them.
 #[derive(Clone)]
 pub struct World {
     /// Container engine.
     pub engine: Arc<dyn Engine>,
     /// Image registries.
     pub registry: Arc<dyn Registry>,
-    /// Who signed images.
+    /// Signatures of images.
     pub signatures: Arc<dyn Signatures>,
-    /// Tags of repositories.
+    /// Tag lists of repositories.
     pub tags: Arc<dyn Tags>,
     /// The swarm that the engine is a manager of.
     pub swarm: Arc<dyn Swarm>,
@@ -65,70 +65,70 @@ pub struct World {
     pub gate_command: Arc<dyn GateCommand>,
     /// The wardens.
     pub fleet: Arc<dyn Fleet>,
-    /// What is known of the fleet.
+    /// View of the fleet.
     pub fleet_view: watch::Receiver<Arc<FleetView>>,
-    /// Whom to tell that a service shows something else.
+    /// Signals changes of published state.
     pub changed: Changed,
-    /// Durable state, to be read.
+    /// Durable state, for reading.
     pub store: Arc<dyn Store>,
-    /// How it is written.
+    /// Writes durable state.
     pub commit: Commit,
-    /// Time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
-    /// Audit of what no state goes with.
+    /// Records audit entries without a state change.
     pub record: Record,
-    /// Whom to tell about deployments that ended.
+    /// Receives finished deployments.
     pub deployed: Deployed,
-    /// Boots of the machine.
+    /// Boot IDs of the machine.
     pub boot: Boot,
 }
 
-/// What a service is told.
+/// A command to a service.
 pub enum Command {
-    /// A person asks. An error means that the answer could not be made durable, and that nothing was changed.
+    /// A request by a user. An error means that its effect could not be made durable and nothing was changed.
     Request(ServiceRequest, oneshot::Sender<Result<ServiceReply, StoreError>>),
-    /// A cycle asks for a check; it is told how that ended. The sender is dropped when there is nothing to check.
+    /// Check as part of a cycle, and send the result. The sender is dropped if there is nothing to check.
     Check(Arc<Cycle>, oneshot::Sender<CheckEnd>),
-    /// A tag was pushed that may be a newer one of an image.
+    /// A tag was pushed that may be newer than the current one of an image.
     TagPushed,
-    /// Look at the containers.
+    /// Inspect the containers.
     Inspect,
-    /// Something happened.
+    /// An input for the decision core.
     Input(Box<Input>),
-    /// The configuration has changed: go on with this one as soon as no step is under way, in another project where it
-    /// names one. Answered then; the sender is dropped where the service has ended before that.
+    /// Continue under this configuration as soon as no step is in progress, in another project if it has one. Acknowledged
+    /// when done; the sender is dropped if the service has ended before.
     Reconfigure(Arc<ServiceConfig>, oneshot::Sender<()>),
-    /// The service is configured no more: end as soon as no deployment is under way. Answers whether one is.
+    /// The service is no longer configured: end as soon as no deployment is in progress. Returns whether there is one.
     Retire(oneshot::Sender<bool>),
-    /// Whoever watches over the program wants to know whether the worker still works.
+    /// Liveness check by the watchdog.
     Ping(oneshot::Sender<()>),
 }
 
-/// How a check ended: the world was read, or why it could not be.
+/// Result of a check: success, or why it failed.
 pub type CheckEnd = Result<(), CheckFault>;
 
-/// The door to a service.
+/// Handle to a service.
 #[derive(Clone)]
 pub struct Handle {
     /// The service's configuration.
     pub config: Arc<ServiceConfig>,
-    /// Where commands go.
+    /// Queue for commands.
     pub inbox: inbox::Sender<Command>,
-    /// What it shows.
+    /// Published state.
     pub published: published::Receiver,
 }
 
-/// Key of a service's state in the store.
+/// Returns the store key of a service's state.
 pub fn state_key(service: &str) -> String {
     format!("service/{service}")
 }
 
-/// What a worker is for.
+/// Identifies a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ProjectKey {
-    /// A compose project.
+    /// The worker of a compose project.
     Project(String),
-    /// A service that has none.
+    /// The worker of a service without a project.
     Service(String),
 }
 
@@ -152,14 +152,14 @@ pub struct Worker {
     key: ProjectKey,
     clock: Arc<dyn Clock>,
     members: Vec<Member>,
-    /// The service that changes the project now.
+    /// The service that currently may change the project.
     turn: Option<String>,
-    /// Whom to ask first, so that each gets its turn.
+    /// Index of the service that is served first. It rotates, so that every service gets its turn.
     first: usize,
-    /// Services that are moved here.
+    /// Services that move to this worker.
     arrivals: inbox::Receiver<Vec<Member>>,
     placement: Placement,
-    /// What the clock showed when it was read last.
+    /// Last reading of the clock.
     last_seen: Timestamp,
 }
 
@@ -174,58 +174,57 @@ impl Worker {
         Self { key, clock, members: Vec::new(), turn: None, first: 0, arrivals, placement, last_seen }
     }
 
-    /// Works until `stop`, or until it has no service left. A step under way gets its time.
+    /// Runs until `stop`, or until it has no service left. A step in progress may finish.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut is_stopping = false;
-        let mut came = None;
+        let mut event = None;
         loop {
-            // On the heap only while it goes on: a task has room for the largest of what it waits for, and most of the time it
-            // waits for what comes next.
-            Box::pin(self.decide(came.take())).await;
+            // Boxed, so that it takes memory only while it runs: an idle task would reserve space for the whole future.
+            Box::pin(self.decide(event.take())).await;
             if self.members.is_empty() && (is_stopping || self.placement.close(&self.key)) {
                 return;
             }
             let wake = self.wake_in();
-            let next = self.first;
+            let first = self.first;
             tokio::select! {
-                // In this order, so that a life that is simulated twice is the same. Nothing starves: whatever comes,
-                // what is due is done above.
+                // In order, so that simulated runs are reproducible. Nothing starves, because all due work is done above
+                // after every event.
                 biased;
                 () = stop.cancelled(), if !is_stopping => {
                     is_stopping = true;
                     self.members.iter_mut().for_each(Member::stop);
                 }
                 Some(arrivals) = self.arrivals.recv(), if !is_stopping => self.admit(arrivals),
-                event = next_event(&mut self.members, next) => came = Some(event),
+                next = next_event(&mut self.members, first) => event = Some(next),
                 () = sleep_for(wake), if wake.is_some() => {}
             }
         }
     }
 
-    /// Takes in what happened to one of the services, and does all that is to be done now.
-    async fn decide(&mut self, came: Option<(usize, Event)>) {
+    /// Handles an event of one of the services, and starts everything that is due.
+    async fn decide(&mut self, event: Option<(usize, Event)>) {
         let placement = self.placement.clone();
-        let _one_of_few = placement.may_decide().await;
-        if let Some((at, event)) = came {
-            self.take(at, event).await;
+        let _permit = placement.may_decide().await;
+        if let Some((at, event)) = event {
+            self.handle(at, event).await;
         }
-        self.see_off().await;
-        self.act().await;
+        self.remove_departing().await;
+        self.run_pending().await;
         self.publish();
     }
 
-    /// Takes in services. One with a deployment under way comes before those that might begin one.
+    /// Adds services. One with an unfinished deployment gets the turn before others can begin one.
     fn admit(&mut self, mut arrivals: Vec<Member>) {
         arrivals.iter_mut().for_each(Member::touch);
         self.members.reserve_exact(arrivals.len());
         self.members.append(&mut arrivals);
         self.now();
-        self.introduce();
+        self.update_siblings();
         self.pass_turn();
     }
 
-    /// Lets every service know who the others are.
-    fn introduce(&mut self) {
+    /// Updates the siblings of every service.
+    fn update_siblings(&mut self) {
         let configured = self.members.iter().filter(|member| member.is_configured());
         let mut services: Vec<_> = configured.map(|member| member.service.shared_config()).collect();
         services.sort_by(|a, b| a.name.cmp(&b.name));
@@ -235,18 +234,18 @@ impl Worker {
         }
     }
 
-    /// Lets go of services that end, that go to another project, or that go on under another configuration.
-    async fn see_off(&mut self) {
+    /// Removes services that end, moves those that belong to another project, and applies pending configurations.
+    async fn remove_departing(&mut self) {
         let now = self.now();
         let mut has_changed = false;
         let mut at = 0;
         while at < self.members.len() {
-            has_changed |= self.members[at].changes(now);
+            has_changed |= self.members[at].try_reconfigure(now);
             if self.members[at].is_leaving() {
                 self.members[at].leave(now).await;
                 self.members.remove(at);
                 has_changed = true;
-            } else if !self.members[at].is_at_home(&self.key) {
+            } else if !self.members[at].belongs_to(&self.key) {
                 let mut member = self.members.remove(at);
                 member.service_mut().sibling_ends(now);
                 self.placement.place(vec![member]);
@@ -256,13 +255,13 @@ impl Worker {
             }
         }
         if has_changed {
-            self.introduce();
+            self.update_siblings();
             self.pass_turn();
         }
     }
 
-    /// Lets every service begin what it has to do now.
-    async fn act(&mut self) {
+    /// Lets every service start its due actions.
+    async fn run_pending(&mut self) {
         let now = self.now();
         self.pass_turn();
         let mut is_settled = false;
@@ -271,19 +270,18 @@ impl Worker {
             for offset in 0..self.members.len() {
                 let at = (self.first + offset) % self.members.len();
                 if self.members[at].is_due(now) {
-                    self.members[at].act(now).await;
+                    self.members[at].run_pending(now).await;
                     is_settled &= !self.pass_turn();
                 }
             }
         }
     }
 
-    /// Takes the turn back from a service that is done with it, and gives it to one that has begun. Whether it has
-    /// changed hands.
+    /// Takes the turn from a service that is done, and gives it to one that has begun. Returns whether it has changed.
     fn pass_turn(&mut self) -> bool {
         let mut has_changed = false;
         let at_work = |name: &String| {
-            self.members.iter().any(|member| member.name() == name && member.service.is_at_work())
+            self.members.iter().any(|member| member.name() == name && member.service.is_changing_project())
         };
         if !self.turn.as_ref().is_some_and(at_work) {
             let now = self.last_seen;
@@ -295,7 +293,7 @@ impl Worker {
                 }
                 has_changed = true;
             }
-            let next = self.members.iter().find(|member| member.service.is_at_work());
+            let next = self.members.iter().find(|member| member.service.is_changing_project());
             self.turn = next.map(|member| member.name().to_owned());
             has_changed |= self.turn.is_some();
         }
@@ -307,26 +305,26 @@ impl Worker {
         has_changed
     }
 
-    async fn take(&mut self, at: usize, mut event: Event) {
+    async fn handle(&mut self, at: usize, mut event: Event) {
         let now = self.now();
         if let Some(observation) = event.observation_mut() {
             observation.blocked_elsewhere = self.blocked_by_others(at);
             let others: Vec<_> = self.others(at).map(|member| &*member.service).collect();
-            hear_others(observation, &others, now);
+            add_shared_candidates(observation, &others, now);
         }
         let was_configured = self.members[at].is_configured();
-        self.members[at].take(event, now).await;
+        self.members[at].handle_event(event, now).await;
         if self.members[at].is_configured() != was_configured {
-            self.introduce();
+            self.update_siblings();
         }
     }
 
-    /// What is blocked in the project by services other than this one.
+    /// Returns the references blocked by the project's other services.
     fn blocked_by_others(&self, at: usize) -> Vec<(Reference, Digest)> {
         self.others(at).flat_map(|member| member.service.blocked_references()).collect()
     }
 
-    /// The services other than this one.
+    /// Returns the other configured services.
     fn others(&self, at: usize) -> impl Iterator<Item = &Member> {
         let others = self.members.iter().enumerate().filter(move |(i, m)| *i != at && m.is_configured());
         others.map(|(_, member)| member)
@@ -334,11 +332,11 @@ impl Worker {
 
     fn publish(&mut self) {
         for member in &mut self.members {
-            member.publish_news();
+            member.publish_if_stale();
         }
     }
 
-    /// The time now. A clock that was set since the last time moves everything that is waited for.
+    /// Returns the current time. If the clock was set since the last call, all deadlines are shifted.
     fn now(&mut self) -> Timestamp {
         let (wall, steady) = (self.clock.now(), Instant::now());
         self.last_seen = wall;
@@ -352,7 +350,7 @@ impl Worker {
     }
 }
 
-/// The next thing that happens to one of the members, beginning with the one at `first`.
+/// Waits for the next event of any member, polling the one at `first` first.
 async fn next_event(members: &mut [Member], first: usize) -> (usize, Event) {
     poll_fn(|context| {
         for offset in 0..members.len() {

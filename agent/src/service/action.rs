@@ -1,4 +1,4 @@
-//! What a service wants done: everything that leaves the decision core.
+//! Actions: everything the decision core asks its worker to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,63 +15,63 @@ use super::rollout::tag::LineChange;
 use super::scope::Scope;
 use super::swarm::plan::SwarmStep;
 
-/// One thing to do outside.
+/// An operation to be executed outside the decision core.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Read registry and engine.
+    /// Check: query registry and engine.
     Check {
-        /// Goes back into the fact.
+        /// Returned with the result.
         generation: u64,
-        /// Whether a person waits.
-        asked: bool,
+        /// Whether a user requested the check.
+        is_manual: bool,
         /// Whether the images are compared with the registry.
         images: bool,
-        /// Whether the compose files are read, and the hash that is known; `None`: they are not.
+        /// The compose files to read, with the last deployed hash; `None` if they are not read.
         files: Option<FilesAsked>,
-        /// Images as configured, with digests that were decided on before, so that they need not be confirmed.
+        /// Images as configured, with digests that were already decided on and need no confirmation.
         settled: BTreeSet<(String, Digest)>,
-        /// Per image as configured: a digest that is known to have come from its registry.
+        /// Per image as configured: a digest that is known to originate from its registry.
         published: FewMap<String, Digest>,
         /// Newer tags of the images whose tag is written into the env file.
         newer: NewerTags,
     },
-    /// Read the containers.
+    /// Inspect the containers.
     Inspect {
-        /// Goes back into the fact.
+        /// Returned with the result.
         generation: u64,
-        /// Which.
+        /// The containers.
         members: Members,
     },
-    /// Take one step of the deployment.
+    /// Execute one step of the deployment.
     Step(Step),
-    /// Read a swarm service and its tasks.
-    LookAtSwarm {
-        /// Goes back into the fact.
+    /// Inspect a swarm service and its tasks.
+    InspectSwarm {
+        /// Returned with the result.
         generation: u64,
         /// Its name.
         service: String,
     },
-    /// Take one step of the update of a swarm service.
+    /// Execute one step of the update of a swarm service.
     Swarm(SwarmStep),
-    /// A task beside checks and deployments.
+    /// Run a maintenance task.
     Maintain(MaintenanceTask),
-    /// Ask the gate command.
-    AskCommand {
+    /// Run the gate command.
+    RunGateCommand {
         /// The program and its arguments.
         argv: Vec<String>,
-        /// Image as configured; goes back into the answer.
+        /// Image as configured; returned with the answer.
         image: String,
-        /// What it is asked.
+        /// The update it decides on.
         question: GateQuestion,
     },
     /// Ask the wardens whether an update may begin.
     AskFleet {
-        /// Image as configured; goes back into the answer.
+        /// Image as configured; returned with the answer.
         image: String,
-        /// What they are asked; goes back into the answer.
+        /// The request; returned with the answer.
         ask: FleetAsk,
     },
-    /// Give back a lease that nothing comes of.
+    /// Release a lease that is no longer needed.
     ReleaseFleet(FleetAsk),
     /// Restart a container.
     Restart {
@@ -85,105 +85,105 @@ pub enum Action {
 /// Compose files to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilesAsked {
-    /// The project they make up.
+    /// The compose project.
     pub project: Project,
-    /// Hash that was deployed last; `None` before the first read.
+    /// The last deployed hash; `None` before the first read.
     pub known: Option<String>,
 }
 
-/// One step of a deployment. Each can be taken again after a crash in the middle of it.
+/// One step of a deployment. Every step can be repeated after a crash in the middle of it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Pin the old images, so that no prune removes what a rollback needs.
+    /// Pin the old images so that a prune can't remove an image that a rollback needs.
     PinImages {
         /// Project whose images are pinned.
         project: String,
-        /// What to pin.
+        /// The images to pin.
         images: Vec<OldImage>,
     },
-    /// Fetch the new images by digest.
+    /// Pull the new images by digest.
     Pull {
-        /// Image as configured, and what to fetch.
+        /// Image as configured, and the reference to pull.
         images: Vec<(String, Reference)>,
-        /// Image as configured, and what runs of it.
+        /// Image as configured, and the image it currently runs.
         old: BTreeMap<String, ImageId>,
     },
-    /// Write the tag into its line of the env file, or put the line back.
+    /// Write the tag into its line of the env file, or restore the line.
     WriteTag {
-        /// What compose is given.
+        /// The compose project.
         project: Project,
         /// The variable.
         variable: String,
-        /// The tag that is to stand there.
+        /// The tag to write.
         tag: String,
         /// The line.
         line: LineChange,
-        /// Whether the line is put back.
+        /// Whether the line is restored.
         back: bool,
-        /// Images of which the compose files must come to the new tag.
+        /// Images that must resolve to the new tag in the compose files.
         images: Vec<Reference>,
     },
-    /// Read what the tags of other services name, before any of them is moved.
+    /// Resolve the tags of other services before any of them is moved.
     ReadTags {
-        /// The tags, and the images that their services run on.
+        /// The tags, and the images that their services run.
         sibling_tags: Vec<(Reference, ImageId)>,
     },
-    /// Point the tags, then let compose bring the project there.
+    /// Set the tags, then run `compose up`.
     Start {
-        /// Where each tag must point.
+        /// The image that each tag must point to.
         tags: Vec<(Reference, OldImage)>,
-        /// Tags that name what runs only while compose is at work.
+        /// Tags that point to the running image only while compose runs.
         displaced: Vec<DisplacedTag>,
-        /// What compose is given.
+        /// The compose project.
         project: Project,
-        /// Whether the project is taken down first (volumes stay).
+        /// Whether the project is taken down first (volumes are kept).
         down: bool,
         /// Whether unchanged containers are recreated.
         up_mode: UpMode,
-        /// What compose keeps to, in place of `recreate`; `None`: it is given what that says.
+        /// Limits compose to the services of this scope, in place of `up_mode`; `None`: `up_mode` applies.
         scope: Option<Scope>,
-        /// Which images compose may fetch.
+        /// Which images compose may pull.
         pull: PullPolicy,
     },
-    /// Point the tags back without touching any container.
+    /// Restore the tags without touching any container.
     RestoreTags {
-        /// Where each tag must point.
+        /// The image that each tag must point to.
         tags: Vec<(Reference, OldImage)>,
     },
-    /// Read what the container that failed wrote last.
+    /// Read the last log lines of the container that failed.
     Diagnose {
-        /// Full container ID; empty when there is none to ask.
+        /// Full container ID; empty if there is no container.
         container: String,
     },
     /// Unpin the old images.
     Unpin {
         /// Project whose images were pinned.
         project: String,
-        /// Tags of other services that may still name what runs.
+        /// Tags of other services that may still point to the running image.
         displaced: Vec<DisplacedTag>,
-        /// An image that stays in use: the pin's tag is moved there before it is removed, since removing the
+        /// An image that stays in use. The pin's tag is moved there before it is removed, because removing the
         /// last tag of an old image would delete the image.
         onto: Option<ImageId>,
     },
 }
 
-/// A tag of a service that the deployment is not about. It names another image than the service runs on, and is moved
-/// while compose is at work, so that compose leaves the service alone.
+/// A tag of a service that is not part of the deployment. It points to a different image than the service runs, and is
+/// moved while compose runs so that compose does not recreate the service.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DisplacedTag {
     /// The tag.
     pub tag: Reference,
-    /// What its service runs on.
+    /// The image that its service runs.
     pub runs: ImageId,
-    /// What it named, to be put back.
+    /// The image it pointed to, to be restored.
     pub named: ImageId,
 }
 
-/// An image that is here, and how to get it again where it is not.
+/// A local image, and where to pull it again if it is gone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct OldImage {
     /// Its ID.
     pub id: ImageId,
-    /// Where it can be fetched: the repository pinned to a digest. `None` for an image that was only built here.
+    /// Where it can be pulled: the repository pinned to a digest. `None` for an image that was only built locally.
     pub source: Option<Reference>,
 }

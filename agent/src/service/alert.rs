@@ -1,4 +1,4 @@
-//! What the containers use, and when that is too much (spec 1.7).
+//! Resource usage of the containers, and threshold alerts (spec 1.7).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::event::{Event, ResourceAlert};
 use super::input::{ContainerUse, Measurement};
 use crate::model::Container;
 
-/// The last measurement, and what was alerted when.
+/// The last measurement, and the times of the last alerts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gauges {
     last: Option<Measurement>,
@@ -17,14 +17,14 @@ pub(super) struct Gauges {
     memory_alerts: Alerts,
 }
 
-/// When there was an alert last, by container name; the empty name is the service as a whole.
+/// Time of the last alert by container name; the empty name stands for the service as a whole.
 type Alerts = BTreeMap<String, Timestamp>;
 
 /// Key of the service as a whole.
-const WHOLE: &str = "";
+const WHOLE_SERVICE: &str = "";
 
 impl Gauges {
-    /// The times that are waited by.
+    /// The times that cooldowns are measured from.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
         self.cpu_alerts.values_mut().chain(self.memory_alerts.values_mut())
     }
@@ -38,7 +38,7 @@ struct Gauge {
     of: fn(Load) -> f64,
 }
 
-/// What one container or all of them use, with the limit that really holds.
+/// Usage of one container or of all, with the limit in effect.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Load {
     /// Percent of one core.
@@ -61,13 +61,13 @@ impl Load {
 }
 
 impl Service {
-    /// What a container uses; `None` until it was measured.
+    /// Returns the usage of a container; `None` until it was measured.
     pub(super) fn usage_of(&self, id: &str) -> Option<Load> {
         let last = self.gauges.last.as_ref()?;
         last.containers.get(id).map(|used| Load::of(used, last.machine_memory))
     }
 
-    /// What all running containers use together; `None` until any was measured. Several limits add up, but where
+    /// Returns the total usage of all running containers; `None` until one was measured. The limits add up, but if
     /// one container has none, the machine's memory is the limit of all (DOMAIN 5).
     pub(super) fn usage(&self) -> Option<Load> {
         let last = self.gauges.last.as_ref()?;
@@ -86,9 +86,9 @@ impl Service {
     }
 
     pub(super) fn measured(&mut self, measurement: Measurement, now: Timestamp) {
-        let whole = measurement.whole;
+        let is_full = measurement.is_full;
         self.gauges.last = Some(measurement);
-        let Some(total) = self.usage().filter(|_| whole) else { return };
+        let Some(total) = self.usage().filter(|_| is_full) else { return };
         let (cpu_threshold, memory_threshold) = (self.config.cpu_threshold, self.config.memory_threshold);
         let cpu = Gauge { resource: "CPU", threshold: cpu_threshold, of: |load| load.cpu_percent };
         let memory = Gauge { resource: "memory", threshold: memory_threshold, of: Load::memory_percent };
@@ -103,8 +103,8 @@ impl Service {
         }
     }
 
-    /// Judges the service as a whole and each container by its own limit (spec 1.7). An alert of the service speaks
-    /// for the containers that are too high, too; each subject has a cooldown of its own.
+    /// Compares the service as a whole and each container by its own limit with the threshold (spec 1.7). An alert for
+    /// the service also covers the containers above the threshold. The service and each container have separate cooldowns.
     fn judge_load(
         &self,
         gauge: &Gauge,
@@ -126,10 +126,10 @@ impl Service {
             threshold: gauge.threshold,
             largest: None,
         };
-        if is_over(whole) && !alerts.contains_key(WHOLE) {
+        if is_over(whole) && !alerts.contains_key(WHOLE_SERVICE) {
             let largest = loads.iter().max_by(|a, b| a.1.total_cmp(&b.1));
-            let told = too_high.chain(largest).map(|(name, _)| name.clone());
-            alerts.extend(told.chain([WHOLE.to_owned()]).map(|name| (name, now)));
+            let covered = too_high.chain(largest).map(|(name, _)| name.clone());
+            alerts.extend(covered.chain([WHOLE_SERVICE.to_owned()]).map(|name| (name, now)));
             return vec![ResourceAlert { largest: largest.cloned(), ..alert(whole) }];
         }
         let mut found = Vec::new();
@@ -179,7 +179,7 @@ mod tests {
         );
         let all =
             [container("a", State::Running), container("b", State::Paused), container("c", State::Exited)];
-        service.containers = Some(all.into());
+        service.known.containers = Some(all.into());
         service
     }
 
@@ -187,7 +187,7 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
-    fn measurement(whole: bool, containers: &[(&str, f64, u64, Option<u64>)]) -> Input {
+    fn measurement(is_full: bool, containers: &[(&str, f64, u64, Option<u64>)]) -> Input {
         let containers = containers.iter().map(|(id, cpu_percent, memory, limit)| {
             let used = ContainerUse {
                 cpu_percent: *cpu_percent,
@@ -196,11 +196,11 @@ mod tests {
             };
             ((*id).to_owned(), used)
         });
-        Input::Measured(Measurement { whole, machine_memory: 1000 * MIB, containers: containers.collect() })
+        Input::Measured(Measurement { is_full, machine_memory: 1000 * MIB, containers: containers.collect() })
     }
 
     #[test]
-    fn fields_are_absent_until_measured_and_sums_follow_the_limits() {
+    fn fields_are_absent_until_measured_and_limits_add_up() {
         let mut service = service(0.0, 0.0);
         let status = |service: &Service| service.snapshot(crate::ports::PullProgress::default()).status;
         let before = status(&service);
@@ -219,17 +219,17 @@ mod tests {
         let numbers = |s: &evenkeel_common::wire::ServiceStatus| {
             format!("{} {} {} {}", s.cpu_percent, s.memory_percent, s.memory_usage_mb, s.memory_limit_mb)
         };
-        assert_eq!(numbers(&limited), "13.35 30 150 500", "what no longer runs does not count");
+        assert_eq!(numbers(&limited), "13.35 30 150 500", "stopped containers do not count");
         let containers = limited.containers.unwrap();
         assert_eq!((containers[0].cpu_percent, containers[0].memory_percent), (Some(12.35), Some(50.0)));
         assert_eq!((containers[2].cpu_percent, containers[2].memory_usage_mb), (None, None));
 
         service.apply(measurement(true, &[("a", 1.0, 100, Some(200)), ("b", 1.0, 50, None)]), at(2));
-        assert_eq!(numbers(&status(&service)), "2 15 150 1000", "one without limit: the machine's");
+        assert_eq!(numbers(&status(&service)), "2 15 150 1000", "one without a limit: the machine's memory");
     }
 
     #[test]
-    fn an_alert_comes_strictly_above_the_threshold_and_again_only_after_the_cooldown() {
+    fn an_alert_is_raised_strictly_above_the_threshold_and_repeated_only_after_the_cooldown() {
         let mut service = service(80.0, 0.0);
         let mut seen = |second, cpu| {
             let entries =
@@ -237,16 +237,16 @@ mod tests {
             entries.into_iter().map(|entry| entry.message).collect::<Vec<_>>()
         };
         let none: [&str; 0] = [];
-        assert_eq!(seen(0, 70.0), none, "as high as the threshold is not above it");
+        assert_eq!(seen(0, 70.0), none, "a value equal to the threshold is not above it");
         assert_eq!(seen(10, 70.5), ["CPU is at 80.50 %, above the threshold of 80 %"]);
         assert_eq!(seen(20, 200.0), none);
         assert_eq!(seen(30, 1.0), none);
-        assert_eq!(seen(309, 200.0), none, "below in between does not shorten the cooldown");
+        assert_eq!(seen(309, 200.0), none, "a lower value in between does not shorten the cooldown");
         assert_eq!(seen(310, 200.0).len(), 1);
     }
 
     #[test]
-    fn each_resource_has_a_cooldown_of_its_own_and_names_the_largest_container() {
+    fn each_resource_has_its_own_cooldown_and_names_the_largest_container() {
         let mut service = service(80.0, 50.0);
         let cpu = service.apply(measurement(true, &[("a", 90.0, 10, None), ("b", 1.0, 20, None)]), at(0));
         assert_eq!((cpu.len(), cpu[0].container.as_deref()), (1, Some("shop-a-1")));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_near_its_own_limit_alerts_beside_a_sibling_without_one() {
+    fn a_container_near_its_own_limit_alerts_even_if_another_has_no_limit() {
         let mut service = service(0.0, 80.0);
         let mut seen = |second, a: u64| {
             let use_of = [("a", 1.0, a, Some(200)), ("b", 1.0, 20, None)];
@@ -271,12 +271,12 @@ mod tests {
             [(Some("shop-a-1".to_owned()), message)],
             "the service is at 21 % of the machine"
         );
-        assert_eq!(seen(20, 195), [], "its cooldown");
+        assert_eq!(seen(20, 195), [], "in its cooldown");
         assert_eq!(seen(310, 195).len(), 1);
     }
 
     #[test]
-    fn an_alert_of_the_service_speaks_for_its_containers_and_leaves_the_others_theirs() {
+    fn an_alert_of_the_service_covers_only_the_containers_above_the_threshold() {
         let mut service = service(80.0, 0.0);
         let mut seen = |second, a, b| {
             let entries =
@@ -284,12 +284,12 @@ mod tests {
             entries.into_iter().map(|entry| entry.container.unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(seen(0, 90.0, 10.0), ["shop-a-1"], "once, although service and container are too high");
-        assert_eq!(seen(10, 90.0, 95.0), ["shop-b-1"], "the service was told of, this container was not");
+        assert_eq!(seen(10, 90.0, 95.0), ["shop-b-1"], "the first alert did not cover this container");
         assert_eq!(seen(20, 90.0, 95.0), [""; 0]);
     }
 
     #[test]
-    fn the_first_seconds_of_a_container_alarm_nobody() {
+    fn the_first_seconds_of_a_container_raise_no_alert() {
         let mut service = service(80.0, 50.0);
         assert_eq!(service.apply(measurement(false, &[("a", 400.0, 900, None)]), at(0)), []);
     }

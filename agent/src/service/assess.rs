@@ -1,4 +1,4 @@
-//! How a container is doing: the one answer to "is it well?", for probation, healer, start and status.
+//! Container health: the only definition of "healthy", shared by probation, healer, start and status.
 
 use std::time::Duration;
 
@@ -10,84 +10,84 @@ use super::Service;
 use super::input::StopTimes;
 use super::restart_state::signed;
 
-/// What a stop may take beyond the container's own time for it.
+/// Extra time that a stop may take beyond the container's stop timeout.
 const STOP_SLACK: Duration = Duration::from_secs(5);
 
-/// How a container is doing.
+/// The condition of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Condition {
     /// It runs, and its health check passes if it has one.
     Healthy,
     /// It runs, and its health check has no result yet.
     Starting,
-    /// It has ended, and its restart policy is about to start it again.
+    /// It exited, and its restart policy is about to start it again.
     Restarting,
-    /// It does not run, and nothing is wrong with that.
+    /// It does not run, as expected.
     Inactive(Inactive),
     /// Something is wrong with it.
     Failing(Symptom),
 }
 
-/// Why a container does not run although nothing is wrong with it.
+/// Why a container that is not failing does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Inactive {
-    /// Somebody stopped it.
+    /// It was stopped on request.
     Stopped,
-    /// It ended by itself, with exit code 0.
+    /// It exited by itself, with exit code 0.
     Finished,
-    /// Somebody froze it.
+    /// It was paused.
     Paused,
-    /// It was created and never started, maybe in the middle of somebody's deploy.
+    /// It was created and never started, possibly by a deployment in progress elsewhere.
     Created,
     /// It is being removed.
     Removing,
-    /// The engine does not say.
+    /// The engine does not report its state.
     Unknown,
 }
 
 /// What is wrong with a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Symptom {
-    /// Its restart policy starts it again and again.
+    /// Its restart policy keeps restarting it.
     CrashLoop { restarts: u64, exit_code: i64 },
-    /// Its process ended with a code other than 0.
+    /// Its process exited with a nonzero code.
     Exited { exit_code: i64 },
-    /// The kernel killed it for its memory use.
+    /// The kernel's OOM killer killed it.
     OutOfMemory,
     /// The engine could not start it.
     NotStarted { error: String },
     /// The engine could not remove it.
     Dead,
-    /// The engine stopped it when it went away.
+    /// The engine stopped it when the engine shut down.
     EngineStopped,
     /// Its health check fails.
     Unhealthy { output: String },
-    /// Its health check did not pass in the time that it allows itself.
+    /// Its health check did not pass within its own time limit.
     NotHealthyInTime { output: String },
-    /// It uses the network of a container that is gone for good.
+    /// It uses the network of a container that was removed and can't come back under the same ID.
     NetworkGone,
-    /// It uses the network of a container that is not there.
+    /// It uses the network of a container that does not exist.
     NetworkMissing { owner: String },
-    /// It uses the network of a container that was started after it: what it has is what is left of the old network,
-    /// which is nothing.
+    /// It uses the network of a container that was started after it: it is attached to the old network namespace, which
+    /// has no connection.
     NetworkRestarted { owner: String },
 }
 
-/// In what way a container is unwell.
+/// The kind of problem a container has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProblemKind {
-    /// Its process ended, or never began.
+    /// Its process ended, or was never started.
     Down,
     /// Its health check fails.
     Unhealthy,
-    /// It runs, but the network that it uses is gone.
-    CutOff,
-    /// The engine stopped it when it went away.
+    /// It runs, but has lost the network of another container that it uses.
+    Disconnected,
+    /// The engine stopped it when the engine shut down.
     EngineGone,
 }
 
 impl Symptom {
-    /// In what way the container is unwell.
+    /// The kind of this problem.
     pub(super) fn kind(&self) -> ProblemKind {
         match self {
             Symptom::CrashLoop { .. }
@@ -98,22 +98,22 @@ impl Symptom {
             Symptom::EngineStopped => ProblemKind::EngineGone,
             Symptom::Unhealthy { .. } | Symptom::NotHealthyInTime { .. } => ProblemKind::Unhealthy,
             Symptom::NetworkGone | Symptom::NetworkMissing { .. } | Symptom::NetworkRestarted { .. } => {
-                ProblemKind::CutOff
+                ProblemKind::Disconnected
             }
         }
     }
 }
 
-/// When containers were told to stop, by whom.
+/// When containers were told to stop, by origin of the request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stops<'a> {
-    /// Somebody, through the engine's API.
-    pub asked: &'a StopTimes,
-    /// The engine itself, when it went away.
+    /// Requested through the engine's API.
+    pub requested: &'a StopTimes,
+    /// By the engine itself when it shut down.
     pub by_engine: &'a StopTimes,
 }
 
-/// How a container is doing. `in_crash_loop`: its restart policy starts it again and again.
+/// Assesses a container. `in_crash_loop`: its restart policy keeps restarting it.
 pub(super) fn assess(
     container: &Container,
     stops: Stops<'_>,
@@ -125,13 +125,13 @@ pub(super) fn assess(
             let (restarts, exit_code) = (container.restart_count, container.exit_code);
             Some(Symptom::CrashLoop { restarts, exit_code })
         }
-        State::Running => cut_off(container, now),
+        State::Running => lost_network(container, now),
         _ => None,
     };
     symptom.map_or_else(|| assess_alone(container, stops), Condition::Failing)
 }
 
-/// How a container is doing by itself, whatever came before and whosever network it uses.
+/// Assesses a container on its own, without regard to its history or to the container whose network it uses.
 pub(super) fn assess_alone(container: &Container, stops: Stops<'_>) -> Condition {
     let exit_code = container.exit_code;
     match container.state {
@@ -148,11 +148,11 @@ pub(super) fn assess_alone(container: &Container, stops: Stops<'_>) -> Condition
         State::Paused => Condition::Inactive(Inactive::Paused),
         State::Removing => Condition::Inactive(Inactive::Removing),
         State::Unknown => Condition::Inactive(Inactive::Unknown),
-        State::Exited | State::Dead if ended_as_asked(container, stops.asked) => {
+        State::Exited | State::Dead if ended_as_requested(container, stops.requested) => {
             Condition::Inactive(Inactive::Stopped)
         }
         State::Dead => Condition::Failing(Symptom::Dead),
-        State::Exited if ended_as_asked(container, stops.by_engine) => {
+        State::Exited if ended_as_requested(container, stops.by_engine) => {
             Condition::Failing(Symptom::EngineStopped)
         }
         State::Exited if container.oom_killed => Condition::Failing(Symptom::OutOfMemory),
@@ -161,40 +161,40 @@ pub(super) fn assess_alone(container: &Container, stops: Stops<'_>) -> Condition
     }
 }
 
-/// Why a running container has no network any more, if it uses that of another one. Its engine does not notice.
-fn cut_off(container: &Container, now: Timestamp) -> Option<Symptom> {
+/// Reports why a running container that uses another container's network has lost it. The engine does not detect this.
+fn lost_network(container: &Container, now: Timestamp) -> Option<Symptom> {
     let owner = container.network_of.as_ref()?;
-    let Some(found) = &owner.found else {
+    let Some(found) = &owner.resolved else {
         return Some(if owner.is_given_by_id() {
             Symptom::NetworkGone
         } else {
-            Symptom::NetworkMissing { owner: owner.given.clone() }
+            Symptom::NetworkMissing { owner: owner.id_or_name.clone() }
         });
     };
-    // A start in the future was before the clock was set back, and says nothing about the order of the two.
+    // A start time in the future dates from before the clock was set back, and says nothing about the order of the two.
     let started = found.started_at.filter(|start| *start <= now)?;
     (found.state == State::Running && started > container.started_at?)
         .then(|| Symptom::NetworkRestarted { owner: found.name.clone() })
 }
 
 impl Service {
-    /// How one of its containers is doing.
+    /// Assesses one of the service's containers.
     pub(super) fn condition(&self, container: &Container) -> Condition {
-        let stops = Stops { asked: &self.durable.stops, by_engine: &self.durable.engine_stops };
+        let stops = Stops { requested: &self.durable.stops, by_engine: &self.durable.engine_stops };
         assess(container, stops, self.healer.is_in_crash_loop(container), self.last_input)
     }
 }
 
-/// Whether the last run ended because it was told to: after it began, and not so long before its end that it must
-/// have lived through that. A run that ended before it began is one in which the clock was set back; only its end can be
-/// compared then.
-fn ended_as_asked(container: &Container, told: &StopTimes) -> bool {
-    let Some(at) = told.get(&container.id) else { return false };
-    let patience = container.stop_timeout + STOP_SLACK;
-    let lived_on = container.finished_at.map(|end| end.duration_since(*at));
+/// Whether the last run ended because of a stop request: one that came after its start, and not so long before its end
+/// that the container must have survived it. If the end precedes the start, the clock was set back during the run, and
+/// only the end can be compared.
+fn ended_as_requested(container: &Container, stops: &StopTimes) -> bool {
+    let Some(at) = stops.get(&container.id) else { return false };
+    let limit = container.stop_timeout + STOP_SLACK;
+    let stop_took = container.finished_at.map(|end| end.duration_since(*at));
     if container.started_at.zip(container.finished_at).is_some_and(|(start, end)| end < start) {
-        return lived_on.is_some_and(|lived_on| lived_on.abs() <= signed(patience));
+        return stop_took.is_some_and(|stop_took| stop_took.abs() <= signed(limit));
     }
     container.started_at.is_none_or(|start| *at >= start)
-        && lived_on.is_none_or(|lived_on| lived_on <= signed(patience))
+        && stop_took.is_none_or(|stop_took| stop_took <= signed(limit))
 }

@@ -1,6 +1,6 @@
-//! What follows when the agent or the machine stops and starts: which deployment is resumed, and what stopped because
-//! the machine went down. An orderly shutdown ends containers as a person would, one by one and with exit code
-//! 0, and the agent is gone by then.
+//! Restarts of the agent and of the machine: which deployment is resumed, and which containers stopped because the
+//! machine went down. A clean shutdown stops containers the same way an operator does, one by one and with exit code
+//! 0, and the agent no longer runs at that point.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::clock_shift::is_jump;
 use super::event::{Event, Note};
 use super::{Durable, Service};
 
-/// Why a service begins.
+/// Why a service is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartReason {
     /// The agent was started.
@@ -23,30 +23,30 @@ pub enum StartReason {
     Reload,
 }
 
-/// Which boots of the machine the agent has seen; empty where one can't be known.
+/// The boots of the machine that are known to the agent; an ID is empty if unknown.
 #[derive(Debug, Clone, Default)]
 pub struct Boot {
-    /// This one.
+    /// The current boot.
     pub now: Arc<str>,
-    /// The one in which the agent was stopped, as far as it could note that.
+    /// The boot in which the agent was last stopped, if it could be recorded.
     pub before: Arc<str>,
-    /// What the clock showed at this one, by what it shows now.
+    /// Time of the current boot by the current clock.
     pub at: Timestamp,
 }
 
-/// The clock by which the times of a state are meant.
+/// The clock that the times in the durable state refer to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotedClock {
     /// The machine's boot.
     pub boot: String,
-    /// What the clock showed then.
+    /// Time of that boot by this clock.
     pub at: Timestamp,
-    /// It is behind: it showed less than in an earlier boot, and was not set forward since.
+    /// The clock is behind: it showed an earlier time than in a previous boot, and was not set forward since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_behind: bool,
 }
 
-/// What ran when the agent was stopped.
+/// The containers that ran when the agent was stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShutdownSnapshot {
     /// The machine's boot at that time.
@@ -58,17 +58,17 @@ pub struct ShutdownSnapshot {
 impl Service {
     /// Decides how to treat containers that ended before the agent listened to events.
     ///
-    /// A container that ended by a signal while the agent was away, and of whose end the engine does not tell any more
-    /// (it keeps its last 256 events, and none over a restart of its own), may have been stopped by a person, or have
-    /// been killed. In the same boot it is left alone: a person's stop that is undone is worse than a crash that has
-    /// to be started by hand, and is the usual one of the two. In another boot it is started: the machine went down
-    /// meanwhile and ended all that ran, and a service that stays away after a power cut is worse than one that has to
-    /// be stopped twice. (Most of what a power cut ends is told by the engine itself, with code 255.) Where the boot
-    /// can't be known it might always be another one.
+    /// A container that was ended by a signal while the agent was not running may have been stopped by an operator or
+    /// killed, if the engine no longer reports the event (it keeps its last 256 events, and none across its own restart).
+    /// Within the same boot it is left alone: undoing an operator's stop is worse than leaving a crashed container to be
+    /// started manually, and an operator's stop is the more likely cause. After a reboot it is started: the machine's
+    /// shutdown ended all containers, and a service that stays down after a power failure is worse than one that has to
+    /// be stopped twice. (For most containers ended by a power failure the engine itself reports this, with code 255.)
+    /// If the current boot ID is unknown, the container is started, as after a reboot.
     pub(super) fn on_start(&mut self, reason_to_start: StartReason, now: Timestamp) {
         let missed_events = match reason_to_start {
             StartReason::Start => self.boot.before.is_empty() || self.boot.before == self.boot.now,
-            // Who was there already has heard of every stop.
+            // A service that existed before the reload has received every stop event.
             StartReason::Reload => self.durable == Durable::default(),
         };
         if matches!(reason_to_start, StartReason::Start) {
@@ -79,9 +79,9 @@ impl Service {
         }
     }
 
-    /// Where the clock was set in this boot while the agent was away, the times of the state move with it, as they do while
-    /// it runs. What the clock did while the machine was down nobody knows: then it counts from now since when a digest is
-    /// known, if that is yet to come, or was noted by a clock that is known to have been behind.
+    /// If the clock was set in this boot while the agent was not running, shifts the times of the durable state with it, as
+    /// is done at runtime. Clock changes while the machine was down are unknown. In that case `first_seen` of a digest is
+    /// set to now if it is in the future, or if it was recorded by a clock that is known to have been behind.
     pub(super) fn follow_clock(&mut self, now: Timestamp) {
         let Boot { now: boot, at, .. } = self.boot.clone();
         match self.durable.clock.take() {
@@ -107,32 +107,32 @@ impl Service {
         self.cap_first_seen(now);
     }
 
-    /// Resumes the deployment that was under way, if there is one.
+    /// Resumes the deployment that was in progress, if any.
     pub(super) fn resume(&mut self, reason: StartReason, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
-        if self.project_at_work().is_none() {
-            self.notes.push(Note::DeploymentDropped);
+        if self.current_project().is_none() {
+            self.emitted.notes.push(Note::DeploymentDropped);
             self.durable.deployment = None;
             return;
         }
         let (image_changes, step) = (deployment.plan().image_changes.clone(), deployment.phase.name());
         self.emit(Event::Resumed { image_changes, step, reason }, now);
-        // Machine and engine may have been restarted too: bring the project up again, and begin the probation again.
+        // Machine and engine may have been restarted too: bring the project up again and restart the probation.
         self.interrupted(now);
     }
 
-    /// The agent is being stopped: notes what runs.
+    /// The agent is shutting down: records the running containers.
     pub fn on_shutdown(&mut self) {
         // Nothing is known before the first inspection.
-        if self.containers.is_none() || self.boot.now.is_empty() {
+        if self.known.containers.is_none() || self.boot.now.is_empty() {
             return;
         }
         let running: BTreeSet<String> = self.running().map(|container| container.id.clone()).collect();
         self.durable.at_shutdown = Some(ShutdownSnapshot { boot: self.boot.now.to_string(), running });
     }
 
-    /// Containers that ran when the agent was stopped, in an earlier boot of the machine, and have ended since: the
-    /// engine stopped them. In the same boot it may have been anybody.
+    /// Marks containers as stopped by the engine if they ran when the agent was stopped in an earlier boot, and have
+    /// exited since. Within the same boot they may have been stopped by anyone.
     pub(super) fn compare_with_shutdown(&mut self, containers: &[Container], now: Timestamp) {
         let Some(left) = self.durable.at_shutdown.take() else { return };
         if self.boot.now.is_empty() || left.boot == *self.boot.now {

@@ -1,5 +1,5 @@
-//! Digests that the registry has and that do not run: since when they are known, and who approved them (DECISIONS 7). What
-//! this comes to is in `gates.rs`.
+//! Digests that are in the registry but do not run: when they were first seen, and whether they are approved (DECISIONS 7).
+//! `gates.rs` evaluates them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,85 +18,86 @@ use super::rollout::plan::Cause;
 use super::shared::SharedCandidate;
 use super::{Durable, Service};
 
-/// Digests that are noted at most, those of tags that the registry was asked for earlier among them.
-const MOST_FOUND: usize = 100;
+/// Maximum number of recorded digests, including those of tags that are no longer queried.
+const MAX_FOUND: usize = 100;
 
-/// What is known of the digest that a tag has in its registry. One that leaves the tag and comes back begins anew.
+/// The record of a digest that a tag points to in its registry. If the tag moves away and back, the record starts over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// Image as configured.
     pub image: String,
-    /// Its repository and the tag that the registry was asked for. Earlier versions did not note it; theirs is what is
-    /// asked for next.
+    /// Repository and tag that the registry was queried for. Earlier versions did not record it; then it is the reference
+    /// of the next query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<Reference>,
-    /// What the registry has under it.
+    /// The digest that the tag points to.
     pub digest: Digest,
-    /// When this agent saw the registry answer it first. Never the image's own `created`: whoever makes it writes that.
+    /// When the registry first returned this digest to this agent. Never the image's `created` field, which is written by
+    /// whoever builds the image.
     pub first_seen: Timestamp,
-    /// A person has approved it.
+    /// A user has approved it.
     #[serde(default)]
     pub approved: bool,
-    /// A person's trigger has found it, and its update has not begun since.
+    /// A manual trigger has found it, and its update has not begun since.
     #[serde(default)]
     pub triggered: bool,
-    /// It was told that it waits.
+    /// The waiting update was reported.
     #[serde(default)]
     pub announced: bool,
-    /// When the registry last answered this agent with another digest: it was not behind the tag before that, whatever
-    /// others say.
+    /// When the registry last returned a different digest to this agent: the tag did not point to this one before that,
+    /// whatever the fleet reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
 }
 
 impl Found {
-    /// The fleet has seen it, maybe earlier (DECISIONS 7). Its word counts only for the time in which this agent did not
-    /// look itself, so that a stolen warden cannot make a new digest old.
+    /// Applies the time at which the fleet first saw this digest, possibly earlier (DECISIONS 7). It counts only for periods
+    /// in which this agent did not query the registry itself, so that a compromised warden cannot make a new digest old.
     fn seen_by_fleet(&mut self, since: Timestamp) {
         let earliest = self.not_before.unwrap_or(Timestamp::MIN);
         self.first_seen = since.max(earliest).min(self.first_seen);
     }
 }
 
-/// A digest that may be deployed once every gate lets it go.
+/// A digest that may be deployed once no gate holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// Image as configured.
     pub image: String,
-    /// Its normal form.
+    /// Its normalized reference.
     pub reference: Reference,
-    /// What the registry has.
+    /// The digest in the registry.
     pub digest: Digest,
-    /// What runs.
+    /// The running digest.
     pub old_digest: Option<Digest>,
-    /// When this agent saw it first, or the fleet did.
+    /// When this agent or the fleet first saw it.
     pub first_seen: Timestamp,
-    /// A person has approved it.
+    /// A user has approved it.
     pub approved: bool,
-    /// Why it does not count as signed, where it must be.
+    /// Why it does not count as signed, if a signature is required.
     pub unsigned: Option<Unsigned>,
-    /// A person's trigger has found it.
+    /// A manual trigger has found it.
     pub triggered: bool,
     /// The gate command's answer; `None` while there is none.
     pub command: Option<GateAnswer>,
-    /// What the warden said, where it holds it back.
+    /// The warden's answer, if it holds the update.
     pub fleet: Option<FleetHold>,
-    /// What other services of the project make of it that list the same image.
+    /// The same digest as seen by other services of the project that use the same image.
     pub others: Vec<SharedCandidate>,
 }
 
 impl Service {
-    /// Whether anything may hold its updates.
+    /// Whether any gate may hold updates of this service.
     pub(super) fn is_gated(&self) -> bool {
         self.config.update.is_some() || self.fleet.is_gating() || self.shares_gates()
     }
 
-    /// Notes since when the registry has had its digests, and forgets those that it has no more.
+    /// Records new digests of the registry with the time of the first sighting, and drops those that are no longer there.
     pub(super) fn note_found(&mut self, observation: &Observation, now: Timestamp) {
         self.cap_first_seen(now);
         let mut found = std::mem::take(&mut self.durable.found);
         if !self.is_gated() {
-            self.looked.clear();
+            self.known.registry_answered_at.clear();
             return;
         }
         let view_of = |image: &str| observation.images.iter().find(|view| view.configured == image);
@@ -107,22 +108,22 @@ impl Service {
         found.retain(|known| {
             let stays = view_of(&known.image).is_some_and(|view| self.is_current(known, view));
             if let Some(reference) = known.reference.as_ref().filter(|_| !stays) {
-                // In a new life nothing else is known of when it was behind the tag.
+                // After a restart of the agent, this is the only known time at which the tag pointed to another digest.
                 others.insert(reference.to_string(), known.first_seen);
             }
             stays
         });
         let targets: BTreeSet<String> =
             observation.images.iter().map(|view| view.target().to_string()).collect();
-        self.looked.retain(|target, _| targets.contains(target));
+        self.known.registry_answered_at.retain(|target, _| targets.contains(target));
         for view in &observation.images {
             let Some(remote) = &view.remote else { continue };
             let (image, target) = (&view.configured, view.target());
-            let last_look = self.looked.insert(target.to_string(), now);
+            let last_answer = self.known.registry_answered_at.insert(target.to_string(), now);
             if found.iter().any(|known| known.image == *image && known.reference.as_ref() == Some(target)) {
                 continue;
             }
-            // What was said of this digest under another tag stays said; since when it is known counts for each tag.
+            // Approval, trigger and announcement carry over from the same digest under another tag; `first_seen` is per tag.
             let known = |known: &&Found| known.image == *image && known.digest == *remote;
             let is = |what: fn(&Found) -> bool| found.iter().filter(known).any(what);
             let (approved, announced) = (is(|found| found.approved), is(|found| found.announced));
@@ -137,23 +138,23 @@ impl Service {
                 announced,
                 not_before: others
                     .get(&target.to_string())
-                    .map(|since| last_look.map_or(*since, |look| look.max(*since))),
+                    .map(|since| last_answer.map_or(*since, |at| at.max(*since))),
             });
         }
         let is_target = |known: &Found| {
             view_of(&known.image).is_some_and(|view| known.reference.as_ref() == Some(view.target()))
         };
-        while found.len() > MOST_FOUND
+        while found.len() > MAX_FOUND
             && let Some(oldest) = found.iter().position(|known| !is_target(known))
         {
             found.remove(oldest);
         }
         self.durable.found = found;
-        self.take_fleets_word();
+        self.apply_fleet_sightings();
     }
 
-    /// What the fleet has seen earlier.
-    pub(super) fn take_fleets_word(&mut self) {
+    /// Applies sightings of digests that the fleet reports.
+    pub(super) fn apply_fleet_sightings(&mut self) {
         for found in &mut self.durable.found {
             let reference = found.reference.as_ref();
             let since = reference.and_then(|reference| self.fleet.seen_since(reference, &found.digest));
@@ -163,16 +164,16 @@ impl Service {
         }
     }
 
-    /// What was seen later than now counts from now: the clock was set while nobody looked, or stands anywhere as long as
-    /// the machine has no network.
+    /// Caps `first_seen` at the current time: the clock may have been set while the agent was not running, or may be wrong
+    /// until the machine has a network connection.
     pub(super) fn cap_first_seen(&mut self, now: Timestamp) {
         for known in &mut self.durable.found {
             known.first_seen = known.first_seen.min(now);
         }
     }
 
-    /// Whether the registry may have a digest under its tag yet. One that it is not asked for now is known as long as it may
-    /// be deployed again.
+    /// Whether the tag may still point to this digest. A digest of a tag that is currently not queried is kept as long as it
+    /// may be deployed again.
     fn is_current(&self, known: &Found, view: &ImageView) -> bool {
         let Some(reference) = &known.reference else { return false };
         if reference == view.target() {
@@ -185,7 +186,7 @@ impl Service {
             && (tag == in_force || self.is_newer_tag(tag, in_force))
     }
 
-    /// Digests that were decided on before.
+    /// Digests that were already decided on.
     pub(super) fn settled_digests(&self) -> BTreeSet<(String, Digest)> {
         let Durable { blocked, failed_tags, not_found, found, .. } = &self.durable;
         let named = |(image, digest): (&String, &Digest)| (image.clone(), digest.clone());
@@ -194,7 +195,7 @@ impl Service {
         blocked.iter().chain(not_found).chain(failed).chain(found).map(named).collect()
     }
 
-    /// Digests that an update would bring if every gate let them go; none where the service has no gates.
+    /// Digests that an update would deploy if no gate held them; none if the service has no gates.
     pub(super) fn candidates<'a>(
         &'a self,
         observation: &'a Observation,
@@ -234,7 +235,7 @@ impl Service {
         })
     }
 
-    /// What is known of a digest, under each tag that has it.
+    /// The records of a digest, one per tag that points to it.
     fn found_mut<'a>(
         &'a mut self,
         image: &'a str,
@@ -244,13 +245,13 @@ impl Service {
         found.filter(move |found| found.image == image && found.digest == *digest)
     }
 
-    /// Notes that a digest is told of; whether it was not before.
+    /// Marks a digest as announced; returns whether it was not announced before.
     fn announces(&mut self, image: &str, digest: &Digest) -> bool {
         let announce = |found: &mut Found| !std::mem::replace(&mut found.announced, true);
         self.found_mut(image, digest).map(announce).fold(false, |any, new| any | new)
     }
 
-    /// Whether a gate holds the digest that a deployment for this reason would bring.
+    /// Whether a gate holds the digest that a deployment with this cause would bring.
     pub(super) fn is_held(
         &self,
         view: &ImageView,
@@ -259,12 +260,12 @@ impl Service {
         now: Timestamp,
     ) -> bool {
         let Some(rules) = self.rules(now) else { return false };
-        let rules = if *cause == Cause::Redeploy { rules.asked_by(Asker::Redeploy) } else { rules };
+        let rules = if *cause == Cause::Redeploy { rules.for_asker(Asker::Redeploy) } else { rules };
         let holds = |view: &ImageView| {
             let candidate = self.candidate(view, observation);
             candidate.is_some_and(|candidate| rules.first_hold(&candidate).is_some())
         };
-        // A variable moves all its images at once: each must be free to go.
+        // A tag variable updates all its images at once: none of them may be held.
         let lags = |other: &ImageView| match self.compared(other, observation) {
             Comparison::UpToDate => false,
             Comparison::Stale { .. } => holds(other),
@@ -274,7 +275,7 @@ impl Service {
         holds(view) || (view.newer.is_some() && others.filter(|other| other.newer.is_some()).any(lags))
     }
 
-    /// What the gates go by; `None` where the service has none.
+    /// The rules that the gates evaluate; `None` if the service has no gates.
     pub(super) fn rules(&self, now: Timestamp) -> Option<Rules<'_>> {
         let Self { config, fleet, .. } = self;
         let (update, is_shared) = (config.update.as_deref(), self.shares_gates());
@@ -282,18 +283,18 @@ impl Service {
         rules.filter(|_| config.auto_update)
     }
 
-    /// Digests as the last check saw them.
+    /// Candidates as of the last check.
     pub(super) fn seen_candidates(&self) -> Vec<Candidate> {
-        self.seen.iter().flat_map(|seen| self.candidates(seen)).collect()
+        self.known.observation.iter().flat_map(|seen| self.candidates(seen)).collect()
     }
 
-    /// Why the first digest that waits does so.
+    /// Returns why the first held digest waits.
     pub(super) fn waits(&self, now: Timestamp) -> Option<String> {
         Some(self.rules(now)?.first_held(&self.seen_candidates())?.1.why)
     }
 
-    /// A person's trigger is for what it found, and for nothing that is pushed later. It holds until the update begins,
-    /// also where a gate that no trigger passes lets that wait.
+    /// Applies a manual trigger to the digests that its check found, and to nothing that is pushed later. It stays in effect
+    /// until the update begins, even if a gate that a trigger does not bypass delays that.
     pub(super) fn note_trigger(&mut self, observation: &Observation, now: Timestamp) {
         if let Some(postponed) = &mut self.durable.postponed {
             postponed.until = postponed.until.min(now);
@@ -309,12 +310,12 @@ impl Service {
         }
     }
 
-    /// The trigger for a digest is over: its update begins, or it runs.
+    /// Clears the trigger for a digest: its update begins, or it already runs.
     pub(super) fn end_trigger(&mut self, image: &str, digest: &Digest) {
         self.found_mut(image, digest).for_each(|found| found.triggered = false);
     }
 
-    /// A person approves the digest that waits, or the one that is named.
+    /// Approves the waiting digest, or the one that is named.
     pub(super) fn approve(&mut self, named: Option<&Digest>, now: Timestamp) -> ServiceReply {
         let Some(rules) = self.rules(now).filter(|rules| rules.update.approve) else {
             return ServiceReply::NothingWaiting;
@@ -323,7 +324,7 @@ impl Service {
         let is_named = |candidate: &&Candidate| named.is_none_or(|digest| *digest == candidate.digest);
         let waits = |candidate: &&Candidate| rules.awaits_approval(candidate);
         let Some(chosen) = candidates.iter().filter(is_named).find(waits) else {
-            // Whoever approves twice has what was wanted.
+            // Approving twice is not an error.
             if let Some(again) = candidates.iter().filter(is_named).find(|candidate| candidate.approved) {
                 return ServiceReply::Approved(again.digest.clone());
             }
@@ -334,13 +335,13 @@ impl Service {
         };
         let (image, digest) = (chosen.image.clone(), chosen.digest.clone());
         self.found_mut(&image, &digest).for_each(|found| found.approved = true);
-        self.check_due = true;
+        self.checks.request();
         self.emit(Event::Approved { image, digest: digest.clone() }, now);
         ServiceReply::Approved(digest)
     }
 
-    /// What follows for the gates from a check that saw everything: who is to be asked, what is to be told, and when to
-    /// look again.
+    /// Updates the gates after a complete check: plans calls of the gate command, announces held updates and schedules the
+    /// next check.
     pub(super) fn follow_candidates(&mut self, now: Timestamp) {
         let candidates = self.seen_candidates();
         self.plan_command_asks(&candidates, now);
@@ -348,14 +349,16 @@ impl Service {
         self.recheck_when_lifted(now);
     }
 
-    /// Looks again when the next gate lets go what it holds.
+    /// Schedules a check for the time at which the next gate opens.
     pub(super) fn recheck_when_lifted(&mut self, now: Timestamp) {
         let Some(rules) = self.rules(now) else { return };
         let lifts = self.seen_candidates().iter().filter_map(|candidate| rules.lifts_at(candidate)).min();
-        self.recheck_at = self.recheck_at.into_iter().chain(lifts).min();
+        if let Some(at) = lifts {
+            self.checks.request_by(at);
+        }
     }
 
-    /// Tells of each digest once that it waits, and what for. Where that is not known yet, it is told later.
+    /// Announces each waiting digest once, with the gate that holds it; deferred while the gate is undecided.
     pub(super) fn announce(&mut self, candidates: &[Candidate], now: Timestamp) {
         for candidate in candidates {
             let hold = self.rules(now).and_then(|rules| rules.first_hold(candidate));

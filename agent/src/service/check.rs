@@ -1,4 +1,4 @@
-//! From what a check saw to what is wanted: up to date, blocked, not found, or a plan.
+//! Evaluation of a check: up to date, blocked, not found, or a deployment.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Container, State};
 
+use super::action::{Action, FilesAsked};
 use super::compare::{self, Comparison};
 use super::event::{Event, Fault, FaultCause, Unblock};
 use super::input::{CheckFault, ImageView, Observation};
@@ -15,53 +16,79 @@ use super::{Service, wording};
 
 /// How the images of a service compare with the registry's.
 struct Compared {
-    /// One has another digest there.
+    /// At least one has a different digest in the registry.
     stale: bool,
-    /// All are known to be what is there, as far as that can be known.
+    /// All match the registry, as far as that can be determined.
     matching: bool,
 }
 
 impl Service {
-    /// A check ended: what it saw is compared, and what is to be done follows.
-    pub(super) fn checked(&mut self, asked: bool, result: Result<Observation, CheckFault>, now: Timestamp) {
+    /// Returns the check that is due, if any, and marks it as running.
+    pub(super) fn next_check(&mut self, now: Timestamp) -> Option<Action> {
+        if self.checks.take_again(now) {
+            self.request_check();
+        }
+        if self.wanted.is_some() {
+            return None;
+        }
+        let is_manual = self.checks.start()?;
+        let project = self.config.project().filter(|_| self.config.compose_watch);
+        Some(Action::Check {
+            generation: self.generation,
+            is_manual,
+            images: self.config.auto_update || self.checks.wants_redeploy(),
+            files: project.map(|project| FilesAsked { project, known: self.durable.files_hash.clone() }),
+            settled: self.settled_digests(),
+            published: self.durable.published.clone(),
+            newer: self.newer_tags(),
+        })
+    }
+
+    /// Evaluates the result of a check and decides what to do.
+    pub(super) fn checked(
+        &mut self,
+        is_manual: bool,
+        result: Result<Observation, CheckFault>,
+        now: Timestamp,
+    ) {
         let observation = match result {
             Ok(observation) => observation,
-            Err(fault) => return self.check_failed(asked, fault, now),
+            Err(fault) => return self.check_failed(is_manual, fault, now),
         };
 
-        // Where a registry keeps its answer to itself, what does not depend on it is decided now; the rest follows.
+        // While a registry's answer is pending, decide now what does not depend on it. The rest of the check follows.
         let pending = observation.is_pending();
         let registry_fault = observation.registry_fault();
         if !pending {
-            self.last_check = Some(now);
+            self.checks.last = Some(now);
         }
         let observation = self.without_left_behind(observation);
         self.follow_tag(&observation);
-        self.follow_people(&observation, asked || self.redeploy_asked, now);
+        self.detect_manual_changes(&observation, is_manual || self.checks.wants_redeploy(), now);
         self.note_found(&observation, now);
         self.follow_failed_tags(&observation);
         self.forget_permits(now);
-        if asked {
+        if is_manual {
             self.note_trigger(&observation, now);
         }
         let Compared { stale, matching } = self.compare_images(&observation, now);
         let files = self.follow_files(&observation.files);
         self.compare_with_shutdown(&observation.containers, now);
         // Unlisted override file: start only; recreate only on an explicit redeploy.
-        let start_only = !observation.left_out.is_empty();
+        let start_only = !observation.unlisted_files.is_empty();
         let start = self.start_wanted(&observation.containers, matching && (start_only || !stale), now);
         let start = start.filter(|cause| !start_only || *cause != Cause::ForceUp { down: true });
-        self.containers = Some(observation.containers.clone());
-        self.swarm.clone_from(&observation.swarm);
-        self.seen = Some(Arc::new(observation));
-        self.fetched.clear();
-        self.inspect_at = Some(now);
+        self.known.containers = Some(observation.containers.clone());
+        self.known.swarm.clone_from(&observation.swarm);
+        self.known.observation = Some(Arc::new(observation));
+        self.known.pulled.clear();
+        self.inspections.request_by(now);
 
         let (drift, files_fault) = match files {
             Ok(drift) => (drift, None),
             Err(text) => (None, Some(text)),
         };
-        let redeploy = !pending && !self.redeploy_waits && std::mem::take(&mut self.redeploy_asked);
+        let redeploy = !pending && self.checks.take_redeploy();
         let retry_rollback = !pending && std::mem::take(&mut self.retry_rollback);
         if let Some(text) = registry_fault.as_ref().filter(|_| redeploy) {
             self.redeploy_failed(text.clone(), String::new(), now);
@@ -75,7 +102,7 @@ impl Service {
         } else {
             drift.filter(|_| !start_only).or(start)
         };
-        let bars_update = files_fault.or_else(|| self.left_out()).or_else(|| self.unused());
+        let bars_update = files_fault.or_else(|| self.unlisted_files_fault()).or_else(|| self.unused());
         if bars_update.is_some() {
             self.wanted = self.wanted.take().filter(|cause| *cause != Cause::Update);
         }
@@ -84,40 +111,40 @@ impl Service {
             return;
         }
         self.follow_candidates(now);
-        if let Some(why) = registry_fault.as_ref().filter(|_| asked && !redeploy) {
+        if let Some(why) = registry_fault.as_ref().filter(|_| is_manual && !redeploy) {
             self.emit(Event::TriggerFailed { why: why.clone() }, now);
         }
         let faults: Vec<String> =
             bars_update.into_iter().chain(registry_fault).chain(self.command_fault()).collect();
-        self.conclude_check(asked, &faults, undeployable, now);
+        self.conclude_check(is_manual, &faults, undeployable, now);
     }
 
-    /// Whether an update was found that is to begin.
+    /// Whether an update was found and is about to begin.
     pub(super) fn wants_update(&self) -> bool {
         self.wanted == Some(Cause::Update)
     }
 
-    /// Nothing could be seen.
-    fn check_failed(&mut self, asked: bool, fault: CheckFault, now: Timestamp) {
+    /// Handles a check that returned no observation.
+    fn check_failed(&mut self, is_manual: bool, fault: CheckFault, now: Timestamp) {
         let text = match fault {
             CheckFault::Failed(text) => {
-                self.last_check = Some(now);
+                self.checks.last = Some(now);
                 if self.can_check() {
                     self.set_fault(Some(Fault { text: text.clone(), from_check: true }), now);
                 }
                 text
             }
-            // Nothing is known, and the engine's own health says so for all services at once.
+            // Nothing is known. The engine's health status reports this for all services at once.
             CheckFault::EngineAway(text) => text,
         };
-        if !self.redeploy_waits && std::mem::take(&mut self.redeploy_asked) {
+        if self.checks.take_redeploy() {
             self.redeploy_failed(text, String::new(), now);
-        } else if asked {
+        } else if is_manual {
             self.emit(Event::TriggerFailed { why: text }, now);
         }
     }
 
-    /// Compares each image with the registry; what was blocked or not found may be so no more.
+    /// Compares each image with the registry; may clear `blocked` and `not_found`.
     fn compare_images(&mut self, observation: &Observation, now: Timestamp) -> Compared {
         let mut all = Compared { stale: false, matching: true };
         for view in &observation.images {
@@ -151,7 +178,7 @@ impl Service {
                     }
                 }
                 Comparison::Stale { remote } => {
-                    // What a gate holds is not there yet: what ran before may be started.
+                    // A held update does not count as available yet: the previous image may be started.
                     if self.is_held(view, observation, &Cause::Update, now) {
                         all.matching &= self.ran_before(view, &observation.containers);
                     } else {
@@ -170,32 +197,32 @@ impl Service {
         all
     }
 
-    /// The end of a check that saw everything: what is wrong is shown, and what is no longer wrong is over.
-    /// `undeployable`: why an update that was found is not deployed.
+    /// Concludes a complete check: sets or clears the persistent fault. `undeployable`: why an update that was found is not
+    /// deployed.
     fn conclude_check(
         &mut self,
-        asked: bool,
+        is_manual: bool,
         faults: &[String],
         undeployable: Option<String>,
         now: Timestamp,
     ) {
-        // Where no other check follows, nothing would ever take the fault back. The redeploy that asked for this one has
-        // failed for the same cause, and that is told.
+        // Without further checks nothing would ever clear the fault. The redeploy that requested this check has failed for
+        // the same reason, and that was reported.
         if !faults.is_empty() && self.can_check() {
-            // A start that fails again and again is one fault, not two in turn.
+            // A start that fails repeatedly is one fault, not two alternating ones.
             let fails = self.wanted.is_some() && self.fault.as_ref().is_some_and(|fault| !fault.from_check);
             if !fails {
                 self.set_fault(Some(Fault { text: faults.join("; "), from_check: true }), now);
             }
             return;
         }
-        // A deploy that failed is not made good by waiting: what it left half-made must be gone.
-        let half_made = || self.containers().iter().any(|c| c.state == State::Created);
-        let mended = |fault: &Fault| fault.from_check || (self.wanted.is_none() && !half_made());
-        if self.fault.as_ref().is_some_and(mended) {
+        // A failed deployment does not resolve itself: no container that it created but did not start may be left.
+        let has_unstarted = || self.containers().iter().any(|c| c.state == State::Created);
+        let is_resolved = |fault: &Fault| fault.from_check || (self.wanted.is_none() && !has_unstarted());
+        if self.fault.as_ref().is_some_and(is_resolved) {
             self.set_fault(None, now);
         }
-        if asked && self.wanted.is_none() && faults.is_empty() {
+        if is_manual && self.wanted.is_none() && faults.is_empty() {
             let has_blocked = !self.durable.blocked.is_empty();
             let has_not_found = !self.durable.not_found.is_empty();
             let waits = undeployable.or_else(|| self.waits(now));
@@ -203,7 +230,8 @@ impl Service {
         }
     }
 
-    /// Whether bringing up the project starts an image that the registry keeps silent about on what ran before.
+    /// Whether bringing up the project would start the same image as before: the tag points to the image of the existing
+    /// containers, or else to the last proven one.
     fn ran_before(&self, view: &ImageView, containers: &[Container]) -> bool {
         let Some(tagged) = &view.tagged else { return false };
         let known = |id: Option<&ImageId>| id.is_none_or(|id| *id == tagged.id);
@@ -216,18 +244,20 @@ impl Service {
         is_same && self.durable.unproven.get(&view.configured) != Some(&tagged.id)
     }
 
-    /// The fault of the last check that a deployment has not mended. Bringing up what is there mends no configuration.
+    /// The fault of the last check that a deployment has not resolved. Bringing up local images does not fix a
+    /// configuration.
     pub(super) fn remaining_fault(&self, about_images: bool) -> Option<Fault> {
-        let seen = self.seen.as_ref()?;
+        let seen = self.known.observation.as_ref()?;
         if seen.is_pending() {
             return self.fault.clone().filter(|fault| fault.from_check);
         }
-        let left_out = self.left_out().filter(|_| !about_images);
-        let texts: Vec<String> = left_out.into_iter().chain(seen.registry_fault()).collect();
+        let unlisted_files = self.unlisted_files_fault().filter(|_| !about_images);
+        let texts: Vec<String> = unlisted_files.into_iter().chain(seen.registry_fault()).collect();
         (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: true })
     }
 
-    /// Whether an image failed that could not be undone, and runs or is all that is there, and the one before is known.
+    /// Whether a failed image that could not be rolled back runs, or would be started because nothing runs, and the previous
+    /// image is known.
     fn is_on_unproven(&self) -> bool {
         let is_unproven = |view: &ImageView| {
             let unproven = self.durable.unproven.get(&view.configured);
@@ -235,10 +265,10 @@ impl Service {
                 && unproven.is_some()
                 && (view.running.is_empty() || view.running.iter().any(|image| Some(&image.id) == unproven))
         };
-        self.seen.iter().flat_map(|seen| &seen.images).any(is_unproven)
+        self.known.observation.iter().flat_map(|seen| &seen.images).any(is_unproven)
     }
 
-    /// How an image stands, where a block by another service of the project counts, too.
+    /// Compares an image with the registry. A block by another service of the project also counts.
     pub(super) fn compared(&self, view: &ImageView, observation: &Observation) -> Comparison {
         let elsewhere = |(reference, digest): &(Reference, Digest)| {
             (reference == view.target() || *reference == view.reference)
@@ -254,7 +284,7 @@ impl Service {
             return Comparison::Managed;
         }
         if observation.unanswered.contains_key(&view.configured) {
-            // The registry may have the blocked digest still.
+            // The registry may still have the blocked digest.
             let is_blocked = self.durable.blocked.contains_key(&view.configured);
             return if is_blocked { Comparison::Blocked } else { Comparison::Unanswered };
         }
@@ -268,7 +298,7 @@ impl Service {
         }
     }
 
-    /// The same without the images of containers that compose does not bring along.
+    /// Removes the running images of containers that compose does not update.
     fn without_left_behind(&mut self, mut observation: Observation) -> Observation {
         let left = &mut self.durable.left_behind;
         left.retain(|id| observation.containers.iter().any(|c| c.id == *id));
@@ -284,11 +314,11 @@ impl Service {
         observation
     }
 
-    /// What is wrong when the project runs, and none of it is made from a configured image: names that differ in
-    /// the spelling are different images to an engine.
+    /// Returns a fault if the project runs, but no container was created from a configured image: to an engine, names that
+    /// are spelled differently are different images.
     fn unused(&self) -> Option<String> {
         let compared = self.config.auto_update && self.config.can_deploy();
-        let observation = self.seen.as_ref().filter(|_| compared)?;
+        let observation = self.known.observation.as_ref().filter(|_| compared)?;
         let wanted: Vec<&ImageView> = observation.images.iter().collect();
         let is_used = |c: &Container| wanted.iter().any(|view| c.is_made_from(&view.from));
         let all = &observation.containers;
@@ -305,10 +335,10 @@ impl Service {
         Some(wording::fault(&FaultCause::ImagesUnused { configured: &ours, used: &theirs }))
     }
 
-    /// What is wrong when the project was brought up with more files than are configured: compose takes an override
-    /// file beside the first one by itself, but not when files are named.
-    pub(super) fn left_out(&self) -> Option<String> {
-        let files = &self.seen.as_ref()?.left_out;
+    /// Returns a fault if the project was brought up with more files than are configured: compose adds an override file
+    /// next to the first file by default, but not if files are named explicitly.
+    pub(super) fn unlisted_files_fault(&self) -> Option<String> {
+        let files = &self.known.observation.as_ref()?.unlisted_files;
         (!files.is_empty()).then(|| wording::fault(&FaultCause::FilesUnlisted { files }))
     }
 }

@@ -1,15 +1,15 @@
-//! When the machine's clock is set: waiting times are meant as time that passes, so they move with it.
+//! Clock changes: deadlines are meant as elapsed time, so they are shifted when the machine's clock is set.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Durable, Service};
 
-/// A clock that differs by less from the time that passed was not set.
-const LEAST_JUMP: SignedDuration = SignedDuration::from_secs(2);
+/// A smaller difference between clock and elapsed time is not a clock change.
+const MIN_JUMP: SignedDuration = SignedDuration::from_secs(2);
 
-/// Whether a clock that differs by so much from the time that passed was set.
+/// Whether this difference between clock and elapsed time means that the clock was set.
 pub fn is_jump(by: &SignedDuration) -> bool {
-    by.abs() > LEAST_JUMP
+    by.abs() > MIN_JUMP
 }
 
 fn move_by(at: &mut Timestamp, by: SignedDuration) {
@@ -17,13 +17,13 @@ fn move_by(at: &mut Timestamp, by: SignedDuration) {
 }
 
 impl Service {
-    /// The clock was set by `by`. All that is waited for stays as far away as it was; times that the engine gave
-    /// are its own, and are only compared with each other.
+    /// Shifts all deadlines after the clock was set by `by`, so that the remaining time does not change. Times reported by
+    /// the engine are not shifted; they are only compared with each other.
     pub fn shift(&mut self, by: SignedDuration) {
         let moved = |at: &mut Timestamp| move_by(at, by);
         let moved_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(moved);
         self.durable.shift(by);
-        self.looked.values_mut().for_each(moved);
+        self.known.registry_answered_at.values_mut().for_each(moved);
         self.healer.times().for_each(moved);
         self.healer.clock_was_set(by);
         self.starter.times().for_each(moved);
@@ -31,15 +31,15 @@ impl Service {
         self.maintenance.times().for_each(moved);
         moved(&mut self.begun);
         moved(&mut self.last_input);
-        moved_if(&mut self.inspect_at);
-        moved_if(&mut self.retry_at);
-        moved_if(&mut self.touched_at);
-        moved_if(&mut self.recheck_at);
+        moved_if(&mut self.inspections.due_at);
+        moved_if(&mut self.steps.retry_at);
+        moved_if(&mut self.known.external_change_at);
+        moved_if(&mut self.checks.again_at);
     }
 }
 
 impl Durable {
-    /// The same of what outlives the agent.
+    /// Shifts the times of the durable state.
     pub(super) fn shift(&mut self, by: SignedDuration) {
         let moved = |at: &mut Timestamp| move_by(at, by);
         let moved_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(moved);

@@ -1,4 +1,4 @@
-//! Is an image up to date? What runs is compared with what the registry has (DECISIONS 4, DOMAIN 1.4).
+//! Compares the running image with the registry to decide whether it is up to date (DECISIONS 4, DOMAIN 1.4).
 
 use crate::model::image::{Digest, Reference};
 
@@ -6,32 +6,32 @@ use super::Durable;
 use super::action::OldImage;
 use super::input::{ImageView, LocalImage};
 
-/// How one image stands.
+/// The result of comparing one image with the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Comparison {
     /// Pinned to a digest: it never updates.
     Pinned,
-    /// A container of it is kept by somebody else, who updates it, too (DECISIONS 9).
+    /// One of its containers is managed by another tool, which also updates it (DECISIONS 9).
     Managed,
-    /// The registry gave no digest.
+    /// The registry returned no digest.
     Unanswered,
-    /// What runs is what the registry has.
+    /// The running digest is the one in the registry.
     UpToDate,
-    /// The registry has a digest that failed here.
+    /// The digest in the registry has failed here.
     Blocked,
-    /// There is nothing to compare with; `new` when this was not known for this remote digest.
+    /// There is no local digest to compare with.
     NotFound {
-        /// What the registry has.
+        /// The digest in the registry.
         remote: Digest,
-        /// Whether it was not known yet.
+        /// Whether this was not known yet for this remote digest.
         new: bool,
     },
-    /// The registry has something else than what runs, and it must be signed and does not count as that: it is neither
-    /// fetched nor started, and what runs stays (DECISIONS 7).
+    /// The registry has a different digest, which must be signed and does not count as signed: it is neither pulled nor
+    /// started, and the running image is kept (DECISIONS 7).
     Unsigned,
-    /// The registry has something else than what runs.
+    /// The registry has a different digest than the running one.
     Stale {
-        /// What the registry has.
+        /// The digest in the registry.
         remote: Digest,
     },
 }
@@ -40,12 +40,12 @@ pub(super) enum Comparison {
 pub(super) fn compare(view: &ImageView, durable: &Durable) -> Comparison {
     let Some(remote) = &view.remote else { return Comparison::Pinned };
     let local = local(view);
-    // Also when it runs: after a rollback that failed, or started by hand. Running does not prove it.
+    // Even if it runs, after a failed rollback or a manual start: running does not prove it.
     if durable.is_blocked(&view.configured, remote) {
         return Comparison::Blocked;
     }
     if !local.is_empty() && local.iter().all(|image| image.digests.contains(remote)) {
-        // It runs, but it was never proven: its probation was interrupted, or a person unblocked it.
+        // It runs, but was never proven: its probation was interrupted, or a user unblocked it.
         let unproven = durable.unproven.get(&view.configured);
         if view.running.iter().any(|image| Some(&image.id) == unproven) {
             return Comparison::Stale { remote: remote.clone() };
@@ -61,18 +61,18 @@ pub(super) fn compare(view: &ImageView, durable: &Durable) -> Comparison {
     }
 }
 
-/// What runs decides; the tag only when nothing runs.
+/// The running images, or the tagged image if none runs.
 fn local(view: &ImageView) -> Vec<&LocalImage> {
     if view.running.is_empty() { view.tagged.iter().collect() } else { view.running.iter().collect() }
 }
 
-/// Whether there is a digest here for all that the registry's is compared with.
+/// Whether every local image that is compared with the registry has a digest.
 pub(super) fn is_comparable(view: &ImageView) -> bool {
     let local = local(view);
     !local.is_empty() && local.iter().all(|image| !image.digests.is_empty())
 }
 
-/// The digest that stands for an image: the registry's where it has it, else the one it got last.
+/// The digest to show for an image: the registry's if the image has it, or else the one it received last.
 pub(super) fn shown_digest(image: &LocalImage, remote: Option<&Digest>) -> Option<Digest> {
     match remote {
         Some(remote) if image.digests.contains(remote) => Some(remote.clone()),
@@ -80,7 +80,7 @@ pub(super) fn shown_digest(image: &LocalImage, remote: Option<&Digest>) -> Optio
     }
 }
 
-/// An image of this view as something to go back to.
+/// An image of this view as a rollback target.
 pub(super) fn old_image(view: &ImageView, image: &LocalImage) -> OldImage {
     let source = shown_digest(image, view.remote.as_ref()).map(|digest| Reference {
         repository: view.reference.repository.clone(),

@@ -1,6 +1,6 @@
-//! A plain `compose up` that is no rollout: start, changed compose files, force up, a container to recreate. It is
-//! journaled as a deployment, since one that is killed between the old container and the new one must be taken up
-//! again; but there is no image to prove.
+//! A plain `compose up` without a rollout: start, changed compose files, force up, a container to recreate. It is
+//! journaled as a deployment, because it must be resumed if it is killed between removing the old container and creating
+//! the new one. No image is put on probation.
 
 use jiff::Timestamp;
 
@@ -15,7 +15,7 @@ use super::rollout::step::Phase;
 use super::wording;
 
 impl Service {
-    /// Compose is to recreate one container, and to touch no other.
+    /// Begins to recreate one container with compose, without touching any other.
     pub(super) fn begin_recreate(&mut self, name: &str, compose_service: String, now: Timestamp) {
         self.begin_remedy(name, true, now);
         let plan = Plan {
@@ -34,7 +34,7 @@ impl Service {
         self.durable.deployment = Some(Box::new(Deployment::new(plan, up_mode, containers, now)));
     }
 
-    /// Compose ended.
+    /// Handles the end of `compose up`.
     pub(super) fn compose_run_ended(
         &mut self,
         result: Result<String, ComposeError>,
@@ -60,7 +60,7 @@ impl Service {
         }
     }
 
-    /// Compose brought the project up.
+    /// Compose has brought the project up.
     fn brought_up(&mut self, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         let remains = self.remaining_fault(deployment.plan().cause.is_about_images());
@@ -71,15 +71,15 @@ impl Service {
         self.set_fault(remains, now);
     }
 
-    /// Whether `compose up` has left something stuck, so that the project must be taken down for it. Not where
+    /// Whether containers are still stuck after `compose up`, so that the project must be taken down first. Never if
     /// that would recreate it without an override file.
     fn is_still_stuck(&self, has_failed: bool, containers: &[Container]) -> bool {
-        let gently = |d: &Deployment| d.plan().cause == Cause::ForceUp { down: false };
+        let is_without_down = |d: &Deployment| d.plan().cause == Cause::ForceUp { down: false };
         let is_stuck = |c: &Container| matches!(c.state, State::Created | State::Restarting);
-        // What the engine cut off is tried again as it was.
-        !self.gap
-            && self.durable.deployment.as_deref().is_some_and(gently)
-            && self.left_out().is_none()
+        // A run that the engine interrupted is retried unchanged.
+        !self.steps.is_disturbed
+            && self.durable.deployment.as_deref().is_some_and(is_without_down)
+            && self.unlisted_files_fault().is_none()
             && (has_failed || containers.iter().any(is_stuck))
     }
 }

@@ -1,5 +1,5 @@
-//! What a decision says happened: facts as typed values. `wording.rs` makes the sentences; totals and metrics are folds
-//! over these (`outcome.rs`).
+//! Events: the results of a decision as typed values. `wording.rs` turns them into text; totals and metrics are folds over
+//! them (`outcome.rs`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,51 +20,51 @@ use super::{Service, wording};
 /// Something that happened to a service, or that was decided about it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Event {
-    /// A deployment that was under way when the agent stopped goes on.
+    /// A deployment that was in progress when the agent stopped is resumed.
     Resumed { image_changes: Vec<ImageChange>, step: &'static str, reason: StartReason },
-    /// A person asked for a check.
+    /// A user requested a check.
     ManualTrigger,
-    /// The check that a person asked for is done, and nothing follows from it.
+    /// A manual check is done, and there is nothing to do.
     Checked { has_blocked: bool, has_not_found: bool, waits: Option<String> },
-    /// The check that a person asked for failed.
+    /// A manual check failed.
     TriggerFailed { why: String },
-    /// The registry has a digest that a gate holds back.
+    /// The registry has a digest that a gate holds.
     UpdateAvailable { image: String, digest: Digest, old_digest: Option<Digest>, gate: Gate },
-    /// A person approved a digest.
+    /// A user approved a digest.
     Approved { image: String, digest: Digest },
     /// There is no local digest to compare the registry's with.
     NotFound { image: String, remote: Digest, is_here: bool },
     /// Blocked digests may be deployed again.
     Unblocked(Unblock),
-    /// There is a persistent fault, or another one than before.
+    /// There is a new persistent fault, or a different one than before.
     Faulted { fault: Fault, output: String },
-    /// The persistent fault is over.
+    /// The persistent fault is resolved.
     Recovered { fault: Option<Fault> },
-    /// An image of a deployment has another digest now, and is proven.
+    /// An image was updated and passed its probation.
     Updated(Updated),
-    /// A redeployment is proven.
+    /// A redeployment passed its probation.
     Redeployed { kept: Vec<KeptImage> },
     /// A redeployment failed.
     RedeployFailed { why: String, container: String, output: String },
-    /// New images failed, and what ran before runs again.
+    /// New images failed, and the previous images run again.
     RolledBack { failed: FailedDeployment, remaining: Option<String>, also_recreated: Vec<String> },
-    /// New images failed, and what ran before does not run again.
+    /// New images failed, and so did the rollback.
     RollbackFailed { failed: FailedDeployment, why: RollbackProblem, containers: Vec<ContainerSummary> },
-    /// A rollback that had failed was tried again, and is proven.
+    /// A failed rollback was retried and passed its probation.
     RollbackRetried,
-    /// A rollback that had failed was tried again, and failed again.
+    /// A failed rollback was retried and failed again.
     RollbackRetryFailed { failure: Failure, output: String },
-    /// Compose brought the project up, without any image to prove.
+    /// Compose brought the project up, with no image on probation.
     BroughtUp { cause: Cause },
-    /// A deployment is decided, one way or the other.
+    /// The outcome of a deployment is decided.
     DeployEnded { outcome: DeployOutcome, cause: Cause, begun: Timestamp, updated: bool },
     /// A container is down or unhealthy.
-    Unwell { container: String, ended: bool, problem: String },
-    /// An unwell container is healthy again without a restart by the agent.
+    Unhealthy { container: String, ended: bool, problem: String },
+    /// A container is healthy again without a restart by the agent.
     Healthy { container: String },
     /// A container is being restarted, or recreated.
     Restarting { container: String, recreates: bool, problem: Option<String> },
-    /// The engine went away before it restarted a container.
+    /// The engine became unavailable before it confirmed the restart of a container.
     RestartUnanswered,
     /// The restart of a container helped.
     Restarted { container: String },
@@ -74,87 +74,87 @@ pub(super) enum Event {
     Exhausted { container: String, failures: u32, problem: Option<String> },
     /// The registry has a newer tag than the configured one.
     NewerTag { image: String, tag: String },
-    /// The line with the tag was not put back: somebody has changed it, or it could not be written.
-    TagLineLeft { tag: TagChange, why: Option<String> },
-    /// A rollback would fail now, or for another reason than before.
+    /// The line with the tag was not restored: it was changed by someone else, or could not be written.
+    TagLineNotRestored { tag: TagChange, why: Option<String> },
+    /// A rollback would fail now, or for a different reason than before.
     WayBackAtRisk { risk: String },
-    /// A rollback would succeed again; what stood in its way.
+    /// A rollback would succeed again; `risk` is the previous obstacle.
     WayBackOk { risk: String },
-    /// The containers use too much.
+    /// Resource usage exceeds its threshold.
     ResourceAlert(ResourceAlert),
 }
 
-/// What a decision tells the agent's own log: nothing happened that needs an audit entry.
+/// A message for the agent's own log only; not worth an audit entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Note {
-    /// A step could not be done because the engine was away.
+    /// A step could not be executed because the engine was unavailable.
     StepRetried { step: &'static str, failure: String },
-    /// The deployment under way has lost its compose project.
+    /// The deployment in progress no longer has a compose project.
     DeploymentDropped,
-    /// Somebody else keeps a container.
+    /// A container is managed by another tool.
     Managed { container: String, manager: Manager },
-    /// A container ended by a signal, and nothing tells why.
+    /// A container was ended by a signal of unknown origin.
     UnknownCause { container: String, exit_code: i64 },
 }
 
-/// A persistent fault (spec 2.6, errored map). Two are the same when their texts are (`wording.rs` makes these).
+/// A persistent fault (spec 2.6, errored map). Two faults are equal if their texts are (from `wording.rs`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) text: String,
-    /// A check that succeeds proves that a fault of an earlier check is over, but not that a deploy works.
+    /// A successful check resolves the fault of an earlier check, but does not prove that a deployment works.
     pub(super) from_check: bool,
 }
 
-/// What [`Fault`] texts are made of, apart from those of other programs.
+/// The causes of [`Fault`]s whose text does not come from another program.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum FaultCause<'a> {
     /// Old images are gone, so that no rollback would be possible.
     OldImagesGone { images: &'a [String] },
     /// `compose up` failed.
     ComposeUp { cause: &'a str },
-    /// Somebody stopped, removed or replaced containers on probation.
+    /// Containers on probation were stopped, removed or replaced from outside.
     ProbationInterrupted { images: &'a str, how: &'a Interference },
-    /// No container is made from a configured image.
+    /// No container was created from a configured image.
     ImagesUnused { configured: &'a [Reference], used: &'a [&'a str] },
-    /// Containers were made with compose files that are not configured.
+    /// Containers were created with compose files that are not configured.
     FilesUnlisted { files: &'a [PathBuf] },
 }
 
-/// Why a block is gone.
+/// Why a block was removed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Unblock {
-    /// A person asked for it. Images as configured, with their blocked digests.
+    /// A user requested it. Images as configured, with their blocked digests.
     Manual { blocked: Vec<(String, Digest)> },
-    /// What runs is what the registry has again.
+    /// The running image matches the registry again.
     UpToDate { image: String, blocked: Digest, remote: Option<Digest> },
-    /// The registry has another digest than the blocked one.
+    /// The registry has a different digest than the blocked one.
     NewDigest { image: String, blocked: Digest, remote: Digest },
 }
 
-/// One image whose deployment is proven.
+/// One image whose deployment passed its probation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Updated {
     pub(super) change: ImageChange,
-    /// Whether the new digest is of the image that ran before.
+    /// Whether the new digest belongs to the image that ran before.
     pub(super) is_same: bool,
-    /// What the images say of themselves.
+    /// The labels of the old and the new image.
     pub(super) labels: LabelChange,
-    /// Whether any container of the project runs on it.
+    /// Whether any container of the project runs it.
     pub(super) used: bool,
     /// Time since the new digest was found.
     pub(super) took: Duration,
-    /// Containers that compose recreated without need.
+    /// Containers that compose recreated unnecessarily.
     pub(super) also_recreated: Vec<String>,
     /// Containers that compose leaves on the old image.
     pub(super) left_behind: Vec<String>,
 }
 
-/// What is known of new images that were not kept.
+/// A deployment whose new images failed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FailedDeployment {
-    /// The images that changed, as configured, in words.
+    /// The changed images, as configured, for use in a sentence.
     pub(super) images: String,
-    /// The one that is to blame.
+    /// The image that caused the failure.
     pub(super) image: Option<Reference>,
     /// Its digests before and after.
     pub(super) digests: Option<(Option<Digest>, Digest)>,
@@ -163,18 +163,18 @@ pub(super) struct FailedDeployment {
     pub(super) output: String,
 }
 
-/// Why there is no rollback.
+/// Why a rollback was not possible or failed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum RollbackProblem {
     /// There is no earlier image.
     NoOldImage,
-    /// The old images failed their probation, too.
+    /// The old images also failed their probation.
     NotProven(Failure),
-    /// A step failed as often as it is tried.
+    /// A step failed on every attempt.
     Step(String),
 }
 
-/// A container in one line.
+/// A one-line summary of a container.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ContainerSummary {
     pub(super) name: String,
@@ -189,7 +189,7 @@ impl ContainerSummary {
     }
 }
 
-/// A resource, and how much of it is used.
+/// A resource whose usage is above its threshold.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ResourceAlert {
     /// Its name.
@@ -198,12 +198,12 @@ pub(super) struct ResourceAlert {
     pub(super) container: Option<String>,
     pub(super) percent: f64,
     pub(super) threshold: f64,
-    /// For the service as a whole: the container with the largest share, and that.
+    /// For the service as a whole: the container with the largest share, and its share in percent.
     pub(super) largest: Option<(String, f64)>,
 }
 
 impl Event {
-    /// The image that it is about, in normal form; `of` knows that of an image as configured.
+    /// The image that the event is about, normalized; `of` resolves an image as configured.
     pub(super) fn image(&self, of: impl FnOnce(&str) -> Option<Reference>) -> Option<Reference> {
         match self {
             Event::Updated(updated) => Some(updated.change.reference.clone()),
@@ -220,22 +220,33 @@ impl Event {
     }
 }
 
+/// What the decisions have emitted and nobody has collected yet.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Emitted {
+    /// Events with their times.
+    events: Vec<(Timestamp, Event)>,
+    /// Log lines.
+    pub(super) notes: Vec<Note>,
+    /// The deployment that ended.
+    ended: Option<Ended>,
+}
+
 impl Service {
-    /// Something happened: it is counted now, and told once the decision is durable.
+    /// Records an event: it is counted now, and reported once the decision is durable.
     pub(super) fn emit(&mut self, event: Event, now: Timestamp) {
         self.durable.totals.fold(&event);
-        self.ended = Ended::of(&event).or(self.ended);
+        self.emitted.ended = Ended::of(&event).or(self.emitted.ended);
         self.note_verdict(&event);
-        self.events.push((now, event));
+        self.emitted.events.push((now, event));
     }
 
-    /// Shows, changes or clears the persistent fault; the same text again is no news (spec 2.6).
+    /// Sets, changes or clears the persistent fault; an unchanged text is not reported again (spec 2.6).
     pub(super) fn set_fault(&mut self, fault: Option<Fault>, now: Timestamp) {
         self.raise_fault(fault, String::new(), now);
     }
 
-    /// The same, with what a program printed about it. A service that is not polled only tells of it: no check would ever
-    /// find that it is over.
+    /// Like [`Self::set_fault`], with the output of the program that failed. For a service that is not polled the fault is
+    /// reported but not kept, because no check would ever clear it.
     pub(super) fn raise_fault(&mut self, fault: Option<Fault>, output: String, now: Timestamp) {
         if let (Some(fault), false) = (&fault, self.can_check()) {
             self.emit(Event::Faulted { fault: fault.clone(), output }, now);
@@ -253,16 +264,16 @@ impl Service {
         self.emit(event, now);
     }
 
-    /// A deployment is decided. What is left to tidy up then does not count.
+    /// Records the outcome of the deployment. The remaining clean-up does not affect it.
     pub(super) fn end(&mut self, outcome: DeployOutcome, updated: bool, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         let (cause, begun) = (deployment.plan().cause.clone(), deployment.begun);
         self.emit(Event::DeployEnded { outcome, cause, begun, updated }, now);
     }
 
-    /// Entries of what was decided since this was asked last, to be recorded once that is durable.
-    pub fn take_unsaid(&mut self) -> Vec<AuditEntry> {
-        let events = std::mem::take(&mut self.events);
+    /// Takes the audit entries of all events since the last call, to be recorded once the decision is durable.
+    pub fn take_entries(&mut self) -> Vec<AuditEntry> {
+        let events = std::mem::take(&mut self.emitted.events);
         let Self { config, .. } = self;
         let reference = |name: &str| {
             let image = config.images.iter().find(|image| image.configured == name)?;
@@ -275,13 +286,13 @@ impl Service {
         events.into_iter().filter_map(entry).collect()
     }
 
-    /// Lines for the log about what was decided since this was asked last.
+    /// Takes the log lines since the last call.
     pub fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes).iter().map(wording::note).collect()
+        std::mem::take(&mut self.emitted.notes).iter().map(wording::note).collect()
     }
 
-    /// The deployment that was decided since this was asked last, to be counted once that is durable.
+    /// Takes the deployment that ended since the last call, to be counted once the decision is durable.
     pub fn take_ended(&mut self) -> Option<Ended> {
-        self.ended.take()
+        self.emitted.ended.take()
     }
 }

@@ -1,5 +1,5 @@
-//! What is known of the fleet (DECISIONS 8): the decisions in force, whether a warden answers, and what it said to an
-//! update. Pure: `tasks/fleet.rs` brings the facts, `gates.rs` holds updates by them.
+//! The state of the fleet (DECISIONS 8): the decisions in force and whether a warden answers. Pure: `tasks/fleet.rs`
+//! provides the data, `gates.rs` holds updates accordingly.
 
 use std::time::Duration;
 
@@ -14,54 +14,55 @@ use super::Service;
 use super::candidate::Candidate;
 use super::gates::Rules;
 
-/// A freeze that would last longer is cut.
-const LONGEST_FREEZE: SignedDuration = SignedDuration::from_hours(31 * 24);
-/// A clock that differs by this much from the warden's is not relied on.
+/// Longer freezes are cut to this duration.
+const MAX_FREEZE: SignedDuration = SignedDuration::from_hours(31 * 24);
+/// If the clocks of agent and warden differ by this much, absolute times of the warden are not used.
 pub const CLOCK_OFF: SignedDuration = SignedDuration::from_mins(10);
-/// By so much two answers about the same moment may differ.
+/// Two answers about the same point in time may differ by this much.
 const SEEN_TOLERANCE: SignedDuration = SignedDuration::from_mins(2);
-/// Most freezes and digests that are kept, and most characters of a text.
-const MOST: usize = 5_000;
-const REASON: usize = 500;
-const OUTPUT: usize = 8 * 1024;
+/// Maximum number of freezes and of digests that are kept.
+const MAX_DECISIONS: usize = 5_000;
+/// Maximum length of a one-line text and of an output.
+const MAX_LINE: usize = 500;
+const MAX_OUTPUT: usize = 8 * 1024;
 
-/// How this agent stands to its fleet.
+/// The connection of this agent to its fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum Link {
-    /// No warden decides anything: none is configured, or it is one that does not know how.
+    /// No fleet decisions: no warden is configured, or it does not support them.
     #[default]
     None,
-    /// Wardens are configured, and none has been heard yet.
+    /// Wardens are configured, and none has answered yet.
     Unknown,
     /// A warden answers.
     Present,
     /// No warden answers.
     Away {
-        /// Since when that is known.
+        /// Since when.
         since: Timestamp,
     },
 }
 
-/// The decisions in force as this agent knows them.
+/// The fleet's decisions in force, as known to this agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FleetView {
-    /// How this agent stands to its fleet.
+    /// The connection to the fleet.
     pub link: Link,
     /// Revision of the decisions.
     pub revision: u64,
     /// Freezes; `until` is by this machine's clock.
     pub freezes: Vec<Freeze>,
-    /// Digests that are withheld.
+    /// Digests that the fleet withholds.
     pub failed: Vec<FailedDigest>,
-    /// Since when the fleet has known what tags name, by this machine's clock.
+    /// When the fleet first saw the digests of tags, by this machine's clock.
     #[serde(skip)]
     pub seen: Vec<Seen>,
-    /// Changes with verdicts on what was found here: who was told to wait may be answered otherwise.
+    /// Changes with each verdict on digests found here: a request that was told to wait may now get a different answer.
     #[serde(skip)]
     pub verdicts: u64,
-    /// Base URL of the first configured warden, where people can end what the fleet decides.
+    /// Base URL of the first configured warden, where users can lift the fleet's decisions.
     #[serde(skip)]
     pub warden: String,
     /// Ring of this machine.
@@ -70,27 +71,27 @@ pub struct FleetView {
     /// How long a ring above 0 waits while no warden answers.
     #[serde(skip)]
     pub patience: Duration,
-    /// Seconds that this machine's clock is ahead of the warden's, where that is too much to rely on it.
+    /// Seconds that this machine's clock is ahead of the warden's; `None` if the difference is acceptable.
     #[serde(skip)]
     pub clock_ahead: Option<i64>,
-    /// Counts how often a warden was heard for the first time, or again after a silence: its store may be a new one.
+    /// Number of times that a warden answered for the first time, or again after an outage: its store may be a new one.
     #[serde(skip)]
     pub contact: u64,
 }
 
-/// What a tag names, and since when the fleet has known that.
+/// The digest of a tag, and when the fleet first saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// Image reference with its registry's host and its tag.
     pub image: String,
     /// `sha256:<hex>`
     pub digest: String,
-    /// By this machine's clock.
+    /// Time of the first sighting by this machine's clock.
     pub since: Timestamp,
 }
 
 impl FleetView {
-    /// Whether anything may hold an update.
+    /// Whether the fleet may hold an update.
     pub fn is_gating(&self) -> bool {
         self.link != Link::None
     }
@@ -100,23 +101,23 @@ impl FleetView {
         matches!(self.link, Link::Unknown | Link::Present)
     }
 
-    /// The same after a warden has answered. `date`: the time by its clock.
+    /// Returns the view after an answer of a warden. `date`: the time by the warden's clock.
     #[must_use]
-    pub fn heard(&self, decisions: FleetDecisions, date: Option<Timestamp>, now: Timestamp) -> Self {
+    pub fn with_decisions(&self, decisions: FleetDecisions, date: Option<Timestamp>, now: Timestamp) -> Self {
         let ahead = date.map(|date| now.duration_since(date)).filter(|ahead| ahead.abs() >= CLOCK_OFF);
         if decisions.store.is_some() && decisions.revision < self.revision {
-            // Cut off from its store it knows less than what was heard before.
+            // While its store is unavailable, a warden may know less than what was already received.
             return Self { link: Link::Present, ..self.clone() };
         }
         let FleetDecisions { revision, freezes, failed, seen, verdicts, .. } = decisions;
-        let latest = now.checked_add(LONGEST_FREEZE).unwrap_or(Timestamp::MAX);
-        let freezes = freezes.into_iter().take(MOST).map(|freeze| {
+        let latest = now.checked_add(MAX_FREEZE).unwrap_or(Timestamp::MAX);
+        let freezes = freezes.into_iter().take(MAX_DECISIONS).map(|freeze| {
             let left = SignedDuration::from_secs(i64::try_from(freeze.seconds_left).unwrap_or(i64::MAX));
             let by_left = now.checked_add(left).unwrap_or(latest);
             let until = if ahead.is_some() { by_left } else { freeze.until };
             Freeze { until: until.min(latest), reason: line(&freeze.reason), by: line(&freeze.by), ..freeze }
         });
-        let failed = failed.into_iter().take(MOST).map(|failed| FailedDigest {
+        let failed = failed.into_iter().take(MAX_DECISIONS).map(|failed| FailedDigest {
             agents: failed.agents.iter().take(100).map(|agent| line(agent)).collect(),
             reason: failed.reason.as_deref().map(line),
             output: failed.output.map(|output| tail(&output)),
@@ -128,13 +129,14 @@ impl FleetView {
             verdicts,
             freezes: freezes.collect(),
             failed: failed.collect(),
-            seen: seen.into_iter().take(MOST).map(|seen| self.seen_at(seen, now)).collect(),
+            seen: seen.into_iter().take(MAX_DECISIONS).map(|seen| self.seen_at(seen, now)).collect(),
             clock_ahead: ahead.map(|ahead| ahead.as_secs()),
             ..self.clone()
         }
     }
 
-    /// A digest that the fleet has seen. What differs by no more than the way here takes stays as it was.
+    /// Converts a sighting to this machine's clock. A known time is kept if the new one differs only within
+    /// [`SEEN_TOLERANCE`].
     fn seen_at(&self, SeenDigest { image, digest, seconds_ago }: SeenDigest, now: Timestamp) -> Seen {
         let ago = SignedDuration::from_secs(i64::try_from(seconds_ago).unwrap_or(i64::MAX));
         let since = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
@@ -143,33 +145,32 @@ impl FleetView {
         Seen { since: known.map_or(since, |known| known.since), image: line(&image), digest: line(&digest) }
     }
 
-    /// Since when the fleet has known that a tag names a digest.
+    /// When the fleet first saw that a tag points to a digest.
     pub(super) fn seen_since(&self, reference: &Reference, digest: &Digest) -> Option<Timestamp> {
         let (image, digest) = (reference.to_string(), digest.to_string());
         self.seen.iter().find(|seen| seen.image == image && seen.digest == digest).map(|seen| seen.since)
     }
 
-    /// The same while no warden answers: what is known holds.
+    /// Returns the view while no warden answers: known decisions stay in force.
     #[must_use]
-    pub fn away(&self, now: Timestamp) -> Self {
+    pub fn without_warden(&self, now: Timestamp) -> Self {
         let link = match self.link {
-            // Nobody is missed.
             Link::None => Link::None,
             Link::Away { since } => Link::Away { since },
             Link::Unknown | Link::Present => Link::Away { since: now },
         };
-        // How long ago it was is not certain for long: the clock may be set.
+        // Sightings are dropped, because the clock may be set before a warden answers again.
         Self { link, seen: Vec::new(), ..self.clone() }
     }
 
-    /// The same with wardens that decide nothing: what was decided before is void.
+    /// Returns the view for wardens without fleet decisions: earlier decisions are void.
     #[must_use]
     pub fn without_fleet(&self) -> Self {
         let Self { warden, ring, patience, contact, .. } = self.clone();
         Self { warden, ring, patience, contact, ..Self::default() }
     }
 
-    /// The freeze in force for an image that lasts longest. A warden sends only those that cover this machine.
+    /// The longest freeze in force for an image. A warden sends only freezes that apply to this machine.
     pub(super) fn freeze(&self, reference: &Reference, now: Timestamp) -> Option<&Freeze> {
         let covers = |freeze: &&Freeze| {
             let image = freeze.scope.image.as_deref();
@@ -178,7 +179,7 @@ impl FleetView {
         self.freezes.iter().filter(covers).max_by_key(|freeze| freeze.until)
     }
 
-    /// What is known of a digest that is withheld here.
+    /// Returns the record of a digest that the fleet withholds.
     pub(super) fn failed(&self, reference: &Reference, digest: &Digest) -> Option<&FailedDigest> {
         let is_it = |failed: &&FailedDigest| {
             failed.digest == digest.to_string() && is_of(&failed.repository, &reference.repository)
@@ -186,7 +187,7 @@ impl FleetView {
         self.failed.iter().find(is_it)
     }
 
-    /// What people should know about the clock.
+    /// A warning about the clock difference, if any.
     pub fn warning(&self) -> Option<String> {
         let seconds = self.clock_ahead?;
         let (by, side) = (seconds.unsigned_abs(), if seconds > 0 { "ahead of" } else { "behind" });
@@ -196,28 +197,28 @@ impl FleetView {
     }
 }
 
-/// Whether a repository, or a reference of which only the repository counts, is this one.
+/// Whether a text is this repository, or a reference in this repository.
 fn is_of(text: &str, repository: &Repository) -> bool {
     text == repository.to_string()
         || Reference::parse(text).is_ok_and(|reference| reference.repository == *repository)
 }
 
-/// A text from outside on one line.
+/// Reduces an untrusted text to one line of limited length.
 pub(super) fn line(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    clip_end(plain.trim(), REASON)
+    clip_end(plain.trim(), MAX_LINE)
 }
 
-/// The end of a text from outside, with its lines.
+/// Returns the end of an untrusted multi-line text.
 fn tail(text: &str) -> String {
     let plain: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
-    let from = plain.len().saturating_sub(OUTPUT);
+    let from = plain.len().saturating_sub(MAX_OUTPUT);
     let from = (from..=plain.len()).find(|at| plain.is_char_boundary(*at)).unwrap_or(plain.len());
     plain[from..].to_owned()
 }
 
 impl Service {
-    /// What is known of the fleet has changed.
+    /// Applies a changed fleet view.
     pub(super) fn fleet_changed(&mut self, view: std::sync::Arc<FleetView>, now: Timestamp) {
         let holds = |service: &Self| {
             let seen = service.seen_candidates();
@@ -233,29 +234,29 @@ impl Service {
         if said(&self.fleet) != said_before {
             self.permits.ask_again();
         }
-        self.take_fleets_word();
+        self.apply_fleet_sightings();
         self.recheck_when_lifted(now);
         let is_other = holds(self) != before || self.fleet.is_gating() != was_gating;
-        if is_other && self.seen.is_some() && self.can_check() && !self.is_deploying() {
-            // It is compared once more, and told that it waits, or begins if nothing holds it.
-            self.check_due = true;
+        if is_other && self.known.observation.is_some() && self.can_check() && !self.is_deploying() {
+            // The check compares again: the update is announced as waiting, or begins if no gate holds it.
+            self.checks.request();
         }
     }
 
-    /// What it takes it to be before anything was heard.
+    /// Sets the initial view, before a warden has answered.
     pub fn set_fleet(&mut self, view: std::sync::Arc<FleetView>) {
         self.fleet = view;
     }
 }
 
-/// The gate of a ring while no warden answers: when it lets a digest go.
+/// When the ring gate releases a digest while no warden answers; `None` if it does not hold it.
 pub(super) fn ring_waits_until(rules: &Rules<'_>, candidate: &Candidate) -> Option<Timestamp> {
     let Link::Away { since } = rules.fleet.link else { return None };
     if rules.fleet.ring == 0 {
         return None;
     }
     let patience = SignedDuration::try_from(rules.fleet.patience).unwrap_or(SignedDuration::MAX);
-    // What was seen while it is away waits as long as what waited before.
+    // A digest that was first seen during the outage waits for the full time, too.
     let begun = since.max(candidate.first_seen);
     let until = begun.checked_add(patience).unwrap_or(Timestamp::MAX);
     (until > rules.now).then_some(until)

@@ -1,4 +1,4 @@
-//! The gate command: which digests it is asked about, and what its answers come to (DECISIONS 7).
+//! The gate command: for which digests it runs, and how its answers are used (DECISIONS 7).
 
 use jiff::Timestamp;
 
@@ -11,47 +11,55 @@ use super::event::Fault;
 use super::gates::{Asker, Rules};
 use super::{Service, wording};
 
-/// A question to the gate command.
+/// A call of the gate command for one digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CommandAsk {
     image: String,
     digest: Digest,
     state: AskState,
-    /// What it said last.
+    /// Its last answer.
     answer: Option<GateAnswer>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AskState {
-    /// It is to be asked.
+    /// To be run.
     Due,
-    /// It is being asked.
+    /// Running.
     Asking,
     /// It has answered.
     Answered,
 }
 
 impl CommandAsk {
-    /// What counts now. While it is asked once more, an earlier "go" does not count any more.
+    /// The answer in effect. While the command is due or running again, an earlier "go" no longer counts.
     fn answer(&self) -> Option<&GateAnswer> {
         let is_asked = self.state != AskState::Answered;
         self.answer.as_ref().filter(|answer| !(is_asked && matches!(answer, GateAnswer::Go { .. })))
     }
 }
 
+/// The calls of the gate command.
+#[derive(Debug, Clone, Default)]
+pub(super) struct GateCommand {
+    asks: Vec<CommandAsk>,
+    /// A poll cycle or a user has requested a check since the last calls were planned.
+    pub(super) new_cycle: bool,
+}
+
 impl Service {
-    /// What the gate command says of a digest.
+    /// The gate command's answer for a digest.
     pub(super) fn command_answer(&self, image: &str, digest: &Digest) -> Option<&GateAnswer> {
-        let ask = self.command_asks.iter().find(|ask| ask.image == image && ask.digest == *digest);
+        let ask = self.gate_command.asks.iter().find(|ask| ask.image == image && ask.digest == *digest);
         ask.and_then(CommandAsk::answer)
     }
 
-    /// The gate command is asked once a cycle for each digest that the gates before it let go.
+    /// Plans calls of the gate command: once per cycle for each digest that no earlier gate holds.
     pub(super) fn plan_command_asks(&mut self, candidates: &[Candidate], now: Timestamp) {
-        let again = std::mem::take(&mut self.new_cycle);
+        let again = std::mem::take(&mut self.gate_command.new_cycle);
         let (config, fleet) = (self.config.clone(), self.fleet.clone());
         let Some(update) = config.update.as_deref().filter(|update| !update.gate.is_empty()) else {
-            self.command_asks.clear();
+            self.gate_command.asks.clear();
             return;
         };
         let is_shared = self.shares_gates();
@@ -60,30 +68,35 @@ impl Service {
         };
         let candidate_of =
             |ask: &CommandAsk| candidates.iter().any(|c| c.image == ask.image && c.digest == ask.digest);
-        self.command_asks.retain(|ask| ask.state == AskState::Asking || candidate_of(ask));
+        self.gate_command.asks.retain(|ask| ask.state == AskState::Asking || candidate_of(ask));
         for candidate in candidates.iter().filter(|candidate| rules.may_ask_command(candidate)) {
             let (image, digest) = (candidate.image.clone(), candidate.digest.clone());
-            match self.command_asks.iter_mut().find(|ask| ask.image == image && ask.digest == digest) {
+            match self.gate_command.asks.iter_mut().find(|ask| ask.image == image && ask.digest == digest) {
                 Some(ask) if again && ask.state != AskState::Asking => ask.state = AskState::Due,
                 Some(_) => {}
                 None => {
-                    self.command_asks.push(CommandAsk { image, digest, state: AskState::Due, answer: None });
+                    self.gate_command.asks.push(CommandAsk {
+                        image,
+                        digest,
+                        state: AskState::Due,
+                        answer: None,
+                    });
                 }
             }
         }
     }
 
-    /// The next question to the gate command, if there is one; marks it as asked.
+    /// Returns the next call of the gate command, if one is due, and marks it as running.
     pub(super) fn next_command_ask(&mut self) -> Option<Action> {
-        let at = self.command_asks.iter().position(|ask| ask.state == AskState::Due)?;
-        let seen = self.seen.as_ref()?;
-        let ask = &self.command_asks[at];
+        let at = self.gate_command.asks.iter().position(|ask| ask.state == AskState::Due)?;
+        let seen = self.known.observation.as_ref()?;
+        let ask = &self.gate_command.asks[at];
         let candidate = self.candidates(seen).find(|c| c.image == ask.image && c.digest == ask.digest);
         let (Some(candidate), Some(update)) = (candidate, &self.config.update) else {
-            self.command_asks.remove(at);
+            self.gate_command.asks.remove(at);
             return None;
         };
-        let action = Action::AskCommand {
+        let action = Action::RunGateCommand {
             argv: update.gate.clone(),
             question: GateQuestion {
                 service: self.config.name.clone(),
@@ -93,11 +106,11 @@ impl Service {
             },
             image: candidate.image,
         };
-        self.command_asks[at].state = AskState::Asking;
+        self.gate_command.asks[at].state = AskState::Asking;
         Some(action)
     }
 
-    /// The gate command has answered.
+    /// Handles an answer of the gate command.
     pub(super) fn command_answered(
         &mut self,
         image: &str,
@@ -107,12 +120,12 @@ impl Service {
     ) {
         let before = self.command_fault();
         let is_asked = |ask: &&mut CommandAsk| ask.image == image && ask.digest == *digest;
-        let Some(ask) = self.command_asks.iter_mut().find(is_asked) else { return };
+        let Some(ask) = self.gate_command.asks.iter_mut().find(is_asked) else { return };
         let goes = matches!(answer, GateAnswer::Go { .. });
         (ask.state, ask.answer) = (AskState::Answered, Some(answer));
         if goes && self.can_check() {
-            // It is compared once more, and begins if the other gates let it go.
-            self.check_due = true;
+            // The check compares again, and the update begins if no other gate holds it.
+            self.checks.request();
         }
         if let Some(text) = self.command_fault() {
             if self.fault.as_ref().is_none_or(|fault| fault.from_check) {
@@ -124,9 +137,9 @@ impl Service {
         self.announce(&self.seen_candidates(), now);
     }
 
-    /// What is wrong with the gate command, where its last answer was none.
+    /// The fault of the gate command if its last call failed.
     pub(super) fn command_fault(&self) -> Option<String> {
-        self.command_asks.iter().find_map(|ask| match &ask.answer {
+        self.gate_command.asks.iter().find_map(|ask| match &ask.answer {
             Some(GateAnswer::Failed { fault, .. }) => Some(wording::command_failed(fault)),
             _ => None,
         })

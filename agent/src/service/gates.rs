@@ -1,8 +1,8 @@
-//! What keeps an update from going live now, and what would lift it (DECISIONS 7).
+//! Gates: the conditions that hold an update, and how to clear them (DECISIONS 7).
 //!
-//! Pure functions of what is known, the configuration and the time; the service's decision to begin an update, `/why`, the
-//! record's `waiting`, the page and the command line all use these. A gate that is added is a function and a row: in
-//! [`GATES`] where it keeps a check from finding anything, in [`DIGEST_GATES`] where it holds a digest that was found.
+//! Pure functions of state, configuration and time. They are shared by the decision to begin an update, `/why`, the
+//! record's `waiting`, the web page and the command line. To add a gate, add a function and a row: to [`GATES`] if it keeps
+//! a check from finding an update, to [`DIGEST_GATES`] if it holds a digest that was found.
 
 use std::sync::LazyLock;
 
@@ -27,7 +27,7 @@ use fleet::{freeze, immunity, ring};
 pub(super) use project::own_hold;
 use project::project;
 
-/// What a gate looks at.
+/// The input of a gate.
 struct View<'a> {
     record: &'a ServiceStatus,
     snapshot: &'a Snapshot,
@@ -35,21 +35,21 @@ struct View<'a> {
     context: &'a StatusContext<'a>,
 }
 
-/// The gates before a digest is found, in the order in which they are asked.
+/// The gates that apply before a digest is found, in evaluation order.
 const GATES: [fn(&View<'_>) -> Gate; 7] = [config, engine, registry, deploying, blocked, not_found, fault];
 
-/// Who wants an update to begin.
+/// Who requested an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asker {
     /// A poll cycle.
     Cycle,
-    /// A person's `POST /trigger/<name>`.
+    /// `POST /trigger/<name>`.
     Trigger,
-    /// A person's `POST /redeploy/<name>`.
+    /// `POST /redeploy/<name>`.
     Redeploy,
 }
 
-/// A gate of a digest that was found.
+/// A gate that applies to a digest that was found.
 struct DigestGate {
     word: &'static str,
     is_configured: fn(&Rules<'_>) -> bool,
@@ -60,8 +60,8 @@ struct DigestGate {
 const SIGNATURE: &str = "signature";
 const COMMAND: &str = "command";
 
-/// The gates of a digest, in the order of DECISIONS 7. `project` is what they come to for other services that list the same
-/// image (`shared.rs`).
+/// The gates of a digest, in the order of DECISIONS 7. `project` is the result of these gates for other services that use
+/// the same image (`shared.rs`).
 const DIGEST_GATES: [DigestGate; 9] = [
     DigestGate {
         word: "freeze",
@@ -81,7 +81,7 @@ const DIGEST_GATES: [DigestGate; 9] = [
         judge: ring,
         passed_by: &[Asker::Redeploy],
     },
-    // Also what another service of the project asks for, which never passes it either.
+    // Covers signatures that another service of the project requires; no request bypasses those either.
     DigestGate {
         word: SIGNATURE,
         is_configured: |rules| !rules.update.signed_by.is_empty() || rules.is_shared,
@@ -112,7 +112,7 @@ const DIGEST_GATES: [DigestGate; 9] = [
         judge: window,
         passed_by: &[Asker::Trigger, Asker::Redeploy],
     },
-    // What a request passes of the service's own gates it passes of theirs.
+    // A request that bypasses one of the service's own gates bypasses the same gate of the other services.
     DigestGate {
         word: "project",
         is_configured: |rules| rules.is_shared,
@@ -122,35 +122,35 @@ const DIGEST_GATES: [DigestGate; 9] = [
 ];
 
 impl DigestGate {
-    /// How it stands while there is no digest that it could hold.
+    /// The state of the gate while there is no digest to hold.
     fn idle(&self, view: &View<'_>) -> Gate {
         let frozen = fleet::freeze_in_force(view).filter(|_| self.word == "freeze");
-        frozen.unwrap_or_else(|| open(self.word, "no update was found that it could hold"))
+        frozen.unwrap_or_else(|| open(self.word, "there is no update to hold"))
     }
 }
 
-/// What the gates of a digest go by.
+/// The input of the digest gates.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'a> {
     /// The service's name.
     pub(super) service: &'a str,
-    /// As configured.
+    /// The configured gates.
     pub(super) update: &'a UpdateConfig,
-    /// What is known of the fleet.
+    /// The fleet's decisions.
     pub(super) fleet: &'a FleetView,
     /// Whether another service of the project may hold an image of this one.
     is_shared: bool,
-    /// Who wants the update.
+    /// Who requested the update.
     asker: Asker,
-    /// The time.
+    /// The current time.
     pub(super) now: Timestamp,
 }
 
-/// What is configured where nothing is.
+/// The configuration of a service without its own gates.
 static NO_GATES: LazyLock<UpdateConfig> = LazyLock::new(UpdateConfig::default);
 
 impl<'a> Rules<'a> {
-    /// What the gates go by; `None` where the service has none.
+    /// Creates the rules; `None` if the service has no gates.
     pub(super) fn of(
         service: &'a str,
         update: Option<&'a UpdateConfig>,
@@ -164,8 +164,8 @@ impl<'a> Rules<'a> {
         is_gated.then_some(Self { service, update, fleet, is_shared, asker, now })
     }
 
-    /// The same where somebody else wants the update.
-    pub(super) fn asked_by(self, asker: Asker) -> Self {
+    /// The same rules for another requester.
+    pub(super) fn for_asker(self, asker: Asker) -> Self {
         Self { asker, ..self }
     }
 }
@@ -175,7 +175,7 @@ impl Rules<'_> {
     fn holds<'a>(&'a self, candidate: &'a Candidate) -> impl Iterator<Item = (&'static str, Gate)> + 'a {
         let asker =
             if self.asker == Asker::Cycle && candidate.triggered { Asker::Trigger } else { self.asker };
-        let rules = self.asked_by(asker);
+        let rules = self.for_asker(asker);
         let rows = DIGEST_GATES.iter().filter(move |row| (row.is_configured)(self));
         let rows = rows.filter(move |row| !row.passed_by.contains(&asker));
         rows.map(move |row| (row.word, (row.judge)(&rules, candidate))).filter(|(_, gate)| gate.holds)
@@ -186,18 +186,18 @@ impl Rules<'_> {
         self.holds(candidate).map(|(_, gate)| gate).next()
     }
 
-    /// The first of these digests that a gate holds, and the gate. What is shown and what is told go by this.
+    /// The first of these digests that a gate holds, and the gate. Status and announcements are based on this.
     pub(super) fn first_held<'a>(&self, candidates: &'a [Candidate]) -> Option<(&'a Candidate, Gate)> {
         candidates.iter().find_map(|candidate| Some((candidate, self.first_hold(candidate)?)))
     }
 
-    /// When the next gate that holds a digest lets it go by itself.
+    /// When the next gate that holds a digest opens by itself.
     pub(super) fn lifts_at(&self, candidate: &Candidate) -> Option<Timestamp> {
         let lifts = self.holds(candidate).filter_map(|(_, gate)| gate.lifts_at);
         lifts.filter(|at| *at > self.now).min()
     }
 
-    /// Whether all gates before the command let a digest go.
+    /// Whether no gate before the gate command holds a digest.
     pub(super) fn may_ask_command(&self, candidate: &Candidate) -> bool {
         self.holds(candidate).next().is_none_or(|(first, _)| {
             let place = |word: &str| DIGEST_GATES.iter().position(|row| row.word == word);
@@ -205,13 +205,13 @@ impl Rules<'_> {
         })
     }
 
-    /// Whether the approval is what a digest waits for, be it with others.
+    /// Whether a digest waits for an approval, possibly along with other gates.
     pub(super) fn awaits_approval(&self, candidate: &Candidate) -> bool {
         approval(self, candidate).holds
     }
 }
 
-/// What the record says of a digest that waits for this gate.
+/// The status record of a digest that waits for this gate.
 pub(super) fn waiting(image: &str, digest: &Digest, gate: Gate) -> Waiting {
     Waiting {
         image: image.to_owned(),
@@ -225,13 +225,13 @@ pub(super) fn waiting(image: &str, digest: &Digest, gate: Gate) -> Waiting {
     }
 }
 
-/// The gate of a digest that a person has replaced.
+/// The gate of a digest that an operator has replaced.
 pub(super) fn declined(service: &str, image: &str, digest: &Digest) -> Gate {
     let why = wording::swarm::declined(image, digest);
-    by(format!("POST /trigger/{service}"), held("blocked", why))
+    cleared_by(format!("POST /trigger/{service}"), held("blocked", why))
 }
 
-/// Whether it is known what a digest waits for at this gate: the command has answered, the signatures were read.
+/// Whether the gate's decision is final: the command has answered, or the signatures were read.
 pub(super) fn is_decided(gate: &Gate, candidate: &Candidate) -> bool {
     let is_unread = matches!(candidate.unsigned, Some(Unsigned::Unknown(_) | Unsigned::Elsewhere(_)));
     match gate.gate.as_str() {
@@ -241,7 +241,7 @@ pub(super) fn is_decided(gate: &Gate, candidate: &Candidate) -> bool {
     }
 }
 
-/// How the first digest that is held, or else the first that was found, stands before each of its gates.
+/// The state of each digest gate for the first held digest, or else for the first candidate.
 fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
     let (rules, candidates) = (view.snapshot.rules(view.context.now), &view.snapshot.candidates);
     let held = rules.and_then(|rules| Some(rules.first_held(candidates)?.0));
@@ -257,13 +257,13 @@ fn redeploy(rules: &Rules<'_>) -> String {
     format!("POST /redeploy/{}", rules.service)
 }
 
-/// Nobody can let it pass but who signs it (DECISIONS 7).
+/// Only a valid signature opens this gate (DECISIONS 7).
 fn signature(_: &Rules<'_>, candidate: &Candidate) -> Gate {
     let Some(unsigned) = &candidate.unsigned else {
-        return open(SIGNATURE, "its signature counts");
+        return open(SIGNATURE, "its signature is accepted");
     };
     let why = wording::unsigned(&candidate.image, &candidate.digest, unsigned);
-    by("sign the image with a key of signed_by", held(SIGNATURE, why))
+    cleared_by("sign the image with a key of signed_by", held(SIGNATURE, why))
 }
 
 fn command(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
@@ -271,7 +271,7 @@ fn command(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let because = |reason: &str| if reason.is_empty() { String::new() } else { format!(": {reason}") };
     let why = match &candidate.command {
         Some(GateAnswer::Go { reason }) => {
-            return open(COMMAND, format!("{program} lets it go{}", because(reason)));
+            return open(COMMAND, format!("{program} allows it{}", because(reason)));
         }
         Some(GateAnswer::Wait { reason }) => format!("{program} holds it back{}", because(reason)),
         Some(GateAnswer::Failed { fault, reason }) => {
@@ -279,7 +279,7 @@ fn command(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         }
         None => format!("{program} has not answered yet"),
     };
-    by(redeploy(rules), held(COMMAND, why))
+    cleared_by(redeploy(rules), held(COMMAND, why))
 }
 
 fn approval(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
@@ -287,7 +287,7 @@ fn approval(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         return open("approval", "it was approved");
     }
     let why = format!("nobody has approved {} of {} yet", candidate.digest.short(), candidate.image);
-    by(format!("POST /approve/{}", rules.service), held("approval", why))
+    cleared_by(format!("POST /approve/{}", rules.service), held("approval", why))
 }
 
 fn min_age(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
@@ -299,7 +299,7 @@ fn min_age(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         return open("min_age", format!("{why}, which is long enough ago"));
     }
     let gate = held("min_age", format!("{why}; it must be {} s old", age.as_secs()));
-    by(trigger(rules), Gate { lifts_at: Some(lifts_at), ..gate })
+    cleared_by(trigger(rules), Gate { lifts_at: Some(lifts_at), ..gate })
 }
 
 fn window(rules: &Rules<'_>, _: &Candidate) -> Gate {
@@ -308,14 +308,14 @@ fn window(rules: &Rules<'_>, _: &Candidate) -> Gate {
         return open("window", "updates may begin at this hour");
     }
     let gate = held("window", format!("updates may not begin at this hour ({})", window.zone()));
-    by(trigger(rules), Gate { lifts_at: window.next_opening(rules.now), ..gate })
+    cleared_by(trigger(rules), Gate { lifts_at: window.next_opening(rules.now), ..gate })
 }
 
 fn trigger(rules: &Rules<'_>) -> String {
     format!("POST /trigger/{}", rules.service)
 }
 
-/// How a service stands before each gate, and the first reason in one sentence.
+/// The state of every gate of a service, with the first reason in one sentence.
 pub fn why(snapshot: &Snapshot, config: &ServiceConfig, context: &StatusContext<'_>) -> WhyReport {
     let record = snapshot.record(context);
     let view = View { record: &record, snapshot, config, context };
@@ -344,29 +344,29 @@ fn held(gate: &str, why: impl Into<String>) -> Gate {
     Gate { holds: true, ..open(gate, why) }
 }
 
-fn by(clear: impl Into<String>, gate: Gate) -> Gate {
+fn cleared_by(clear: impl Into<String>, gate: Gate) -> Gate {
     Gate { clear: Some(clear.into()), ..gate }
 }
 
 fn config(view: &View<'_>) -> Gate {
     let (word, config) = ("config", view.config);
     if !config.auto_update {
-        return by(
+        return cleared_by(
             "set auto_update to true in the configuration",
-            held(word, "auto_update is false: new images are not looked for"),
+            held(word, "auto_update is false: the agent does not check for new images"),
         );
     }
     if config.images.is_empty() {
-        return by("name images in the configuration", held(word, "no image is configured"));
+        return cleared_by("name images in the configuration", held(word, "no image is configured"));
     }
     if !config.can_deploy() {
-        return by(
+        return cleared_by(
             "configure compose_files and compose_project, or swarm_service",
-            held(word, "no compose project is configured, so that new images can't be deployed"),
+            held(word, "no compose project is configured, so new images can't be deployed"),
         );
     }
     if config.images.iter().all(|image| image.reference.is_pinned()) {
-        return by(
+        return cleared_by(
             "configure an image by its tag",
             held(word, "every image is pinned to a digest, which never changes"),
         );
@@ -396,17 +396,17 @@ fn deploying(view: &View<'_>) -> Gate {
     match (&view.record.deploy, view.record.deploying) {
         (Some(progress), _) => Gate {
             lifts_at: progress.deadline,
-            ..held("deploying", in_words(progress, view.config.swarm_service.as_deref()))
+            ..held("deploying", describe(progress, view.config.swarm_service.as_deref()))
         },
         (None, true) => held("deploying", "the compose project is being brought up"),
         (None, false) => match &view.snapshot.waits_for {
-            Some(other) => held("deploying", wording::turn_of(other)),
-            None => open("deploying", "no deployment is under way"),
+            Some(other) => held("deploying", wording::waits_for_sibling(other)),
+            None => open("deploying", "no deployment is in progress"),
         },
     }
 }
 
-fn in_words(progress: &DeployProgress, swarm_service: Option<&str>) -> String {
+fn describe(progress: &DeployProgress, swarm_service: Option<&str>) -> String {
     let image = &progress.image;
     match progress.phase {
         DeployPhase::Pulling if progress.total_bytes > 0 => {
@@ -431,7 +431,7 @@ fn blocked(view: &View<'_>) -> Gate {
         return open("blocked", "no digest is blocked");
     };
     let why = format!("{image}: {}", wording::blocked(digest));
-    by(format!("POST /unblock/{}", view.record.name), held("blocked", why))
+    cleared_by(format!("POST /unblock/{}", view.record.name), held("blocked", why))
 }
 
 fn not_found(view: &View<'_>) -> Gate {
@@ -442,24 +442,24 @@ fn not_found(view: &View<'_>) -> Gate {
         "{image} has no registry digest on this machine to compare with {digest}; nothing is deployed until the registry \
          has a new digest"
     );
-    by(format!("POST /redeploy/{}", view.record.name), held("not_found", why))
+    cleared_by(format!("POST /redeploy/{}", view.record.name), held("not_found", why))
 }
 
-/// A fault that is neither the engine's nor the registry's: a deployment that failed, or files that can't be used.
+/// A fault that is caused neither by the engine nor by a registry: a failed deployment or unusable files.
 fn fault(view: &View<'_>) -> Gate {
     let elsewhere = view.context.state_error.is_some() || view.snapshot.registry_fault.is_some();
     match view.record.errored.as_ref().filter(|_| !elsewhere) {
-        Some(text) => by(
-            format!("mend it, then POST /trigger/{}", view.record.name),
+        Some(text) => cleared_by(
+            format!("fix it, then POST /trigger/{}", view.record.name),
             Gate { lifts_at: view.record.next_check, ..held("fault", text.clone()) },
         ),
-        None => open("fault", "no fault persists"),
+        None => open("fault", "there is no persistent fault"),
     }
 }
 
 fn schedule(view: &View<'_>) -> Gate {
     match view.record.next_check {
-        Some(at) if at > view.context.now => by(
+        Some(at) if at > view.context.now => cleared_by(
             format!("POST /trigger/{}", view.record.name),
             Gate { lifts_at: Some(at), ..held(SCHEDULE, format!("the next check is at {}", seconds(at))) },
         ),
@@ -468,7 +468,7 @@ fn schedule(view: &View<'_>) -> Gate {
     }
 }
 
-/// No gate holds: an update is about to begin, or what runs is what the registry has, as far as it was asked.
+/// The answer if no gate holds: an update is about to begin, or the service is up to date as of the last check.
 fn nothing_to_do(view: &View<'_>) -> String {
     let next = view.record.next_check.map(|at| format!("; the next check is at {}", seconds(at)));
     let next = next.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Each gate alone, and all of them in order.
+//! Each gate on its own, and the order of all gates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::service::boot::{Boot, StartReason};
 use crate::service::tests::config;
 use crate::service::{Durable, Service};
 
-/// What a case changes of a service that is up to date.
+/// The change that a test case makes to a service that is up to date.
 type Change = fn(&mut Snapshot, &mut ServiceConfig, &mut StatusContext<'_>);
 
-fn asked(change: Change) -> WhyReport {
+fn report(change: Change) -> WhyReport {
     let mut config = config();
     let (service, _) = Service::new(
         Arc::new(config.clone()),
@@ -58,7 +58,7 @@ fn each_gate_alone_holds_and_gives_the_answer() {
         }),
     ];
     for (word, part, change) in cases {
-        let report = asked(change);
+        let report = report(change);
         assert!(report.answer.contains(part), "{word}: {report:#?}");
         let holding: Vec<&str> =
             report.gates.iter().filter(|gate| gate.holds).map(|gate| gate.gate.as_str()).collect();
@@ -68,7 +68,7 @@ fn each_gate_alone_holds_and_gives_the_answer() {
 
 #[test]
 fn every_gate_has_a_row_in_the_order_of_the_contract() {
-    let report = asked(|_, _, _| {});
+    let report = report(|_, _, _| {});
     let words: Vec<&str> = report.gates.iter().map(|gate| gate.gate.as_str()).collect();
     let before = ["config", "engine", "registry", "deploying", "blocked", "not_found", "fault"];
     let of_digest = ["freeze", "immunity", "ring", "signature", "command", "approval", "min_age", "window"];
@@ -76,8 +76,8 @@ fn every_gate_has_a_row_in_the_order_of_the_contract() {
 }
 
 #[test]
-fn what_is_about_to_be_updated_is_not_called_up_to_date() {
-    let report = asked(|snapshot, _, _| snapshot.update_wanted = true);
+fn a_service_about_to_be_updated_is_not_reported_as_up_to_date() {
+    let report = report(|snapshot, _, _| snapshot.update_wanted = true);
     assert_eq!(report.answer, "an update was found, and begins now");
 }
 
@@ -88,14 +88,14 @@ fn the_manual_lists_all_gates_in_their_order() {
     let (_, section) = page.split_once("\n## Gates\n").unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
     let listed: Vec<&str> = rows.filter_map(|row| row.split_once('`')).map(|(word, _)| word).collect();
-    let report = asked(|_, _, _| {});
+    let report = report(|_, _, _| {});
     let gates: Vec<&str> = report.gates.iter().map(|gate| gate.gate.as_str()).collect();
     assert_eq!(listed, gates);
 }
 
 #[test]
-fn what_is_up_to_date_waits_for_the_next_check() {
-    let report = asked(|_, _, _| {});
+fn an_up_to_date_service_waits_for_the_next_check() {
+    let report = report(|_, _, _| {});
     assert_eq!(
         report.answer,
         "up to date as of the check at 1970-01-01 00:00:00 UTC; the next check is at 1970-01-01 00:01:30 UTC"
@@ -106,8 +106,8 @@ fn what_is_up_to_date_waits_for_the_next_check() {
 }
 
 #[test]
-fn the_first_gate_that_holds_gives_the_answer_and_words_are_said_once() {
-    let report = asked(|snapshot, _, context| {
+fn the_first_gate_that_holds_gives_the_answer_and_each_gate_is_listed_once() {
+    let report = report(|snapshot, _, context| {
         context.engine_error = Some("away");
         snapshot.status.errored = Some("broken".into());
     });

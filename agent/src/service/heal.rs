@@ -1,7 +1,7 @@
-//! The healer: which container is unwell, when it is restarted, and when to give up (DECISIONS 5, DOMAIN 4.3).
+//! The healer: which container is failing, when it is restarted, and when to give up (DECISIONS 5, DOMAIN 4.3).
 //!
-//! Level-triggered: everything follows from how the containers look and from who was told to stop; events only
-//! make the next inspection come sooner. A container is known by its name, which outlives its replacement.
+//! Level-triggered: decisions depend only on the state of the containers and on recorded stop requests; events only
+//! trigger an earlier inspection. Containers are identified by name, which is kept when they are recreated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,121 +16,127 @@ use super::action::Action;
 use super::assess::{Condition, Inactive, ProblemKind, Stops, assess};
 use super::event::{Event, Note};
 use super::input::StopTimes;
-use super::restart_state::{self, Look, RestartState, later, restart_at, signed};
+use super::restart_state::{self, Look, RestartState, not_later, restart_at, signed};
 use super::{ENGINE_RETRY, Service};
 
-/// A process that ended counts as down only after this: the event of a requested stop may still be on its way, and so
-/// may the engine's own restart (DOMAIN 4.3).
+/// A process that exited counts as down only after this delay: the event of a requested stop may not have arrived yet,
+/// and the engine may be about to restart it (DOMAIN 4.3).
 const SETTLE_END: Duration = Duration::from_secs(2);
-/// After the engine came back it restarts containers itself; ours is the rest.
+/// After a restart the engine restarts containers itself; the healer handles the rest after this delay.
 const SETTLE_ENGINE: Duration = Duration::from_secs(6);
-/// A stop that was asked for so shortly before the engine went away was the engine's own shutdown.
+/// A stop within this time before the engine became unavailable was part of the engine's own shutdown.
 const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);
-/// Its last stops may be reported a moment before the end of its event stream is noticed.
+/// The engine's last stops may be reported shortly before the end of its event stream is noticed.
 const SHUTDOWN_SEEN: Duration = Duration::from_millis(500);
-/// Events of so long before a break are told again after it, at most.
+/// After a reconnect, events from at most this long before the disconnect are replayed.
 const REPLAY: Duration = Duration::from_mins(1);
-/// Whoever restarts a container may be about to restart those that use its network, too.
-const SETTLE_CUT_OFF: Duration = Duration::from_secs(10);
-/// So many restarts by its policy within [`LOOP_WINDOW`] are a loop. What was restarted by the healer and is unwell
-/// again so soon goes round in circles, too, however short the cooldown is.
+/// Whoever restarts a container may be about to restart the containers that use its network.
+const SETTLE_DISCONNECTED: Duration = Duration::from_secs(10);
+/// This many restarts by the restart policy within [`LOOP_WINDOW`] are a crash loop. A container that fails again within
+/// that time after a restart by the healer is also in a loop, however short the cooldown is.
 const LOOP_RESTARTS: u64 = 3;
-/// Restarts of one service's containers that may be under way at once.
+/// Maximum number of concurrent container restarts per service.
 const MAX_RESTARTING: usize = 8;
 /// See [`LOOP_RESTARTS`].
 pub(super) const LOOP_WINDOW: Duration = Duration::from_mins(1);
-/// A container that waits between two runs and was restarted so often loops with a long pause.
+/// A container that waits for its next run and was restarted this often is in a crash loop with a long backoff.
 const LOOP_COUNT: u64 = 5;
 
 /// Signals that ask every process to end: INT, QUIT, KILL, TERM (DOMAIN 4.3).
 const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
-/// Exit codes of a process that was ended by KILL or TERM, which is how a stop ends one.
+/// Exit codes of a process that was ended by KILL or TERM, the signals of a regular stop.
 const ENDED_BY_SIGNAL: [i64; 2] = [137, 143];
 
-/// What helps a container.
+/// How to repair a failing container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// To be restarted.
+    /// Restart it.
     Restart {
         /// Its full ID.
         id: String,
     },
-    /// To be recreated by compose: the engine could not even start it again.
+    /// Recreate it with compose: the engine can no longer start it.
     Recreate {
         /// Its compose service.
         compose_service: String,
     },
 }
 
-/// What the healer knows and remembers of one service.
+/// The healer's state for one service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Healer {
-    /// When the engine went away and, once it did, came back, as far as its events may be told again: what stopped
-    /// meanwhile, it stopped itself.
+    /// Engine outages, start and end, as long as their events may be replayed: containers that stopped during an outage
+    /// were stopped by the engine.
     away: Vec<(Timestamp, Option<Timestamp>)>,
-    /// Restart counts by policy: container ID to begin of the window and count at that time.
+    /// Restarts by policy: container ID to start of the window and restart count at that time.
     windows: FewMap<String, (Timestamp, u64)>,
     /// Remedies for the containers that the last inspection found failing, by name.
     remedies: BTreeMap<String, Remedy>,
-    /// When the agent was started. It may see how a container ended before it hears from the engine who asked for that.
+    /// When the agent was started. It may see an exited container before it receives the event of the stop request.
     listening_since: Option<Timestamp>,
-    /// When the agent began to listen, where ends before that may have been anybody's doing (see `boot.rs`).
+    /// When the agent began to receive events, if the origin of earlier stops is unknown (see `boot.rs`).
     events_unseen_before: Option<Timestamp>,
-    /// Containers that ended for an unknown cause, which was logged, by ID.
+    /// Containers that exited for an unknown reason, already logged, by ID.
     unknown: BTreeSet<String>,
-    /// Containers that somebody else manages, which was logged, by ID.
+    /// Containers managed by another tool, already logged, by ID.
     managed: BTreeSet<String>,
 }
 
-/// How containers ended, as far as the engine's events tell.
+/// Container exits and stop requests that the engine's events have reported.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ends<'a> {
-    /// Exit codes of those whose end was reported, by ID. A requested stop is reported before that.
-    pub told: &'a BTreeMap<String, i64>,
-    /// When containers were told to stop, by whom.
+    /// Reported exit codes by container ID. A requested stop is reported before the exit.
+    pub exit_codes: &'a BTreeMap<String, i64>,
+    /// When containers were told to stop, by origin of the request.
     pub stops: Stops<'a>,
 }
 
-/// What an inspection leads to.
+/// The result of an inspection.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// What is new.
+    /// New events.
     pub events: Vec<Event>,
-    /// What the log is told.
+    /// New log lines.
     pub notes: Vec<Note>,
-    /// When to inspect again although nothing happens.
+    /// When to inspect again if no event arrives.
     pub inspect_at: Option<Timestamp>,
 }
 
 impl Healer {
-    /// The engine went away: the stops of the last seconds count as its own, unless they are told again once it is back.
-    pub(super) fn engine_gap(&mut self, asked: &mut StopTimes, by_engine: &mut StopTimes, now: Timestamp) {
+    /// The engine became unavailable: recent stops are attributed to the engine, unless their events are replayed once it
+    /// is back.
+    pub(super) fn engine_gap(
+        &mut self,
+        requested: &mut StopTimes,
+        by_engine: &mut StopTimes,
+        now: Timestamp,
+    ) {
         let is_open = self.away.last().is_some_and(|(_, back)| back.is_none());
         self.away
             .retain(|(_, back)| back.is_none_or(|back| now.duration_since(back).abs() <= signed(REPLAY)));
         if !is_open {
             self.away.push((now - SHUTDOWN_SEEN, None));
         }
-        let own: Vec<String> = asked
+        let own: Vec<String> = requested
             .iter()
-            // A stop in the future is one before the clock was set back.
+            // A stop in the future dates from before the clock was set back.
             .filter(|(_, at)| now.duration_since(**at).abs() <= signed(ENGINE_SHUTDOWN))
             .map(|(id, _)| id.clone())
             .collect();
         for id in own {
-            if let Some(at) = asked.remove(&id) {
+            if let Some(at) = requested.remove(&id) {
                 by_engine.insert(id, at);
             }
         }
     }
 
-    /// The times that are waited by.
+    /// The times that deadlines are measured from.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
         self.windows.values_mut().map(|(since, _)| since).chain(&mut self.listening_since)
     }
 
-    /// The clock was set by `by`: when the engine was away can't be compared with what follows. What ends from now on, by
-    /// either clock, has not ended before the agent listened.
+    /// The clock was set by `by`: past outages can't be compared with times by the new clock. `events_unseen_before` is set
+    /// to the earlier of both clocks, so that containers that exit from now on do not count as unseen.
     pub(super) fn clock_was_set(&mut self, by: SignedDuration) {
         self.away.retain(|(_, back)| back.is_none());
         if let Some(at) = &mut self.events_unseen_before {
@@ -138,23 +144,23 @@ impl Healer {
         }
     }
 
-    /// Nothing is restarted before the next inspection.
+    /// Discards pending remedies: nothing is restarted before the next inspection.
     pub(super) fn inspect_first(&mut self) {
         self.remedies.clear();
     }
 
-    /// The engine answers again. One that was killed first stops the containers that outlived it.
+    /// The engine is available again. An engine that was killed first stops the containers that survived it.
     pub(super) fn engine_back(&mut self, now: Timestamp) {
         if let Some((_, back)) = self.away.last_mut() {
             back.get_or_insert(now);
         }
     }
 
-    /// A stop is reported (perhaps again, when the event stream is replayed after it merely broke off). The container is
-    /// restarted only if the next inspection still calls for it.
+    /// Records a stop request (possibly again, when events are replayed after a mere disconnect). The container is
+    /// restarted only if the next inspection still requires it.
     pub(super) fn stopped(
         &mut self,
-        asked: &mut StopTimes,
+        requested: &mut StopTimes,
         by_engine: &mut StopTimes,
         id: String,
         at: Timestamp,
@@ -164,11 +170,11 @@ impl Healer {
             by_engine.insert(id, at);
         } else {
             by_engine.remove(&id);
-            asked.insert(id, at);
+            requested.insert(id, at);
         }
     }
 
-    /// Takes in how all containers look: what is new, and when to inspect again.
+    /// Evaluates the state of all containers; returns new events and when to inspect again.
     pub(super) fn look(
         &mut self,
         restart_states: &mut BTreeMap<String, RestartState>,
@@ -184,8 +190,8 @@ impl Healer {
         restart_states.retain(|name, _| containers.iter().any(|c| c.name == *name && c.manager.is_none()));
         self.managed.retain(|id| containers.iter().any(|c| c.id == *id));
         self.unknown.retain(|id| containers.iter().any(|c| c.id == *id && c.state == State::Exited));
-        // A container that is being restarted looks as if somebody had stopped it. One of which nothing is known
-        // keeps its state.
+        // A container that is being restarted looks as if it had been stopped on request. One in unknown state keeps its
+        // restart history.
         let judged = |c: &&Container| !restarting.contains(&c.name) && c.state != State::Unknown;
         for container in containers.iter().filter(judged) {
             if let Some(manager) = &container.manager {
@@ -202,7 +208,7 @@ impl Healer {
             let mut condition = assess(container, ends.stops, self.is_in_crash_loop(container), now);
             if known.is_none_or(RestartState::has_no_known_problem)
                 && matches!(&condition, Condition::Failing(symptom) if symptom.kind() == ProblemKind::Down)
-                && self.is_of_unknown_cause(container, ends.told)
+                && self.is_of_unknown_cause(container, ends.exit_codes)
             {
                 condition = Condition::Inactive(Inactive::Stopped);
                 self.note_unknown_cause(container, now, &mut findings);
@@ -228,7 +234,7 @@ impl Healer {
         findings
     }
 
-    /// The container to treat next, how, and when. `restarting`: how many are being restarted now.
+    /// Returns the next remedy with its time and container. `restarting`: number of restarts in progress.
     pub(super) fn next_remedy<'a>(
         &'a self,
         restart_states: &'a BTreeMap<String, RestartState>,
@@ -240,7 +246,7 @@ impl Healer {
             let remedy = self.remedies.get(name).filter(|_| !is_left_alone(name))?;
             let most = match remedy {
                 Remedy::Restart { .. } => MAX_RESTARTING,
-                // Compose has the project for itself.
+                // Compose needs exclusive access to the project.
                 Remedy::Recreate { .. } => 1,
             };
             (restarting < most).then_some((restart_at(restart, config)?, name.as_str(), remedy))
@@ -248,42 +254,42 @@ impl Healer {
         remedies.min_by_key(|(at, ..)| *at)
     }
 
-    /// The agent was started, and is told now what happened while it was away.
+    /// The agent was started; the engine now replays events from before the start.
     pub(super) fn listen(&mut self, now: Timestamp) {
         self.listening_since = Some(now);
     }
 
-    /// The agent begins to listen to events now. What ended by a signal before, and is no longer in the engine's event
-    /// buffer, may have been stopped by a person.
+    /// The agent receives events from now on. A container that was ended by a signal before, and whose event is no longer
+    /// in the engine's buffer, may have been stopped by an operator.
     pub(super) fn events_unseen_before(&mut self, now: Timestamp) {
         self.events_unseen_before = Some(now);
     }
 
-    fn is_of_unknown_cause(&self, container: &Container, told: &BTreeMap<String, i64>) -> bool {
+    fn is_of_unknown_cause(&self, container: &Container, exit_codes: &BTreeMap<String, i64>) -> bool {
         container.state == State::Exited
             && !container.oom_killed
             && ENDED_BY_SIGNAL.contains(&container.exit_code)
-            && !told.contains_key(&container.id)
+            && !exit_codes.contains_key(&container.id)
             && (self.unknown.contains(&container.id) || self.ended_unseen(container))
     }
 
-    /// Whether it ended before the agent listened to events.
+    /// Whether the container exited before the agent received events.
     fn ended_unseen(&self, container: &Container) -> bool {
         container.finished_at.zip(self.events_unseen_before).is_some_and(|(end, until)| end < until)
     }
 
-    /// Logged once: nothing happened that needs an audit entry. The engine's event may still arrive.
+    /// Logs once that a container exited for an unknown reason, after waiting for a late event. Not worth an audit entry.
     fn note_unknown_cause(&mut self, container: &Container, now: Timestamp, findings: &mut Findings) {
         let known_by = self.events_unseen_before.map_or(now, |until| until + SETTLE_END);
         if now < known_by {
-            later(&mut findings.inspect_at, known_by);
+            not_later(&mut findings.inspect_at, known_by);
         } else if self.unknown.insert(container.id.clone()) {
             let (container, exit_code) = (container.name.clone(), container.exit_code);
             findings.notes.push(Note::UnknownCause { container, exit_code });
         }
     }
 
-    /// Notes how often the restart policy has restarted it.
+    /// Records the container's restart count at the start of a window.
     fn note_restarts(&mut self, container: &Container, now: Timestamp) {
         let is_open = |(since, count): &(Timestamp, u64)| {
             now.duration_since(*since) <= signed(LOOP_WINDOW) && container.restart_count >= *count
@@ -293,7 +299,7 @@ impl Healer {
         }
     }
 
-    /// Whether its own restart policy restarts it again and again.
+    /// Whether the restart policy keeps restarting the container.
     pub(super) fn is_in_crash_loop(&self, container: &Container) -> bool {
         let before = self.windows.get(&container.id).map_or(container.restart_count, |(_, count)| *count);
         container.restart_count.saturating_sub(before) >= LOOP_RESTARTS
@@ -302,19 +308,19 @@ impl Healer {
 }
 
 impl Service {
-    /// When the next container is to be treated, its name, and how.
+    /// Returns the next remedy with its time and container name.
     pub(super) fn next_remedy(&self) -> Option<(Timestamp, &str, &Remedy)> {
         let (states, restarting) = (&self.durable.restart_states, self.restarting.len());
         self.healer.next_remedy(states, restarting, &self.config, |name| self.is_left_alone(name))
     }
 
-    /// Whether a container runs an image whose rollback failed: it is not touched again until somebody acts (DECISIONS 4).
+    /// Whether a container runs an image whose rollback failed: it is not touched until a user acts (DECISIONS 4).
     fn is_left_alone(&self, name: &str) -> bool {
         let is_unproven = |c: &Container| self.durable.unproven.values().any(|id| *id == c.image);
         self.durable.rollback_failed && self.containers().iter().any(|c| c.name == name && is_unproven(c))
     }
 
-    /// Whether the healer is at work: on something that it does not leave alone.
+    /// Whether the healer is working on a container that it does not leave alone.
     pub(super) fn is_healing(&self) -> bool {
         let mut states = self.durable.restart_states.iter();
         self.config.auto_heal
@@ -344,12 +350,12 @@ impl Service {
         let Some(restart) = self.durable.restart_states.get_mut(name) else { return };
         match result {
             Ok(()) => {}
-            // Nothing is known: neither that it was restarted, nor that it did not help.
+            // The outcome is unknown: the container may or may not have been restarted.
             Err(error) if error.is_unavailable() => {
                 restart.watched_since = None;
                 restart.last_restart = None;
                 self.healer.inspect_first();
-                self.inspect_at = Some(now + ENGINE_RETRY);
+                self.inspections.request_by(now + ENGINE_RETRY);
                 self.emit(Event::RestartUnanswered, now);
             }
             Err(error) => {
@@ -362,11 +368,11 @@ impl Service {
     }
 }
 
-/// The remedy for a failing container; `None` while there is none: it can't be started before the container whose
-/// network it uses.
+/// Returns the remedy for a failing container; `None` while there is none, because the container whose network it uses
+/// must be started first.
 fn remedy(container: &Container, config: &ServiceConfig) -> Option<Remedy> {
     if let Some(owner) = &container.network_of {
-        match &owner.found {
+        match &owner.resolved {
             Some(found) if matches!(found.state, State::Running | State::Paused) => {}
             None if owner.is_given_by_id() => {
                 let compose_service = container.compose_service.clone();
@@ -379,18 +385,18 @@ fn remedy(container: &Container, config: &ServiceConfig) -> Option<Remedy> {
     Some(Remedy::Restart { id: container.id.clone() })
 }
 
-/// How long a problem of this kind must last before it is reported: it may be over by then.
+/// How long a problem of this kind must last before it is reported, because it may resolve itself.
 pub(super) fn settle_time(kind: ProblemKind) -> Duration {
     match kind {
         ProblemKind::Down => SETTLE_END,
         ProblemKind::Unhealthy => Duration::ZERO,
-        ProblemKind::CutOff => SETTLE_CUT_OFF,
+        ProblemKind::Disconnected => SETTLE_DISCONNECTED,
         ProblemKind::EngineGone => SETTLE_ENGINE,
     }
 }
 
-/// Whether a signal through the engine asks this container to stop, and does not only tell it something. An engine
-/// that does not say which signal it was leaves no other reading.
+/// Whether a signal sent through the engine asks the container to stop, as opposed to, for example, a reload. If the engine
+/// does not report the signal, assume that it does.
 pub(super) fn asks_to_stop(signal: Option<i32>, container: Option<&Container>) -> bool {
     let Some(signal) = signal else { return true };
     ASK_TO_STOP.contains(&signal) || container.is_some_and(|container| container.stop_signal == signal)

@@ -1,4 +1,4 @@
-//! What a service learns: everything that enters the decision core.
+//! Inputs: everything that enters the decision core.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,32 +21,32 @@ use crate::model::{ComposeError, Container, EngineError, EventKind, SignatureFla
 use crate::ports::GateAnswer;
 use crate::ports::fleet::FleetError;
 
-/// Something that is known now and was not before.
+/// An input of the decision core: the result of an action, or an external event.
 #[derive(Debug, Clone, PartialEq)]
 // Inputs travel boxed.
 #[allow(clippy::large_enum_variant)]
 pub enum Input {
     /// A check of registry and engine ended.
     Checked {
-        /// Generation that the check was begun in; what an action changed meanwhile makes it worthless.
+        /// Generation in which the check began. If an action has changed it since, the result is stale.
         generation: u64,
-        /// Whether a person waits for its result.
-        asked: bool,
-        /// What was seen, or why nothing was.
+        /// Whether a user requested the check.
+        is_manual: bool,
+        /// The observation, or why there is none.
         result: Result<Observation, CheckFault>,
     },
     /// An inspection of the containers ended.
     Inspected {
-        /// As in [`Input::Checked`]. What another service of the project has changed meanwhile counts, too.
+        /// As in [`Input::Checked`]. Changes by other services of the project also make it stale.
         generation: u64,
-        /// The containers, or why they could not be read.
+        /// The containers, or why they could not be inspected.
         result: Result<Vec<Container>, EngineError>,
     },
-    /// A swarm service was read.
-    SwarmSeen {
+    /// A swarm service was inspected.
+    SwarmInspected {
         /// As in [`Input::Checked`].
         generation: u64,
-        /// The service, or why it could not be read.
+        /// The service, or why it could not be inspected.
         result: Result<SwarmService, SwarmError>,
     },
     /// A step of the update of a swarm service ended.
@@ -57,10 +57,10 @@ pub enum Input {
     Restarted {
         /// Container name.
         name: String,
-        /// Whether the engine did it.
+        /// Whether the restart succeeded.
         result: Result<(), EngineError>,
     },
-    /// Something happened to one of the containers.
+    /// The engine reported an event of one of the containers.
     Event {
         /// When, by the engine's clock.
         at: Timestamp,
@@ -69,65 +69,65 @@ pub enum Input {
         /// What happened.
         what: EventKind,
     },
-    /// The engine's event stream broke off or was reopened: whatever happened meanwhile was not seen, and
-    /// containers may have been stopped by the engine itself.
+    /// The engine's event stream was interrupted or reopened: events were missed, and the engine itself may have stopped
+    /// containers.
     EngineGap {
-        /// When, by the clock as it was then: it is compared with times of the engine's.
+        /// When, by the clock at that time; compared with times reported by the engine.
         at: Timestamp,
     },
-    /// The engine's event stream is there (again).
+    /// The engine's event stream is connected (again).
     EngineBack {
         /// When, likewise.
         at: Timestamp,
     },
-    /// What the containers use was measured.
+    /// Resource usage was measured.
     Measured(Measurement),
-    /// A task beside checks and deployments ended.
+    /// A maintenance task ended.
     Maintained(MaintenanceResult),
     /// The gate command has answered.
     CommandAnswered {
         /// Image as configured.
         image: String,
-        /// What it was asked about.
+        /// The digest it decides on.
         digest: Digest,
         /// Its answer.
         answer: GateAnswer,
     },
-    /// What is known of the fleet has changed.
+    /// The fleet view has changed.
     Fleet(Arc<FleetView>),
-    /// The wardens have answered, or have not.
+    /// The wardens have answered, or none did.
     FleetAnswered {
         /// Image as configured.
         image: String,
-        /// What they were asked.
+        /// The request.
         ask: FleetAsk,
-        /// Their answer.
+        /// The answer.
         answer: Result<FleetAnswer, FleetError>,
     },
-    /// A lease was given back, or no warden took it.
+    /// A lease was released, or no warden accepted the release.
     FleetReleased(FleetAsk),
 }
 
 impl Input {
-    /// The same for later: what was read by then is out of date, and is read again.
+    /// Marks the input for later delivery: results of reads are then stale and are read again.
     #[must_use]
-    pub fn held(mut self) -> Self {
+    pub fn deferred(mut self) -> Self {
         if let Input::Checked { generation, .. }
         | Input::Inspected { generation, .. }
-        | Input::SwarmSeen { generation, .. } = &mut self
+        | Input::SwarmInspected { generation, .. } = &mut self
         {
             *generation = u64::MAX;
         }
         self
     }
 
-    /// Whether the service waits for it; others are hints, of which any may be lost.
+    /// Whether the service waits for this input. Other inputs are hints and may be lost.
     pub fn ends_an_action(&self) -> bool {
         match self {
             Input::Checked { .. }
             | Input::Inspected { .. }
             | Input::Stepped(_)
-            | Input::SwarmSeen { .. }
+            | Input::SwarmInspected { .. }
             | Input::SwarmStepped(_)
             | Input::Restarted { .. }
             | Input::Maintained(_)
@@ -142,57 +142,57 @@ impl Input {
     }
 }
 
-/// What the containers of a service use. It holds only containers of which there are two readings.
+/// Resource usage of the containers of a service. Contains only containers with two readings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurement {
-    /// Whether it spans a whole interval. What a container used in its first seconds is shown, but alarms nobody.
-    pub whole: bool,
+    /// Whether it spans a whole interval. Usage in the first seconds of a container is shown, but raises no alert.
+    pub is_full: bool,
     /// Memory of the engine's machine in bytes.
     pub machine_memory: u64,
     /// By full container ID.
     pub containers: FewMap<String, ContainerUse>,
 }
 
-/// What one container uses.
+/// Resource usage of one container.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ContainerUse {
     /// Percent of one core.
     pub cpu_percent: f64,
     /// Bytes.
     pub memory: u64,
-    /// Bytes; `None` where only the machine limits it.
+    /// Bytes; `None` without a limit of its own.
     pub memory_limit: Option<u64>,
 }
 
-/// Registry and engine as one check saw them.
+/// The state of registry and engine as of one check.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Observation {
     /// One view per configured image, in the configuration's order.
     pub images: Vec<ImageView>,
     /// All containers of the service.
     pub containers: Arc<[Container]>,
-    /// The swarm service, where it is one.
+    /// The swarm service, if this is one.
     pub swarm: Option<Box<SwarmService>>,
-    /// Blocked images of other services that share the project: their tag must not be moved by our deploy.
+    /// Blocked images of other services in the same project: a deployment of this service must not move their tags.
     pub blocked_elsewhere: Vec<(Reference, Digest)>,
-    /// What other services of the project make of the digests, by image as configured.
+    /// The digests as seen by other services of the project, by image as configured.
     pub others: BTreeMap<String, Vec<SharedCandidate>>,
     /// The compose files.
     pub files: Files,
-    /// Compose files that containers were made with and the configuration does not name, where it would change these
-    /// containers to bring the project up without them.
-    pub left_out: Vec<PathBuf>,
-    /// Images, as configured, whose digest the registry was asked for in vain; their view has none.
+    /// Compose files that containers were created with and that are not configured, if bringing up the project without
+    /// them would change these containers.
+    pub unlisted_files: Vec<PathBuf>,
+    /// Images, as configured, for which the registry returned no digest; their view has none.
     pub unanswered: BTreeMap<String, Unanswered>,
     /// Images, as configured, that must be signed (`signed_by`), and whose digest in the registry is not known to be.
     pub unsigned: BTreeMap<String, Unsigned>,
-    /// What is wrong with files of `signed_by` that can't be used.
+    /// Errors of unusable `signed_by` files.
     pub key_faults: Vec<String>,
-    /// The tag that the env file sets (`tag_variable`); `None` where none is configured, or it could not be read.
+    /// The tag that the env file sets (`tag_variable`); `None` if not configured or not readable.
     pub tag: Option<TagInForce>,
 }
 
-/// The tag that a line of the env file sets, as one check read it.
+/// The tag that a line of the env file sets, as of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagInForce {
     /// Where it is set, and to which tag.
@@ -206,7 +206,7 @@ pub struct TagInForce {
 pub enum Unanswered {
     /// There is no answer yet: the rest of the check follows.
     Pending,
-    /// The registry gave none, with a stable text.
+    /// The registry returned none; the error text is stable.
     Failed(String),
 }
 
@@ -215,21 +215,21 @@ pub enum Unanswered {
 pub enum Unsigned {
     /// It has no signature.
     Missing,
-    /// It has signatures, and none of them counts.
+    /// It has signatures, but none is valid.
     Invalid(SignatureFlaw),
-    /// It is not known whether it has one, with a stable text.
+    /// It is unknown whether it has one; the error text is stable.
     Unknown(String),
-    /// Another service of the project asks for a signature that it has not, or is not known to have, in words.
+    /// Another service of the project requires a signature that is missing or not known to exist; the text says which.
     Elsewhere(String),
 }
 
 impl Observation {
-    /// Whether another observation of the same check follows, with the answers that are missing here.
+    /// Whether another observation of the same check follows with the missing answers.
     pub fn is_pending(&self) -> bool {
         self.unanswered.values().any(|why| *why == Unanswered::Pending)
     }
 
-    /// What the registries gave instead of digests, each text once.
+    /// The error texts of the registries, without duplicates.
     pub fn registry_fault(&self) -> Option<String> {
         let texts: BTreeSet<&str> = self
             .unanswered
@@ -243,15 +243,15 @@ impl Observation {
     }
 }
 
-/// The compose files as one check saw them.
+/// The compose files as of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Files {
     /// Not read.
     #[default]
     Unread,
-    /// Read; compose accepts them where they differ from what is known.
+    /// Hash of the files. If it differs from the known one, compose accepts them.
     Hash(String),
-    /// They are being written: the next check reads them again.
+    /// The files are being written: the next check reads them again.
     Unsettled,
     /// They can't be read, or compose does not accept them.
     Unusable(String),
@@ -262,32 +262,32 @@ pub enum Files {
 pub struct ImageView {
     /// As configured.
     pub configured: String,
-    /// What the compose files come to: the configured reference in normal form, with the tag that the env file sets where
-    /// that is another.
+    /// The reference in the compose files: the configured one, normalized, with the tag from the env file if that sets a
+    /// different one.
     pub reference: Reference,
-    /// The same with a newer tag, where there is one that may be deployed. The registry was asked for that.
+    /// The same with a newer tag, if there is one that may be deployed. The registry was queried for that.
     pub newer: Option<Reference>,
-    /// What the containers here were made from: `reference`, unless the tag in the env file was changed since.
+    /// The reference that the containers were created from: `reference`, unless the env file has changed since.
     pub from: Reference,
-    /// What the registry has; `None` for a pinned reference, which never updates, and where it was not asked or gave no
-    /// answer.
+    /// The digest in the registry; `None` for a pinned reference, which never updates, and if the registry was not queried
+    /// or did not answer.
     pub remote: Option<Digest>,
-    /// The images that the running containers of this reference run on, without repeats.
+    /// The images of the running containers of this reference, without duplicates.
     pub running: Vec<LocalImage>,
-    /// The image that the tag names on this machine.
+    /// The local image that the tag points to.
     pub tagged: Option<LocalImage>,
 }
 
 impl ImageView {
-    /// An image of which nothing is known yet.
+    /// Creates a view without any information yet.
     pub fn new(configured: String, reference: Reference) -> Self {
         let from = reference.clone();
         Self { configured, reference, newer: None, from, remote: None, running: Vec::new(), tagged: None }
     }
 
-    /// Lets digests and IDs that are the same share their text, with `digest` and `ids` that are known already, too: they are
-    /// most of what is kept of an image.
-    pub fn share_texts(&mut self, digest: Option<&Digest>, ids: &[ImageId]) {
+    /// Lets equal digests and IDs share their text, also with the known `digest` and `ids`: they make up most of the memory
+    /// of a view.
+    pub fn intern_digests(&mut self, digest: Option<&Digest>, ids: &[ImageId]) {
         fn share<T: Clone + PartialEq>(known: &mut Vec<T>, value: &mut T) {
             match known.iter().find(|one| *one == value) {
                 Some(same) => value.clone_from(same),
@@ -303,113 +303,113 @@ impl ImageView {
         }
     }
 
-    /// What the registry is asked for.
+    /// The reference that the registry is queried for.
     pub fn target(&self) -> &Reference {
         self.newer.as_ref().unwrap_or(&self.reference)
     }
 }
 
-/// A local image as seen from one repository.
+/// A local image in relation to one repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalImage {
     /// Its ID.
     pub id: ImageId,
-    /// Its digests in exactly the repository of the reference. With the containerd store its ID is one, if the
-    /// registry knows it, also where the engine has no record of the image any more (DECISIONS 9).
+    /// Its digests in exactly the repository of the reference. With the containerd store this includes its ID, if the
+    /// registry has it, even if the engine no longer has a record of the image (DECISIONS 9).
     pub digests: Vec<Digest>,
     /// Uncompressed size in bytes.
     pub size: u64,
 }
 
-/// Why a check saw nothing.
+/// Why a check returned no observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckFault {
-    /// The reading of containers or images failed, with a stable text.
+    /// Containers or images could not be read; the error text is stable.
     Failed(String),
-    /// The engine gave no answer: nothing is known, and it is the engine's fault, not the service's.
+    /// The engine did not answer: nothing is known, and it is not a fault of the service.
     EngineAway(String),
 }
 
 /// How a step of a deployment ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepResult {
-    /// The old images are pinned; those named here were gone already and could not be fetched again.
+    /// The old images are pinned, except for the missing ones.
     ImagesPinned {
-        /// References whose old image is gone.
+        /// References whose old image is gone and could not be pulled again.
         missing: Vec<String>,
     },
-    /// The new images are here.
+    /// The new images are pulled.
     Pulled {
         /// Image as configured, and its ID.
         ids: Vec<(String, ImageId)>,
-        /// Image as configured, and what the old and the new one say of themselves.
+        /// Image as configured, and the labels of the old and the new image.
         labels: BTreeMap<String, LabelChange>,
     },
-    /// What the tags of other services name was read.
+    /// The tags of other services were resolved.
     TagsRead {
-        /// Those that name another image than runs.
+        /// Tags that do not point to the running image.
         displaced: Vec<DisplacedTag>,
     },
     /// Compose ran.
     Started {
-        /// What compose printed, or why it failed.
+        /// Compose's output, or why it failed.
         up: Result<String, ComposeError>,
-        /// The compose services that it was told to keep to; none where it had the whole project.
+        /// The compose services that it was limited to; empty for the whole project.
         named: Vec<String>,
-        /// The containers right after.
+        /// The containers immediately afterwards.
         containers: Vec<Container>,
     },
-    /// Evidence of the failure was gathered.
+    /// Diagnostics of the failure were collected.
     Diagnosed {
         /// Last log lines of the container that failed.
         log: String,
     },
-    /// The line of the env file is as it is wanted.
+    /// The line of the env file has the requested content.
     TagWritten,
-    /// Somebody has changed the line of the env file meanwhile; it is left alone.
-    TagTaken,
-    /// The tags are where they were.
+    /// The line of the env file was changed by someone else in the meantime; it is left alone.
+    TagLineChanged,
+    /// The tags are restored.
     TagsRestored,
     /// The old images are unpinned.
     Unpinned,
-    /// The step failed for good.
+    /// The step failed permanently.
     Failed(String),
-    /// The engine gave no answer during the step; it must be taken again.
+    /// The engine did not answer during the step; the step must be retried.
     EngineAway(String),
 }
 
 impl StepResult {
-    /// What is said of a step that did not end as it should.
+    /// The error text of a step that did not end as expected.
     pub(super) fn failure(self) -> String {
         match self {
             Self::Failed(text) | Self::EngineAway(text) => text,
             Self::Started { up: Err(error), .. } => error.to_string(),
-            other => wording::foreign_result(&other),
+            other => wording::unexpected_result(&other),
         }
     }
 }
 
-/// What a person asks of a service.
+/// A user request to a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceRequest {
     /// Check now.
     Check,
-    /// Pull and recreate whatever the digests say.
+    /// Pull and recreate regardless of the digests.
     Redeploy,
-    /// Forget the blocks.
+    /// Remove all blocks.
     Unblock,
-    /// Approve the digest that waits: this one where one is named.
+    /// Approve the waiting digest, or the given one.
     Approve(Option<Digest>),
 }
 
-/// What a service answers to a person.
+/// The reply of a service to a user request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceReply {
-    /// It will be done.
+    /// The request was accepted.
     Accepted,
-    /// All of it will be deployed anew, but what these images run stays.
+    /// The project will be redeployed, except for these images, which are kept.
     Redeploying(Vec<KeptImage>),
-    /// It will not, for this reason.
+    /// The request was skipped for this reason.
     Skipped(&'static str),
     /// Blocks were removed.
     Unblocked,
@@ -417,9 +417,9 @@ pub enum ServiceReply {
     NotBlocked,
     /// This digest is approved.
     Approved(Digest),
-    /// Not the named digest waits, but this one.
+    /// The named digest does not wait, but this one does.
     OtherWaiting(Digest),
-    /// No digest waits for an approval.
+    /// No digest waits for approval.
     NothingWaiting,
 }
 

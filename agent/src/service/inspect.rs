@@ -1,4 +1,4 @@
-//! What follows from how the containers look: an answer for the rollout on probation, or for the healer.
+//! Container inspections: input for the rollout on probation, or for the healer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,62 +12,61 @@ use super::assess::Stops;
 use super::rollout::step::Phase;
 use super::{ENGINE_RETRY, Service, heal};
 
-/// Events come in bursts: one inspection after the last of them is enough.
+/// Events come in bursts: they are covered by one inspection this long after the first.
 const SETTLE: Duration = Duration::from_millis(300);
 
 impl Service {
-    /// The inspection that is due.
+    /// Returns the inspection that is due, if any.
     pub(super) fn next_inspection(&mut self, now: Timestamp) -> Option<Action> {
-        if self.inspecting || self.inspect_at.is_none_or(|at| at > now) {
+        if !self.inspections.start(now) {
             return None;
         }
-        self.inspect_at = None;
         if let Some(service) = self.swarm_name() {
             let service = service.to_owned();
-            self.inspecting = true;
-            return Some(Action::LookAtSwarm { generation: self.inspection_generation(), service });
+            return Some(Action::InspectSwarm { generation: self.inspection_generation(), service });
         }
-        let members = self.members()?;
-        self.inspecting = true;
+        let Some(members) = self.members() else {
+            self.inspections.end();
+            return None;
+        };
         Some(Action::Inspect { generation: self.inspection_generation(), members })
     }
 
-    /// Something happened to a container.
+    /// Handles an engine event of a container.
     pub(super) fn event(&mut self, at: Timestamp, id: String, what: &EventKind, now: Timestamp) {
         match what {
             EventKind::Kill { signal } => {
                 let known = self.containers().iter().find(|container| container.id == id);
                 if heal::asks_to_stop(*signal, known) {
-                    self.told_to_stop(id, at);
+                    self.note_stop_request(id, at);
                 }
             }
-            EventKind::Stop => self.told_to_stop(id, at),
+            EventKind::Stop => self.note_stop_request(id, at),
             EventKind::Die { exit_code } => {
-                self.exits.insert(id, *exit_code);
+                self.known.exit_codes.insert(id, *exit_code);
             }
             EventKind::Destroy => {
                 self.durable.stops.remove(&id);
                 self.durable.engine_stops.remove(&id);
-                self.exits.remove(&id);
+                self.known.exit_codes.remove(&id);
             }
             _ => {}
         }
-        // What a restart policy does with a container that ends is nobody's work.
+        // Exits and restarts by a restart policy are not changes from outside.
         if matches!(what, EventKind::Kill { .. } | EventKind::Stop | EventKind::Destroy | EventKind::Other(_))
         {
-            // Events of before are told again after a start of the agent.
-            self.touched_at = self.touched_at.max(Some(at.min(now)));
+            // Older events are replayed after a start of the agent.
+            self.known.external_change_at = self.known.external_change_at.max(Some(at.min(now)));
         }
-        let soon = now + SETTLE;
-        self.inspect_at = Some(self.inspect_at.map_or(soon, |at| at.min(soon)));
+        self.inspections.request_by(now + SETTLE);
     }
 
-    fn told_to_stop(&mut self, id: String, at: Timestamp) {
+    fn note_stop_request(&mut self, id: String, at: Timestamp) {
         let durable = &mut self.durable;
         self.healer.stopped(&mut durable.stops, &mut durable.engine_stops, id, at);
     }
 
-    /// The containers were read, or could not be.
+    /// Handles the result of an inspection.
     pub(super) fn inspected(&mut self, result: Result<Vec<Container>, EngineError>, now: Timestamp) {
         let containers = match result {
             Ok(containers) => self.with_exit_codes(containers),
@@ -77,7 +76,7 @@ impl Service {
         if let Some(deployment) = &mut self.durable.deployment {
             let outcome = deployment.look(&containers, self.config.health_grace, &self.durable.stops, now);
             let phase = deployment.phase.clone();
-            // Events tell of what was seen here.
+            // Events below refer to these containers.
             self.note_containers(&containers);
             if let Some(outcome) = outcome {
                 match phase {
@@ -86,40 +85,45 @@ impl Service {
                 }
             }
         }
-        // While another service works on the project, how the containers are is its business.
+        // While another service is changing the project, that service handles the state of the containers.
         if self.durable.deployment.is_none() && !self.project.is_busy() {
             self.heal(&containers, now);
         }
         self.note_containers(&containers);
     }
 
-    /// The containers as they are now. For the most part that is how the check has seen them: then they are kept once.
+    /// Stores the current containers. If they equal those of the last check, which is the usual case, both share one copy.
     pub(super) fn note_containers(&mut self, containers: &[Container]) {
-        let known = self.seen.as_ref().map(|seen| &seen.containers).filter(|known| ***known == *containers);
-        self.containers = Some(known.map_or_else(|| containers.into(), Arc::clone));
+        let known = self
+            .known
+            .observation
+            .as_ref()
+            .map(|seen| &seen.containers)
+            .filter(|known| ***known == *containers);
+        self.known.containers = Some(known.map_or_else(|| containers.into(), Arc::clone));
     }
 
-    /// The containers as they were read last; none where they were not read yet.
+    /// The containers as of the last inspection or check; empty before the first.
     pub(super) fn containers(&self) -> &[Container] {
-        self.containers.as_deref().unwrap_or_default()
+        self.known.containers.as_deref().unwrap_or_default()
     }
 
-    /// The containers could not be read.
+    /// Handles a failed inspection.
     fn not_inspected(&mut self, error: &EngineError, now: Timestamp) {
         let is_deploying = self.durable.deployment.is_some();
         if is_deploying && error.is_unavailable() {
             self.interrupted(now);
         }
         if is_deploying || !self.durable.restart_states.is_empty() || !error.is_unavailable() {
-            self.inspect_at = Some(now + ENGINE_RETRY);
+            self.inspections.request_by(now + ENGINE_RETRY);
         }
     }
 
-    /// Fills in the exit codes of containers that run again: an inspection no longer has them.
+    /// Fills in the last exit codes of restarted containers, which an inspection no longer reports.
     fn with_exit_codes(&self, mut containers: Vec<Container>) -> Vec<Container> {
         let again = |c: &&mut Container| c.restart_count > 0 && c.exit_code == 0 && c.state != State::Exited;
         for container in containers.iter_mut().filter(again) {
-            container.exit_code = self.exits.get(&container.id).copied().unwrap_or_default();
+            container.exit_code = self.known.exit_codes.get(&container.id).copied().unwrap_or_default();
         }
         containers
     }
@@ -128,24 +132,24 @@ impl Service {
     fn heal(&mut self, containers: &[Container], now: Timestamp) {
         let own = self.project.healed_by(&self.config.name, containers);
         let durable = &mut self.durable;
-        // A stop before the present run says nothing about the end of that. Times in the future are of before the clock was
-        // set back, and can't be compared with those of after it.
+        // A stop request before the current run says nothing about the end of this run. Times in the future date from before
+        // the clock was set back, and can't be compared with later ones.
         let ran_on = |c: &Container, at: Timestamp| {
             let is_later = |start: Timestamp| start >= at && (start <= now) == (at <= now);
             c.state == State::Running && c.started_at.is_some_and(is_later)
         };
         durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
-        let stops = Stops { asked: &durable.stops, by_engine: &durable.engine_stops };
-        let ends = heal::Ends { told: &self.exits, stops };
+        let stops = Stops { requested: &durable.stops, by_engine: &durable.engine_stops };
+        let ends = heal::Ends { exit_codes: &self.known.exit_codes, stops };
         let restart_states = &mut durable.restart_states;
         let found = self.healer.look(restart_states, &own, ends, &self.restarting, &self.config, now);
         for event in found.events {
             self.emit(event, now);
         }
-        self.notes.extend(found.notes);
+        self.emitted.notes.extend(found.notes);
         if let Some(at) = found.inspect_at {
-            self.inspect_at = Some(self.inspect_at.map_or(at, |old| old.min(at)));
+            self.inspections.request_by(at);
         }
     }
 }

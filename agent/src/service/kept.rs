@@ -1,5 +1,5 @@
-//! Images that a redeployment leaves on what they run: neither a block nor a missing signature is passed by a person's
-//! request (DECISIONS 7), and the answer and the entry name them.
+//! Images that a redeployment does not replace: a manual request bypasses neither a block nor a missing signature
+//! (DECISIONS 7). The reply and the audit entry list these images.
 
 use evenkeel_common::wire::KeptImage;
 
@@ -11,9 +11,9 @@ use super::rollout::plan::Cause;
 use super::{Service, wording};
 
 impl Service {
-    /// As far as the last check tells. Before the first one a block is known all the same, a signature is not.
+    /// The kept images as of the last check. Before the first check only blocks are known, not signatures.
     pub(super) fn kept_images(&self) -> Vec<KeptImage> {
-        if let Some(seen) = &self.seen {
+        if let Some(seen) = &self.known.observation {
             return seen.images.iter().filter_map(|view| self.kept_image(view, seen)).collect();
         }
         let configured = self.config.images.iter().map(|image| &image.configured);
@@ -21,7 +21,7 @@ impl Service {
         blocked.map(|(image, digest)| kept(image, digest, "blocked", wording::blocked(digest))).collect()
     }
 
-    /// What the redeployment that begins now leaves as it is; none where a deployment was begun for another cause.
+    /// The images that the deployment about to begin keeps; empty unless it is a redeployment.
     pub(super) fn kept_by(&self, cause: &Cause) -> Vec<KeptImage> {
         if *cause == Cause::Redeploy { self.kept_images() } else { Vec::new() }
     }

@@ -1,8 +1,8 @@
-//! What is done for a service beside checks and deployments (DECISIONS 7): newer tags are looked for, images that are no
-//! longer needed are removed, and it is checked whether a rollback would be possible.
+//! Maintenance besides checks and deployments (DECISIONS 7): looking for newer tags, removing images that are no longer
+//! needed, and checking whether a rollback would be possible (the "way back").
 //!
-//! Nothing of it changes a container, and nothing of it runs while the project is being changed. Like everything else it
-//! is decided here and done outside (`project/maintain.rs`), one task at a time.
+//! Maintenance tasks never change a container, and do not run while the project is being changed. They are decided here
+//! and executed by `project/maintain.rs`, one at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,39 +19,39 @@ use super::event::Event;
 use super::input::Observation;
 use super::{Service, compare, wording};
 
-/// Time between two looks for newer tags.
-const TAGS_EVERY: SignedDuration = SignedDuration::from_hours(1);
-/// The same where a registry tells of pushes, whoever says that it is the registry.
-const TAGS_APART: SignedDuration = SignedDuration::from_secs(5);
-/// Time between two checks of the way back.
-const WAY_BACK_EVERY: SignedDuration = SignedDuration::from_hours(24);
-/// The first check of the way back comes at some time of this span after the start, another for each service.
-const FIRST_WAY_BACK: i64 = 3600;
-/// Deployed images that are remembered for each configured image.
-const MOST_DEPLOYED: usize = 50;
+/// Interval between two look-ups of newer tags.
+const TAG_INTERVAL: SignedDuration = SignedDuration::from_hours(1);
+/// Minimum interval between two look-ups after push notifications, which may not be from the registry.
+const TAG_MIN_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
+/// Interval between two checks of the way back.
+const WAY_BACK_INTERVAL: SignedDuration = SignedDuration::from_hours(24);
+/// The first checks of the way back are spread over this many seconds after the start, by service.
+const WAY_BACK_SPREAD: i64 = 3600;
+/// Maximum number of deployed images that are remembered per configured image.
+const MAX_DEPLOYED: usize = 50;
 
-/// One thing to do outside.
+/// A maintenance task, to be executed outside the decision core.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MaintenanceTask {
-    /// Read the tags of repositories.
+    /// List the tags of repositories.
     FindNewerTags {
-        /// Which are looked for.
+        /// The tags to consider.
         pattern: TagPattern,
-        /// What is in use.
+        /// The tags in use.
         images: Vec<TagInUse>,
-        /// Something was pushed: lists that were read before do not count.
-        anew: bool,
+        /// An image was pushed: cached tag lists are stale.
+        refresh: bool,
     },
-    /// Remove images that no container uses, and that no tag names but those that they were deployed under.
+    /// Remove images that no container uses and that have no tags other than those they were deployed under.
     RemoveImages {
-        /// Which.
-        images: Vec<OldDeployedImage>,
+        /// The images to remove.
+        images: Vec<RemovableImage>,
     },
-    /// See whether a rollback to what runs now would be possible.
+    /// Check whether a rollback to the currently running images would be possible.
     CheckWayBack {
-        /// What would be brought up; `None` for a service of a swarm, whose nodes all fetch what they lack.
+        /// The compose project; `None` for a swarm service, because each node pulls missing images itself.
         project: Option<Project>,
-        /// What runs.
+        /// The running images.
         images: Vec<RunningImage>,
     },
 }
@@ -61,31 +61,31 @@ pub enum MaintenanceTask {
 pub struct TagInUse {
     /// As configured.
     pub configured: String,
-    /// Where it is published.
+    /// Its repository.
     pub repository: Repository,
     /// The tag.
     pub tag: String,
-    /// Whether its newer tag must be one that all images have of which this is true: one variable is the tag of all.
+    /// Whether the tag comes from the tag variable: a newer tag must then exist for all images with this flag.
     pub is_shared: bool,
 }
 
 /// An image that is no longer needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OldDeployedImage {
+pub struct RemovableImage {
     /// Its ID.
     pub id: ImageId,
-    /// What it was deployed under: tags that are removed with it.
+    /// The tags it was deployed under, which are removed with it.
     pub tags: Vec<Reference>,
 }
 
-/// An image that runs.
+/// A running image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningImage {
     /// As configured.
     pub configured: String,
     /// Its ID.
     pub id: ImageId,
-    /// Where it can be fetched again; `None` for one that was only built here.
+    /// Where it can be pulled again; `None` for an image that was only built locally.
     pub source: Option<Reference>,
     /// Uncompressed size in bytes; 0 while unknown.
     pub size: u64,
@@ -94,107 +94,107 @@ pub struct RunningImage {
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MaintenanceResult {
-    /// Tags of each image, as configured, that are newer than the one in use: the newest first, at most
-    /// [`MOST_NEWER`](super::newer_tags::MOST_NEWER). What could not be read is left out.
+    /// Tags of each image, as configured, that are newer than the one in use: newest first, at most
+    /// [`MAX_NEWER`](super::newer_tags::MAX_NEWER). Images whose tags could not be read are omitted.
     NewerTags(BTreeMap<String, Vec<String>>),
-    /// Images that are no longer here.
+    /// Images that no longer exist locally.
     ImagesRemoved(Vec<ImageId>),
-    /// What stands in the way of a rollback; `None` where the engine gave no answer, so that nothing is known.
+    /// Obstacles to a rollback; `None` if the engine did not answer, so that nothing is known.
     WayBackChecked(Option<Vec<RollbackRisk>>),
 }
 
 /// Something that would keep a rollback from succeeding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RollbackRisk {
-    /// The registry does not serve the image that the tasks of a swarm run on.
+    /// The registry does not serve the image that the tasks of a swarm service run.
     NotServed {
         /// As configured.
         image: String,
         /// Why not.
-        registry: GoneFrom,
+        registry: MissingReason,
     },
-    /// An image that runs is neither here nor in its registry.
+    /// A running image exists neither locally nor in its registry.
     ImageGone {
         /// As configured.
         image: String,
-        /// Why its registry is of no help.
-        registry: GoneFrom,
+        /// Why it can't be pulled.
+        registry: MissingReason,
     },
     /// Compose does not accept the files.
     ComposeFiles {
-        /// What it says.
+        /// The error.
         why: String,
     },
-    /// There is too little space for one more image.
+    /// There is not enough disk space for another image.
     Disk {
-        /// Bytes that are free.
+        /// Free bytes.
         free: u64,
-        /// Bytes that the largest image takes.
+        /// Size of the largest image in bytes.
         needed: u64,
     },
 }
 
-/// Why an image can't be fetched from its registry.
+/// Why an image can't be pulled from its registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GoneFrom {
-    /// It never was in one.
+pub enum MissingReason {
+    /// It was never pushed to one.
     NeverPushed,
-    /// The registry has it no more.
+    /// The registry no longer has it.
     Removed,
-    /// The registry gave no answer.
+    /// The registry did not answer.
     Unknown(String),
 }
 
-/// What is known of the way back.
+/// The result of the last check of the way back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayBack {
-    /// When it was checked last.
+    /// Time of the check.
     pub checked_at: Timestamp,
-    /// What stands in its way, in words; `None`: nothing.
+    /// The obstacle, in one sentence; `None` if there is none.
     pub risk: Option<String>,
 }
 
-/// An image that this agent has deployed.
+/// An image that was deployed by this agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeployedImage {
     /// Its ID.
     pub id: ImageId,
     /// Whether it passed its probation.
     pub proven: bool,
-    /// The tags that it was deployed under.
+    /// The tags it was deployed under.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<Reference>,
 }
 
-/// What is due, and what was found.
-// Each flag is one open question of its own; none excludes another.
+/// Due tasks and results.
+// The flags are independent of each other.
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, Default)]
 pub(super) struct Maintenance {
     is_running: bool,
     tags_at: Option<Timestamp>,
-    /// When newer tags were looked for last.
-    tags_looked_at: Option<Timestamp>,
-    /// Something was pushed since.
-    is_told: bool,
+    /// When newer tags were last looked up.
+    last_tag_lookup: Option<Timestamp>,
+    /// An image was pushed since.
+    is_pushed: bool,
     way_back_at: Option<Timestamp>,
     removal_due: bool,
-    /// Newer tags by image as configured, the newest first.
+    /// Newer tags by image as configured, newest first.
     pub(super) newer: BTreeMap<String, Vec<String>>,
-    /// The registry has given an answer since the start.
-    pub(super) has_looked: bool,
+    /// The registry has answered since the start.
+    pub(super) has_tags: bool,
 }
 
 impl Maintenance {
-    /// All times that it waits for.
+    /// All deadlines, and the times that they are measured from.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        let tags = self.tags_at.iter_mut().chain(self.tags_looked_at.iter_mut());
+        let tags = self.tags_at.iter_mut().chain(self.last_tag_lookup.iter_mut());
         tags.chain(self.way_back_at.iter_mut())
     }
 }
 
 impl Service {
-    /// The next task, where one is due; marks it as begun.
+    /// Returns the next task, if one is due, and marks it as begun.
     pub(super) fn next_maintenance(&mut self, now: Timestamp) -> Option<Action> {
         let task = self.due_task(now)?;
         self.maintenance.is_running = true;
@@ -202,8 +202,8 @@ impl Service {
     }
 
     fn due_task(&mut self, now: Timestamp) -> Option<MaintenanceTask> {
-        // What runs must be known.
-        if self.maintenance.is_running || self.is_at_work() || self.seen.is_none() {
+        // The running images must be known.
+        if self.maintenance.is_running || self.is_changing_project() || self.known.observation.is_none() {
             return None;
         }
         if std::mem::take(&mut self.maintenance.removal_due) {
@@ -213,14 +213,14 @@ impl Service {
             }
         }
         if self.maintenance.tags_at.is_none_or(|at| at <= now) {
-            self.maintenance.tags_at = Some(now + TAGS_EVERY);
-            self.maintenance.tags_looked_at = Some(now);
+            self.maintenance.tags_at = Some(now + TAG_INTERVAL);
+            self.maintenance.last_tag_lookup = Some(now);
             if let Some(task) = self.tags_in_use() {
                 return Some(task);
             }
         }
         if self.way_back_at(now).is_some_and(|at| at <= now) {
-            self.maintenance.way_back_at = Some(now + WAY_BACK_EVERY);
+            self.maintenance.way_back_at = Some(now + WAY_BACK_INTERVAL);
             return self.way_back_task();
         }
         None
@@ -228,7 +228,7 @@ impl Service {
 
     /// When a task is due next.
     pub(super) fn maintenance_at(&self, now: Timestamp) -> Option<Timestamp> {
-        if self.maintenance.is_running || self.is_at_work() || self.seen.is_none() {
+        if self.maintenance.is_running || self.is_changing_project() || self.known.observation.is_none() {
             return None;
         }
         let tags_at = self.tag_pattern().map(|_| self.maintenance.tags_at.unwrap_or(now));
@@ -236,17 +236,17 @@ impl Service {
         [tags_at, removal_at, self.way_back_at(now)].into_iter().flatten().min()
     }
 
-    /// A person wants the way back checked now.
+    /// Schedules an immediate check of the way back.
     pub(super) fn check_way_back_now(&mut self, now: Timestamp) {
         self.maintenance.way_back_at = Some(now);
     }
 
-    /// An update is proven: what it has replaced may be no longer needed.
+    /// An update is proven: schedules the removal of images that are no longer needed.
     pub(super) fn remove_old_images_soon(&mut self) {
         self.maintenance.removal_due = true;
     }
 
-    /// A task ended.
+    /// Handles the result of a task.
     pub(super) fn maintained(&mut self, result: MaintenanceResult, now: Timestamp) {
         self.maintenance.is_running = false;
         match result {
@@ -264,16 +264,16 @@ impl Service {
         self.config.update.as_ref()?.tags.as_ref()
     }
 
-    /// A registry has told of a push that may be a newer tag: it is looked for soon.
+    /// A registry has reported a push that may be a newer tag: schedules a look-up.
     pub fn tag_was_pushed(&mut self, now: Timestamp) {
         let maintenance = &mut self.maintenance;
-        maintenance.is_told = true;
-        let soon = maintenance.tags_looked_at.map_or(now, |at| now.max(at + TAGS_APART));
+        maintenance.is_pushed = true;
+        let soon = maintenance.last_tag_lookup.map_or(now, |at| now.max(at + TAG_MIN_INTERVAL));
         maintenance.tags_at = maintenance.tags_at.map(|at| at.min(soon));
     }
 
     fn tags_in_use(&mut self) -> Option<MaintenanceTask> {
-        let anew = std::mem::take(&mut self.maintenance.is_told);
+        let refresh = std::mem::take(&mut self.maintenance.is_pushed);
         let pattern = self.tag_pattern()?.clone();
         let in_use = self.config.images.iter().filter(|image| !image.reference.is_pinned());
         let images: Vec<TagInUse> = in_use
@@ -284,21 +284,21 @@ impl Service {
                 is_shared: self.config.is_of_variable(&image.configured),
             })
             .collect();
-        (!images.is_empty()).then_some(MaintenanceTask::FindNewerTags { pattern, images, anew })
+        (!images.is_empty()).then_some(MaintenanceTask::FindNewerTags { pattern, images, refresh })
     }
 
     fn tag_in_use(&self, image: &ConfiguredImage) -> String {
-        let in_force = self.seen.as_ref().and_then(|seen| seen.tag.as_ref());
+        let in_force = self.known.observation.as_ref().and_then(|seen| seen.tag.as_ref());
         match in_force.filter(|_| self.config.is_of_variable(&image.configured)) {
             Some(in_force) => in_force.setting.tag.clone(),
             None => image.reference.tag.clone().unwrap_or_else(|| "latest".to_owned()),
         }
     }
 
-    /// The env file sets another tag than before: what is newer than that is looked for.
+    /// If the env file sets a different tag than before, looks up newer tags again.
     pub(super) fn follow_tag(&mut self, observation: &Observation) {
         let tag = |seen: &Observation| seen.tag.as_ref().map(|tag| tag.setting.tag.clone());
-        let before = self.seen.as_deref().and_then(tag);
+        let before = self.known.observation.as_deref().and_then(tag);
         if let (Some(before), Some(after)) = (before, tag(observation))
             && before != after
         {
@@ -307,10 +307,10 @@ impl Service {
         }
     }
 
-    /// Each newer tag is told once; while a registry gives no answer, what is known of it stays.
+    /// Applies the found tags. Each newer tag is announced once. While a registry does not answer, its known tags are kept.
     fn tags_found(&mut self, found: BTreeMap<String, Vec<String>>, now: Timestamp) {
         let before = self.tags_to_deploy();
-        self.maintenance.has_looked |= !found.is_empty();
+        self.maintenance.has_tags |= !found.is_empty();
         for (image, newer) in found {
             let Some(tag) = newer.first().cloned() else {
                 self.maintenance.newer.remove(&image);
@@ -323,17 +323,17 @@ impl Service {
             }
         }
         if self.tags_to_deploy() != before {
-            self.check_due |= self.can_check();
+            self.request_check();
         }
     }
 
-    /// The newest tag that is newer than the configured one of this image.
+    /// The newest tag of an image, if it is newer than the configured one.
     pub(super) fn newer_tag(&self, configured: &str) -> Option<&String> {
         self.tag_pattern().and_then(|_| self.maintenance.newer.get(configured)?.first())
     }
 
-    /// When the way back is to be checked. The first time is another for each service: many that are checked at once
-    /// would all run compose at once.
+    /// When the next check of the way back is due. The first checks are spread over the services so that not all of them
+    /// run compose at the same time.
     fn way_back_at(&self, now: Timestamp) -> Option<Timestamp> {
         if !self.config.auto_update || !self.config.can_deploy() {
             return None;
@@ -342,16 +342,16 @@ impl Service {
             return Some(at);
         }
         let checked = self.durable.way_back.as_ref().map(|way_back| way_back.checked_at);
-        // A clock that was set back must not put it off.
-        let next = checked.filter(|at| *at <= now).map(|at| at + WAY_BACK_EVERY);
+        // A clock that was set back must not delay the check.
+        let next = checked.filter(|at| *at <= now).map(|at| at + WAY_BACK_INTERVAL);
         let sum =
-            self.config.name.bytes().fold(0_i64, |sum, byte| (sum * 31 + i64::from(byte)) % FIRST_WAY_BACK);
+            self.config.name.bytes().fold(0_i64, |sum, byte| (sum * 31 + i64::from(byte)) % WAY_BACK_SPREAD);
         let first = self.begun + SignedDuration::from_secs(sum);
         Some(next.map_or(first, |next| next.max(first)))
     }
 
     fn way_back_task(&self) -> Option<MaintenanceTask> {
-        let seen = self.seen.as_ref()?;
+        let seen = self.known.observation.as_ref()?;
         let images = seen.images.iter().flat_map(|view| {
             view.running.iter().map(|image| RunningImage {
                 configured: view.configured.clone(),
@@ -366,7 +366,7 @@ impl Service {
 
     fn way_back_checked(&mut self, risks: Option<Vec<RollbackRisk>>, now: Timestamp) {
         let Some(risks) = risks else {
-            self.maintenance.way_back_at = Some(now + TAGS_EVERY);
+            self.maintenance.way_back_at = Some(now + TAG_INTERVAL);
             return;
         };
         let risk = (!risks.is_empty()).then(|| wording::rollback_risks(&risks));
@@ -381,7 +381,7 @@ impl Service {
         }
     }
 
-    /// Notes an image that was deployed under a reference.
+    /// Records an image that was deployed under a reference.
     pub(super) fn note_deployed(
         &mut self,
         configured: &str,
@@ -396,13 +396,13 @@ impl Service {
             tags.push(reference.clone());
         }
         deployed.push(DeployedImage { id: id.clone(), proven, tags });
-        let too_many = deployed.len().saturating_sub(MOST_DEPLOYED);
+        let too_many = deployed.len().saturating_sub(MAX_DEPLOYED);
         deployed.drain(..too_many);
     }
 
-    /// Images that were deployed once and are no longer needed: not among those that were proven last, not what a
-    /// rollback leads to, and used by no container of the project.
-    fn removable(&self) -> Vec<OldDeployedImage> {
+    /// Deployed images that are no longer needed: not among the last proven ones, not a rollback target, and not used by
+    /// any container of the project.
+    fn removable(&self) -> Vec<RemovableImage> {
         let keep = self.config.keep_images;
         if keep == 0 {
             return Vec::new();
@@ -419,6 +419,6 @@ impl Service {
         for image in self.durable.deployed.values().flatten().filter(|image| !kept.contains(&image.id)) {
             old.entry(&image.id).or_default().extend(image.tags.iter().cloned());
         }
-        old.into_iter().map(|(id, tags)| OldDeployedImage { id: id.clone(), tags }).collect()
+        old.into_iter().map(|(id, tags)| RemovableImage { id: id.clone(), tags }).collect()
     }
 }

@@ -1,8 +1,8 @@
-//! Tags that are newer than the one in force and may be written into the env file (`tag_variable`, DECISIONS 7): which of
-//! them is next, and which have failed.
+//! Tags that are newer than the one in force and may be written into the env file (`tag_variable`, DECISIONS 7): which is
+//! next, and which have failed.
 //!
-//! The newest one whose digest has not failed here is deployed. One that failed is asked for with every check: when the
-//! registry has another digest under it, it is tried again.
+//! The newest tag whose digest has not failed here is deployed. A failed tag is queried with every check, and retried when
+//! it points to a different digest.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +12,25 @@ use super::Service;
 use super::input::{ImageView, Observation};
 use super::rollout::plan::ImageChange;
 
-/// Newer tags that are known of each image: as many may fail one after the other.
-pub const MOST_NEWER: usize = 5;
+/// Maximum number of newer tags per image; this many may fail one after the other.
+pub const MAX_NEWER: usize = 5;
 
 /// Digests that failed under newer tags: by image as configured, then by tag.
 pub type FailedTags = BTreeMap<String, BTreeMap<String, Digest>>;
 
-/// What a check has to know of newer tags.
+/// The newer tags as input of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewerTags {
-    /// Those of the images whose tag is written into the env file, the newest first.
+    /// Newer tags of the images whose tag is written into the env file, newest first.
     pub tags: Vec<String>,
-    /// Those that failed.
+    /// The failed tags.
     pub failed: FailedTags,
     /// The last rollback failed.
     pub is_stuck: bool,
 }
 
 impl Service {
-    /// What the next check has to know of newer tags.
+    /// The newer tags for the next check.
     pub(super) fn newer_tags(&self) -> NewerTags {
         NewerTags {
             tags: self.tags_to_deploy(),
@@ -39,33 +39,33 @@ impl Service {
         }
     }
 
-    /// Tags that may be written into the env file, the newest first. Until the registry was asked after a start it is the
-    /// one that was known before, so that a wait that has begun does not begin anew.
+    /// Tags that may be written into the env file, newest first. Until the registry has answered after a start, it is the
+    /// tag that was known before, so that a waiting period in progress does not start over.
     pub(super) fn tags_to_deploy(&self) -> Vec<String> {
         let Some(image) = self.config.images_of_variable().next() else { return Vec::new() };
         let mut tags = self.known_newer(&image.configured);
-        // After a rollback that failed nothing is tried but what is newer still.
+        // After a failed rollback only the newest tag is tried.
         if self.durable.rollback_failed {
             tags.truncate(1);
         }
         tags
     }
 
-    /// Newer than the one in use, the newest first.
+    /// Known tags that are newer than the one in use, newest first.
     fn known_newer(&self, image: &str) -> Vec<String> {
         if let Some(known) = self.maintenance.newer.get(image) {
             return known.clone();
         }
-        let told = self.durable.told_tags.get(image).filter(|_| !self.maintenance.has_looked);
-        told.cloned().into_iter().collect()
+        let announced = self.durable.told_tags.get(image).filter(|_| !self.maintenance.has_tags);
+        announced.cloned().into_iter().collect()
     }
 
-    /// Whether a tag of the variable is newer than another one.
+    /// Whether a tag is newer than another one by the pattern of the tag variable.
     pub(super) fn is_newer_tag(&self, tag: &str, than: &str) -> bool {
         self.config.tag_variable().is_some_and(|variable| variable.pattern.newest(than, [tag]).is_some())
     }
 
-    /// New images failed: of those that are deployed by their tag it is noted which one that was.
+    /// Records the failed tags of a deployment, for images that use the tag variable.
     pub(super) fn note_failed_tags(&mut self, changes: &[ImageChange]) {
         for change in changes.iter().filter(|change| self.config.is_of_variable(&change.configured)) {
             let Some(tag) = &change.reference.tag else { continue };
@@ -74,12 +74,12 @@ impl Service {
         }
     }
 
-    /// Forgets failed tags that are not newer than the one in force any more, or name another digest by now.
+    /// Drops failed tags that are no longer newer than the one in force, or that now point to a different digest.
     pub(super) fn follow_failed_tags(&mut self, observation: &Observation) {
         if self.durable.failed_tags.is_empty() {
             return;
         }
-        // Where the env file can't be read, nothing is known.
+        // Unknown if the env file can't be read.
         let in_force = observation.tag.as_ref().map(|in_force| in_force.setting.tag.clone());
         let mut failed = std::mem::take(&mut self.durable.failed_tags);
         failed.retain(|image, tags| {
@@ -97,8 +97,8 @@ impl Service {
         self.durable.failed_tags = failed;
     }
 
-    /// The image is up to date under `tag`: of the tags newer than that which failed the newest is what is blocked. What
-    /// failed under an older one is not: [`Self::lift_block`] would lift it again, and say so with every check.
+    /// The image is up to date under `tag`: blocks the digest of the newest failed tag that is newer than `tag`. Digests of
+    /// older tags are not blocked: [`Self::lift_block`] would lift the block again, and report it with every check.
     pub(super) fn block_newest_failed(&mut self, image: &str, tag: Option<&str>) {
         if self.durable.blocked.contains_key(image) {
             return;
@@ -112,8 +112,8 @@ impl Service {
         }
     }
 
-    /// Something else than the blocked digest of an image is at hand under `tag`: its block is over, and returned. It stays
-    /// while a newer tag than this one has it.
+    /// A digest other than the blocked one is available under `tag`: lifts the block and returns its digest. The block stays
+    /// while a newer tag than this one points to the blocked digest.
     pub(super) fn lift_block(&mut self, image: &str, tag: Option<&str>) -> Option<Digest> {
         let blocked = self.durable.blocked.get(image)?;
         let failed = self.durable.failed_tags.get(image).into_iter().flatten();
@@ -124,8 +124,8 @@ impl Service {
         self.durable.blocked.remove(image)
     }
 
-    /// A digest that failed under a newer tag is what the registry has: it is blocked, as every digest that failed. A newer
-    /// tag that names a blocked digest has failed, too, and the next one is tried.
+    /// The registry has a digest that failed under a newer tag: blocks it, like every failed digest. A newer tag that points
+    /// to a blocked digest also counts as failed, and the next one is tried.
     pub(super) fn note_blocked(&mut self, view: &ImageView) {
         let Some(remote) = &view.remote else { return };
         let image = &view.configured;

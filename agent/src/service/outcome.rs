@@ -1,4 +1,4 @@
-//! What is counted: folds over events, so that nothing is guessed from states.
+//! Counters: folds over events, so that nothing has to be inferred from states.
 
 use jiff::Timestamp;
 
@@ -9,13 +9,13 @@ use super::rollout::plan::Cause;
 /// How a deployment ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeployOutcome {
-    /// What it brought is proven.
+    /// Its images are proven.
     Succeeded,
-    /// It was undone, and what ran before is proven again.
+    /// It was rolled back, and the previous images are proven again.
     RolledBack,
-    /// It could not be made, or the rollback failed.
+    /// It could not be executed, or the rollback failed.
     Failed,
-    /// Somebody stopped, removed or replaced the containers on probation: nothing was proven.
+    /// The containers on probation were stopped, removed or replaced from outside: nothing was proven.
     Inconclusive,
 }
 
@@ -23,7 +23,7 @@ impl DeployOutcome {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Succeeded, Self::RolledBack, Self::Failed, Self::Inconclusive];
 
-    /// Its word in metrics.
+    /// The label value in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Succeeded => "succeeded",
@@ -34,7 +34,7 @@ impl DeployOutcome {
     }
 }
 
-/// The end of a deployment. What is left to tidy up then does not count.
+/// The end of a deployment, not including the clean-up that remains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// How it ended.
@@ -44,7 +44,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The end that an event tells of.
+    /// Returns the end that an event reports.
     pub(super) fn of(event: &Event) -> Option<Self> {
         match event {
             Event::DeployEnded { outcome, begun, .. } => Some(Self { outcome: *outcome, begun: *begun }),
@@ -54,7 +54,7 @@ impl Ended {
 }
 
 impl Totals {
-    /// Counts what happened (spec 2.1).
+    /// Counts an event (spec 2.1).
     pub(super) fn fold(&mut self, event: &Event) {
         match event {
             Event::DeployEnded { outcome: DeployOutcome::Succeeded, updated: true, .. } => self.updates += 1,

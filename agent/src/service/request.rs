@@ -1,4 +1,4 @@
-//! What a person asks of a service.
+//! User requests.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ use super::input::{ServiceReply, ServiceRequest};
 use super::{Service, restart_state, wording};
 
 impl Service {
-    /// A person asked for a check of all services; this one's is part of that.
-    pub fn asked_with_all(&mut self) {
+    /// A user requested a check of all services, including this one.
+    pub fn on_global_trigger(&mut self) {
         if !self.is_deploying() {
             self.on_manual_action();
         }
     }
 
-    /// There is nothing to do of what a person asks; the healer tries again all the same.
+    /// Skips a request. It still counts as a manual action, so the healer tries again.
     fn skipped(&mut self, why: &'static str) -> ServiceReply {
-        self.asked_with_all();
+        self.on_global_trigger();
         ServiceReply::Skipped(why)
     }
 
-    /// A person acts on this service: the healer tries again (DECISIONS 5), and so does a rollback that failed.
+    /// A user acts on this service: resets the healer's limits (DECISIONS 5) and retries a failed rollback.
     fn on_manual_action(&mut self) {
         restart_state::reset_backoff(&mut self.durable.restart_states);
         self.retry_rollback = self.durable.rollback_failed;
     }
 
-    /// A person asks.
-    pub fn ask(&mut self, ask: ServiceRequest, now: Timestamp) -> (ServiceReply, Vec<AuditEntry>) {
+    /// Handles a user request.
+    pub fn handle_request(&mut self, ask: ServiceRequest, now: Timestamp) -> (ServiceReply, Vec<AuditEntry>) {
         let answer = match ask {
             ServiceRequest::Check if self.config.silent => self.skipped(wording::SILENT),
             ServiceRequest::Check if !self.config.auto_update => self.skipped(wording::AUTO_UPDATE_OFF),
@@ -41,11 +41,11 @@ impl Service {
             }
             ServiceRequest::Check => {
                 self.on_manual_action();
-                // One that waits is joined: it will see all that this one would.
-                if !std::mem::replace(&mut self.check_asked, true) {
+                // Join a pending check: it will find everything that this one would.
+                if self.checks.request_manual() {
                     self.emit(Event::ManualTrigger, now);
                 }
-                (self.check_due, self.new_cycle) = (true, true);
+                self.gate_command.new_cycle = true;
                 self.check_way_back_now(now);
                 ServiceReply::Accepted
             }
@@ -53,9 +53,7 @@ impl Service {
             ServiceRequest::Redeploy if !self.config.can_deploy() => self.skipped(wording::NO_COMPOSE_FILES),
             ServiceRequest::Redeploy => {
                 self.on_manual_action();
-                self.redeploy_waits |= self.checking && !self.redeploy_asked;
-                self.redeploy_asked = true;
-                self.check_due = true;
+                self.checks.request_redeploy();
                 ServiceReply::Redeploying(self.kept_images())
             }
             ServiceRequest::Unblock
@@ -80,6 +78,6 @@ impl Service {
                 ServiceReply::Unblocked
             }
         };
-        (answer, self.take_unsaid())
+        (answer, self.take_entries())
     }
 }

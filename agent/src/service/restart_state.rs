@@ -1,4 +1,4 @@
-//! The restart history of a container: when it is restarted, whether that helped, and when the healer gives up.
+//! The restart history of a container: when it is restarted, whether the restart helped, and when the healer gives up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,46 +14,46 @@ use super::event::Event;
 use super::heal::{Findings, LOOP_WINDOW, settle_time};
 use super::wording;
 
-/// The restart history of a container that is failing, or was.
+/// The restart history of a container that is or was failing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RestartState {
-    /// Restarts in a row that did not help, or not for long.
+    /// Consecutive restarts that did not help, or not for long.
     pub failures: u32,
-    /// When it was restarted last.
+    /// Time of the last restart.
     pub last_restart: Option<Timestamp>,
-    /// The healer gave up on it.
+    /// The healer gave up on the container.
     pub exhausted: bool,
-    /// What is wrong with it, since when, and whether that was reported.
+    /// The current problem.
     #[serde(alias = "illness")]
     pub problem: Option<Problem>,
-    /// Begin of the restart whose effect is being watched.
+    /// Start of the restart whose effect is being watched.
     pub watched_since: Option<Timestamp>,
-    /// Whether its last restart is one of them.
+    /// Whether the last restart is counted in `failures`.
     pub counted: bool,
-    /// When it was first healthy after its last restart; cleared once it stayed so long enough (see [`proven_at`]).
+    /// When it was first healthy after its last restart; cleared once it has stayed healthy long enough (see [`proven_at`]).
     pub well_since: Option<Timestamp>,
 }
 
 impl RestartState {
-    /// Whether nothing is known to be wrong with it.
+    /// Whether the container has no known problem, and no restart is being watched.
     pub(super) fn has_no_known_problem(&self) -> bool {
         self.problem.is_none() && self.watched_since.is_none()
     }
 
-    /// Whether the healer is at work on it.
+    /// Whether the healer is working on the container.
     pub fn is_being_healed(&self) -> bool {
-        let ill = self.problem.as_ref().is_some_and(|problem| problem.said);
-        !self.exhausted && (ill || self.watched_since.is_some())
+        let is_reported = self.problem.as_ref().is_some_and(|problem| problem.said);
+        !self.exhausted && (is_reported || self.watched_since.is_some())
     }
 }
 
-/// What is wrong with a container.
+/// A problem of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// In words, as it goes into an entry's reason.
+    /// The text for the reason of an audit entry.
     pub what: String,
-    /// Whether its process ended (else: it runs and is unhealthy).
+    /// Whether its process ended (otherwise: it runs and is unhealthy).
     pub ended: bool,
     /// Since when.
     pub since: Timestamp,
@@ -61,7 +61,7 @@ pub struct Problem {
     pub said: bool,
 }
 
-/// Marks the restart of a container as begun. Written down before it is done.
+/// Marks the restart of a container as begun. Journaled before the restart.
 pub(super) fn begin_restart(restart: &mut RestartState, now: Timestamp) {
     restart.last_restart = Some(now);
     restart.watched_since = Some(now);
@@ -69,7 +69,7 @@ pub(super) fn begin_restart(restart: &mut RestartState, now: Timestamp) {
     restart.well_since = None;
 }
 
-/// A restart did not help, or could not be made. `problem`: what is wrong now, and whether the process has ended.
+/// Records a restart that did not help or failed. `problem`: the current problem, and whether the process has ended.
 pub(super) fn restart_failed(
     restart: &mut RestartState,
     config: &ServiceConfig,
@@ -83,7 +83,7 @@ pub(super) fn restart_failed(
     record_failed_restart(restart, config, container, false)
 }
 
-/// Counts the last restart as one that failed. `relapsed`: it had helped for a while.
+/// Counts the last restart as failed. `relapsed`: it had helped for a while.
 fn record_failed_restart(
     restart: &mut RestartState,
     config: &ServiceConfig,
@@ -101,18 +101,18 @@ fn record_failed_restart(
     }
 }
 
-/// When a container that is healthy after a restart has stayed so long enough for the restart to count as a success:
-/// a cooldown has passed, and its own health check had the time to notice a relapse.
+/// When a container has been healthy long enough after a restart for it to count as a success: a cooldown has passed, and
+/// the container's health check had enough time to detect a relapse.
 fn proven_at(well_since: Timestamp, budget: Duration, config: &ServiceConfig) -> Timestamp {
     well_since + config.heal_cooldown.max(config.health_grace).max(LOOP_WINDOW) + budget
 }
 
-/// A person acted: the restart limits begin again.
+/// Resets the restart limits after a manual action.
 pub(super) fn reset_backoff(restart_states: &mut BTreeMap<String, RestartState>) {
     for restart in restart_states.values_mut() {
         restart.failures = 0;
         restart.exhausted = false;
-        // A restart that is under way is not followed by another at once.
+        // A restart in progress is not followed immediately by another one.
         if restart.watched_since.is_none() {
             restart.last_restart = None;
         }
@@ -120,7 +120,7 @@ pub(super) fn reset_backoff(restart_states: &mut BTreeMap<String, RestartState>)
     }
 }
 
-/// When a container is to be restarted.
+/// When a container is due for a restart, if at all.
 pub(super) fn restart_at(restart: &RestartState, config: &ServiceConfig) -> Option<Timestamp> {
     let problem = restart.problem.as_ref().filter(|problem| problem.said)?;
     if !config.auto_heal || restart.exhausted || restart.watched_since.is_some() {
@@ -129,22 +129,23 @@ pub(super) fn restart_at(restart: &RestartState, config: &ServiceConfig) -> Opti
     Some(restart.last_restart.map_or(problem.since, |last| last + config.heal_cooldown))
 }
 
-/// A container, as one inspection shows it.
+/// A container as of one inspection.
 #[derive(Clone, Copy)]
 pub(super) struct Look<'a> {
     pub container: &'a Container,
     pub condition: &'a Condition,
     pub config: &'a ServiceConfig,
-    /// When the agent was started; `None` where it ran all the time that it knows of.
+    /// When the agent was started; `None` if no events from before the start are expected.
     pub listening_since: Option<Timestamp>,
     pub now: Timestamp,
 }
 
 impl Look<'_> {
-    /// Takes in how a container is doing now: what is news, what is to be watched, and when to give up.
+    /// Updates the restart history with the container's current condition: new events, the effect of a restart, giving up.
     pub(super) fn reconcile(self, restart: &mut RestartState, findings: &mut Findings) {
         let Look { container, condition, config, now, .. } = self;
-        // Nobody knows whether a restart would have helped. It is not the container's fault, and waits for no cooldown.
+        // The engine stopped the container during a watched restart, so the effect of that is unknown. This is not the
+        // container's fault, and there is no cooldown.
         if restart.watched_since.is_some()
             && matches!(condition, Condition::Failing(symptom) if symptom.kind() == ProblemKind::EngineGone)
         {
@@ -167,9 +168,12 @@ impl Look<'_> {
             }
         }
 
-        let is_unwell =
+        let is_unhealthy =
             restart.problem.as_ref().is_some_and(|problem| problem.said) && restart.watched_since.is_none();
-        if is_unwell && config.auto_heal && !restart.exhausted && restart.failures >= config.heal_max_restarts
+        if is_unhealthy
+            && config.auto_heal
+            && !restart.exhausted
+            && restart.failures >= config.heal_max_restarts
         {
             restart.exhausted = true;
             findings.events.push(Event::Exhausted {
@@ -179,9 +183,9 @@ impl Look<'_> {
             });
         }
         if let Some(since) = restart.well_since.filter(|_| restart.problem.is_none()) {
-            later(&mut findings.inspect_at, self.proven_at(since));
+            not_later(&mut findings.inspect_at, self.proven_at(since));
         }
-        // A cooldown that is over, and nothing else, is worth forgetting.
+        // Drop a history that contains only an expired cooldown.
         if restart.problem.is_none() && restart.watched_since.is_none() && restart.well_since.is_none() {
             let cooling = restart.last_restart.is_some_and(|last| last + config.heal_cooldown > now);
             if !cooling {
@@ -190,18 +194,18 @@ impl Look<'_> {
         }
     }
 
-    /// Time that it gets to show that it is healthy.
+    /// Time allowed for the container to become healthy.
     fn budget(&self) -> Duration {
         self.container.health_timing.map_or(self.config.health_grace, |timing| timing.budget())
     }
 
-    /// When its run began. A begin in the future was before the clock was set back, and says nothing.
+    /// When the container's run began. Ignores a time in the future, which dates from before the clock was set back.
     fn started_at(&self) -> Option<Timestamp> {
         self.container.started_at.filter(|start| *start <= self.now)
     }
 
-    /// Whether an agent that was started has heard of the stops that were asked for before.
-    fn has_heard(&self) -> bool {
+    /// Whether stop requests from before the start of the agent have been replayed.
+    fn has_replayed_stops(&self) -> bool {
         self.listening_since.is_none_or(|since| self.now >= since + settle_time(ProblemKind::Down))
     }
 
@@ -209,11 +213,11 @@ impl Look<'_> {
         proven_at(well_since, self.budget(), self.config)
     }
 
-    /// Records whether a restart helped. `false` while that can't be said yet.
+    /// Evaluates a restart; returns whether it was decided.
     fn judge_restart(&self, restart: &mut RestartState, since: Timestamp, findings: &mut Findings) -> bool {
         let Look { container, condition, config, now, .. } = *self;
-        // What is seen before the restart took effect is the old run. A busy engine takes its time for a restart; the
-        // new run is judged by how long it lasts itself.
+        // Before the restart takes effect, the old run is seen. A busy engine may take long for a restart; the time
+        // budget of the new run begins with that run.
         let run = self.started_at().filter(|start| *start >= since);
         let is_fresh = run.is_some();
         let decided_at = run.unwrap_or(since) + self.budget();
@@ -221,17 +225,19 @@ impl Look<'_> {
         let helped = match condition {
             Condition::Healthy if container.health_timing.is_some() && is_fresh => Some(true),
             Condition::Healthy => is_over.then_some(true),
-            // Reconnected by the restart, and cut off once more: that is another fault, and not this container's.
-            Condition::Failing(symptom) if symptom.kind() == ProblemKind::CutOff && is_fresh => Some(true),
-            // A stop that a person asked for may be told again only a moment after a start of the agent.
-            Condition::Failing(_) if container.state == State::Exited && !self.has_heard() => None,
+            // The restart reconnected it, and its network is gone again: a separate fault, not caused by this container.
+            Condition::Failing(symptom) if symptom.kind() == ProblemKind::Disconnected && is_fresh => {
+                Some(true)
+            }
+            // After a start of the agent, the event of a requested stop may be replayed with a short delay.
+            Condition::Failing(_) if container.state == State::Exited && !self.has_replayed_stops() => None,
             Condition::Failing(_) if is_fresh || is_over => Some(false),
-            // An agent that was restarted in between does not know whose stop it sees, and waits.
+            // If the agent was restarted in between, the origin of the stop may still be unknown: wait.
             Condition::Inactive(_) => (is_fresh || is_over).then_some(true),
             Condition::Starting | Condition::Restarting | Condition::Failing(_) => is_over.then_some(false),
         };
         match helped {
-            None => later(&mut findings.inspect_at, decided_at.max(now + Duration::from_secs(1))),
+            None => not_later(&mut findings.inspect_at, decided_at.max(now + Duration::from_secs(1))),
             Some(true) => {
                 *restart = RestartState {
                     failures: restart.failures,
@@ -257,12 +263,12 @@ impl Look<'_> {
         helped.is_some()
     }
 
-    /// Something is wrong with it: reported once it has lasted.
+    /// Records a problem; reported once it has lasted for [`settle_time`].
     fn note_problem(&self, restart: &mut RestartState, symptom: &Symptom, findings: &mut Findings) {
         let (container, now) = (&self.container.name, self.now);
         let (what, kind) = (wording::symptom(symptom), symptom.kind());
-        // It was unwell, and now it has ended. As with every end it may be told a moment later that a person asked for it:
-        // an agent that starts sees containers before it hears what happened while it was away.
+        // It was unhealthy, and has now exited. As with every exit, the event of a stop request may arrive later: a starting
+        // agent sees the containers before the events from before its start are replayed.
         let ended = matches!(kind, ProblemKind::Down | ProblemKind::EngineGone);
         if ended && restart.problem.as_ref().is_some_and(|problem| !problem.ended) {
             restart.problem = None;
@@ -277,14 +283,14 @@ impl Look<'_> {
             return;
         }
         (problem.what, problem.ended) = (what.clone(), ended);
-        let heard_since = self.listening_since.filter(|_| ended).unwrap_or(problem.since);
-        let said_at = problem.since.max(heard_since) + settle_time(kind);
-        if now < said_at {
-            return later(&mut findings.inspect_at, said_at);
+        let listening_since = self.listening_since.filter(|_| ended).unwrap_or(problem.since);
+        let report_at = problem.since.max(listening_since) + settle_time(kind);
+        if now < report_at {
+            return not_later(&mut findings.inspect_at, report_at);
         }
         problem.said = true;
-        findings.events.push(Event::Unwell { container: container.clone(), ended, problem: what });
-        // The network and the engine are not its own.
+        findings.events.push(Event::Unhealthy { container: container.clone(), ended, problem: what });
+        // Network and engine problems are not caused by the container.
         let is_own = matches!(kind, ProblemKind::Down | ProblemKind::Unhealthy);
         let is_relapse = restart.well_since.is_some_and(|since| now < self.proven_at(since));
         if is_own && is_relapse && !restart.counted {
@@ -292,15 +298,15 @@ impl Look<'_> {
         }
     }
 
-    /// It is healthy: reported once that is certain, if a problem was reported before.
+    /// Records that the container is healthy; reported once that is certain, if a problem was reported before.
     fn note_healthy(&self, restart: &mut RestartState, findings: &mut Findings) {
         let Look { container, config, now, .. } = *self;
         let seen_since = restart.problem.as_ref().map(|problem| problem.since);
         let since = self.started_at().or(seen_since).unwrap_or(now);
-        // Without a health check only time tells.
+        // Without a health check, it must have run for the grace period.
         let is_certain = container.health == Some(HealthState::Healthy) || now >= since + config.health_grace;
-        let was_told = restart.problem.as_ref().is_some_and(|problem| problem.said);
-        if !was_told {
+        let was_reported = restart.problem.as_ref().is_some_and(|problem| problem.said);
+        if !was_reported {
             restart.problem = None;
         } else if is_certain {
             findings.events.push(Event::Healthy { container: container.name.clone() });
@@ -312,12 +318,13 @@ impl Look<'_> {
                 RestartState { problem: None, well_since, ..restart.clone() }
             };
         } else {
-            later(&mut findings.inspect_at, since + config.health_grace);
+            not_later(&mut findings.inspect_at, since + config.health_grace);
         }
     }
 }
 
-pub(super) fn later(slot: &mut Option<Timestamp>, at: Timestamp) {
+/// Sets a deadline to `at` unless it is already earlier.
+pub(super) fn not_later(slot: &mut Option<Timestamp>, at: Timestamp) {
     *slot = Some(slot.map_or(at, |old| old.min(at)));
 }
 

@@ -1,5 +1,4 @@
-//! What runs of each image, since when it is proven, and what its tag names in the registry: what the fleet and `/why` are
-//! told of it.
+//! The state of each image for the fleet and `/why`: the running digest, when it was proven, and the digest in the registry.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::input::{ImageView, LocalImage};
 use super::rollout::plan::ImageChange;
 use super::{Service, compare};
 
-/// The digest of an image that passed its probation last.
+/// The digest of an image that last passed its probation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
     /// The digest.
@@ -24,25 +23,25 @@ pub struct Proof {
     pub at: Timestamp,
 }
 
-/// How one configured image stands.
+/// The state of one configured image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageState {
     /// As configured.
     pub image: String,
-    /// What its live containers run; `None` where none does, or where that is not known.
+    /// The digest of its live containers; `None` if there are none, or if it is unknown.
     pub running: Option<Digest>,
-    /// When that passed its probation here. None while a deployment is under way.
+    /// When that digest passed its probation here; `None` while a deployment is in progress.
     pub proven_at: Option<Timestamp>,
-    /// What the registry has, where that does not run: also a digest that is blocked, held or not signed.
+    /// The digest in the registry, if it does not run. Includes digests that are blocked, held or not signed.
     pub available: Option<Digest>,
-    /// The reference that names it: with a newer tag, where there is one that may be deployed.
+    /// The reference of that digest: with a newer tag, if there is one that may be deployed.
     pub available_as: Option<Reference>,
-    /// Since when the registry is known to have it.
+    /// When that digest was first seen in the registry.
     pub behind_since: Option<Timestamp>,
 }
 
 impl Service {
-    /// Notes that a digest of an image passed its probation and runs.
+    /// Records that a digest of an image passed its probation and runs.
     pub(super) fn note_proof(&mut self, image: &str, digest: &Digest, now: Timestamp) {
         let proof = Proof { digest: digest.clone(), at: now };
         let known = self.durable.proofs.entry(image.to_owned()).or_insert_with(|| proof.clone());
@@ -51,7 +50,7 @@ impl Service {
         }
     }
 
-    /// How each configured image stands.
+    /// The state of each configured image.
     pub(super) fn image_states(&self) -> Vec<ImageState> {
         self.config.images.iter().map(|image| self.image_state(image)).collect()
     }
@@ -67,7 +66,7 @@ impl Service {
             runs.and_then(|local| compare::shown_digest(local, remote.or(image.reference.digest.as_ref())));
         let lacks = |digest: &Digest| {
             if live.is_empty() {
-                // What was fetched and is not used yet is here.
+                // An image that was pulled and is not used yet counts as present.
                 return known.iter().all(|local| !local.digests.contains(digest));
             }
             live.iter().flatten().any(|local| !local.digests.contains(digest))
@@ -86,8 +85,8 @@ impl Service {
         }
     }
 
-    /// Time since the digest of a change was first seen behind its tag. Where nothing may hold an update that is not noted,
-    /// and the check that found it has begun the deployment.
+    /// Time since the new digest was first seen under its tag. Without gates this is not recorded; then it is the time since
+    /// the deployment began, because the check that found the digest also began the deployment.
     pub(super) fn time_since_found(
         &self,
         change: &ImageChange,
@@ -103,7 +102,7 @@ impl Service {
         Duration::try_from(now.duration_since(found.unwrap_or(begun))).unwrap_or_default()
     }
 
-    /// When what these containers run passed its probation.
+    /// When the digest that these containers run passed its probation.
     fn proof_of(&self, image: &ConfiguredImage, live: &[Option<&LocalImage>]) -> Option<Timestamp> {
         let durable = &self.durable;
         let proof = durable.proofs.get(&image.configured).filter(|_| !self.is_deploying())?;
@@ -113,7 +112,7 @@ impl Service {
         live.iter().all(|local| local.is_some_and(is_proven)).then_some(proof.at)
     }
 
-    /// What the registry has under the tag, as far as it has said, and since when that is known.
+    /// The digest that the tag points to in the registry, as far as known, and when it was first seen.
     fn published(&self, image: &ConfiguredImage) -> Option<(Digest, Option<Timestamp>)> {
         let view = self.view_of(image).filter(|_| self.can_check())?;
         let is_it = |found: &&Found| {
@@ -125,24 +124,24 @@ impl Service {
         Some((digest.clone(), since))
     }
 
-    /// How the last check saw an image.
+    /// The view of an image as of the last check.
     pub(super) fn view_of(&self, image: &ConfiguredImage) -> Option<&ImageView> {
-        let views = self.seen.iter().flat_map(|seen| &seen.images);
+        let views = self.known.observation.iter().flat_map(|seen| &seen.images);
         views.into_iter().find(|view| view.configured == image.configured)
     }
 
-    /// The local images of a configured one that are known: what the last check saw, and what was fetched since.
+    /// The known local images of a configured image: those of the last check, and the one pulled since.
     pub(super) fn known_images(&self, image: &ConfiguredImage) -> Vec<LocalImage> {
         let seen = self.view_of(image).into_iter().flat_map(|view| view.running.iter().chain(&view.tagged));
-        seen.chain(self.fetched.get(&image.configured)).cloned().collect()
+        seen.chain(self.known.pulled.get(&image.configured)).cloned().collect()
     }
 
-    /// The live containers of an image, less those that compose does not bring along.
+    /// The live containers of an image, except those that compose does not update.
     pub(super) fn live_containers<'a>(
         &'a self,
         image: &'a ConfiguredImage,
     ) -> impl Iterator<Item = &'a Container> {
-        // A deployment that is not over may have brought it to another tag.
+        // A deployment in progress may have changed its tag.
         let mut changes = self.durable.deployment.iter().flat_map(|d| &d.plan().image_changes);
         let change = changes.find(|change| change.configured == image.configured);
         let is_of = move |c: &Container| {

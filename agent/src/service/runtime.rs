@@ -1,11 +1,11 @@
-//! How a container runs, in the words that people know from `docker ps`, computed when somebody asks: "Up 3 seconds"
-//! is wrong a second later.
+//! The status text of a container in the format of `docker ps`. It is computed for each request, because "Up 3 seconds" is
+//! wrong a second later.
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{Container, HealthState, State};
 
-/// What the text is made of.
+/// The data that the text is computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Runtime {
     state: State,
@@ -48,13 +48,13 @@ impl Runtime {
         }
     }
 
-    /// The text while the engine does not answer.
+    /// The text while the engine is unavailable.
     pub fn last_seen(&self) -> String {
         format!("Unknown: the container engine does not answer (last seen {})", self.state.as_str())
     }
 }
 
-/// A time as Docker's client writes it. One in the future, by a clock that is off, is as if just now.
+/// Formats a duration like the Docker CLI. A negative duration, from a wrong clock, counts as zero.
 fn human(time: SignedDuration) -> String {
     let seconds = time.as_secs().max(0);
     let (minutes, hours) = (seconds / 60, (seconds + 1800) / 3600);
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_as_dockers_client_writes_them() {
+    fn durations_are_formatted_like_the_docker_cli() {
         for (seconds, expected) in [
             (-5, "Less than a second"),
             (0, "Less than a second"),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_grows_old_with_the_answer_and_not_with_the_look() {
+    fn the_age_in_a_text_is_computed_for_each_answer() {
         let start = Timestamp::from_second(1_800_000_000).unwrap();
         let up = Runtime {
             state: State::Running,

@@ -1,9 +1,9 @@
-//! Which compose services the `up` of an update is for: those whose image changes, and those that are restarted with
-//! them. Compose leaves all others alone, whatever it thinks of them (DECISIONS 4 and 9).
+//! The compose services that an update passes to `compose up`: those whose image changes, and those that are restarted
+//! with them. Compose leaves all others alone, even if it considers them out of date (DECISIONS 4 and 9).
 //!
-//! Compose without a list of services brings the whole project to what the files say. That applies edits nobody
-//! asked to apply, starts what a person has stopped, and some versions recreate containers that nothing has changed
-//! for (docker/compose#14036, compose 2.24 on its first `up`).
+//! Without a list of services, compose brings the whole project to the state of the files. That would apply unrelated
+//! edits and start containers that an operator has stopped, and some versions recreate unchanged containers
+//! (docker/compose#14036, compose 2.24 on its first `up`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,19 +12,19 @@ use crate::model::{Model, ModelService, UpMode};
 
 use super::rollout::probation::Baseline;
 
-/// What an update is about, as it was when it was planned: a step that is taken again after a crash must not take
-/// what compose has half done for what was there before.
+/// The scope of an update, as of its planning: a step that is repeated after a crash must not mistake the partial result
+/// of compose for the previous state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
     /// The images that change.
     pub images: Vec<Reference>,
-    /// The containers before.
+    /// The containers before the update.
     pub before: Vec<Baseline>,
 }
 
 impl Scope {
-    /// The compose services to be brought up; none at all where the files name none of them any more. `model` is
-    /// what the files come to now; without it, what the containers tell has to do.
+    /// Returns the compose services to be brought up; none if the files no longer contain any of them. `model` is the
+    /// resolved model of the current files; without it, the labels of the containers are used.
     pub fn services(&self, model: Option<&Model>) -> UpMode {
         let mut names = self.changed(model);
         let ties = self.ties(model);
@@ -40,8 +40,8 @@ impl Scope {
         UpMode::ScaledServices { replicas: replicas.collect(), names: names.into_iter().collect() }
     }
 
-    /// Services whose image changes. One that has no container is none of them, unless it is a job that another one
-    /// waits for: the container of a migration that was done may have been pruned.
+    /// Services whose image changes. A service without a container is not included, unless it is a job that another service
+    /// waits for: the container of a finished migration may have been pruned.
     fn changed(&self, model: Option<&Model>) -> BTreeSet<String> {
         let changes = |reference: &Reference| self.images.contains(reference);
         let mut users =
@@ -52,7 +52,7 @@ impl Scope {
         let has_container = |name: &str| self.before.iter().any(|was| was.compose_service == name);
         let is_on =
             |name: &str| model.service(name).and_then(ModelService::image).is_some_and(|r| changes(&r));
-        // Whoever is in a profile that is off must not be named: that would switch it on.
+        // A service in an inactive profile must not be named: that would activate the profile.
         let mut names: BTreeSet<String> = users
             .by_ref()
             .map(|was| was.compose_service.clone())
@@ -73,12 +73,12 @@ impl Scope {
         names
     }
 
-    /// What each service that ran is restarted with. One that did not run needs no restart.
+    /// The services that each service is restarted with. A service that did not run needs no restart.
     fn ties(&self, model: Option<&Model>) -> BTreeMap<String, BTreeSet<String>> {
         let mut ties: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for was in self.before.iter().filter(|was| was.live) {
             let service = model.map(|model| model.service(&was.compose_service));
-            // It is in the files no more, or in a profile that is off.
+            // It is no longer in the files, or in an inactive profile.
             if matches!(service, Some(None)) {
                 continue;
             }
@@ -89,8 +89,9 @@ impl Scope {
         ties
     }
 
-    /// The number of containers that a service keeps, where the files say another one: a person has scaled it, or
-    /// has edited the number and not applied it. One that does not run may be a leftover, and counts against more.
+    /// The number of containers that a service keeps, if the files specify a different one: an operator has scaled it, or
+    /// has edited the number without applying it. A stopped container may be a leftover, so it never raises the number above
+    /// the one in the files.
     fn kept_count(&self, name: &str, model: &Model) -> Option<usize> {
         let wanted = model.service(name)?.replicas();
         let of_service = || self.before.iter().filter(|was| was.compose_service == name);
@@ -176,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_stopped_is_not_started_because_it_is_restarted_with_something() {
+    fn a_stopped_service_is_not_started_because_it_is_restarted_with_another() {
         let mut before = all();
         before.iter_mut().filter(|was| was.compose_service == "follower").for_each(|was| was.live = false);
         assert_eq!(names(&scope("web:1", &before), Some(&model())), ["debugger", "migrate", "side", "web"]);
     }
 
     #[test]
-    fn a_migration_whose_container_is_gone_is_still_run_and_nothing_else_that_has_no_container() {
+    fn of_services_without_a_container_only_a_migration_is_run() {
         let before: Vec<Baseline> =
             all().into_iter().filter(|was| was.compose_service != "migrate").collect();
         let names = names(&scope("web:1", &before), Some(&model()));
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_the_files_do_not_name_is_never_named() {
+    fn a_service_that_is_not_in_the_files_is_never_named() {
         let before = [was("web", "web:1", true), was("tool", "web:1", true)];
         assert_eq!(names(&scope("web:1", &before), Some(&model())), ["migrate", "web"]);
         let gone = [was("tool", "web:1", true)];
@@ -199,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn a_service_whose_edited_image_is_not_applied_yet_is_brought_up_by_what_it_runs_on() {
+    fn a_service_whose_edited_image_is_not_applied_yet_is_selected_by_its_running_image() {
         let before = [was("plain", "web:1", true)];
         assert_eq!(names(&scope("web:1", &before), Some(&model())), ["plain"]);
     }
 
     #[test]
-    fn without_the_files_the_containers_tell_what_belongs_together() {
+    fn without_the_files_dependencies_come_from_the_containers() {
         let mut before = all();
         before.iter_mut().filter(|was| was.compose_service == "side").for_each(|was| {
             was.restarts_with = vec!["web".to_owned()];
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_containers_that_is_not_the_files_is_kept() {
+    fn a_number_of_containers_that_differs_from_the_files_is_kept() {
         let many = |service: &str, running: usize, stopped: usize| {
             let one = |running| was(service, "many:1", running);
             [vec![one(true); running], vec![one(false); stopped]].concat()

@@ -1,9 +1,9 @@
-//! Images that several services of a compose project list: an update of one of them is one of the others', too, so it
-//! waits for the gates of all (DECISIONS 7).
+//! Images that several services of a compose project use: an update for one service also affects the others, so it waits
+//! for the gates of all of them (DECISIONS 7).
 //!
-//! Each service judges a digest by its own configuration and by what it has noted: since when it is known, who approved
-//! it, what the gate command said, whether it is signed. The worker of the project hands that on with every check.
-//! Decisions of the fleet are the same for all services of a machine, and are not asked twice.
+//! Each service evaluates a digest by its own configuration and state: when it was first seen, whether it is approved, the
+//! gate command's answer, whether it is signed. The worker of the project passes the results on with every check. Fleet
+//! decisions are the same for all services of a machine, and are not evaluated twice.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use super::gates::{self, Asker};
 use super::input::{ImageView, Observation, Unsigned};
 use super::{Service, wording};
 
-/// A digest as another service sees it that lists the same image.
+/// A digest as seen by another service that uses the same image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedCandidate {
-    /// The name of that service.
+    /// The name of the other service.
     service: String,
-    /// Its gates.
+    /// Its configured gates.
     update: Arc<UpdateConfig>,
-    /// What it knows of the digest.
+    /// The digest as its candidate.
     candidate: Candidate,
 }
 
@@ -40,9 +40,9 @@ impl SharedCandidate {
     }
 }
 
-/// Adds to what a check of one service saw what the others of its project make of it.
-pub fn hear_others(observation: &mut Observation, others: &[&Service], now: Timestamp) {
-    let Observation { images, others: said, unsigned, .. } = observation;
+/// Adds to the observation of one service how the other services of its project see the digests.
+pub fn add_shared_candidates(observation: &mut Observation, others: &[&Service], now: Timestamp) {
+    let Observation { images, others: shared_candidates, unsigned, .. } = observation;
     for view in images {
         let Some(digest) = &view.remote else { continue };
         let is_here = view.running.iter().any(|image| image.digests.contains(digest));
@@ -51,7 +51,7 @@ pub fn hear_others(observation: &mut Observation, others: &[&Service], now: Time
             if let Some(why) = fault.filter(|_| !is_here) {
                 unsigned.entry(view.configured.clone()).or_insert(Unsigned::Elsewhere(why));
             }
-            said.entry(view.configured.clone()).or_default().push(shared);
+            shared_candidates.entry(view.configured.clone()).or_default().push(shared);
         }
     }
 }
@@ -69,8 +69,8 @@ impl Service {
         self.config.images.iter().any(has)
     }
 
-    /// What this service makes of a digest that another one found, and why it does not count as signed. `None` where it has
-    /// no gates or no such image, or runs the digest already.
+    /// Returns this service's view of a digest that another service found, and why it does not count as signed. `None` if
+    /// this service has no gates or no such image, or already runs the digest.
     fn shared_candidate(
         &self,
         view: &ImageView,
@@ -79,7 +79,7 @@ impl Service {
     ) -> Option<(SharedCandidate, Option<String>)> {
         let update = self.config.update.clone().filter(|_| self.config.auto_update)?;
         let image = self.config.images.iter().find(|image| self.is_shared(image, view))?;
-        let seen = self.seen.as_ref();
+        let seen = self.known.observation.as_ref();
         let own = seen.and_then(|seen| Some((seen, seen.images.iter().find(|v| is_same(v, image, view))?)));
         let own = own.filter(|(_, own)| own.remote.as_ref() == Some(digest));
         if own.is_some_and(|(seen, own)| self.compared(own, seen) == Comparison::UpToDate) {
@@ -88,7 +88,7 @@ impl Service {
         let name = &self.config.name;
         let fault = match own {
             _ if update.signed_by.is_empty() => None,
-            None => Some(wording::not_looked(name, digest)),
+            None => Some(wording::not_checked_yet(name, digest)),
             Some((seen, own)) => match seen.unsigned.get(&own.configured) {
                 None | Some(Unsigned::Elsewhere(_)) => None,
                 Some(why) => {
@@ -107,10 +107,10 @@ impl Service {
             reference: view.target().clone(),
             digest: digest.clone(),
             old_digest: None,
-            // It will be noted with its own next check.
+            // It will be recorded by this service's next check.
             first_seen: found.map_or(now, |found| found.first_seen),
             approved: found.is_some_and(|found| found.approved),
-            // `Unsigned::Elsewhere` says it, whoever asks.
+            // Reported as `Unsigned::Elsewhere` instead.
             unsigned: None,
             triggered: false,
             command: self.command_answer(&image.configured, digest).cloned(),
@@ -120,10 +120,10 @@ impl Service {
         Some((SharedCandidate { service: name.clone(), update, candidate }, fault))
     }
 
-    /// Whether an image of this service is the one that another one has asked the registry for. A newer tag that this one
-    /// has not heard of yet is, too, where it will be deployed here.
+    /// Whether an image of this service is the one that another service has queried. Includes a newer tag that this service
+    /// does not know yet, if it would be deployed here.
     fn is_shared(&self, image: &ConfiguredImage, view: &ImageView) -> bool {
-        let views = self.seen.iter().flat_map(|seen| &seen.images);
+        let views = self.known.observation.iter().flat_map(|seen| &seen.images);
         let own = views.into_iter().find(|own| own.configured == image.configured);
         let target = own.map_or(&image.reference, ImageView::target);
         if target == view.target() {
@@ -138,7 +138,7 @@ impl Service {
     }
 }
 
-/// Whether a view of this service is about the same repository and tag.
+/// Whether a view of this service refers to the same repository and tag.
 fn is_same(own: &ImageView, image: &ConfiguredImage, view: &ImageView) -> bool {
     own.configured == image.configured && own.target() == view.target()
 }

@@ -1,5 +1,5 @@
-//! What the other services of a compose project mean for one of them: while one works on the project the others change
-//! nothing and judge nothing, and every container is healed by one of them only.
+//! Coordination of the services of one compose project: while one of them changes the project, the others neither change
+//! nor evaluate anything, and every container is healed by exactly one of them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::model::image::{Digest, Reference};
 use super::rollout::plan::Cause;
 use super::{Durable, Service};
 
-/// The compose project as one of its services sees it.
+/// The compose project from the perspective of one of its services.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedProject {
-    /// All its services, this one too; empty where there is only one.
+    /// All its services, including this one; empty if there is only one.
     services: Arc<[Arc<ServiceConfig>]>,
-    /// Another service that is changing it.
+    /// The other service that is changing the project.
     busy_with: Option<String>,
-    /// Raised when another service begins to change it: an inspection that was begun before is stale.
+    /// Incremented when another service begins to change the project: inspections begun before are stale.
     changes: u64,
 }
 
 impl SharedProject {
-    /// The containers that the service `name` heals, or whose problems it reports where nobody heals.
+    /// The containers that the service `name` heals, or whose problems it reports if no service heals.
     pub(super) fn healed_by<'a>(&self, name: &str, containers: &'a [Container]) -> Cow<'a, [Container]> {
         if self.services.len() < 2 {
             return Cow::Borrowed(containers);
@@ -34,7 +34,7 @@ impl SharedProject {
         Cow::Owned(containers.iter().filter(is_own).cloned().collect())
     }
 
-    /// Whether another service is changing it.
+    /// Whether another service is changing the project.
     pub(super) fn is_busy(&self) -> bool {
         self.busy_with.is_some()
     }
@@ -43,25 +43,25 @@ impl SharedProject {
     fn healer_of(&self, container: &Container) -> Option<&ServiceConfig> {
         let has_image =
             |s: &ServiceConfig| s.images.iter().any(|image| container.is_made_from(&image.reference));
-        // Of several that are alike it is the first.
+        // `min_by_key` returns the first of several equal services.
         let healer = self.services.iter().min_by_key(|s| (!s.auto_heal, !has_image(s)));
         healer.map(|service| &**service)
     }
 }
 
 impl Service {
-    /// Names all services of its compose project, in the order in which they come to heal.
+    /// Sets all services of the compose project, in the order in which they are considered as healers.
     pub fn set_siblings(&mut self, services: Arc<[Arc<ServiceConfig>]>) {
         self.project.services = services;
     }
 
-    /// The other services of its project.
+    /// The other services of the project.
     pub(super) fn siblings(&self) -> impl Iterator<Item = &ServiceConfig> {
         let all = self.project.services.iter().map(|service| &**service);
         all.filter(|service| service.name != self.config.name)
     }
 
-    /// Another service begins to change the project.
+    /// Another service has begun to change the project.
     pub fn sibling_begins(&mut self, name: &str) {
         if self.project.busy_with.is_none() {
             self.project.changes += 1;
@@ -71,27 +71,26 @@ impl Service {
         }
     }
 
-    /// The other service that an update of this one waits for.
+    /// The other service that a pending update of this one waits for.
     pub(super) fn waits_for(&self) -> Option<String> {
         self.project.busy_with.clone().filter(|_| self.wants_update())
     }
 
-    /// The project is free again: what was read meanwhile is stale, and what was planned is out of date.
+    /// The project is free again: earlier reads are stale, and planned actions must be decided again.
     pub fn sibling_ends(&mut self, now: Timestamp) {
         if self.project.busy_with.take().is_none() {
             return;
         }
         self.generation += 1;
         self.healer.inspect_first();
-        self.inspect_at = Some(now);
+        self.inspections.request_by(now);
         if let Some(cause) = self.wanted.take() {
-            self.check_due = true;
-            self.redeploy_asked |= cause == Cause::Redeploy;
+            self.checks.repeat(cause == Cause::Redeploy);
             self.retry_rollback |= cause == Cause::RetryRollback;
         }
     }
 
-    /// Blocked images in normal form, for the other services of the project: their `up` must not deploy them.
+    /// Blocked images, normalized, for the other services of the project: their `up` must not deploy them.
     pub fn blocked_references(&self) -> impl Iterator<Item = (Reference, Digest)> {
         let Durable { blocked, failed_tags, .. } = &self.durable;
         let own = |image: &ConfiguredImage| {
@@ -110,14 +109,14 @@ impl Service {
         images.iter().filter_map(own).chain(images.iter().flat_map(newer))
     }
 
-    /// What containers of an image were made from, as far as that is known.
+    /// The reference that containers of an image were created from, as of the last check.
     pub(super) fn reference_of<'a>(&'a self, image: &'a ConfiguredImage) -> &'a Reference {
-        let mut views = self.seen.iter().flat_map(|seen| &seen.images);
+        let mut views = self.known.observation.iter().flat_map(|seen| &seen.images);
         let view = views.find(|view| view.configured == image.configured);
         view.map_or(&image.reference, |view| &view.from)
     }
 
-    /// What an inspection is begun in; one that ends in another is stale.
+    /// The generation of inspections: a result from a different generation is stale.
     pub(super) fn inspection_generation(&self) -> u64 {
         self.generation + self.project.changes
     }

@@ -1,5 +1,5 @@
-//! When a project is brought up although no image changed: nothing runs, containers are stuck half-made, or the
-//! compose files changed (spec 1.4, 1.6, DOMAIN 3.2).
+//! When a project is brought up although no image has changed: nothing runs, containers are stuck during creation, or
+//! the compose files have changed (spec 1.4, 1.6, DOMAIN 3.2).
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ use super::assess::{Condition, Inactive};
 use super::input::Files;
 use super::rollout::plan::Cause;
 
-/// A container must be stuck so long before it is forced: it may just be someone's deploy.
+/// A container must be stuck for this long before the project is forced up: it may be part of a manual deployment.
 const STUCK_FOR: SignedDuration = SignedDuration::from_secs(10);
-/// Events so recent mean that somebody is working on the project.
-const BUSY: SignedDuration = SignedDuration::from_secs(5);
+/// An event this recent means that the project is being changed from outside.
+const QUIET_PERIOD: SignedDuration = SignedDuration::from_secs(5);
 
-/// What is remembered between checks.
+/// The state that is kept between checks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Starter {
-    /// Containers that look stuck, by ID: since when.
+    /// Containers that look stuck, with the time since when, by ID.
     stuck: BTreeMap<String, Timestamp>,
-    /// When the project was forced last.
-    forced: Option<Timestamp>,
+    /// When the project was last forced up.
+    forced_at: Option<Timestamp>,
 }
 
 impl Starter {
-    /// The times that are waited by.
+    /// The times that deadlines are measured from.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        self.stuck.values_mut().chain(self.forced.as_mut())
+        self.stuck.values_mut().chain(self.forced_at.as_mut())
     }
 
-    /// Notes what is stuck; since when the longest of them has been.
+    /// Records the stuck containers; returns the earliest time since when one of them is stuck.
     fn stuck_since(
         &mut self,
         containers: &[Container],
@@ -40,7 +40,7 @@ impl Starter {
         now: Timestamp,
     ) -> Option<Timestamp> {
         let is_stuck = |c: &Container| match c.state {
-            // With an error the healer knows it, if there is one.
+            // With an error, the container is handled by the healer, if that is enabled.
             State::Created => with_loops || c.error.is_empty(),
             State::Restarting => with_loops,
             _ => false,
@@ -54,14 +54,14 @@ impl Starter {
 }
 
 impl Service {
-    /// What the compose files want. Stores the hash of the first read without deploying (spec 1.6).
+    /// Decides whether the compose files must be applied. Stores the hash of the first read without deploying (spec 1.6).
     pub(super) fn follow_files(&mut self, files: &Files) -> Result<Option<Cause>, String> {
         let hash = match files {
             Files::Unread | Files::Unsettled => return Ok(None),
             Files::Unusable(text) => return Err(text.clone()),
             Files::Hash(hash) => hash,
         };
-        self.files_seen = Some(hash.clone());
+        self.known.files_hash = Some(hash.clone());
         match &self.durable.files_hash {
             None => {
                 self.durable.files_hash = Some(hash.clone());
@@ -72,18 +72,18 @@ impl Service {
         }
     }
 
-    /// How to force what is stuck, at most once in a cooldown. Compose starts by itself what was only made; what keeps
-    /// restarting is taken down first (spec 1.4).
+    /// Forces up stuck containers, at most once per cooldown. `compose up` starts containers that were only created; if
+    /// containers keep restarting, the project is taken down first (spec 1.4).
     fn force(&mut self, containers: &[Container], now: Timestamp) -> Option<Cause> {
-        if self.starter.forced.is_some_and(|at| now <= at + self.config.heal_cooldown) {
+        if self.starter.forced_at.is_some_and(|at| now <= at + self.config.heal_cooldown) {
             return None;
         }
-        self.starter.forced = Some(now);
+        self.starter.forced_at = Some(now);
         let loops = |c: &Container| c.state == State::Restarting && self.starter.stuck.contains_key(&c.id);
         Some(Cause::ForceUp { down: containers.iter().any(loops) })
     }
 
-    /// What `auto_start` wants. `matching`: the digests match, as far as they are compared.
+    /// Decides whether `auto_start` brings the project up. `matching`: the digests match, as far as they are compared.
     pub(super) fn start_wanted(
         &mut self,
         containers: &[Container],
@@ -93,7 +93,7 @@ impl Service {
         if !self.config.auto_start || self.config.project().is_none() || self.durable.rollback_failed {
             return None;
         }
-        // Compose would start it in competition with whoever keeps it (DECISIONS 9).
+        // Compose would compete with the tool that manages the container (DECISIONS 9).
         if containers.iter().any(|c| c.manager.is_some()) {
             return None;
         }
@@ -102,29 +102,29 @@ impl Service {
         if !matching {
             return None;
         }
-        // The next cycle may be hours away.
-        let calm = self.touched_at.map_or(now, |at| at + BUSY);
+        // Below, a check is requested because the next poll cycle may be hours away.
+        let quiet_at = self.known.external_change_at.map_or(now, |at| at + QUIET_PERIOD);
         if let Some(since) = stuck {
-            let due = calm.max(since + STUCK_FOR);
+            let due = quiet_at.max(since + STUCK_FOR);
             if now < due {
-                self.recheck_at = Some(due);
+                self.checks.request_by(due);
                 return None;
             }
             return self.force(containers, now);
         }
-        let resting = containers.iter().all(|c| matches!(c.state, State::Exited | State::Dead));
-        // A one-shot that did its work is not something to start again at every check.
+        let all_stopped = containers.iter().all(|c| matches!(c.state, State::Exited | State::Dead));
+        // A one-shot container that has finished must not be started again at every check.
         let is_done = |c: &Container| {
             self.condition(c) == Condition::Inactive(Inactive::Finished)
                 && !c.restarts_itself
                 && c.health_timing.is_none()
         };
         let done = !containers.is_empty() && containers.iter().all(is_done);
-        if !resting || done {
+        if !all_stopped || done {
             return None;
         }
-        if now < calm {
-            self.recheck_at = Some(calm);
+        if now < quiet_at {
+            self.checks.request_by(quiet_at);
             return None;
         }
         Some(Cause::Start)

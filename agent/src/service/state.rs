@@ -1,4 +1,4 @@
-//! What of a service must outlive the agent: written before every step and after every change.
+//! The durable state of a service.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,77 +18,77 @@ use super::rollout::deployment::{self, Deployment};
 use super::running::Proof;
 use super::swarm::plan::{Postponed, SwarmRollout};
 
-/// What must last: written before every step and after every change.
+/// The durable state of a service: journaled before every step and after every change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Durable {
     /// Blocked digest per image as configured (spec 2.6).
     pub blocked: BTreeMap<String, Digest>,
-    /// Digests that failed under tags that are newer than the one in force (`tag_variable`).
+    /// Failed digests of tags that are newer than the one in force (`tag_variable`).
     #[serde(skip_serializing_if = "FailedTags::is_empty")]
     pub failed_tags: FailedTags,
     /// Remote digest per image that could not be resolved locally (spec 2.6).
     pub not_found: BTreeMap<String, Digest>,
-    /// Digest per image that was seen here and in its registry at once: with the containerd store it tells what came
-    /// from there from what was built here, also when the registry has dropped it since (DECISIONS 9).
+    /// Digest per image that was seen both locally and in its registry. With the containerd store this distinguishes pulled
+    /// images from those built locally, even if the registry no longer has the digest (DECISIONS 9).
     pub published: FewMap<String, Digest>,
-    /// What is known of the digests that the registry has, where gates may hold them.
+    /// Records of the digests in the registry, if gates may hold them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub found: Vec<Found>,
-    /// Digest per image as configured that a person has replaced in the swarm although the registry has it.
+    /// Digest per image as configured that an operator has replaced in the swarm although the registry has it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub declined: BTreeMap<String, Digest>,
     /// Counters (spec 2.1).
     pub totals: Totals,
-    /// A rollback failed; nothing is done until someone acts or the registry has a new digest.
+    /// A rollback failed; nothing is done until a user acts or the registry has a new digest.
     #[serde(alias = "given_up")]
     pub rollback_failed: bool,
-    /// The deployment under way.
+    /// The deployment in progress.
     #[serde(deserialize_with = "deployment::read")]
     pub deployment: Option<Box<Deployment>>,
-    /// The update of a swarm service under way.
+    /// The update of a swarm service in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swarm: Option<Box<SwarmRollout>>,
     /// An update that failed because of the swarm's nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub postponed: Option<Postponed>,
-    /// Image that was proven last, per image as configured: what a tag goes back to when nothing runs.
+    /// The last proven image, per image as configured: a tag is reset to it if nothing runs.
     pub proven: BTreeMap<String, OldImage>,
-    /// Images that were deployed, the last one last, per image as configured.
+    /// Deployed images, oldest first, per image as configured.
     pub deployed: BTreeMap<String, Vec<DeployedImage>>,
-    /// Newer tags that were told of, per image as configured.
+    /// Newer tags that were announced, per image as configured.
     pub told_tags: BTreeMap<String, String>,
-    /// What was found of the way back last.
+    /// The result of the last check of the way back.
     pub way_back: Option<WayBack>,
-    /// The digest that passed its probation last, and when, per image as configured.
+    /// The digest that last passed its probation, and when, per image as configured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub proofs: BTreeMap<String, Proof>,
-    /// Images, as configured, that run or ran last without having proven themselves: never something to go back to.
+    /// Unproven images that run or ran last, per image as configured: never a rollback target.
     pub unproven: BTreeMap<String, ImageId>,
-    /// IDs of containers on images of this service that compose does not bring along.
+    /// IDs of containers with images of this service that compose does not update.
     pub left_behind: BTreeSet<String>,
-    /// Restart histories of containers that are failing, or were, by name.
+    /// Restart histories of containers that are or were failing, by name.
     #[serde(alias = "patients")]
     pub restart_states: BTreeMap<String, RestartState>,
     /// When containers were told to stop through the engine's API, by ID.
     pub stops: StopTimes,
-    /// When containers were stopped by the engine itself, as it went away, by ID.
+    /// When containers were stopped by the engine itself during its shutdown, by ID.
     pub engine_stops: StopTimes,
-    /// What ran when the agent was stopped; cleared once it was compared with what runs now.
+    /// The containers that ran when the agent was stopped; cleared once compared with the current ones.
     #[serde(alias = "left")]
     pub at_shutdown: Option<boot::ShutdownSnapshot>,
-    /// Hash of the compose files that were deployed last (`compose_watch`).
+    /// Hash of the last deployed compose files (`compose_watch`).
     pub files_hash: Option<String>,
-    /// They were deployed, but it failed.
+    /// The deployment of the compose files failed and must be repeated.
     #[serde(alias = "files_owed")]
     pub files_pending: bool,
-    /// The clock by which all these times are meant.
+    /// The clock that all these times refer to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock: Option<boot::NotedClock>,
 }
 
 impl Durable {
-    /// Whether anything is under way that must be brought to its end.
+    /// Whether a deployment is in progress that must be completed.
     pub fn is_deploying(&self) -> bool {
         self.deployment.is_some() || self.swarm.is_some()
     }
@@ -100,7 +100,7 @@ impl Durable {
             || failed.is_some_and(|tags| tags.values().any(|failed| failed == digest))
     }
 
-    /// Step of what is under way, and how often it was tried.
+    /// The step of the deployment in progress, and the number of attempts.
     pub fn step(&self) -> Option<(&'static str, u32)> {
         let of_swarm = || self.swarm.as_ref().map(|rollout| (rollout.phase.name(), rollout.attempt));
         self.deployment.as_ref().map(|d| (d.phase.name(), d.attempt)).or_else(of_swarm)

@@ -1,4 +1,4 @@
-//! How a service looks from outside: a view over its facts, never stored (spec 2.1-2.3, 3.1).
+//! The status of a service as exposed to users: a view of its state, never stored (spec 2.1-2.3, 3.1).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,115 +26,115 @@ use super::running::ImageState;
 use super::runtime::Runtime;
 use super::{Service, compare, wording};
 
-/// What a service shows at one moment.
+/// The public state of a service at one point in time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// Its status record by what the service itself knows; [`Snapshot::record`] makes an answer of it.
+    /// The status record without the parts that depend on the time of the answer; [`Snapshot::record`] adds these.
     pub status: ServiceStatus,
-    /// How the containers of the record run, in the same order.
+    /// Runtime data of the containers in the record, in the same order.
     pub runtimes: Vec<Runtime>,
-    /// Whether poll cycles check anything of it.
+    /// Whether poll cycles check the service.
     pub polled: bool,
     /// Blocked digest per image as configured.
     pub blocked: BTreeMap<String, Digest>,
     /// Not-found digest per image as configured.
     pub not_found: BTreeMap<String, Digest>,
-    /// Digest per image as configured that a person has replaced.
+    /// Digest per image as configured that an operator has replaced.
     pub declined: BTreeMap<String, Digest>,
     /// Full IDs of the containers that can be measured.
     pub running: Vec<String>,
-    /// What of the service is not done because it is not the agent's to do.
+    /// Warnings for the operator that are not part of the status.
     pub warnings: Vec<String>,
     /// Why no update of a swarm service is deployed: it has no tasks, or is a job.
     pub undeployable: Option<String>,
-    /// What runs of each image, and what its registry has.
+    /// The running and the available digest of each image.
     pub images: Vec<ImageState>,
     /// An update was found that no gate holds, and has not begun.
     pub update_wanted: bool,
     /// The other service of the project that this update waits for.
     pub waits_for: Option<String>,
-    /// Digests that were found, where the service has gates.
+    /// Candidates, if the service has gates.
     pub candidates: Vec<Candidate>,
-    /// The gates as configured.
+    /// The configured gates.
     pub update: Option<Arc<UpdateConfig>>,
     /// Whether another service of the project may hold an image of this one.
     pub shares_gates: bool,
-    /// What the registries gave instead of digests in the last check.
+    /// Errors of the registries in the last check.
     pub registry_fault: Option<String>,
-    /// What containers were made from, per image as configured, where that is not what is configured: the env file may set
-    /// another tag (`tag_variable`).
+    /// The reference that containers were created from, per image as configured, if it is not the configured one: the env
+    /// file may set a different tag (`tag_variable`).
     pub in_force: BTreeMap<String, Reference>,
-    /// What is known of the fleet.
+    /// The fleet's decisions.
     pub fleet: Arc<FleetView>,
-    /// What is about to be deployed or is being deployed, as the wardens were asked for it.
+    /// The leases for updates that are in progress or about to begin.
     pub leases: Vec<FleetAsk>,
-    /// What the last deployment was asked for, if it has ended with a verdict.
+    /// The leases of the last deployment, if it has ended with a verdict.
     pub decided: Vec<FleetAsk>,
 }
 
-/// A service as it is shown: its snapshot is made when it is asked for, so that a service at rest is in memory once.
+/// A published service. Its snapshot is computed on demand, so that an idle service is in memory only once.
 #[derive(Debug, Clone)]
 pub struct Published {
-    /// The service at that moment.
+    /// The service at the time of publication.
     pub service: Arc<Service>,
-    /// How far a pull under way was.
+    /// Progress of the pull in progress.
     pub pulled: PullProgress,
 }
 
 impl Published {
-    /// A service of which nothing is being pulled.
+    /// Publishes a service without a pull in progress.
     pub fn new(service: Arc<Service>) -> Self {
         Self { service, pulled: PullProgress::default() }
     }
 
-    /// What it shows.
+    /// Computes the snapshot.
     pub fn snapshot(&self) -> Snapshot {
         self.service.snapshot(self.pulled)
     }
 
-    /// Whether both show the same.
+    /// Whether both have equal snapshots.
     pub fn looks_like(&self, other: &Self) -> bool {
         let is_same = Arc::ptr_eq(&self.service, &other.service) && self.pulled == other.pulled;
         is_same || self.snapshot() == other.snapshot()
     }
 }
 
-/// What a record depends on besides its service, at the moment of the answer.
+/// The inputs of a record besides its service, at the time of the answer.
 #[derive(Debug, Clone, Copy)]
 pub struct StatusContext<'a> {
     /// Time of the answer.
     pub now: Timestamp,
-    /// Begin of the next poll cycle.
+    /// Start of the next poll cycle.
     pub next_poll: Option<Timestamp>,
-    /// Why the container engine counts as unavailable.
+    /// Why the container engine is considered unavailable.
     pub engine_error: Option<&'a str>,
     /// Why the state can't be written.
     pub state_error: Option<&'a str>,
 }
 
 impl Snapshot {
-    /// The record as it is to be answered now (spec 2.1): the one place where a status is computed.
-    pub fn record(&self, around: &StatusContext<'_>) -> ServiceStatus {
+    /// Returns the record to answer with now (spec 2.1). This is the only place where a status is computed.
+    pub fn record(&self, context: &StatusContext<'_>) -> ServiceStatus {
         let mut record = self.status.clone();
-        record.next_check = around.next_poll.filter(|_| self.polled);
-        if let Some(error) = around.state_error {
+        record.next_check = context.next_poll.filter(|_| self.polled);
+        if let Some(error) = context.state_error {
             record.errored = Some(error.to_owned());
-            // Without a journal there is no deployment, and so no way back. It is not among what the check of the way back
-            // notes, which could not be noted just then.
+            // Without a journal no deployment is possible, and no rollback either. The check of the way back can't record
+            // this risk, because its result could not be written.
             if record.way_back.is_some() {
                 record.way_back = Some(WayBackValue::AtRisk);
                 record.way_back_reason.get_or_insert_with(|| error.to_owned());
             }
         }
-        // What was seen last may be long over (spec 3.1: `ok` is running and healthy).
-        let is_away = around.engine_error.is_some();
+        // The last known health may be outdated (spec 3.1: `ok` means running and healthy).
+        let is_away = context.engine_error.is_some();
         if is_away {
             (record.healthy, record.unhealthy_reason) = (None, None);
         }
         for (container, runtime) in record.containers.iter_mut().flatten().zip(&self.runtimes) {
-            container.status = if is_away { runtime.last_seen() } else { runtime.text(around.now) };
+            container.status = if is_away { runtime.last_seen() } else { runtime.text(context.now) };
         }
-        record.waiting = self.waiting(around.now);
+        record.waiting = self.waiting(context.now);
         record.blocked_by = record.waiting.as_ref().and_then(|waiting| waiting.blocked_by.clone());
         record.status = value(&record);
         record
@@ -142,9 +142,9 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// The first digest that waits, and what for.
+    /// The first waiting digest, with the gate that holds it.
     fn waiting(&self, now: Timestamp) -> Option<Waiting> {
-        // What is being deployed waits for nothing.
+        // An update in progress does not wait.
         if self.status.deploying {
             return None;
         }
@@ -156,7 +156,7 @@ impl Snapshot {
         Some(gates::waiting(&candidate.image, &candidate.digest, gate))
     }
 
-    /// What the gates go by; `None` where the service has none.
+    /// The rules that the gates evaluate; `None` if the service has no gates.
     pub(super) fn rules(&self, now: Timestamp) -> Option<Rules<'_>> {
         let update = self.update.as_deref();
         Rules::of(&self.status.name, update, &self.fleet, self.shares_gates, Asker::Cycle, now)
@@ -164,14 +164,14 @@ impl Snapshot {
 }
 
 impl Service {
-    /// What it shows now. `pulled`: how far a pull under way is.
+    /// Computes the current snapshot. `pulled`: progress of the pull in progress.
     pub fn snapshot(&self, pulled: PullProgress) -> Snapshot {
         let config = self.config();
         let durable = self.durable();
         let show_containers =
             (config.compose_project.is_some() || config.swarm_service.is_some()) && !config.silent;
         let total = self.usage();
-        let containers = self.containers.as_deref().filter(|_| show_containers);
+        let containers = self.known.containers.as_deref().filter(|_| show_containers);
         let health = if config.swarm_service.is_some() { self.swarm_health() } else { self.health() };
         let status = ServiceStatus {
             name: config.name.clone(),
@@ -204,11 +204,11 @@ impl Service {
             memory_percent: total.map(|total| round(total.memory_percent())).unwrap_or_default(),
             memory_usage_mb: total.map(|total| mebibytes(total.memory)).unwrap_or_default(),
             memory_limit_mb: total.map(|total| mebibytes(total.memory_limit)).unwrap_or_default(),
-            last_check: self.last_check,
+            last_check: self.checks.last,
             next_check: None,
             waiting: None,
             blocked_by: None,
-            check_status: if self.checking { CheckStatus::Checking } else { CheckStatus::Idle },
+            check_status: if self.checks.is_running() { CheckStatus::Checking } else { CheckStatus::Idle },
             way_back: durable.way_back.as_ref().map(|way_back| match way_back.risk {
                 Some(_) => WayBackValue::AtRisk,
                 None => WayBackValue::Ok,
@@ -234,10 +234,10 @@ impl Service {
             images: self.image_states(),
             update_wanted: self.wants_update(),
             waits_for: self.waits_for(),
-            candidates: self.seen.iter().flat_map(|seen| self.candidates(seen)).collect(),
+            candidates: self.known.observation.iter().flat_map(|seen| self.candidates(seen)).collect(),
             update: config.update.clone(),
             shares_gates: self.shares_gates(),
-            registry_fault: self.seen.as_deref().and_then(Observation::registry_fault),
+            registry_fault: self.known.observation.as_deref().and_then(Observation::registry_fault),
             in_force: self.in_force(),
             fleet: self.fleet.clone(),
             leases: self.leases(),
@@ -251,15 +251,19 @@ impl Service {
         other.map(|image| (image.configured.clone(), self.reference_of(image).clone())).collect()
     }
 
-    /// What the operator should know of the service besides its status.
+    /// Warnings for the operator that are not part of the status.
     fn warnings(&self) -> impl Iterator<Item = String> {
         let undeployable = self.undeployable().filter(|_| self.config().auto_update);
-        let keys =
-            self.seen.iter().flat_map(|seen| &seen.key_faults).map(|fault| wording::unusable_key(fault));
+        let keys = self
+            .known
+            .observation
+            .iter()
+            .flat_map(|seen| &seen.key_faults)
+            .map(|fault| wording::unusable_key(fault));
         self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere()).chain(undeployable).chain(keys)
     }
 
-    /// Warnings about containers that somebody else manages (DECISIONS 9).
+    /// Warnings about containers that another tool manages (DECISIONS 9).
     fn managed_elsewhere(&self) -> Vec<String> {
         let config = self.config();
         if config.silent || !(config.auto_update || config.auto_heal || config.auto_start) {
@@ -272,8 +276,8 @@ impl Service {
         self.containers().iter().filter_map(warning).collect()
     }
 
-    /// Warning about containers that none of the configured compose files made: the files are others, or an agent in a
-    /// container sees them at another path than the engine's machine, and their relative paths lead elsewhere.
+    /// Warning about containers that were not created from any configured compose file: the files are different ones, or an
+    /// agent in a container sees them at a different path than the engine's machine, so relative paths resolve differently.
     fn made_from_elsewhere(&self) -> Option<String> {
         let configured = &self.config().compose_files;
         let is_ours = |c: &Container| c.compose_files.iter().any(|file| configured.contains(file));
@@ -287,20 +291,20 @@ impl Service {
         (!files.is_empty()).then(|| wording::made_from_elsewhere(&files.join(", ")))
     }
 
-    /// Whether all containers are well, or which are not. A failing one is not hidden by a healthy one.
+    /// Whether all containers are healthy, or which are not. A healthy container never hides a failing one.
     fn health(&self) -> Option<Result<(), String>> {
-        let containers = self.containers.as_deref().filter(|all| !all.is_empty())?;
+        let containers = self.known.containers.as_deref().filter(|all| !all.is_empty())?;
         let all: Vec<(&Container, Condition)> = containers.iter().map(|c| (c, self.condition(c))).collect();
         let is = |condition: Condition| all.iter().any(|(_, of)| *of == condition);
-        let is_at_rest =
+        let has_ended =
             |of: &Condition| matches!(of, Condition::Inactive(Inactive::Stopped | Inactive::Finished));
-        if is(Condition::Inactive(Inactive::Stopped)) && all.iter().all(|(_, of)| is_at_rest(of)) {
+        if is(Condition::Inactive(Inactive::Stopped)) && all.iter().all(|(_, of)| has_ended(of)) {
             return Some(Err(wording::STOPPED_BY_HAND.to_owned()));
         }
-        let unwell: Vec<String> =
-            all.iter().filter_map(|(container, of)| wording::unwell(container, of)).collect();
-        if !unwell.is_empty() {
-            return Some(Err(unwell.join(", ")));
+        let unhealthy: Vec<String> =
+            all.iter().filter_map(|(container, of)| wording::unhealthy_reason(container, of)).collect();
+        if !unhealthy.is_empty() {
+            return Some(Err(unhealthy.join(", ")));
         }
         if is(Condition::Inactive(Inactive::Unknown)) {
             return None;
@@ -317,7 +321,7 @@ impl Service {
             id: container.id.clone(),
             name: container.name.clone(),
             state: container.state.as_str().to_owned(),
-            // Its age is that of the answer.
+            // Filled in by `Snapshot::record`, because it depends on the time of the answer.
             status: String::new(),
             started_at: container.started_at,
             image: container.config_image.clone(),
@@ -329,19 +333,19 @@ impl Service {
         }
     }
 
-    /// Its containers whose processes are there, frozen ones too.
+    /// The containers with live processes, including paused ones.
     pub(super) fn running(&self) -> impl Iterator<Item = &Container> {
         self.containers().iter().filter(|container| is_running(container))
     }
 
-    /// Containers whose network containers of this service use.
+    /// The containers whose network is used by containers of this service.
     pub fn network_owners(&self) -> impl Iterator<Item = &NetworkOwner> {
         self.containers().iter().filter_map(|container| container.network_of.as_ref())
     }
 
-    /// What runs, by the containers as they were seen last; what was only fetched is known, too.
+    /// The running images as of the last inspection; also images that were only pulled.
     fn images(&self) -> Option<Vec<ImageRecord>> {
-        if self.seen.is_none() && self.fetched.is_empty() {
+        if self.known.observation.is_none() && self.known.pulled.is_empty() {
             return None;
         }
         let record = |image: &ConfiguredImage| {
@@ -359,10 +363,10 @@ impl Service {
             })
         };
         let configured = &self.config().images;
-        // It is kept as long as nothing changes: no larger than it has to be.
+        // The result is kept for as long as nothing changes, so allocate no more than needed.
         let mut records = Vec::with_capacity(configured.len());
         records.extend(configured.iter().filter_map(record));
-        // Nothing is known before a registry or the engine has said something of an image (spec 2.1).
+        // `None` as long as neither a registry nor the engine has returned anything for an image (spec 2.1).
         (!records.is_empty()).then_some(records)
     }
 
@@ -388,7 +392,7 @@ impl Service {
     }
 }
 
-/// The first row of spec 3.1 that holds.
+/// The first row of spec 3.1 that applies.
 fn value(status: &ServiceStatus) -> StatusValue {
     let rows = [
         (status.exhausted, StatusValue::Exhausted),
@@ -407,7 +411,7 @@ fn is_running(container: &Container) -> bool {
     matches!(container.state, State::Running | State::Paused)
 }
 
-/// Two decimals are enough.
+/// Rounds to two decimals.
 fn round(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }

@@ -1,4 +1,4 @@
-//! The one word of a record: which row of the spec wins.
+//! The status value of a record: which row of the spec takes precedence.
 
 use evenkeel_common::testing::service_status;
 
@@ -8,7 +8,7 @@ fn record() -> ServiceStatus {
     service_status("web")
 }
 
-/// What makes each row of spec 3.1 hold, in the spec's order.
+/// A change that makes each row of spec 3.1 apply, in the spec's order.
 type Row = (StatusValue, fn(&mut ServiceStatus));
 const ROWS: [Row; 9] = [
     (StatusValue::Exhausted, |s| s.exhausted = true),
@@ -22,10 +22,10 @@ const ROWS: [Row; 9] = [
     (StatusValue::Unknown, |_| {}),
 ];
 
-const CALM: StatusContext<'_> =
+const NO_ERRORS: StatusContext<'_> =
     StatusContext { now: Timestamp::UNIX_EPOCH, next_poll: None, engine_error: None, state_error: None };
 
-fn shown(status: ServiceStatus, around: &StatusContext<'_>) -> ServiceStatus {
+fn shown(status: ServiceStatus, context: &StatusContext<'_>) -> ServiceStatus {
     let snapshot = Snapshot {
         status,
         runtimes: Vec::new(),
@@ -48,28 +48,28 @@ fn shown(status: ServiceStatus, around: &StatusContext<'_>) -> ServiceStatus {
         leases: Vec::new(),
         decided: Vec::new(),
     };
-    snapshot.record(around)
+    snapshot.record(context)
 }
 
 #[test]
-fn of_every_two_conditions_the_higher_row_of_the_spec_wins() {
+fn of_any_two_conditions_the_higher_row_of_the_spec_wins() {
     for (higher, (expected, holds)) in ROWS.iter().enumerate() {
         for (lower, also) in &ROWS[higher..] {
-            // Healthy is one gauge: it can't say both.
+            // Both rows are derived from `healthy` and exclude each other.
             if (*expected, *lower) == (StatusValue::Ok, StatusValue::Unhealthy) {
                 continue;
             }
             let mut both = record();
             also(&mut both);
             holds(&mut both);
-            assert_eq!(shown(both, &CALM).status, *expected, "{expected:?} with {lower:?}");
+            assert_eq!(shown(both, &NO_ERRORS).status, *expected, "{expected:?} with {lower:?}");
         }
     }
 }
 
 #[test]
-fn with_the_engine_away_nothing_is_called_ok_or_healthy_and_higher_rows_stay() {
-    let away = StatusContext { engine_error: Some("connection refused"), ..CALM };
+fn without_the_engine_no_service_is_ok_or_healthy_and_higher_rows_stay() {
+    let away = StatusContext { engine_error: Some("connection refused"), ..NO_ERRORS };
     for (value, holds) in ROWS {
         let mut status = record();
         holds(&mut status);
@@ -84,14 +84,14 @@ fn with_the_engine_away_nothing_is_called_ok_or_healthy_and_higher_rows_stay() {
 
 #[test]
 fn a_state_that_can_not_be_written_is_a_fault_of_every_service() {
-    let full = StatusContext { state_error: Some("disk full"), ..CALM };
+    let full = StatusContext { state_error: Some("disk full"), ..NO_ERRORS };
     for (value, holds) in ROWS {
         let mut status = record();
         holds(&mut status);
         let shown = shown(status, &full);
         let expected = if value < StatusValue::Errored { value } else { StatusValue::Errored };
         assert_eq!((shown.status, shown.errored.as_deref()), (expected, Some("disk full")), "{value:?}");
-        assert_eq!(shown.way_back, None, "it is not checked for this service");
+        assert_eq!(shown.way_back, None, "not checked for this service");
     }
     let checked = |risk: Option<&str>| ServiceStatus {
         way_back: Some(if risk.is_some() { WayBackValue::AtRisk } else { WayBackValue::Ok }),

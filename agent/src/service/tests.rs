@@ -1,4 +1,4 @@
-//! Stories of the decision core: what it says and wants when containers look so and so. No I/O, no clock.
+//! Scenarios for the decision core: which entries and actions follow from which observations. No I/O, no clock.
 
 mod assess;
 mod boot;
@@ -80,20 +80,20 @@ fn boot_of(now: &str, before: &str) -> Boot {
     Boot { now: now.into(), before: before.into(), ..Boot::default() }
 }
 
-/// A service in a story: time is a number of seconds, and what it says is collected.
-struct Story {
+/// A scripted scenario of one service: time is a number of seconds, and its audit entries are collected.
+struct Scenario {
     service: Service,
     start: Timestamp,
     now: Timestamp,
-    said: Vec<AuditEntry>,
+    entries: Vec<AuditEntry>,
 }
 
-impl Story {
+impl Scenario {
     fn of(config: ServiceConfig) -> Self {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let (service, said) =
+        let (service, entries) =
             Service::new(Arc::new(config), Durable::default(), boot_of("one", ""), StartReason::Start, start);
-        Self { service, start, now: start, said }
+        Self { service, start, now: start, entries }
     }
 
     fn at(&mut self, seconds: i64) -> &mut Self {
@@ -110,8 +110,8 @@ impl Story {
     }
 
     fn input(&mut self, input: Input) -> &mut Self {
-        let said = self.service.apply(input, self.now);
-        self.said.extend(said);
+        let entries = self.service.apply(input, self.now);
+        self.entries.extend(entries);
         self
     }
 
@@ -132,20 +132,20 @@ impl Story {
 
     fn check(&mut self, observation: Observation) -> &mut Self {
         let generation = self.service.generation;
-        self.input(Input::Checked { generation, asked: false, result: Ok(observation) })
+        self.input(Input::Checked { generation, is_manual: false, result: Ok(observation) })
     }
 
-    /// The next action that is more than reading.
+    /// Returns the next action that is not just a read.
     fn act(&mut self) -> Option<Action> {
         loop {
             let action = self.service.next(self.now);
-            let said = self.service.take_unsaid();
-            self.said.extend(said);
+            let entries = self.service.take_entries();
+            self.entries.extend(entries);
             match action {
-                Some(Action::Inspect { .. }) => self.service.inspecting = false,
-                Some(Action::Check { .. }) => self.service.checking = false,
+                Some(Action::Inspect { .. }) => self.service.inspections.end(),
+                Some(Action::Check { .. }) => self.service.checks.drop_running(),
                 Some(Action::Maintain(_)) => {}
-                // Where tags are looked at, they name something else than runs.
+                // Every sibling tag that is read names an image other than the running one.
                 Some(Action::Step(Step::ReadTags { sibling_tags })) => {
                     let named = ImageId("sha256:elsewhere".into());
                     let displaced = sibling_tags.into_iter().map(|(tag, runs)| DisplacedTag {
@@ -176,7 +176,7 @@ impl Story {
     }
 
     fn kinds(&mut self) -> Vec<Kind> {
-        std::mem::take(&mut self.said).into_iter().map(|entry| entry.event).collect()
+        std::mem::take(&mut self.entries).into_iter().map(|entry| entry.event).collect()
     }
 
     fn status(&self) -> StatusValue {
@@ -184,11 +184,11 @@ impl Story {
     }
 
     fn record(&self) -> ServiceStatus {
-        let around = StatusContext { now: self.now, next_poll: None, engine_error: None, state_error: None };
-        self.service.snapshot(PullProgress::default()).record(&around)
+        let context = StatusContext { now: self.now, next_poll: None, engine_error: None, state_error: None };
+        self.service.snapshot(PullProgress::default()).record(&context)
     }
 
-    #[allow(clippy::unnecessary_wraps)] // as containers carry it
+    #[allow(clippy::unnecessary_wraps)] // the type of a container's times
     fn seconds(&self, seconds: i64) -> Option<Timestamp> {
         Some(self.start + SignedDuration::from_secs(seconds))
     }
@@ -243,85 +243,85 @@ fn observed(remote: char, running: &[LocalImage], containers: &[&Container]) -> 
 }
 
 #[test]
-fn a_block_lasts_until_the_registry_has_another_digest() {
-    let mut story = Story::of(config());
-    story.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+fn a_block_lasts_until_the_registry_has_a_different_digest() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.durable.blocked.insert(IMAGE.into(), digest('2'));
     let old = [local("sha256:one", &['1'])];
-    story.check(observed('2', &old, &[&running("a")]));
-    assert_eq!(story.act(), None);
-    assert_eq!(story.status(), StatusValue::Blocked);
-    story.check(observed('3', &old, &[&running("a")]));
-    assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))));
-    assert_eq!(story.kinds(), [Kind::UNBLOCKED]);
+    scenario.check(observed('2', &old, &[&running("a")]));
+    assert_eq!(scenario.act(), None);
+    assert_eq!(scenario.status(), StatusValue::Blocked);
+    scenario.check(observed('3', &old, &[&running("a")]));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+    assert_eq!(scenario.kinds(), [Kind::UNBLOCKED]);
 }
 
 #[test]
-fn a_tag_moved_to_the_blocked_image_by_hand_is_not_started() {
-    let mut story = Story::of(ServiceConfig { auto_start: true, ..config() });
-    story.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+fn a_blocked_image_that_was_tagged_manually_is_not_started() {
+    let mut scenario = Scenario::of(ServiceConfig { auto_start: true, ..config() });
+    scenario.service.durable.blocked.insert(IMAGE.into(), digest('2'));
     let mut seen = observed('2', &[], &[&exited("a", 1)]);
     seen.images[0].tagged = Some(local("sha256:two", &['2']));
     let good = super::action::OldImage { id: ImageId("sha256:one".into()), source: None };
-    story.service.durable.proven.insert(IMAGE.into(), good.clone());
-    story.check(seen);
-    match story.act() {
+    scenario.service.durable.proven.insert(IMAGE.into(), good.clone());
+    scenario.check(seen);
+    match scenario.act() {
         Some(Action::Step(Step::Start { tags, .. })) => {
             assert_eq!(tags, [(Reference::parse(IMAGE).unwrap(), good)]);
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(story.service.durable().blocked.len(), 1);
+    assert_eq!(scenario.service.durable().blocked.len(), 1);
 }
 
 #[test]
-fn an_image_that_was_only_built_here_is_not_found_until_the_remote_changes() {
-    let mut story = Story::of(config());
+fn a_locally_built_image_is_not_found_until_the_remote_changes() {
+    let mut scenario = Scenario::of(config());
     let built = [local("sha256:built", &[])];
-    story.check(observed('1', &built, &[&running("a")]));
-    assert_eq!(story.act(), None);
-    story.at(10).check(observed('1', &built, &[&running("a")]));
-    assert_eq!(story.act(), None);
-    assert_eq!(story.kinds(), [Kind::NOT_FOUND], "said once");
-    assert_eq!(story.status(), StatusValue::NotFound);
-    story.at(20).check(observed('2', &built, &[&running("a")]));
-    assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))));
+    scenario.check(observed('1', &built, &[&running("a")]));
+    assert_eq!(scenario.act(), None);
+    scenario.at(10).check(observed('1', &built, &[&running("a")]));
+    assert_eq!(scenario.act(), None);
+    assert_eq!(scenario.kinds(), [Kind::NOT_FOUND], "reported once");
+    assert_eq!(scenario.status(), StatusValue::NotFound);
+    scenario.at(20).check(observed('2', &built, &[&running("a")]));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
 }
 
 #[test]
-fn a_trigger_during_a_deploy_is_skipped_with_the_specs_words() {
-    let mut story = Story::of(config());
-    story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
-    assert!(story.act().is_some());
+fn a_trigger_during_a_deploy_is_skipped_with_the_reason_from_the_spec() {
+    let mut scenario = Scenario::of(config());
+    scenario.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
+    assert!(scenario.act().is_some());
     assert_eq!(
-        story.service.ask(ServiceRequest::Check, story.now).0,
+        scenario.service.handle_request(ServiceRequest::Check, scenario.now).0,
         ServiceReply::Skipped("deploy in progress")
     );
     assert_eq!(
-        story.service.ask(ServiceRequest::Redeploy, story.now).0,
+        scenario.service.handle_request(ServiceRequest::Redeploy, scenario.now).0,
         ServiceReply::Skipped("deploy in progress")
     );
-    let mut other = Story::of(ServiceConfig { auto_update: false, ..config() });
+    let mut other = Scenario::of(ServiceConfig { auto_update: false, ..config() });
     assert_eq!(
-        other.service.ask(ServiceRequest::Check, other.now).0,
+        other.service.handle_request(ServiceRequest::Check, other.now).0,
         ServiceReply::Skipped("auto_update is false")
     );
 }
 
 #[test]
-fn a_trigger_joins_one_that_waits_and_is_written_down_once() {
-    let mut story = Story::of(config());
+fn a_trigger_joins_a_pending_one_and_is_recorded_once() {
+    let mut scenario = Scenario::of(config());
     for _ in 0..5 {
-        let (answer, said) = story.service.ask(ServiceRequest::Check, story.now);
+        let (answer, entries) = scenario.service.handle_request(ServiceRequest::Check, scenario.now);
         assert_eq!(answer, ServiceReply::Accepted);
-        story.said.extend(said);
+        scenario.entries.extend(entries);
     }
-    assert_eq!(story.kinds(), [Kind::MANUAL_TRIGGER]);
+    assert_eq!(scenario.kinds(), [Kind::MANUAL_TRIGGER]);
 }
 
-/// A deployment of digest 2 whose image was pulled, so that compose is next.
-fn pulled() -> Story {
-    let mut story = Story::of(config());
-    story.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
+/// A deployment of digest 2 whose image has been pulled; the compose run is next.
+fn pulled() -> Scenario {
+    let mut scenario = Scenario::of(config());
+    scenario.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
     for result in [
         StepResult::ImagesPinned { missing: Vec::new() },
         StepResult::Pulled {
@@ -329,42 +329,46 @@ fn pulled() -> Story {
             labels: BTreeMap::new(),
         },
     ] {
-        assert!(matches!(story.act(), Some(Action::Step(_))));
-        story.input(Input::Stepped(result));
+        assert!(matches!(scenario.act(), Some(Action::Step(_))));
+        scenario.input(Input::Stepped(result));
     }
-    story
+    scenario
 }
 
-/// The same on probation.
-fn on_probation() -> Story {
-    let mut story = pulled();
-    assert!(matches!(story.act(), Some(Action::Step(_))));
+/// The same deployment on probation.
+fn on_probation() -> Scenario {
+    let mut scenario = pulled();
+    assert!(matches!(scenario.act(), Some(Action::Step(_))));
     let containers = vec![running("b")];
-    story.input(Input::Stepped(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers }));
-    story
+    scenario.input(Input::Stepped(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers,
+    }));
+    scenario
 }
 
 #[test]
-fn a_deployment_ends_in_the_project_in_which_it_was_begun() {
+fn a_deployment_ends_in_the_project_it_began_in() {
     for (journaled, expected) in [(true, "web"), (false, "shop")] {
-        let story = on_probation();
-        let mut row = serde_json::to_value(story.service.durable()).unwrap();
+        let scenario = on_probation();
+        let mut row = serde_json::to_value(scenario.service.durable()).unwrap();
         if !journaled {
             row["deployment"]["project"] = serde_json::Value::Null;
         }
         let durable = serde_json::from_value(row).unwrap();
         let files = vec!["/srv/shop.yml".into()];
         let moved = ServiceConfig { compose_project: Some("shop".into()), compose_files: files, ..config() };
-        let (service, said) =
-            Service::new(Arc::new(moved), durable, boot_of("one", "one"), StartReason::Reload, story.now);
-        let [resumed] = &said[..] else { panic!("{said:?}") };
+        let (service, entries) =
+            Service::new(Arc::new(moved), durable, boot_of("one", "one"), StartReason::Reload, scenario.now);
+        let [resumed] = &entries[..] else { panic!("{entries:?}") };
         assert_eq!(resumed.event, Kind::RESUMED);
         let reason = resumed.reason.as_deref().unwrap();
         assert!(reason.contains("configuration"), "the agent was not stopped: {reason}");
-        let mut story = Story { service, ..story };
-        story.at(2);
-        assert_eq!(story.service.project_name(), Some(expected));
-        match story.act() {
+        let mut scenario = Scenario { service, ..scenario };
+        scenario.at(2);
+        assert_eq!(scenario.service.project_name(), Some(expected));
+        match scenario.act() {
             Some(Action::Step(Step::Start { project, .. })) => {
                 let file = format!("/srv/{expected}.yml");
                 assert_eq!((&*project.name, project.files), (expected, vec![file.into()]));
@@ -377,31 +381,31 @@ fn a_deployment_ends_in_the_project_in_which_it_was_begun() {
             named: Vec::new(),
             containers: vec![sick.clone()],
         };
-        story.input(Input::Stepped(up()));
-        let look = story.service.next(story.now);
+        scenario.input(Input::Stepped(up()));
+        let look = scenario.service.next(scenario.now);
         let Some(Action::Inspect { members, .. }) = look else { panic!("{look:?}") };
         assert_eq!(members, Members::Project(expected.into()));
-        story.at(60).look(&[&sick]);
-        assert!(matches!(story.act(), Some(Action::Step(Step::Diagnose { .. }))));
-        story.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
-        match story.act() {
+        scenario.at(60).look(&[&sick]);
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::Diagnose { .. }))));
+        scenario.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
+        match scenario.act() {
             Some(Action::Step(Step::Start { project, .. })) => assert_eq!(project.name, expected),
             other => panic!("{other:?}"),
         }
         let mut old = running("a");
-        old.started_at = story.seconds(60);
-        story.input(Input::Stepped(StepResult::Started {
+        old.started_at = scenario.seconds(60);
+        scenario.input(Input::Stepped(StepResult::Started {
             up: Ok(String::new()),
             named: Vec::new(),
             containers: vec![old.clone()],
         }));
-        story.at(61).look(&[&old]).at(120).look(&[&old]);
-        match story.act() {
+        scenario.at(61).look(&[&old]).at(120).look(&[&old]);
+        match scenario.act() {
             Some(Action::Step(Step::Unpin { project, .. })) => assert_eq!(project, expected),
             other => panic!("{other:?}"),
         }
-        story.input(Input::Stepped(StepResult::Unpinned));
-        assert_eq!(story.kinds(), [Kind::ROLLED_BACK]);
-        assert_eq!(story.service.project_name(), Some("shop"), "from now on");
+        scenario.input(Input::Stepped(StepResult::Unpinned));
+        assert_eq!(scenario.kinds(), [Kind::ROLLED_BACK]);
+        assert_eq!(scenario.service.project_name(), Some("shop"), "from now on");
     }
 }

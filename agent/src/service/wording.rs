@@ -1,6 +1,6 @@
-//! Every sentence that people read: audit entries, faults, reasons. Decisions say what happened (`event.rs`).
+//! All user-visible text: audit entries, faults, reasons. Decisions emit typed events (`event.rs`).
 //!
-//! Fault texts are stable: no port, time or id in them. A repeated fault is recognised by its text (spec 2.6).
+//! Fault texts are stable: they contain no port, time or ID. A repeated fault is recognised by its text (spec 2.6).
 
 use evenkeel_common::wire::{AuditEntry, Gate, KeptImage, Kind, Level};
 use jiff::Timestamp;
@@ -23,39 +23,39 @@ pub(super) mod swarm;
 
 use images::{label_change, label_lines, tag_change};
 
-pub(super) use container::{facts, flaw, interference, managed, note, symptom, unwell};
+pub(super) use container::{facts, flaw, interference, managed, note, symptom, unhealthy_reason};
 pub(super) use images::{
-    blocked, blocked_elsewhere, held_elsewhere, not_looked, rollback_risks, tag_taken, unsigned,
+    blocked, blocked_elsewhere, held_elsewhere, not_checked_yet, rollback_risks, tag_taken, unsigned,
     unsigned_elsewhere,
 };
 
-/// Warning about a file of `signed_by`.
+/// Warning about an unusable `signed_by` file.
 pub(super) fn unusable_key(fault: &str) -> String {
-    format!("update.signed_by: {fault}, and is passed over")
+    format!("update.signed_by: {fault}, and is skipped")
 }
 
-/// What an update waits for while another service changes the compose project.
-pub(super) fn turn_of(other: &str) -> String {
+/// Why an update waits while another service is changing the compose project.
+pub(super) fn waits_for_sibling(other: &str) -> String {
     format!("another service of the project, {other}, is being changed; the update begins after that")
 }
 
-/// Why a check of a service is skipped that the agent is not to look at.
+/// Why a manual check of a silent service is skipped.
 pub(super) const SILENT: &str = "silent is true";
-/// Why a check that a person asks for is skipped (spec 2.4).
+/// Why a manual check is skipped (spec 2.4).
 pub(super) const AUTO_UPDATE_OFF: &str = "auto_update is false";
 /// Why a check or a redeployment is skipped (spec 2.4).
 pub(super) const DEPLOYING: &str = "deploy in progress";
 /// Why a redeployment is skipped (spec 2.4).
 pub(super) const NO_COMPOSE_FILES: &str = "no compose files configured";
-/// Why a project that a person stopped is not healthy.
+/// Why a manually stopped project is not healthy.
 pub(super) const STOPPED_BY_HAND: &str = "stopped by hand";
-/// Why a project is not healthy of which nothing runs.
-pub(super) const NOTHING_RUNS: &str = "none of its containers runs";
+/// Why a project without running containers is not healthy.
+pub(super) const NOTHING_RUNS: &str = "none of its containers is running";
 
-/// Most bytes of an entry's output; the end of it is kept.
+/// Maximum size of an entry's output in bytes; the end is kept.
 const MAX_OUTPUT: usize = 8 * 1024;
 
-/// The audit entry that tells of an event; `None` for one that is only counted.
+/// The audit entry for an event; `None` if the event is only counted.
 pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Option<AuditEntry> {
     let (service, in_swarm) = (&config.name, config.swarm_service.as_deref());
     let new = |kind: Kind, level: Level, message: String| AuditEntry::new(at, service, kind, level, message);
@@ -107,8 +107,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
         }
         Event::RollbackFailed { failed, why, containers } => rollback_failed(failed, &why, &containers, new),
         Event::RollbackRetried => {
-            let message =
-                "the rollback that had failed succeeded: the images that were proven last run again";
+            let message = "the retry of the failed rollback succeeded: the last proven images run again";
             new(Kind::ROLLED_BACK, Level::Warning, message.to_owned())
         }
         Event::RollbackRetryFailed { failure, output } => {
@@ -121,8 +120,8 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
         Event::NewerTag { image, tag } => {
             new(Kind::UPDATE_AVAILABLE, Level::Info, format!("{image}: the registry has the newer tag {tag}"))
         }
-        Event::TagLineLeft { tag, why } => {
-            let why = why.unwrap_or_else(|| "somebody has changed it".to_owned());
+        Event::TagLineNotRestored { tag, why } => {
+            let why = why.unwrap_or_else(|| "it was changed in the meantime".to_owned());
             because(why, new(Kind::ERROR, Level::Warning, images::tag_line_left(&tag)))
         }
         Event::WayBackAtRisk { risk } => {
@@ -208,7 +207,7 @@ fn rollback_failed(
 
 fn container_entry(event: Event, new: impl Fn(Kind, Level, String) -> AuditEntry) -> Option<AuditEntry> {
     let (kind, level, message, container, reason) = match event {
-        Event::Unwell { container, ended, problem } => {
+        Event::Unhealthy { container, ended, problem } => {
             let (kind, verb) =
                 if ended { (Kind::DIED, "is down") } else { (Kind::UNHEALTHY, "is unhealthy") };
             (kind, Level::Warning, format!("container {container} {verb}"), container, Some(problem))
@@ -294,7 +293,7 @@ fn unblocked(unblock: Unblock, new: impl Fn(Kind, Level, String) -> AuditEntry) 
             (message, "manual", blocked.into_iter().next().map(|(_, digest)| digest), None)
         }
         Unblock::UpToDate { image, blocked, remote } => {
-            let message = format!("unblocked {image}: what runs matches the registry again");
+            let message = format!("unblocked {image}: the running image matches the registry again");
             (message, "the remote digest changed", Some(blocked), remote)
         }
         Unblock::NewDigest { image, blocked, remote } => {
@@ -346,7 +345,7 @@ fn brought_up(cause: &Cause, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
         Cause::Start => {
             (Kind::STARTED, "the project was started", "none of its containers ran, and auto_start is on")
         }
-        // Whether that helped is reported when the container is healthy again.
+        // The result is reported when the container is healthy again.
         Cause::RecreateContainer { .. } | Cause::Update | Cause::Redeploy | Cause::RetryRollback => {
             return None;
         }
@@ -396,11 +395,11 @@ fn with_digests(entry: AuditEntry, old: Option<&Digest>, new: Option<&Digest>) -
     AuditEntry { old_digest, new_digest, ..entry }
 }
 
-/// The end of a sentence about a deployment: what compose recreated beyond it, if anything.
+/// The end of a sentence about a deployment: the containers that compose recreated unnecessarily, if any.
 fn also(recreated: &[String]) -> String {
     match recreated {
         [] => String::new(),
-        names => format!("; compose also recreated {}, which this did not need", names.join(", ")),
+        names => format!("; compose also recreated {}, which was not necessary", names.join(", ")),
     }
 }
 
@@ -408,7 +407,7 @@ fn also(recreated: &[String]) -> String {
 pub(super) fn fault(cause: &FaultCause<'_>) -> String {
     match cause {
         FaultCause::OldImagesGone { images } => format!(
-            "no rollback would be possible: the image that {} runs on is gone from this machine and can't be fetched again; a redeploy goes ahead all the same",
+            "no rollback would be possible: the image that {} runs on is gone from this machine and can't be pulled again; a redeploy proceeds anyway",
             images.join(", ")
         ),
         FaultCause::ComposeUp { cause } => format!("compose up failed: {cause}"),
@@ -426,16 +425,16 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
         FaultCause::FilesUnlisted { files } => {
             let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
             format!(
-                "the containers were made with {}, too, which compose_files does not name: without it they would lose \
-                 what it sets, so they are not recreated; name it there, or redeploy to go on without it",
+                "the containers were made with {}, too, which compose_files does not list: without it they would lose \
+                 its settings, so they are not recreated; add it to compose_files, or redeploy to continue without it",
                 files.join(", ")
             )
         }
     }
 }
 
-/// What a person needs to see of a container that failed.
-pub(super) fn black_box(failure: &Failure, compose: &str, log: &str) -> String {
+/// The diagnostics of a failed container for its audit entry.
+pub(super) fn diagnostics(failure: &Failure, compose: &str, log: &str) -> String {
     let mut text = failure.facts.clone();
     for (title, part) in [("compose", compose), ("last log lines", log)] {
         if !part.trim().is_empty() {
@@ -445,29 +444,29 @@ pub(super) fn black_box(failure: &Failure, compose: &str, log: &str) -> String {
     crate::model::text::tail(&text, MAX_OUTPUT).to_owned()
 }
 
-/// Says of a result that the step under way can't have.
-pub(super) fn foreign_result(result: &StepResult) -> String {
-    format!("the step ended with the result of another one: {result:?}")
+/// The error text for a result that does not belong to the current step.
+pub(super) fn unexpected_result(result: &StepResult) -> String {
+    format!("the step returned the result of a different step: {result:?}")
 }
 
-/// What stands for the log lines of a container where they can't be read.
+/// The placeholder for log lines that can't be read.
 pub(super) fn no_log(error: &str) -> String {
     format!("({error})")
 }
 
-/// Containers that were made from other compose files than the configured ones.
+/// Warning about containers that were created from other compose files than the configured ones.
 pub(super) fn made_from_elsewhere(files: &str) -> String {
     format!(
-        "its containers were made from {files}, not from compose_files: relative paths may lead elsewhere"
+        "its containers were made from {files}, not from compose_files: relative paths may resolve differently"
     )
 }
 
-/// The fault of a gate command that gave no answer.
+/// The fault of a gate command that failed.
 pub(super) fn command_failed(fault: &str) -> String {
     format!("the gate command gave no answer: {fault}")
 }
 
-/// A time as people see it.
+/// Formats a time for users.
 pub(super) fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }

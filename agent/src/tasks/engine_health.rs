@@ -1,4 +1,4 @@
-//! Asks every `docker_health.check_interval` whether the engine answers, and says when that changes (spec 1.8).
+//! Pings the engine every `docker_health.check_interval` and records when its availability changes (spec 1.8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use crate::project::services::EngineHealth;
 
 use crate::project::worker::Record;
 
-/// The task that asks.
+/// The engine health task.
 pub struct EngineProbe {
-    /// Whom to ask.
+    /// Container engine.
     pub engine: Arc<dyn Engine>,
-    /// How often, and how long one check may take.
+    /// Active configuration: check interval and timeout.
     pub active: active::Watch,
-    /// Time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
     /// Audit.
     pub record: Record,
-    /// What it shows.
+    /// Published engine health.
     pub state: watch::Sender<EngineHealth>,
-    /// Somebody has a reason to think that the engine came or went.
+    /// Requests an immediate check because the engine's availability may have changed.
     pub check_now: Arc<Notify>,
 }
 
 impl EngineProbe {
-    /// Asks until `stop`.
+    /// Checks the engine until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let timing = self.active.borrow_and_update().config.docker_health.clone();
@@ -43,7 +43,7 @@ impl EngineProbe {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Other times hold at once: the next check is made now.
+                // New timing applies immediately: check now.
                 Ok(()) = self.active.changed() => {}
                 () = self.check_now.notified() => {}
                 () = tokio::time::sleep(timing.check_interval) => {}

@@ -1,6 +1,6 @@
-//! Reads the engine's events and passes them on: a reader that only reads (DOMAIN findings 6, 7).
+//! Reads the engine's events and forwards them to the services (DOMAIN findings 6, 7).
 //!
-//! Events are hints. After every gap each service looks for itself, so a lost event changes nothing.
+//! Events are hints. After every gap each service inspects its containers, so lost events do no harm.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,41 +19,41 @@ use crate::service::input::Input;
 
 use crate::project::worker::Command;
 
-/// Longest wait between two tries to connect.
+/// Maximum delay between two connection attempts.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-/// The same where the stream ends at once each time.
+/// The same while the stream keeps ending immediately.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 
-/// The task that reads.
+/// The task that reads the events.
 pub struct Events {
-    /// Whom to listen to.
+    /// Source of the events.
     pub engine: Arc<dyn Engine>,
-    /// Whom to tell.
+    /// Receivers of the events.
     pub services: Arc<Services>,
-    /// A hung engine keeps its stream open and silent; only its health tells.
+    /// Engine health. A hung engine keeps its event stream open, so only the health check detects it.
     pub health: watch::Receiver<EngineHealth>,
-    /// Whom to tell that the stream broke off or is there again: the engine's health may have changed with it.
+    /// Requests a health check when the stream ends or resumes, because the engine's health may have changed.
     pub check_now: Arc<Notify>,
-    /// Time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
-    /// Engine's time of the last event, in nanoseconds since the epoch; 0 before the first.
+    /// Engine time of the last event, in nanoseconds since the epoch; 0 before the first.
     pub last_nano: i64,
 }
 
-/// What was already seen is read again after a break, so far back: it tells a stop that a person asked for from
-/// one that the engine made when it went away.
+/// How far back events are read again after a gap. This distinguishes stops by an operator from stops caused by the
+/// engine's shutdown.
 const OVERLAP_NANO: i64 = 60_000_000_000;
-/// A stream that ends sooner without an event was none: something between the agent and the engine may refuse it.
-const LEAST_LIFE: Duration = Duration::from_secs(5);
+/// A stream that ends sooner and without an event counts as refused: a proxy in front of the engine may block it.
+const MIN_LIFETIME: Duration = Duration::from_secs(5);
 
-/// What came of reading the event stream.
+/// Result of reading the event stream.
 enum Read {
     /// The engine was not reached.
     Nothing,
-    /// It ended at once, without an event.
+    /// The stream ended immediately, without an event.
     Refused,
-    /// There was one.
+    /// The stream was open.
     Stream,
 }
 
@@ -70,7 +70,7 @@ impl Events {
                     Read::Refused => {
                         if !was_warned && wait >= MAX_WAIT {
                             was_warned = true;
-                            tracing::warn!("the engine's event stream ends at once, again and again: does a proxy refuse /events?");
+                            tracing::warn!("the engine's event stream keeps ending immediately; check whether a proxy blocks /events");
                         }
                         LONGEST_WAIT
                     }
@@ -89,9 +89,9 @@ impl Events {
 
     /// Reads until the stream ends or the engine stops answering.
     async fn read(&mut self) -> Read {
-        // The engine's buffer may tell of stops that were asked for while nobody listened.
+        // The engine's event buffer may contain requested stops that happened during the gap.
         let now = i64::try_from(self.clock.now().as_nanosecond()).unwrap_or(i64::MAX);
-        // After the clock was set back the last event lies in the future.
+        // If the clock was set back, the last event is in the future.
         let since = (self.last_nano.min(now) - OVERLAP_NANO).max(0);
         let mut events = match self.engine.events(since).await {
             Ok(events) => events,
@@ -100,20 +100,20 @@ impl Events {
                 return Read::Nothing;
             }
         };
-        let (begun, mut told) = (Instant::now(), false);
-        // It has just answered: what its health was before tells nothing about this stream.
+        let (begun, mut received) = (Instant::now(), false);
+        // The engine has just responded, so earlier health changes do not apply to this stream.
         self.health.mark_unchanged();
         self.check_now.notify_one();
         let at = self.clock.now();
-        self.tell_all(|| Command::Input(Box::new(Input::EngineBack { at })));
-        self.tell_all(|| Command::Inspect);
+        self.send_all(|| Command::Input(Box::new(Input::EngineBack { at })));
+        self.send_all(|| Command::Inspect);
         loop {
             tokio::select! {
                 event = events.next() => match event {
                     Some(event) => {
-                        told = true;
+                        received = true;
                         self.last_nano = event.time_nano;
-                        self.pass_on(&event);
+                        self.forward(&event);
                     }
                     None => break,
                 },
@@ -124,14 +124,14 @@ impl Events {
                 }
             }
         }
-        tracing::info!("the engine's event stream ended; every service looks for itself when it is back");
+        tracing::info!("the engine's event stream ended; all services are inspected when it resumes");
         self.check_now.notify_one();
         let at = self.clock.now();
-        self.tell_all(|| Command::Input(Box::new(Input::EngineGap { at })));
-        if told || begun.elapsed() >= LEAST_LIFE { Read::Stream } else { Read::Refused }
+        self.send_all(|| Command::Input(Box::new(Input::EngineGap { at })));
+        if received || begun.elapsed() >= MIN_LIFETIME { Read::Stream } else { Read::Refused }
     }
 
-    fn pass_on(&self, event: &ContainerEvent) {
+    fn forward(&self, event: &ContainerEvent) {
         let at = Timestamp::from_nanosecond(i128::from(event.time_nano)).unwrap_or_default();
         for worker in self.services.workers().iter() {
             let config = &worker.config;
@@ -139,19 +139,20 @@ impl Events {
                 || config.container_name.as_ref().is_some_and(|name| *name == event.name);
             if concerned {
                 let input = Input::Event { at, id: event.id.clone(), what: event.what.clone() };
-                // A worker that is gone means that the program is stopping.
+                // An error means that the agent is stopping.
                 let _ = worker.inbox.send(Command::Input(Box::new(input)));
             } else if matches!(event.what, EventKind::Start | EventKind::Destroy) {
-                // What uses the network of a container of others is cut off by that.
+                // Containers that share the network of this container lose their connection.
                 let service = worker.published.get().service;
-                if service.network_owners().any(|owner| [&event.id, &event.name].contains(&&owner.given)) {
+                if service.network_owners().any(|owner| [&event.id, &event.name].contains(&&owner.id_or_name))
+                {
                     let _ = worker.inbox.send(Command::Inspect);
                 }
             }
         }
     }
 
-    fn tell_all(&self, command: impl Fn() -> Command) {
+    fn send_all(&self, command: impl Fn() -> Command) {
         for worker in self.services.workers().iter() {
             let _ = worker.inbox.send(command());
         }

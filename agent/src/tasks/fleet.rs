@@ -1,5 +1,5 @@
-//! Hears what the fleet decides (DECISIONS 8): a long poll at the wardens, kept durable, so that what is known holds after
-//! a restart and while no warden answers.
+//! Receives the fleet's decisions (DECISIONS 8) by long polling the wardens. The decisions are stored, so that they stay in
+//! force after a restart and while no warden responds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,73 +15,75 @@ use tokio_util::sync::CancellationToken;
 use crate::PROGRAM;
 use crate::config::active::Watch;
 use crate::config::{Config, FleetTerms, PushConfig};
-use crate::ports::fleet::{Fleet, FleetError, Known};
+use crate::ports::fleet::{Fleet, FleetError, KnownRevisions};
 use crate::project::worker::Record;
 use crate::service::fleet::{FleetView, Link};
 
-/// Key of what is known in the store.
+/// Store key of the fleet view.
 pub const STORED: &str = "fleet";
-/// How long a warden may keep a question.
+/// Maximum duration of a long poll.
 const WAIT: Duration = Duration::from_secs(50);
-/// Least time between two questions, whatever the answers.
+/// Minimum time between two requests.
 const PACE: Duration = Duration::from_millis(500);
-/// Time between two questions to a warden that answers at once although nothing has changed.
+/// Time between two requests to a warden that responds at once although nothing has changed.
 const IMPATIENT_PACE: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_mins(1);
-/// How long no warden may answer, after the first question in vain, before the fleet counts as away.
+/// Time after the first failed request until the fleet counts as away.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How long a fleet that was there must be denied before it counts as gone; and how often a warden is asked that knows of
-/// none.
+/// How long the wardens must report that there is no fleet before a former fleet counts as gone; and how often a warden
+/// without a fleet is queried.
 const GONE: SignedDuration = SignedDuration::from_hours(1);
 const GONE_PAUSE: Duration = Duration::from_hours(1);
 
-/// Uses the wardens of a configuration from now on.
+/// Replaces the wardens with those of a configuration.
 pub type ReplaceWardens = Box<dyn Fn(Option<&PushConfig>) -> Result<(), String> + Send + Sync>;
 
-/// The task that listens.
+/// The task that receives the fleet's decisions.
 pub struct FleetListener {
     /// The wardens.
     pub fleet: Arc<dyn Fleet>,
-    /// How they are exchanged.
+    /// Replaces the wardens after a reload.
     pub replace: ReplaceWardens,
-    /// Where it is shown what is known.
+    /// Published fleet view.
     pub view: watch::Sender<Arc<FleetView>>,
-    /// Where that is kept.
+    /// Stores the fleet view.
     pub store: Arc<dyn Store>,
-    /// The configuration in force.
+    /// The active configuration.
     pub active: Watch,
-    /// Time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
     /// Audit.
     pub record: Record,
 }
 
-/// What is known from earlier lives, for this configuration.
+/// Loads the fleet view of the last run and adapts it to this configuration.
 pub async fn load(store: &dyn Store, config: &Config, now: Timestamp) -> FleetView {
     let row = store.get(STORED).await.ok().flatten();
     let known: FleetView = row.and_then(|row| serde_json::from_slice(&row).ok()).unwrap_or_default();
     configured(known, config, now)
 }
 
-/// What is known, for this configuration. A push that is off for a fault is a fleet whose wardens do not answer: what it has
-/// decided holds, and a machine of a later ring waits.
+/// Adapts a fleet view to this configuration. If the push is disabled by a fault, the fleet counts as away: its decisions
+/// stay in force, and machines in later rings wait.
 fn configured(known: FleetView, config: &Config, now: Timestamp) -> FleetView {
     let link = if known.link == Link::None { Link::Unknown } else { known.link };
-    match (&config.push, config.fleet_cut_off) {
+    match (&config.push, config.fleet_terms_without_push) {
         (Some(push), _) => {
             let warden = push.warden_urls.first().cloned().unwrap_or_default();
             FleetView { link, warden, ring: push.ring, patience: push.patience, ..known }
         }
-        (None, Some(FleetTerms { ring, patience })) => FleetView { link, ring, patience, ..known }.away(now),
+        (None, Some(FleetTerms { ring, patience })) => {
+            FleetView { link, ring, patience, ..known }.without_warden(now)
+        }
         (None, None) => FleetView { contact: known.contact, ..FleetView::default() },
     }
 }
 
 impl FleetListener {
-    /// Listens until `stop`.
+    /// Receives decisions until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        // Being told to stop is the only end.
+        // `listen` ends only by cancellation.
         let _ = stop.run_until_cancelled(self.listen()).await;
     }
 
@@ -89,13 +91,13 @@ impl FleetListener {
         loop {
             let config = self.active.borrow_and_update().config.clone();
             if let Err(why) = (self.replace)(config.push.as_ref()) {
-                tracing::warn!("the fleet is not asked: {why}");
+                tracing::warn!("cannot connect to the fleet: {why}");
             }
             let known = (**self.view.borrow()).clone();
             self.show(configured(known, &config, self.clock.now())).await;
-            let wanted = |config: &Config| (config.push.clone(), config.fleet_cut_off);
+            let wanted = |config: &Config| (config.push.clone(), config.fleet_terms_without_push);
             let is_other = async |active: &mut Watch| {
-                // An error means that the program is stopping.
+                // An error means that the agent is stopping.
                 let _ = active.wait_for(|active| wanted(&active.config) != wanted(&config)).await;
             };
             let mut active = self.active.clone();
@@ -110,7 +112,7 @@ impl FleetListener {
         }
     }
 
-    /// Asks again and again.
+    /// Polls the wardens until cancelled.
     async fn poll(&self) {
         let (mut pause, mut is_first) = (FIRST_PAUSE, true);
         let (mut away_at, mut gone_since) = (None, None);
@@ -118,22 +120,22 @@ impl FleetListener {
             let begin = Instant::now();
             let known = {
                 let view = self.view.borrow();
-                Known { revision: view.revision, verdicts: view.verdicts }
+                KnownRevisions { revision: view.revision, verdicts: view.verdicts }
             };
-            // The first answer tells that there is a warden.
+            // The first request does not wait, so that its response shows whether a warden is present.
             let wait = if is_first { Duration::ZERO } else { WAIT };
             let now = || self.clock.now();
-            match self.away_from(away_at, self.fleet.decisions(known, wait)).await {
-                Ok(heard) => {
+            match self.or_away(away_at, self.fleet.decisions(known, wait)).await {
+                Ok(response) => {
                     (away_at, gone_since, pause) = (None, None, FIRST_PAUSE);
-                    let Known { revision, verdicts } = known;
+                    let KnownRevisions { revision, verdicts } = known;
                     let is_news =
-                        (heard.decisions.revision, heard.decisions.verdicts) != (revision, verdicts);
-                    let is_stale = heard.decisions.store.is_some();
+                        (response.decisions.revision, response.decisions.verdicts) != (revision, verdicts);
+                    let is_stale = response.decisions.store.is_some();
                     let known = self.view.borrow().clone();
                     let contact = known.contact + u64::from(is_first);
-                    let heard = known.heard(heard.decisions, heard.date, now());
-                    self.show(FleetView { contact, ..heard }).await;
+                    let view = known.with_decisions(response.decisions, response.date, now());
+                    self.show(FleetView { contact, ..view }).await;
                     let is_early = is_stale || !is_news && !is_first && begin.elapsed() < WAIT / 2;
                     tokio::time::sleep(if is_early { IMPATIENT_PACE } else { PACE }).await;
                     is_first = false;
@@ -144,8 +146,8 @@ impl FleetListener {
                     let known = self.view.borrow().clone();
                     let was_there = matches!(known.link, Link::Present | Link::Away { .. });
                     if was_there && now().duration_since(since) < GONE {
-                        // A proxy may answer so for a warden that is down.
-                        self.show(known.away(now())).await;
+                        // A proxy may send this response for a warden that is down.
+                        self.show(known.without_warden(now())).await;
                         tokio::time::sleep(jitter(LAST_PAUSE)).await;
                     } else {
                         self.show(known.without_fleet()).await;
@@ -153,21 +155,21 @@ impl FleetListener {
                     }
                     is_first = true;
                 }
-                // One that has no time for long does not count as there, either: nobody knows what it decides.
-                Err(error @ (FleetError::Away(_) | FleetError::Busy)) => {
-                    tracing::debug!("no warden answers: {error}");
+                // A warden that stays busy counts as away too, because its decisions are unknown.
+                Err(error @ (FleetError::Unavailable(_) | FleetError::Busy)) => {
+                    tracing::debug!("no warden responds: {error}");
                     is_first = true;
                     away_at = away_at.or_else(|| Some(Instant::now() + SILENCE));
-                    self.away_from(away_at, tokio::time::sleep(jitter(pause))).await;
+                    self.or_away(away_at, tokio::time::sleep(jitter(pause))).await;
                     pause = LAST_PAUSE.min(pause * 2);
                 }
             }
         }
     }
 
-    /// Waits for something; shows that the fleet is away as soon as it counts as that. Neither a question that nobody
-    /// answers nor a long pause puts that off.
-    async fn away_from<T>(&self, away_at: Option<Instant>, future: impl Future<Output = T>) -> T {
+    /// Awaits a future, and publishes that the fleet is away when `away_at` passes. Neither a hanging request nor a long
+    /// pause can delay that.
+    async fn or_away<T>(&self, away_at: Option<Instant>, future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
         if let Some(at) = away_at {
             tokio::select! {
@@ -176,12 +178,12 @@ impl FleetListener {
                 () = tokio::time::sleep_until(at) => {}
             }
             let known = self.view.borrow().clone();
-            self.show(known.away(self.clock.now())).await;
+            self.show(known.without_warden(self.clock.now())).await;
         }
         future.await
     }
 
-    /// Shows and keeps what is known from now on, and says when the fleet goes and comes.
+    /// Publishes and stores the fleet view, and records when the fleet becomes unreachable or reachable.
     async fn show(&self, view: FleetView) {
         let before = self.view.borrow().clone();
         if *before == view {
@@ -189,24 +191,25 @@ impl FleetListener {
         }
         match (before.link, view.link) {
             (Link::Present, Link::Away { .. }) => {
-                let message = "no warden answers; updates go on without the fleet, by what is known of it";
-                self.say(Level::Warning, message);
+                let message =
+                    "no warden answers; updates continue with the last known decisions of the fleet";
+                self.emit(Level::Warning, message);
             }
-            (Link::Away { .. }, Link::Present) => self.say(Level::Info, "a warden answers again"),
+            (Link::Away { .. }, Link::Present) => self.emit(Level::Info, "a warden answers again"),
             _ => {}
         }
         let row = (view.link != Link::None).then(|| serde_json::to_vec(&view).ok()).flatten();
-        // Whoever watches over the state says when it can't be written; what is known holds all the same.
+        // A failed write is reported by the state health task; the view is used all the same.
         let _ = self.store.put_all(vec![(STORED.to_owned(), row)]).await;
         self.view.send_replace(Arc::new(view));
     }
 
-    fn say(&self, level: Level, message: &str) {
+    fn emit(&self, level: Level, message: &str) {
         (self.record)(AuditEntry::new(self.clock.now(), PROGRAM, Kind::FLEET_AWAY, level, message));
     }
 }
 
-/// Between three quarters of the pause and all of it, so that many agents do not come back at the same instant.
+/// Shortens the pause by up to a quarter, so that many agents do not reconnect at the same time.
 fn jitter(pause: Duration) -> Duration {
     pause.mul_f64(1.0 - fastrand::f64() / 4.0)
 }
@@ -227,19 +230,27 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::config::active::ActiveConfig;
-    use crate::ports::fleet::Heard;
+    use crate::ports::fleet::DecisionsResponse;
 
-    /// A warden that is asked for its decisions only.
+    /// A warden that only serves decisions.
     #[async_trait]
     trait Decides: Send + Sync + 'static {
-        async fn decisions(&self, known: Known, wait: Duration) -> Result<Heard, FleetError>;
+        async fn decisions(
+            &self,
+            known: KnownRevisions,
+            wait: Duration,
+        ) -> Result<DecisionsResponse, FleetError>;
     }
 
     struct Only<T>(Arc<T>);
 
     #[async_trait]
     impl<T: Decides> Fleet for Only<T> {
-        async fn decisions(&self, known: Known, wait: Duration) -> Result<Heard, FleetError> {
+        async fn decisions(
+            &self,
+            known: KnownRevisions,
+            wait: Duration,
+        ) -> Result<DecisionsResponse, FleetError> {
             self.0.decisions(known, wait).await
         }
 
@@ -256,41 +267,45 @@ mod tests {
         }
     }
 
-    /// A warden that answers once, and then takes some time to give no answer.
+    /// A warden that responds once; later requests fail after some time.
     struct Gone {
         takes: Duration,
-        /// When questions ended in vain.
+        /// When requests failed.
         failed: Mutex<Vec<Instant>>,
-        asked: Mutex<Vec<Known>>,
+        asked: Mutex<Vec<KnownRevisions>>,
     }
 
-    const HEARD: Known = Known { revision: 3, verdicts: 2 };
+    const HEARD: KnownRevisions = KnownRevisions { revision: 3, verdicts: 2 };
 
     #[async_trait]
     impl Decides for Gone {
-        async fn decisions(&self, known: Known, _: Duration) -> Result<Heard, FleetError> {
+        async fn decisions(
+            &self,
+            known: KnownRevisions,
+            _: Duration,
+        ) -> Result<DecisionsResponse, FleetError> {
             self.asked.lock().unwrap().push(known);
             if known != HEARD {
-                let Known { revision, verdicts } = HEARD;
+                let KnownRevisions { revision, verdicts } = HEARD;
                 let decisions = FleetDecisions { revision, verdicts, ..FleetDecisions::default() };
-                return Ok(Heard { decisions, date: None });
+                return Ok(DecisionsResponse { decisions, date: None });
             }
             tokio::time::sleep(self.takes).await;
             self.failed.lock().unwrap().push(Instant::now());
-            Err(FleetError::Away("no connection".to_owned()))
+            Err(FleetError::Unavailable("no connection".to_owned()))
         }
     }
 
-    /// Wardens that are cut off from their store and answer in turn.
-    struct CutOff(Mutex<u64>);
+    /// Wardens that are disconnected from their store and respond in turn.
+    struct WithoutStore(Mutex<u64>);
 
     #[async_trait]
-    impl Decides for CutOff {
-        async fn decisions(&self, _: Known, _: Duration) -> Result<Heard, FleetError> {
+    impl Decides for WithoutStore {
+        async fn decisions(&self, _: KnownRevisions, _: Duration) -> Result<DecisionsResponse, FleetError> {
             let mut asked = self.0.lock().unwrap();
             *asked += 1;
             let (revision, store) = (*asked % 2, Some("away".to_owned()));
-            Ok(Heard {
+            Ok(DecisionsResponse {
                 decisions: FleetDecisions { revision, store, ..FleetDecisions::default() },
                 date: None,
             })
@@ -313,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_that_is_off_for_a_fault_keeps_what_the_fleet_has_decided() {
+    fn a_push_that_is_disabled_by_a_fault_keeps_the_fleets_decisions() {
         let config = |text: &str| Config::parse(text, Path::new("c.json"), &|_| None).unwrap();
         let (now, known) =
             (Timestamp::UNIX_EPOCH, FleetView { link: Link::Present, revision: 7, ..FleetView::default() });
@@ -322,43 +337,47 @@ mod tests {
         let view = configured(known.clone(), &faulty, now);
         assert_eq!((view.link, view.revision), (Link::Away { since: now }, 7));
         assert_eq!((view.ring, view.patience), (5, Duration::from_mins(1)));
-        // A machine that has never heard of its fleet waits as well.
+        // A machine that has never reached its fleet waits as well.
         assert_eq!(configured(FleetView::default(), &faulty, now).link, Link::Away { since: now });
-        // Whoever takes the push out of the file leaves the fleet.
+        // A machine without a configured push leaves the fleet.
         assert_eq!(configured(known, &config("{}"), now), FleetView::default());
     }
 
-    /// A warden that fails every third question.
+    /// A warden that fails every third request.
     struct Restarted(Mutex<u64>);
 
     #[async_trait]
     impl Decides for Restarted {
-        async fn decisions(&self, _: Known, wait: Duration) -> Result<Heard, FleetError> {
+        async fn decisions(
+            &self,
+            _: KnownRevisions,
+            wait: Duration,
+        ) -> Result<DecisionsResponse, FleetError> {
             tokio::time::sleep(wait).await;
             let mut asked = self.0.lock().unwrap();
             *asked += 1;
             if (*asked).is_multiple_of(3) {
-                return Err(FleetError::Away("no connection".to_owned()));
+                return Err(FleetError::Unavailable("no connection".to_owned()));
             }
-            Ok(Heard { decisions: FleetDecisions::default(), date: None })
+            Ok(DecisionsResponse { decisions: FleetDecisions::default(), date: None })
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_warden_that_is_heard_again_counts_as_one_that_knows_nothing_yet() {
+    async fn a_warden_that_responds_again_counts_as_a_new_contact() {
         let listener = listener(Arc::new(Restarted(Mutex::default())), Arc::new(|_| ()));
         assert_eq!(listener.view.borrow().contact, 0);
-        // Heard at 0 s and at 50 s, missed at 100 s.
+        // Responds at 0 s and at 50 s, fails at 100 s.
         let _ = timeout(Duration::from_secs(90), listener.poll()).await;
         assert_eq!(listener.view.borrow().contact, 1);
         let _ = timeout(Duration::from_secs(160), listener.poll()).await;
-        assert_eq!(listener.view.borrow().contact, 3, "once for the new start, once after the silence");
-        assert_eq!(listener.view.borrow().without_fleet().contact, 3, "it never counts anew");
+        assert_eq!(listener.view.borrow().contact, 3, "once for the restart, once after the failure");
+        assert_eq!(listener.view.borrow().without_fleet().contact, 3, "the count is never reset");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn wardens_that_are_all_cut_off_are_not_asked_without_a_pause() {
-        let fleet = Arc::new(CutOff(Mutex::default()));
+    async fn wardens_that_are_all_cut_off_from_their_store_are_polled_with_a_pause() {
+        let fleet = Arc::new(WithoutStore(Mutex::default()));
         let listener = listener(fleet.clone(), Arc::new(|_| ()));
         let _ = timeout(Duration::from_mins(1), listener.poll()).await;
         let asked = *fleet.0.lock().unwrap();
@@ -367,8 +386,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fleet_is_away_half_a_minute_after_the_first_question_in_vain() {
-        // The pauses between two questions, and a question that hangs, are longer than what is left of the time.
+    async fn a_fleet_is_away_half_a_minute_after_the_first_failed_request() {
+        // The pauses between requests, and a hanging request, are longer than the remaining time.
         for takes in [Duration::ZERO, Duration::from_secs(10), Duration::from_secs(25)] {
             let gone = Arc::new(Gone { takes, failed: Mutex::default(), asked: Mutex::default() });
             let said = Arc::new(Mutex::new(Vec::new()));
@@ -380,7 +399,7 @@ mod tests {
             let said = said.lock().unwrap().clone();
             assert_eq!(said, [(Kind::FLEET_AWAY, first + SILENCE)], "once, {takes:?}");
             let asked = gone.asked.lock().unwrap().clone();
-            assert_eq!(asked[..2], [Known::default(), HEARD]);
+            assert_eq!(asked[..2], [KnownRevisions::default(), HEARD]);
             assert!(asked.len() < 14, "{takes:?}: it was asked {} times", asked.len());
         }
     }

@@ -1,8 +1,8 @@
-//! What the wardens learn of this machine beside its entries (DECISIONS 8): what runs, and which leases are in use.
+//! Reports to the wardens which images run on this machine and which leases are in use (DECISIONS 8).
 //!
-//! Both follow from what the services show, so that nothing is lost with a message: a lease is renewed as long as its
-//! deployment is under way, and kept until the verdict has arrived. A service gives back itself what nothing came of
-//! (`service/permit.rs`).
+//! Both are derived from the published state of the services, so that a lost message does no harm: a lease is renewed while
+//! its deployment is in progress, and kept until the warden has the verdict. A lease that led to no deployment is released
+//! by the service itself (`service/permit.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,47 +21,47 @@ use crate::project::services::Services;
 use crate::project::worker::Handle;
 use crate::service::fleet::{FleetView, Link};
 
-/// How often it is looked whether the inventory has changed.
+/// Interval of checks for inventory changes.
 const SETTLE: Duration = Duration::from_secs(3);
-/// How often the inventory is sent although nothing has changed, and again where that failed.
+/// Interval at which an unchanged inventory is sent again, and delay before a retry.
 const INVENTORY_EVERY: Duration = Duration::from_hours(1);
 const INVENTORY_RETRY: Duration = Duration::from_mins(1);
-/// Images of one report; a warden takes no more.
+/// Maximum number of images in a report; a warden accepts no more.
 const MOST_IMAGES: usize = 1000;
-/// How often a lease is renewed; it is dead after 90 s.
+/// Interval of lease renewals; a lease expires after 90 s.
 const RENEW_EVERY: Duration = Duration::from_secs(30);
-/// How often it is looked which leases are in use, and whether a verdict has arrived.
+/// Interval of checks for leases in use and delivered verdicts.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long a lease is kept for a verdict that does not arrive.
+/// How long a lease is kept for a verdict that can't be delivered.
 const VERDICT_PATIENCE: Duration = Duration::from_mins(5);
 
-/// How far the push to the warden is.
+/// Progress of the push to the warden.
 #[derive(Clone)]
 pub struct PushProgress {
-    /// What was recorded up to now.
+    /// Returns a mark for everything recorded so far.
     pub mark: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// Whether the warden has everything up to a mark.
+    /// Reports whether everything up to a mark has been delivered.
     pub is_delivered: Arc<dyn Fn(u64) -> bool + Send + Sync>,
 }
 
-/// The task that reports.
+/// The task that reports to the wardens.
 pub struct FleetReporter {
-    /// What runs.
+    /// Services to report.
     pub services: Arc<Services>,
     /// The wardens.
     pub fleet: Arc<dyn Fleet>,
-    /// What is known of the fleet.
+    /// View of the fleet.
     pub view: watch::Receiver<Arc<FleetView>>,
-    /// How far the push is.
+    /// Progress of the push.
     pub push: PushProgress,
-    /// Time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
 }
 
 impl FleetReporter {
-    /// Reports until `stop`. Leases of deployments that are still under way are taken up by the next life.
+    /// Reports until `stop`. Leases of deployments in progress are renewed by the next run of the agent.
     pub async fn run(self, stop: CancellationToken) {
-        // Being told to stop is the only end.
+        // Both futures end only by cancellation.
         let _ = stop.run_until_cancelled(futures_util::future::join(self.inventories(), self.leases())).await;
     }
 
@@ -82,7 +82,7 @@ impl FleetReporter {
                 if left_out > 0 {
                     tracing::warn!(
                         left_out,
-                        "the fleet is not told of all images: {MOST_IMAGES} are the most"
+                        "not all images are reported to the fleet: the maximum is {MOST_IMAGES}"
                     );
                 }
                 match self.fleet.report(&inventory).await {
@@ -97,7 +97,7 @@ impl FleetReporter {
         }
     }
 
-    /// What runs here, and how many images that leaves out.
+    /// Returns the inventory and the number of images left out.
     fn inventory(&self) -> (Inventory, usize) {
         let records = self.services.records(self.clock.now());
         let mut images = Vec::new();
@@ -110,24 +110,24 @@ impl FleetReporter {
 
     async fn leases(&self) {
         let mut kept: BTreeMap<String, Lease> = BTreeMap::new();
-        // Those of services that are configured no more, too, until they have ended.
-        let mut doors: Vec<published::Receiver> = Vec::new();
+        // Includes services that are no longer configured, until they have ended.
+        let mut services: Vec<published::Receiver> = Vec::new();
         let mut view = self.view.clone();
         loop {
-            // Where no warden decides anything, there are no leases to look for.
+            // Without a fleet there are no leases.
             if kept.is_empty() && view.wait_for(|view| view.link != Link::None).await.is_err() {
                 return std::future::pending().await;
             }
             for worker in self.services.workers().iter() {
-                if !doors.iter().any(|door| door.is_same(&worker.published)) {
-                    doors.push(worker.published.clone());
+                if !services.iter().any(|service| service.is_same(&worker.published)) {
+                    services.push(worker.published.clone());
                 }
             }
             let (mut held, mut decided) = (Vec::new(), Vec::new());
-            doors.retain(|door| {
-                // Asked first: what a service that has ended showed last counts, too.
-                let has_ended = door.has_ended();
-                let snapshot = door.snapshot();
+            services.retain(|service| {
+                // Read before the snapshot, so that the last snapshot of an ended service is included.
+                let has_ended = service.has_ended();
+                let snapshot = service.snapshot();
                 held.extend(snapshot.leases);
                 decided.extend(snapshot.decided);
                 !has_ended
@@ -144,15 +144,15 @@ impl FleetReporter {
     }
 }
 
-/// Leaves out what is too much; how many that are.
+/// Drops images above the limit and returns their number.
 fn keep_most(images: &mut Vec<InventoryImage>) -> usize {
     images.drain(MOST_IMAGES.min(images.len())..).count()
 }
 
-/// What was reported last.
+/// The last report.
 struct Sent {
     inventory: Inventory,
-    /// [`FleetView::contact`] then: a warden that was away since may have a store that knows nothing of this machine.
+    /// [`FleetView::contact`] at that time: a warden that was away meanwhile may have lost its store.
     contact: u64,
     at: Instant,
 }
@@ -191,11 +191,11 @@ fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> 
     worker.config.images.iter().map(image).collect()
 }
 
-/// A lease that this agent has.
+/// A lease held by this agent.
 struct Lease {
     ask: FleetAsk,
     renewed: Instant,
-    /// The verdict was recorded: since when, and up to where the push must have come.
+    /// When the verdict was recorded, and the mark up to which the push must be delivered.
     decided: Option<(Instant, u64)>,
 }
 
@@ -203,8 +203,8 @@ fn key(ask: &FleetAsk) -> String {
     format!("{} {} {}", ask.service, ask.image, ask.digest)
 }
 
-/// What is to be asked for once more, by the leases that are in use (`held`) and those whose deployment has its verdict
-/// (`decided`).
+/// Updates the kept leases from those in use (`held`) and those whose deployment has a verdict (`decided`). Returns the
+/// leases to renew.
 fn reconcile(
     kept: &mut BTreeMap<String, Lease>,
     held: &[FleetAsk],
@@ -223,7 +223,7 @@ fn reconcile(
                 return false;
             }
             let (since, mark) = *lease.decided.get_or_insert_with(|| (now, (push.mark)()));
-            // The warden ends the lease by the verdict.
+            // The warden ends the lease when it receives the verdict.
             if (push.is_delivered)(mark) || now.duration_since(since) >= VERDICT_PATIENCE {
                 return false;
             }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reported_is_reported_again_after_a_change_an_hour_or_a_silence_of_the_warden() {
+    fn a_report_is_repeated_after_a_change_after_an_hour_and_after_the_warden_was_away() {
         let (at, inventory) = (Instant::now(), Inventory::default());
         let sent = Sent { inventory: inventory.clone(), contact: 1, at };
         let hour = Duration::from_hours(1);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_images_the_first_are_reported() {
+    fn images_above_the_limit_are_left_out() {
         for (count, left_out) in [(0, 0), (1000, 0), (1003, 3)] {
             let image =
                 |n| serde_json::from_str(&format!(r#"{{"service":"s{n}","image":"r.example/web:1"}}"#));
@@ -289,17 +289,17 @@ mod tests {
         assert_eq!(at(29, &a, &[]), (0, 1));
         assert_eq!(at(30, &a, &[]), (1, 1));
         assert_eq!(at(31, &a, &[]), (0, 1));
-        // Its verdict is recorded, and not delivered yet.
+        // Its verdict is recorded but not yet delivered.
         assert_eq!(at(40, &[], &a), (0, 1));
         assert_eq!(at(61, &[], &a), (1, 1));
         delivered.store(true, Ordering::Relaxed);
         assert_eq!(at(62, &[], &a), (0, 0));
-        // It stays decided, and nothing follows from that any more.
+        // It stays decided, which has no further effect.
         assert_eq!(at(63, &[], &a), (0, 0));
-        // One that does not begin, or ends without a verdict, is given back by its service.
+        // A lease without a deployment or a verdict is released by its service.
         assert_eq!(at(70, &b, &a), (0, 1));
         assert_eq!(at(71, &[], &[]), (0, 0));
-        // A verdict that never arrives does not keep it for ever.
+        // An undelivered verdict does not keep the lease forever.
         delivered.store(false, Ordering::Relaxed);
         at(80, &b, &[]);
         assert_eq!(at(81, &[], &b).1, 1);

@@ -1,17 +1,17 @@
-//! Everything that runs for long: one file a task, and what the worker does outside.
+//! Long-running background tasks, one file per task.
 //!
 //! | file | task |
 //! |---|---|
-//! | `poller.rs` | starts a poll cycle every `registry.poll_interval`, and when asked |
+//! | `poller.rs` | starts a poll cycle every `registry.poll_interval` and on request |
 //! | `registry_events.rs` | polls the services whose image was just pushed |
-//! | `events.rs` | reads the engine's events and passes them on |
-//! | `engine_health.rs` | asks whether the engine answers |
-//! | `state_health.rs` | says when the state can't be written, and when it can again |
-//! | `fleet.rs` | hears what the fleet decides, and keeps it |
-//! | `fleet_report.rs` | reports to the wardens what runs, and keeps leases while they are in use |
-//! | `monitor.rs` | measures what the containers use |
-//! | `reload.rs` | starts the workers, and brings them in line with a configuration that is read again |
-//! | `status_publisher.rs` | makes the status frames that all streams share |
+//! | `events.rs` | reads the engine's events and forwards them |
+//! | `engine_health.rs` | checks whether the engine responds |
+//! | `state_health.rs` | reports when the state can't be written, and when it can again |
+//! | `fleet.rs` | receives and stores the fleet's decisions |
+//! | `fleet_report.rs` | reports the running images to the wardens and renews leases |
+//! | `monitor.rs` | measures the containers' resource usage |
+//! | `reload.rs` | starts the workers and applies a reloaded configuration |
+//! | `status_publisher.rs` | builds the status frames shared by all streams |
 
 pub mod engine_health;
 pub mod events;

@@ -1,8 +1,8 @@
-//! Measures what the running containers use, every `monitor.stats_interval` (spec 1.7).
+//! Measures the resource usage of running containers every `monitor.stats_interval` (spec 1.7).
 //!
-//! The engine only counts; what is used is the difference of two readings. A container that is new gets its second
-//! reading after two seconds, so that numbers are there soon; from then on all are read side by side. Between two
-//! rounds the task sleeps until a service shows something else: only then can there be a new container.
+//! The engine only reports counters; usage is the difference of two readings. A new container is read for the second time
+//! after two seconds, so that values are available soon; from then on all containers are read together. Between two rounds
+//! the task sleeps until a service's published state changes: only then can there be a new container.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,23 +21,23 @@ use crate::service::input::{ContainerUse, Input, Measurement};
 
 use crate::project::worker::Command;
 
-/// How soon a container that is new is seen, and read for the second time.
+/// Delay until a new container is detected, and until its second reading.
 const SOON: Duration = Duration::from_secs(2);
-/// Readings under way at once. Old engines answer all of them at the next tick of their collector, once a second:
-/// a smaller number would only make more seconds of it.
+/// Maximum number of concurrent readings. Old engines answer all of them at the next tick of their collector, once a
+/// second, so that a smaller number would take more seconds.
 pub const PARALLEL: usize = 128;
 
-/// The task that measures.
+/// The task that measures resource usage.
 pub struct Monitor {
-    /// Whose containers, and whom to tell.
+    /// The services whose containers are measured, and which receive the measurements.
     pub services: Arc<Services>,
-    /// Whom to ask.
+    /// Container engine.
     pub engine: Arc<dyn Engine>,
-    /// How often.
+    /// Active configuration: the interval.
     pub active: active::Watch,
 }
 
-/// What is known of one container.
+/// Last reading and usage of one container.
 struct Known {
     last: Usage,
     used: Option<ContainerUse>,
@@ -56,17 +56,17 @@ impl Monitor {
         let mut round: Option<Instant> = None;
         let mut changes = self.services.changes().boxed();
         loop {
-            // What has changed by now is seen in this pass.
+            // All changes so far are covered by this pass.
             while let Some(Some(())) = changes.next().now_or_never() {}
             let interval = self.active.borrow_and_update().config.monitor.stats_interval;
             let now = Instant::now();
-            let whole = round.is_none_or(|begun| now >= begun + interval);
-            if whole {
+            let is_full = round.is_none_or(|begun| now >= begun + interval);
+            if is_full {
                 round = Some(now);
             }
             let pass = async {
-                self.pass(&mut readings, whole).await.unwrap_or_else(|error| {
-                    tracing::debug!(%error, "nothing was measured this time");
+                self.pass(&mut readings, is_full).await.unwrap_or_else(|error| {
+                    tracing::debug!(%error, "resource usage could not be measured");
                     true
                 })
             };
@@ -75,7 +75,7 @@ impl Monitor {
                 again = pass => again,
             };
             let next = round.map_or(interval, |begun| (begun + interval).duration_since(Instant::now()));
-            let news = async {
+            let changed = async {
                 if !again {
                     tokio::select! {
                         Some(()) = changes.next() => {}
@@ -88,14 +88,14 @@ impl Monitor {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(next) => {}
-                () = news => {}
+                () = changed => {}
             }
         }
     }
 
-    /// Reads all running containers (`whole`), or only those of which nothing can be said yet. Whether there are such
-    /// containers afterwards.
-    async fn pass(&self, readings: &mut Readings, whole: bool) -> Result<bool, EngineError> {
+    /// Reads all running containers (`is_full`), or only those without usage data so far. Returns whether there are still
+    /// containers without usage data.
+    async fn pass(&self, readings: &mut Readings, is_full: bool) -> Result<bool, EngineError> {
         let workers = self.services.workers();
         let mut services = Vec::new();
         let mut all = HashSet::new();
@@ -105,12 +105,13 @@ impl Monitor {
             services.push((worker, ids));
         }
         readings.containers.retain(|id, _| all.contains(id));
-        let asked: HashSet<String> = all.into_iter().filter(|id| whole || readings.is_unknown(id)).collect();
+        let asked: HashSet<String> =
+            all.into_iter().filter(|id| is_full || readings.is_unknown(id)).collect();
         if asked.is_empty() {
             return Ok(false);
         }
         let machine_memory = match readings.machine_memory {
-            Some(memory) if !whole => memory,
+            Some(memory) if !is_full => memory,
             _ => *readings.machine_memory.insert(self.engine.machine_memory().await?),
         };
         let engine = self.engine.as_ref();
@@ -126,7 +127,7 @@ impl Monitor {
             match answer {
                 Ok(Some(usage)) => readings.note(&id, usage, machine_memory),
                 Err(error) if error.is_unavailable() => return Err(error),
-                // Gone or stopped meanwhile, or not understood.
+                // Removed or stopped meanwhile, or the response could not be parsed.
                 Ok(None) | Err(_) => {
                     readings.containers.remove(&id);
                 }
@@ -140,8 +141,8 @@ impl Monitor {
             let used = |id: String| readings.containers.get(&id)?.used.map(|used| (id, used));
             let containers: FewMap<_, _> = ids.into_iter().filter_map(used).collect();
             if !containers.is_empty() {
-                let measurement = Measurement { whole, machine_memory, containers };
-                // A worker that is gone was removed or is about to be.
+                let measurement = Measurement { is_full, machine_memory, containers };
+                // An error means that the service has just been removed.
                 let _ = worker.inbox.send(Command::Input(Box::new(Input::Measured(measurement))));
             }
         }
@@ -150,7 +151,7 @@ impl Monitor {
 }
 
 impl Readings {
-    /// Whether nothing can be said yet of what a container uses.
+    /// Reports whether there is no usage data for a container yet.
     fn is_unknown(&self, id: &str) -> bool {
         self.containers.get(id).is_none_or(|known| known.used.is_none())
     }
@@ -167,17 +168,17 @@ impl Readings {
     }
 }
 
-/// CPU time per time that went by, in percent of one core. `None` where the two can't be compared: the container was
-/// started anew (its count begins at zero), or the engine's clock was set.
+/// Returns CPU time per elapsed time, in percent of one core. `None` if the readings can't be compared: the container was
+/// restarted (its counter starts at zero), or the engine's clock was changed.
 ///
-/// Time goes by the reading's own stamp. The machine's count of CPU time, which Docker's client divides by, comes to
-/// the same there and is something else in podman (DOMAIN 5).
+/// Elapsed time is taken from the timestamps of the readings. Docker's own client divides by the machine's CPU time, which
+/// gives the same result with Docker but not with podman (DOMAIN 5).
 fn cpu_percent(earlier: &Usage, later: &Usage) -> Option<f64> {
     let time =
         Duration::try_from(later.read.duration_since(earlier.read)).ok().filter(|time| !time.is_zero())?;
     let used = later.cpu.checked_sub(earlier.cpu)?;
     let percent = used.as_secs_f64() / time.as_secs_f64() * 100.0;
-    // More than all cores can do, by more than the stamps are off: the clock was set back.
+    // More than all cores can provide, beyond the error of the timestamps: the clock was set back.
     (percent <= f64::from(later.cores) * 110.0 + 10.0).then_some(percent)
 }
 
@@ -193,13 +194,13 @@ mod tests {
     }
 
     #[test]
-    fn cpu_is_what_was_used_between_two_readings() {
+    fn cpu_usage_is_the_difference_of_two_readings() {
         let earlier = usage(0, 1000, 4);
         for (what, later, expected) in [
             ("half a core", usage(10_000, 6000, 4), Some(50.0)),
             ("three cores", usage(10_000, 31_000, 4), Some(300.0)),
             ("frozen", usage(10_000, 1000, 4), Some(0.0)),
-            ("started anew", usage(10_000, 999, 4), None),
+            ("restarted", usage(10_000, 999, 4), None),
             ("the same reading", usage(0, 1000, 4), None),
             ("the clock went back", usage(-10_000, 6000, 4), None),
             ("the clock went back, but not so far", usage(100, 6000, 4), None),
@@ -209,15 +210,19 @@ mod tests {
     }
 
     #[test]
-    fn one_reading_says_nothing_and_no_limit_is_the_machines() {
+    fn usage_needs_two_readings_and_a_limit_of_all_memory_is_none() {
         let mut readings = Readings::default();
         readings.note("a", usage(0, 0, 1), 100);
         assert!(readings.containers["a"].used.is_none());
         readings.note("a", usage(1000, 500, 1), 100);
         let expected = ContainerUse { cpu_percent: 50.0, memory: 5, memory_limit: None };
-        assert_eq!(readings.containers["a"].used, Some(expected), "a limit as large as the machine is none");
+        assert_eq!(
+            readings.containers["a"].used,
+            Some(expected),
+            "a limit as large as the machine's memory is none"
+        );
         readings.note("a", usage(2000, 0, 1), 101);
-        assert!(readings.containers["a"].used.is_none(), "started anew");
+        assert!(readings.containers["a"].used.is_none(), "restarted");
         readings.note("a", usage(3000, 0, 1), 101);
         assert_eq!(readings.containers["a"].used.unwrap().memory_limit, Some(100));
     }

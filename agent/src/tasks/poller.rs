@@ -1,6 +1,6 @@
-//! Starts a poll cycle every `registry.poll_interval`, and at once when somebody asks (spec 1.2, 4.1).
+//! Starts a poll cycle every `registry.poll_interval`, and immediately on request (spec 1.2, 4.1).
 //!
-//! A cycle that hangs on a dead registry delays neither the next cycle nor the services of other registries.
+//! A cycle that hangs on an unresponsive registry delays neither the next cycle nor the services of other registries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,40 +25,40 @@ use crate::project::cycle::Cycle;
 use crate::project::services::{PollState, Services};
 use crate::project::worker::{CheckEnd, Command, Handle, Record};
 
-/// Time between the begins of two cycles that were asked for. What is asked in between joins the one that waits.
-const ASKED_APART: Duration = Duration::from_secs(1);
+/// Minimum time between the starts of two requested cycles. Requests in between are combined into one cycle.
+const MIN_REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Services that a cycle checks side by side: more than registries and engine answer at once. A check takes some kilobytes
-/// while it goes on, so that those that wait have not begun.
+/// Number of services that a cycle checks concurrently: more than registries and engine serve at once. A running check takes
+/// some kilobytes of memory, so the other checks start later.
 const CHECKS_AT_ONCE: usize = 32;
-/// All that wait begin where no check has ended for so long, or when the cycle has gone on for [`LATEST`]: what holds up some
-/// must not hold up the others.
+/// All remaining checks start when no check has ended for this long, or when the cycle has taken [`LATEST`], so that hanging
+/// checks do not delay the others.
 const STALLED: Duration = Duration::from_secs(1);
 /// See [`STALLED`].
 const LATEST: Duration = Duration::from_secs(10);
 
 /// The task that starts cycles.
 pub struct Poller {
-    /// Whom to ask.
+    /// Services to check.
     pub services: Arc<Services>,
-    /// What the cycles ask.
+    /// Registries to query.
     pub registry: Arc<dyn Registry>,
-    /// Time between two cycles.
+    /// Active configuration: the poll interval.
     pub active: active::Watch,
-    /// Time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
     /// Audit.
     pub record: Record,
-    /// Whom to tell how long a cycle took.
+    /// Receives the duration of each cycle.
     pub cycled: Arc<dyn Fn(Duration) + Send + Sync>,
-    /// What it shows.
+    /// Published state.
     pub state: watch::Sender<PollState>,
-    /// Requests for a cycle now.
-    pub asked: mpsc::UnboundedReceiver<()>,
+    /// Requests for an immediate cycle.
+    pub requests: mpsc::UnboundedReceiver<()>,
 }
 
 impl Poller {
-    /// Polls until `stop`; the first cycle begins at once.
+    /// Polls until `stop`; the first cycle starts immediately.
     pub async fn run(mut self, stop: CancellationToken) {
         let cycles = TaskSet::new();
         let mut begun: Option<Instant> = None;
@@ -82,7 +82,7 @@ impl Poller {
                     let cycle = self.cycle(&Cycle::new(self.registry.clone(), Urgency::Routine));
                     cycles.spawn("poll cycle", async move { cycle.await; });
                 }
-                Some(()) = self.asked.recv() => {
+                Some(()) = self.requests.recv() => {
                     if !std::mem::replace(&mut asked, true) {
                         let message = "manual check of all services";
                         (self.record)(AuditEntry::new(
@@ -92,8 +92,8 @@ impl Poller {
                 }
                 () = tokio::time::sleep_until(asked_open), if asked => {
                     asked = false;
-                    asked_open = Instant::now() + ASKED_APART;
-                    let cycle = self.cycle(&Cycle::by_person(self.registry.clone()));
+                    asked_open = Instant::now() + MIN_REQUEST_INTERVAL;
+                    let cycle = self.cycle(&Cycle::manual(self.registry.clone()));
                     let (services, clock, record) = (self.services.clone(), self.clock.clone(), self.record.clone());
                     cycles.spawn("asked poll cycle", async move {
                         let ends = cycle.await;
@@ -108,8 +108,8 @@ impl Poller {
         self.active.borrow_and_update().config.registry.poll_interval
     }
 
-    /// One cycle over all services; its future ends when all of them have checked, with how each check ended. A
-    /// service that had nothing to check, or is busy with a deployment, has none.
+    /// Runs one cycle over all services and returns the results of their checks. A service that has nothing to check, or is
+    /// busy with a deployment, has no result.
     fn cycle(&self, cycle: &Arc<Cycle>) -> impl Future<Output = Vec<CheckEnd>> + Send + use<> {
         let (workers, cycle) = (self.services.workers(), cycle.clone());
         let (state, clock, cycled) = (self.state.clone(), self.clock.clone(), self.cycled.clone());
@@ -117,7 +117,7 @@ impl Poller {
         async move {
             let check = |worker: &Handle| {
                 let (done, ended) = oneshot::channel();
-                // A worker that is gone drops the sender.
+                // A worker that has ended drops the sender.
                 let _ = worker.inbox.send(Command::Check(cycle.clone(), done));
                 ended
             };
@@ -132,7 +132,7 @@ impl Poller {
     }
 }
 
-/// Checks all services, [`CHECKS_AT_ONCE`] at a time as long as they get on.
+/// Checks all services, [`CHECKS_AT_ONCE`] at a time while checks make progress.
 async fn check_all<T>(services: &[T], check: impl Fn(&T) -> oneshot::Receiver<CheckEnd>) -> Vec<CheckEnd> {
     let begun = Instant::now();
     let mut waiting = services.iter();
@@ -156,7 +156,7 @@ async fn check_all<T>(services: &[T], check: impl Fn(&T) -> oneshot::Receiver<Ch
     }
 }
 
-/// What a person who asked for a check of all services is told: only what was checked counts.
+/// Builds the audit entry for a manual check of all services. Only services that were checked count.
 fn summary(ends: &[CheckEnd], services: &Services, now: Timestamp) -> AuditEntry {
     let checked = ends.iter().filter(|end| end.is_ok()).count();
     let mut faults: Vec<&str> = ends
@@ -202,7 +202,7 @@ mod tests {
 
     const MANY: usize = 3 * CHECKS_AT_ONCE;
 
-    /// Checks many services; `hangs` says which of them give no answer for a minute. When each began, and how many ended.
+    /// Checks many services; those selected by `hangs` take a minute. Returns when each check began, and how many ended.
     async fn check(hangs: fn(usize) -> bool) -> (Vec<Duration>, usize) {
         let (tasks, begun, begins) = (TaskSet::new(), Instant::now(), Mutex::new(vec![Duration::MAX; MANY]));
         let services: Vec<usize> = (0..MANY).collect();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn checks_that_get_on_go_a_few_at_a_time() {
+    async fn checks_that_make_progress_run_a_few_at_a_time() {
         let (begins, ended) = check(|_| false).await;
         assert_eq!(ended, MANY);
         for (n, begin) in begins.iter().enumerate() {
@@ -232,8 +232,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn checks_that_hang_hold_up_no_others_for_long() {
-        // All of the first, so that nothing gets on; all but one, so that one after the other does.
+    async fn hanging_checks_do_not_delay_others_for_long() {
+        // All of the first batch hang, so that nothing makes progress; or all but one, so that progress is slow.
         let cases: [fn(usize) -> bool; 2] = [|n| n < CHECKS_AT_ONCE, |n| n > 0 && n < CHECKS_AT_ONCE];
         for hangs in cases {
             let (begins, ended) = check(hangs).await;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_worker_that_is_gone_has_no_end() {
+    async fn a_worker_that_has_ended_has_no_result() {
         let ends = check_all(&[(); MANY], |()| oneshot::channel().1).await;
         assert!(ends.is_empty());
     }

@@ -1,9 +1,9 @@
 //! Polls the services whose image was just pushed (DECISIONS 4, push events).
 //!
-//! An event is a hint: it only makes a poll of those services come early, which asks the registry as every poll does.
-//! The first event about an image is acted on at once; those of the next second together at its end. As a registry
-//! may tell too early, more polls follow. Where a tag is pushed that may be newer than the one in use (`tags`), the list of
-//! tags is read, too, before its hour is over.
+//! An event is only a hint: it triggers an early poll of those services, which queries the registry like every other poll.
+//! The first event about an image triggers a poll at once; events within the next second are combined into one poll. A
+//! registry may send its notification too early, so more polls follow. If the pushed tag may be newer than the current one
+//! (`tags`), the tag list is read again too, even if it is less than an hour old.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,35 +20,35 @@ use crate::project::services::Services;
 use crate::project::cycle::Cycle;
 use crate::project::worker::{Command, Handle};
 
-/// Events about one image that come within this time make one poll.
+/// Events about one image within this time are combined into one poll.
 const DEBOUNCE: Duration = Duration::from_secs(1);
 
-/// Waits before the polls that follow the first one. A distribution registry writes the manifest, tells of it, and
-/// only then moves the tag: of 300 pushes to one that was asked at once, 43 still showed the old digest. Others
-/// take longer, when their storage is a network away.
+/// Delays before the follow-up polls. A distribution registry writes the manifest, sends the notification, and only then
+/// moves the tag: of 300 pushes with an immediate poll, 43 still returned the old digest. Registries with remote storage
+/// take longer.
 const AGAIN: [Duration; 4] =
     [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(25)];
 
-/// An image as a registry names it: without its own address, which may be another one inside a network.
+/// An image as named in a registry notification: without the registry's host, which may differ inside a network.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PublishedImage {
     /// Path of the repository.
     pub repository: String,
-    /// The tag that was written.
+    /// The pushed tag.
     pub tag: String,
 }
 
-/// What a push is news of. Of newer tags it counts only in which repository, so that the names of tags fill no list.
+/// What a push means for the services. For newer tags only the repository is stored, so that many tags can't fill a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum News {
-    /// Another digest under the tag that is configured.
+enum Hint {
+    /// A new digest for a configured tag.
     Tag(PublishedImage),
-    /// A tag that may be newer than one of this repository.
+    /// A tag that may be newer than a configured one of this repository.
     NewerTag { repository: String },
 }
 
-impl News {
-    /// What a push means for a service.
+impl Hint {
+    /// Returns what a push means for a service, if anything.
     fn of(worker: &Handle, image: &PublishedImage) -> Option<Self> {
         let own = worker.config.images.iter().map(|configured| &configured.reference);
         let mut own = own.filter(|own| !own.is_pinned() && own.repository.path == image.repository);
@@ -69,7 +69,7 @@ impl News {
         }
     }
 
-    /// Whether a service has to be asked.
+    /// Reports whether a service has to be polled.
     fn is_for(&self, worker: &Handle) -> bool {
         match self {
             Self::Tag(image) => Self::of(worker, image).as_ref() == Some(self),
@@ -82,64 +82,68 @@ impl News {
     }
 }
 
-/// Where news of pushed images goes.
+/// Sends notifications of pushed images to the [`RegistryEvents`] task.
 #[derive(Clone)]
 pub struct RegistryEventSender {
     services: Arc<Services>,
-    news: mpsc::UnboundedSender<News>,
+    hints: mpsc::UnboundedSender<Hint>,
 }
 
 impl RegistryEventSender {
-    /// Tells of an image. One that no service uses is forgotten at once, so that strangers can fill no queue.
-    pub fn tell(&self, image: &PublishedImage) {
-        let news: HashSet<News> =
-            self.services.workers().iter().filter_map(|worker| News::of(worker, image)).collect();
-        for news in news {
-            // An error means that the program is stopping.
-            let _ = self.news.send(news);
+    /// Notifies the task of a pushed image. Images that no service uses are dropped, so that unauthenticated clients can't
+    /// fill the queue.
+    pub fn send(&self, image: &PublishedImage) {
+        let hints: HashSet<Hint> =
+            self.services.workers().iter().filter_map(|worker| Hint::of(worker, image)).collect();
+        for hint in hints {
+            // An error means that the agent is stopping.
+            let _ = self.hints.send(hint);
         }
     }
 }
 
-/// The task that polls.
+/// The task that polls after pushes.
 pub struct RegistryEvents {
     services: Arc<Services>,
     registry: Arc<dyn Registry>,
-    news: mpsc::UnboundedReceiver<News>,
+    hints: mpsc::UnboundedReceiver<Hint>,
 }
 
 impl RegistryEvents {
-    /// The task, and where it gets its news from.
+    /// Creates the task and the sender for its notifications.
     pub fn new(services: Arc<Services>, registry: Arc<dyn Registry>) -> (Self, RegistryEventSender) {
-        let (sender, news) = mpsc::unbounded_channel();
-        (Self { services: services.clone(), registry, news }, RegistryEventSender { services, news: sender })
+        let (sender, hints) = mpsc::unbounded_channel();
+        (
+            Self { services: services.clone(), registry, hints },
+            RegistryEventSender { services, hints: sender },
+        )
     }
 
     /// Polls until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let polls = TaskSet::new();
         let waiting = Waiting::default();
-        let mut followed: HashMap<News, Follow> = HashMap::new();
+        let mut followed: HashMap<Hint, FollowUp> = HashMap::new();
         loop {
             let next = followed.values().map(|follow| follow.due).min();
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(news) = self.news.recv() => followed.entry(news).or_default().told(Instant::now()),
+                Some(hint) = self.hints.recv() => followed.entry(hint).or_default().received(Instant::now()),
                 () = sleep_until(next), if next.is_some() => {
                     let now = Instant::now();
-                    followed.retain(|news, follow| {
+                    followed.retain(|hint, follow| {
                         if follow.due > now {
                             return true;
                         }
                         if follow.polls == 0 {
-                            let tag = if let News::Tag(image) = news { &image.tag } else { "" };
+                            let tag = if let Hint::Tag(image) = hint { &image.tag } else { "" };
                             tracing::info!(
-                                repository = news.repository(),
+                                repository = hint.repository(),
                                 tag,
-                                "pushed; checking the services that use it"
+                                "image pushed; checking the services that use it"
                             );
                         }
-                        self.poll(news, &waiting, &polls, &stop);
+                        self.poll(hint, &waiting, &polls, &stop);
                         follow.polled(now)
                     });
                 }
@@ -148,10 +152,10 @@ impl RegistryEvents {
         polls.finish(Duration::ZERO).await;
     }
 
-    fn poll(&self, news: &News, waiting: &Waiting, polls: &TaskSet, stop: &CancellationToken) {
-        let cycle = Cycle::new(self.registry.clone(), Urgency::Asked);
-        for worker in self.services.workers().iter().filter(|worker| news.is_for(worker)) {
-            if matches!(news, News::NewerTag { .. }) {
+    fn poll(&self, hint: &Hint, waiting: &Waiting, polls: &TaskSet, stop: &CancellationToken) {
+        let cycle = Cycle::new(self.registry.clone(), Urgency::Manual);
+        for worker in self.services.workers().iter().filter(|worker| hint.is_for(worker)) {
+            if matches!(hint, Hint::NewerTag { .. }) {
                 // An error means that the service is no longer configured.
                 let _ = worker.inbox.send(Command::TagPushed);
             }
@@ -168,33 +172,33 @@ impl RegistryEvents {
     }
 }
 
-/// Services for which a poll waits until their deployment is over: one is enough, however many events come.
+/// Services with a poll that waits for the end of their deployment. One poll per service is enough.
 #[derive(Clone, Default)]
 struct Waiting(Arc<Mutex<HashSet<String>>>);
 
-/// The polls that events about one image cause.
-struct Follow {
-    /// Before this, further events wait.
+/// The schedule of polls for one hint.
+struct FollowUp {
+    /// Further events are deferred until this time.
     open: Instant,
-    /// The next poll.
+    /// Time of the next poll.
     due: Instant,
-    /// Polls since the last event.
+    /// Number of polls since the last event.
     polls: usize,
 }
 
-impl Default for Follow {
+impl Default for FollowUp {
     fn default() -> Self {
         let now = Instant::now();
         Self { open: now, due: now, polls: 0 }
     }
 }
 
-impl Follow {
-    fn told(&mut self, now: Instant) {
+impl FollowUp {
+    fn received(&mut self, now: Instant) {
         (self.due, self.polls) = (self.open.max(now), 0);
     }
 
-    /// Whether there is another poll to come.
+    /// Schedules the next poll. Reports whether there is one.
     fn polled(&mut self, now: Instant) -> bool {
         if self.polls == 0 {
             self.open = now + DEBOUNCE;
@@ -206,16 +210,16 @@ impl Follow {
     }
 }
 
-/// A service that is being deployed does not check; it does when it is done.
+/// Polls a service. During a deployment a service makes no checks, so this waits for the end of the deployment.
 async fn poll(worker: Handle, cycle: Arc<Cycle>, name: &str, waiting: &Waiting) {
-    let is_there = worker.published.wait_for(|shown| !shown.status.deploying).await.is_ok();
+    let is_idle = worker.published.wait_for(|shown| !shown.status.deploying).await.is_ok();
     waiting.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-    if !is_there {
+    if !is_idle {
         return;
     }
     let (done, ended) = oneshot::channel();
     if worker.inbox.send(Command::Check(cycle, done)).is_ok() {
-        // The worker drops its end when the check is over.
+        // The worker drops the sender when the check is over.
         let _ = ended.await;
     }
 }

@@ -1,9 +1,9 @@
-//! Starts the workers, and on SIGHUP brings them in line with the file as it is then (DECISIONS 2).
+//! Starts the workers, and reconfigures them on SIGHUP (DECISIONS 2).
 //!
-//! A service whose configuration is the same is not touched. One that changed goes on under its new configuration as
-//! after a restart: a step under way gets its time, and what is left of a deployment is taken up again, in the project
-//! that the journal names; then it moves to the project that it is configured for. One that went away ends its
-//! deployment first; a service that takes its place in the project has to wait that long.
+//! A service with an unchanged configuration is not touched. A changed service continues under its new configuration as
+//! after a restart: a step in progress may finish, and an unfinished deployment is resumed in the project recorded in the
+//! journal; then the service moves to its configured project. A removed service finishes its deployment first; a service
+//! that replaces it in the project has to wait for that.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,62 +32,62 @@ use crate::service::boot::StartReason;
 use crate::service::rollout::plan::{ImageChange, Plan};
 use crate::service::swarm::plan::SwarmPlan;
 
-/// Longest time that the workers get to end; each has a shorter one of its own.
+/// Time limit for stopping all workers; the limit of each worker is shorter.
 const STOP_GRACE: Duration = Duration::from_secs(25);
 
-/// Asks the registry that a configuration describes from now on.
+/// Replaces the registry client with one for the given configuration.
 pub type ReplaceRegistry = Box<dyn Fn(&RegistryConfig) -> anyhow::Result<()> + Send + Sync>;
 
-/// Keeps variables that a configuration names as secrets from child processes.
+/// Withholds variables that hold secrets from child processes.
 pub type Withhold = Box<dyn Fn(&BTreeSet<String>) + Send + Sync>;
 
-/// The task that has the workers.
+/// The task that manages the workers.
 pub struct Reloader {
     deps: ServiceDeps,
     world: Arc<World>,
-    /// Warnings of the start that stay true.
+    /// Warnings from start-up, kept until the agent ends.
     notices: Vec<String>,
-    /// What the last file that was taken over changes with the next start only.
+    /// Changes of the active file that take effect only after a restart.
     restart_notices: Vec<String>,
     tasks: TaskSet,
     placement: Placement,
-    /// The doors to all services, those that are configured no more too.
-    doors: HashMap<String, Handle>,
+    /// Handles to all services, including those that are no longer configured.
+    handles: HashMap<String, Handle>,
     stop: CancellationToken,
 }
 
-/// What a reload did with the services.
+/// The effect of a reload on the services.
 #[derive(Default)]
-struct Exchanged {
+struct ServiceChanges {
     added: Vec<String>,
     changed: Vec<String>,
     removed: Vec<String>,
     untouched: usize,
-    /// Those that are new or have changed.
+    /// New and changed services.
     fresh: Vec<Handle>,
     notes: Vec<String>,
 }
 
-/// What the workers and their configuration come from.
+/// Dependencies of the reload task.
 pub struct ServiceDeps {
-    /// Where the configuration is read again.
+    /// Source of the configuration.
     pub source: ConfigSource,
-    /// What is called when `registry.url` changes.
+    /// Called when the registry settings change.
     pub replace_registry: ReplaceRegistry,
-    /// What is told the secrets of a new configuration before anything of it runs.
+    /// Called with the names of secret variables before a new configuration is applied.
     pub withhold: Withhold,
-    /// Who is told about it.
+    /// The service manager, which is notified of reloads.
     pub manager: Arc<ServiceManager>,
-    /// The ways out, which the file names too.
+    /// Delivery channels, which are reconfigured too.
     pub deliveries: Deliveries,
-    /// Where the workers are shown.
+    /// Published workers.
     pub workers: watch::Sender<Option<Workers>>,
-    /// Where the configuration in force is shown.
+    /// Published active configuration.
     pub active: watch::Sender<ActiveConfig>,
 }
 
 impl Reloader {
-    /// No service yet. They will work until `stop`.
+    /// Creates the task without services. Workers run until `stop`.
     pub fn new(deps: ServiceDeps, world: Arc<World>, stop: CancellationToken) -> Self {
         let tasks = TaskSet::new();
         let placement = Placement::new(world.clock.clone(), tasks.clone(), stop.clone());
@@ -98,13 +98,13 @@ impl Reloader {
             restart_notices: Vec::new(),
             tasks,
             placement,
-            doors: HashMap::new(),
+            handles: HashMap::new(),
             stop,
         }
     }
 
-    /// Loads the services of the configuration in force as they were left, and lets them work. `recorded`: the last
-    /// entries of earlier lives, where they are known. `notices`: warnings of the start.
+    /// Restores the services of the active configuration and starts them. `recorded`: the last entries of earlier runs, if
+    /// known. `notices`: warnings from start-up.
     pub async fn load(&mut self, recorded: Option<Vec<Arc<AuditEntry>>>, notices: Vec<String>) {
         for notice in notices {
             self.notice(notice);
@@ -117,29 +117,29 @@ impl Reloader {
         members.reserve_exact(config.services.len());
         let mut handles = Vec::with_capacity(config.services.len());
         for service in &config.services {
-            let (member, handle) = self.begin(service.clone(), StartReason::Start).await;
+            let (member, handle) = self.new_member(service.clone(), StartReason::Start).await;
             members.push(member);
             handles.push(handle);
         }
-        // All at once, so that a deployment under way has its project before any other service.
+        // All at once, so that an unfinished deployment gets its project before any other service.
         self.placement.place(members);
         let warnings = [&self.notices[..], &config.warnings[..]].concat();
         self.deps.active.send_modify(|active| active.warnings = Arc::new(warnings));
         self.deps.workers.send_replace(Some(handles.into()));
     }
 
-    /// The configuration in force.
+    /// Returns the active configuration.
     fn config(&self) -> Arc<Config> {
         self.deps.active.borrow().config.clone()
     }
 
-    /// The services that are configured.
+    /// Returns the configured services.
     fn workers(&self) -> Workers {
         self.deps.workers.borrow().clone().unwrap_or_default()
     }
 
-    /// Reads the file again at each of `hangups` until the program stops, then waits for the workers. Ends unasked
-    /// when a worker has panicked.
+    /// Reloads the configuration on each of `hangups` until the agent stops, then waits for the workers. Returns early if a
+    /// worker has panicked.
     pub async fn run(mut self, mut hangups: Signal) {
         let (stop, tasks) = (self.stop.clone(), self.tasks.clone());
         loop {
@@ -156,37 +156,37 @@ impl Reloader {
         self.deps.manager.reloading();
         let source = self.deps.source.clone();
         let loaded = tokio::task::spawn_blocking(move || source.load::<Config>()).await;
-        let taken = match loaded {
+        let applied = match loaded {
             Ok(Ok(Config { unusable_services: Some(why), .. })) => Err(why),
-            Ok(Ok(config)) => self.take_over(config).await,
+            Ok(Ok(config)) => self.apply(config).await,
             Ok(Err(faults)) => Err(faults.in_one_line()),
             Err(_) => Err("reading the file failed".to_owned()),
         };
-        let mut words = self.summary();
-        if let Err(reason) = taken {
-            self.refuse(&reason);
-            words.push_str("; the file has faults and is not in force");
+        let mut status = self.summary();
+        if let Err(reason) = applied {
+            self.reject(&reason);
+            status.push_str("; the file has errors and is not active");
         }
-        self.deps.manager.ready(&words);
+        self.deps.manager.ready(&status);
     }
 
-    /// What the program does, for the service manager.
+    /// Returns the status text for the service manager.
     pub fn summary(&self) -> String {
         format!("watching {}", text::count(self.workers().len(), "service"))
     }
 
-    fn refuse(&self, reason: &str) {
-        let message = "the configuration was read again and refused; the one in force stays";
+    fn reject(&self, reason: &str) {
+        let message = "the new configuration is invalid; the active one is kept";
         let mut entry = self.entry(Kind::CONFIG_REJECTED, Level::Error, message.to_owned());
         entry.reason = Some(reason.to_owned());
-        self.say(entry);
+        self.emit(entry);
         let mut warnings = self.config().warnings.clone();
-        warnings.push(format!("the file has faults and is not in force: {reason}"));
+        warnings.push(format!("the file has errors and is not active: {reason}"));
         self.warn(warnings);
     }
 
-    /// Puts a valid file into force.
-    async fn take_over(&mut self, mut config: Config) -> Result<(), String> {
+    /// Applies a valid configuration.
+    async fn apply(&mut self, mut config: Config) -> Result<(), String> {
         (self.deps.withhold)(&config.named_variables);
         let old = self.config();
         if !same_registry(&old.registry, &config.registry) {
@@ -198,84 +198,83 @@ impl Reloader {
         let channels = self.deps.deliveries.reconfigure(settings, &config.faulty_channels, &machine).await;
         config.warnings.extend(channels.faults.iter().cloned());
         for (name, waited) in channels.removed.iter().filter(|(_, waited)| *waited > 0) {
-            notes.push(format!("entries that waited for {name} and are dropped: {waited}"));
+            notes.push(format!("undelivered entries dropped for {name}: {waited}"));
         }
 
-        let Some(exchanged) = self.exchange(&config.services).await else { return Ok(()) };
-        notes.extend(exchanged.notes.iter().cloned());
+        let Some(changes) = self.replace_services(&config.services).await else { return Ok(()) };
+        notes.extend(changes.notes.iter().cloned());
         let warnings = config.warnings.clone();
         self.deps.active.send_modify(|active| active.config = Arc::new(config));
-        let restart = |key| format!("{key}: has changed in the file, which needs a restart");
+        let restart = |key| format!("{key}: changed in the file, which needs a restart");
         self.restart_notices = fixed.iter().map(restart).collect();
         self.warn(warnings);
-        self.tell_reload(&exchanged, &channels, &fixed, notes);
-        self.check(&exchanged.fresh);
+        self.record_reload(&changes, &channels, &fixed, notes);
+        self.check(&changes.fresh);
         Ok(())
     }
 
-    /// Lets these services work from now on: those that are the same as before are not touched. `None` when the
-    /// program stops meanwhile.
-    async fn exchange(&mut self, services: &[Arc<ServiceConfig>]) -> Option<Exchanged> {
+    /// Replaces the services; unchanged ones are not touched. `None` if the agent stops meanwhile.
+    async fn replace_services(&mut self, services: &[Arc<ServiceConfig>]) -> Option<ServiceChanges> {
         let before = self.workers();
         let wanted = |name: &str| services.iter().any(|service| service.name == name);
-        let mut exchanged = Exchanged::default();
+        let mut changes = ServiceChanges::default();
         let removed = before.iter().map(|handle| handle.config.name.clone());
-        exchanged.removed = removed.filter(|name| !wanted(name)).collect();
-        // Those that change answer until they have changed.
+        changes.removed = removed.filter(|name| !wanted(name)).collect();
+        // Services to be changed serve requests until they are reconfigured.
         let staying = before.iter().filter(|handle| wanted(&handle.config.name)).cloned();
         self.deps.workers.send_replace(Some(staying.collect()));
-        for name in &exchanged.removed {
+        for name in &changes.removed {
             if retire(&before, name).await {
-                let note = format!("{name} is in the middle of a deployment, and goes when that is over");
-                exchanged.notes.push(note);
+                let note = format!("{name} has a deployment in progress and is removed when it ends");
+                changes.notes.push(note);
             }
         }
         let is_same = |service: &Arc<ServiceConfig>| before.iter().find(|handle| handle.config == *service);
         let others = services.iter().filter(|service| is_same(service).is_none());
-        // All at once: each may have a step under way that gets its time.
-        let changing = join_all(others.map(|service| reconfigure(self.doors.get(&service.name), service)));
+        // Concurrently, because each may have to wait for a step in progress.
+        let changing = join_all(others.map(|service| reconfigure(self.handles.get(&service.name), service)));
         let mut changing = changing.await.into_iter();
         let (mut members, mut handles) = (Vec::new(), Vec::with_capacity(services.len()));
         for service in services {
             if let Some(handle) = is_same(service) {
                 handles.push(handle.clone());
-                exchanged.untouched += 1;
+                changes.untouched += 1;
                 continue;
             }
             let is_known = before.iter().any(|handle| handle.config.name == service.name);
-            let list = if is_known { &mut exchanged.changed } else { &mut exchanged.added };
+            let list = if is_known { &mut changes.changed } else { &mut changes.added };
             list.push(service.name.clone());
             let handle = match changing.next().flatten() {
                 Some(handle) => {
-                    self.doors.insert(service.name.clone(), handle.clone());
+                    self.handles.insert(service.name.clone(), handle.clone());
                     handle
                 }
                 None if self.stop.is_cancelled() => return None,
                 None => {
-                    let (member, handle) = self.begin(service.clone(), StartReason::Reload).await;
+                    let (member, handle) = self.new_member(service.clone(), StartReason::Reload).await;
                     members.push(member);
                     handle
                 }
             };
-            exchanged.fresh.push(handle.clone());
+            changes.fresh.push(handle.clone());
             handles.push(handle);
         }
         self.placement.place(members);
         self.deps.workers.send_replace(Some(handles.into()));
-        Some(exchanged)
+        Some(changes)
     }
 
-    /// Says what the reload has changed.
-    fn tell_reload(
+    /// Records what the reload has changed.
+    fn record_reload(
         &self,
-        exchanged: &Exchanged,
+        changes: &ServiceChanges,
         channels: &Reconfigured,
         fixed: &[&'static str],
         mut notes: Vec<String>,
     ) {
-        let Exchanged { added, changed, removed, untouched, .. } = exchanged;
+        let ServiceChanges { added, changed, removed, untouched, .. } = changes;
         let message = format!(
-            "the configuration was read again: {} services added, {} changed, {} removed, {untouched} untouched",
+            "the configuration was reloaded: {} services added, {} changed, {} removed, {untouched} untouched",
             added.len(),
             changed.len(),
             removed.len()
@@ -293,13 +292,13 @@ impl Reloader {
             ("channels removed", &channels_removed),
             ("needs a restart", &fixed),
         ];
-        let told = lists.iter().filter(|(_, names)| !names.is_empty());
-        notes.splice(..0, told.map(|(what, names)| format!("{what}: {}", names.join(", "))));
+        let non_empty = lists.iter().filter(|(_, names)| !names.is_empty());
+        notes.splice(..0, non_empty.map(|(what, names)| format!("{what}: {}", names.join(", "))));
         entry.reason = Some(notes.join("; ")).filter(|text| !text.is_empty());
-        self.say(entry);
+        self.emit(entry);
     }
 
-    /// Asks these to check now: the next cycle may be hours away.
+    /// Starts a check of these services now, because the next cycle may be hours away.
     fn check(&self, workers: &[Handle]) {
         let registry = self.world.registry.clone();
         let cycle = Cycle::new(registry, Urgency::Routine);
@@ -309,7 +308,7 @@ impl Reloader {
         }
     }
 
-    /// Services that are configured no more and have left a deployment, which has to end.
+    /// Restores services that are no longer configured but have an unfinished deployment, so that it can end.
     async fn orphans(&mut self, services: &[Arc<ServiceConfig>]) -> Vec<Member> {
         let rows = match self.world.store.scan(&state_key("")).await {
             Ok(rows) => rows,
@@ -326,7 +325,7 @@ impl Reloader {
             let deployed = durable.deployment.as_ref().and_then(|d| former(name, d.plan()));
             let in_swarm = || durable.swarm.as_ref().map(|rollout| former_in_swarm(name, &rollout.plan));
             if let Some(service) = deployed.or_else(in_swarm).filter(|_| !known) {
-                let (member, handle) = self.begin(Arc::new(service), StartReason::Start).await;
+                let (member, handle) = self.new_member(Arc::new(service), StartReason::Start).await;
                 let (reply, _) = oneshot::channel();
                 let _ = handle.inbox.send(Command::Retire(reply));
                 members.push(member);
@@ -335,31 +334,33 @@ impl Reloader {
         members
     }
 
-    /// A service as it was left, which is still to be placed.
-    async fn begin(&mut self, service: Arc<ServiceConfig>, reason_to_start: StartReason) -> (Member, Handle) {
+    /// Restores a service from the journal. It still has to be placed.
+    async fn new_member(&mut self, service: Arc<ServiceConfig>, reason: StartReason) -> (Member, Handle) {
         let durable = self.restore(&service.name).await;
-        let (member, handle) = Member::new(service, durable, self.world.clone(), reason_to_start);
-        self.doors.retain(|_, door| !door.inbox.is_closed());
-        self.doors.insert(handle.config.name.clone(), handle.clone());
+        let (member, handle) = Member::new(service, durable, self.world.clone(), reason);
+        self.handles.retain(|_, handle| !handle.inbox.is_closed());
+        self.handles.insert(handle.config.name.clone(), handle.clone());
         (member, handle)
     }
 
-    /// Records what the version before had not recorded when it was killed.
+    /// Records entries that the previous version had not yet recorded when it was killed.
     async fn record_unrecorded(&self, recorded: &[Arc<AuditEntry>]) {
-        // That rows can't be read is told where they are needed.
+        // A read error is reported where the rows are needed.
         let rows = self.world.store.scan(&state_key("")).await.unwrap_or_default();
         for entry in rows.iter().flat_map(|(_, row)| upgrade::unrecorded(row, recorded)) {
-            self.say(entry);
+            self.emit(entry);
         }
     }
 
-    /// A service's state as it was left. A row that can't be read is kept under another key and said loudly.
+    /// Loads a service's state. A damaged row is kept under another key and reported.
     async fn restore(&mut self, name: &str) -> Durable {
         let store = self.world.store.clone();
         let row = match store.get(&state_key(name)).await {
             Ok(row) => row,
             Err(error) => {
-                self.notice(format!("{name}: its state can't be read, it starts afresh: {error}"));
+                self.notice(format!(
+                    "{name}: its state can't be read; it starts with an empty state: {error}"
+                ));
                 return Durable::default();
             }
         };
@@ -368,23 +369,23 @@ impl Reloader {
             Ok(durable) => durable,
             Err(error) => {
                 self.notice(format!(
-                    "{name}: its state is damaged, it starts afresh; the old one is kept aside: {error}"
+                    "{name}: its state is damaged; it starts with an empty state, and a copy is kept: {error}"
                 ));
                 if let Err(error) = store.put(&format!("damaged/{name}"), row).await {
-                    tracing::error!(%error, "the damaged state could not be kept");
+                    tracing::error!(%error, "the copy of the damaged state could not be written");
                 }
                 Durable::default()
             }
         }
     }
 
-    /// Says that something of the state is lost, and shows it until the program ends.
+    /// Records an error and adds it to the warnings until the agent ends.
     fn notice(&mut self, notice: String) {
-        self.say(self.entry(Kind::ERROR, Level::Error, notice.clone()));
+        self.emit(self.entry(Kind::ERROR, Level::Error, notice.clone()));
         self.notices.push(notice);
     }
 
-    /// Shows these warnings, after those of the start.
+    /// Publishes these warnings, after those from start-up.
     fn warn(&self, warnings: Vec<String>) {
         for warning in &warnings {
             tracing::warn!("configuration: {warning}");
@@ -397,22 +398,22 @@ impl Reloader {
         AuditEntry::new(self.world.clock.now(), PROGRAM, kind, level, message)
     }
 
-    fn say(&self, entry: AuditEntry) {
+    fn emit(&self, entry: AuditEntry) {
         (self.world.record)(entry);
     }
 }
 
-/// Gives a service that is there another configuration; `None` where there is none, or where it has just ended.
-async fn reconfigure(door: Option<&Handle>, service: &Arc<ServiceConfig>) -> Option<Handle> {
-    let door = door?;
+/// Reconfigures an existing service; `None` if there is none, or if it has just ended.
+async fn reconfigure(handle: Option<&Handle>, service: &Arc<ServiceConfig>) -> Option<Handle> {
+    let handle = handle?;
     let config = service.clone();
     let (reply, answer) = oneshot::channel();
-    door.inbox.send(Command::Reconfigure(config.clone(), reply)).ok()?;
+    handle.inbox.send(Command::Reconfigure(config.clone(), reply)).ok()?;
     answer.await.ok()?;
-    Some(Handle { config, ..door.clone() })
+    Some(Handle { config, ..handle.clone() })
 }
 
-/// Tells a worker that its service is configured no more. Whether it has a deployment to end first.
+/// Retires a service that is no longer configured. Returns whether it has to finish a deployment first.
 async fn retire(workers: &[Handle], name: &str) -> bool {
     let Some(worker) = workers.iter().find(|worker| worker.config.name == name) else { return false };
     let (reply, answer) = oneshot::channel();
@@ -420,7 +421,7 @@ async fn retire(workers: &[Handle], name: &str) -> bool {
     answer.await.unwrap_or(false)
 }
 
-/// What is known of a service that is configured no more: what its deployment needs.
+/// Builds a configuration for a service that is no longer configured, with what its deployment needs.
 fn former(name: &str, plan: &Plan) -> Option<ServiceConfig> {
     let project = plan.project.clone()?;
     Some(ServiceConfig {
@@ -431,7 +432,7 @@ fn former(name: &str, plan: &Plan) -> Option<ServiceConfig> {
     })
 }
 
-/// The same of a swarm service.
+/// The same for a swarm service.
 fn former_in_swarm(name: &str, plan: &SwarmPlan) -> ServiceConfig {
     ServiceConfig {
         swarm_service: Some(plan.service.clone()),
@@ -439,7 +440,7 @@ fn former_in_swarm(name: &str, plan: &SwarmPlan) -> ServiceConfig {
     }
 }
 
-/// A service that does nothing by itself.
+/// Builds a configuration with all automatic actions disabled.
 fn bare(name: &str, images: &[ImageChange], grace: Duration) -> ServiceConfig {
     let images = images.iter();
     let images =
@@ -467,12 +468,12 @@ fn bare(name: &str, images: &[ImageChange], grace: Duration) -> ServiceConfig {
     }
 }
 
-/// Whether the client of one serves the other: only the time between two cycles may differ.
+/// Reports whether both can use the same client: only the poll interval may differ.
 fn same_registry(a: &RegistryConfig, b: &RegistryConfig) -> bool {
     *a == RegistryConfig { poll_interval: a.poll_interval, ..b.clone() }
 }
 
-/// Takes over from `old` what can't change while the program runs, and names the keys where that makes a difference.
+/// Copies settings from `old` that can't change while the agent runs. Returns the keys that differ.
 fn keep_fixed(old: &Config, new: &mut Config) -> Vec<&'static str> {
     fn keep<T: PartialEq + Clone>(key: &'static str, old: &T, new: &mut T) -> Option<&'static str> {
         let differs = old != new;

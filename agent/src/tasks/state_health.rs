@@ -1,7 +1,7 @@
-//! Says once that the state can't be written, and once that it can again.
+//! Records once when the state can't be written, and once when it can again.
 //!
-//! A write that fails is noted by the store. Whether writes succeed again is found out here: by a write as large as a
-//! deployment's, after a time in which none has failed.
+//! The store reports failed writes. This task detects the recovery with a probe as large as a deployment's writes, after a
+//! period without failures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::PROGRAM;
 
 use crate::project::worker::Record;
 
-/// Time between two probes, and the time without a failure that it takes. Workers try again more often than that.
+/// Interval between probes, and required period without failures. Workers retry more often than that.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
-/// Key and size of what is written for a probe, and removed again. A full disk often has room for a little more.
+/// Key and size of the probe record. The size matters because a full disk often has room for a small write.
 const PROBE: &str = "probe";
 const PROBE_SIZE: usize = 64 * 1024;
 
-/// The task that tells of it.
+/// The state health task.
 pub struct StateHealth {
-    /// Where a probe is written.
+    /// Store to probe.
     pub store: Arc<dyn Store>,
-    /// Where failures are noted, see [`evenkeel_common::store::MonitoredStore`].
+    /// Current write failure, set by [`evenkeel_common::store::MonitoredStore`].
     pub failing: watch::Sender<Option<Failing>>,
-    /// Time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
     /// Audit.
     pub record: Record,
@@ -37,7 +37,7 @@ pub struct StateHealth {
 impl StateHealth {
     /// Watches until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        // Being told to stop is the only end.
+        // `watch` ends only by cancellation.
         let _ = stop.run_until_cancelled(self.watch()).await;
     }
 
@@ -49,14 +49,14 @@ impl StateHealth {
                 Err(_) => return,
             };
             let message = "the state can't be written; nothing is deployed or healed until it can";
-            self.say(Kind::ERROR, Level::Critical, message, cause.clone());
-            self.until_it_is_over().await;
+            self.emit(Kind::ERROR, Level::Critical, message, cause.clone());
+            self.until_recovered().await;
             self.failing.send_replace(None);
-            self.say(Kind::RECOVERED, Level::Info, "the state can be written again", cause);
+            self.emit(Kind::RECOVERED, Level::Info, "the state can be written again", cause);
         }
     }
 
-    async fn until_it_is_over(&self) {
+    async fn until_recovered(&self) {
         loop {
             tokio::time::sleep(PROBE_EVERY).await;
             let fails = |failing: &Failing| failing.at.elapsed() < PROBE_EVERY;
@@ -71,7 +71,7 @@ impl StateHealth {
         self.store.put_all(vec![(PROBE.to_owned(), None)]).await
     }
 
-    fn say(&self, kind: Kind, level: Level, message: &str, reason: Option<String>) {
+    fn emit(&self, kind: Kind, level: Level, message: &str, reason: Option<String>) {
         let mut entry = AuditEntry::new(self.clock.now(), PROGRAM, kind, level, message);
         entry.reason = reason;
         (self.record)(entry);

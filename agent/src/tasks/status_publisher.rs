@@ -1,6 +1,6 @@
-//! Makes the status frames of `GET /ui/stream`: computed and written as JSON once for all clients (DECISIONS 3).
+//! Builds the status frames of `GET /ui/stream`, computed and serialized once for all clients (DECISIONS 3).
 //!
-//! While nobody listens nothing is computed. Whoever comes asks for a frame, so the first one is always fresh.
+//! Without clients no frames are built. A new client requests a frame, so its first one is always fresh.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::project::services::Services;
 
-/// Time between two frames when nothing changes.
+/// Interval between frames when nothing changes.
 const EVERY: Duration = Duration::from_secs(30);
-/// Shortest time between two frames: five a second.
+/// Minimum time between two frames: at most five per second.
 const PACE: Duration = Duration::from_millis(200);
 
-/// The frames, as clients see them. Clones share them.
+/// The clients' handle to the frames. Clones share the same frames.
 #[derive(Clone)]
 pub struct StatusFrames(Arc<Inner>);
 
@@ -29,9 +29,9 @@ struct Inner {
 }
 
 impl StatusFrames {
-    /// The frames from now on, beginning with a fresh one. A client that is too slow gets only the newest.
+    /// Streams frames from now on, starting with a fresh one. A client that is too slow gets only the newest.
     pub fn follow(&self) -> impl Stream<Item = Arc<str>> + Send + Sync + 'static {
-        // What is there now counts as seen: it may be old.
+        // The current frame may be old, so it counts as seen.
         let latest = self.0.latest.subscribe();
         self.0.wanted.notify_one();
         stream::unfold(latest, |mut latest| async move {
@@ -42,7 +42,7 @@ impl StatusFrames {
     }
 }
 
-/// The task that makes the frames.
+/// The task that builds the frames.
 pub struct Publisher {
     services: Arc<Services>,
     clock: Arc<dyn Clock>,
@@ -50,14 +50,14 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// The task, and what it makes.
+    /// Creates the task and the handle to its frames.
     pub fn new(services: Arc<Services>, clock: Arc<dyn Clock>) -> (Self, StatusFrames) {
         let latest = watch::Sender::new(Arc::from(""));
         let frames = StatusFrames(Arc::new(Inner { latest, wanted: Notify::new() }));
         (Self { services, clock, frames: frames.clone() }, frames)
     }
 
-    /// Makes frames until `stop`.
+    /// Builds frames until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -71,11 +71,11 @@ impl Publisher {
         }
     }
 
-    /// Makes frames as long as somebody listens.
+    /// Builds frames while there are clients.
     async fn publish(&self) {
         let mut changes = self.services.changes().boxed();
         loop {
-            // All that has changed by now goes into one frame.
+            // All changes so far go into one frame.
             while let Some(Some(())) = changes.next().now_or_never() {}
             if self.frames.0.latest.receiver_count() == 0 {
                 return;

@@ -1,16 +1,16 @@
-// The agent's dashboard (spec 4.2): services as the stream tells them, the last 50 events, three actions.
+// The agent's dashboard (spec 4.2): services from the status stream, the last 50 events, and actions.
 
-// Sign, look and sense of each status (spec 3.1). `needs`: a person should look; `works`: the agent is at it.
+// Glyph, style and meaning of each status (spec 3.1). `needs`: an operator should look; `works`: the agent is working on it.
 const STATUSES = {
-  ok: { glyph: "✓", look: "is-ok", says: "Running and healthy" },
-  deploying: { glyph: "↻", look: "is-busy", works: true, says: "An image update is in progress" },
-  degraded: { glyph: "↻", look: "is-warn", works: true, says: "The healer is attempting recovery" },
-  unhealthy: { glyph: "▲", look: "is-warn", needs: true, says: "Unhealthy, and no recovery is under way" },
-  not_found: { glyph: "?", look: "is-warn", needs: true, says: "The local image was not found; nothing is deployed until a new one is pushed" },
-  blocked: { glyph: "⊘", look: "is-bad", needs: true, says: "The new image failed and was rolled back; tried again when another is pushed" },
-  errored: { glyph: "✕", look: "is-bad", needs: true, says: "The last check failed; tried again at the next one" },
-  exhausted: { glyph: "‼", look: "is-worst", needs: true, says: "Restarting did not help and has been given up; act, then trigger or redeploy" },
-  unknown: { glyph: "·", look: "", says: "No health data yet" },
+  ok: { glyph: "✓", look: "is-ok", hint: "Running and healthy" },
+  deploying: { glyph: "↻", look: "is-busy", works: true, hint: "An image update is in progress" },
+  degraded: { glyph: "↻", look: "is-warn", works: true, hint: "The healer is attempting recovery" },
+  unhealthy: { glyph: "▲", look: "is-warn", needs: true, hint: "Unhealthy, and no recovery is in progress" },
+  not_found: { glyph: "?", look: "is-warn", needs: true, hint: "The local image was not found; nothing is deployed until a new one is pushed" },
+  blocked: { glyph: "⊘", look: "is-bad", needs: true, hint: "The new image failed and was rolled back; updated when another image is pushed" },
+  errored: { glyph: "✕", look: "is-bad", needs: true, hint: "The last check failed; the next check retries" },
+  exhausted: { glyph: "‼", look: "is-worst", needs: true, hint: "Restarts did not help, and the healer has given up; fix the cause, then trigger or redeploy" },
+  unknown: { glyph: "·", look: "", hint: "No health data yet" },
 };
 const statusOf = (word) => STATUSES[word] ?? STATUSES.unknown;
 const PHASES = { pulling: "Pulling", starting: "Starting", probation: "On probation", rolling_back: "Rolling back" };
@@ -24,7 +24,7 @@ let services = null; // the last status, in the configuration's order; null befo
 let events = []; // newest first
 const filter = { status: "all", text: "" };
 
-says(byId("where"), location.host);
+setText(byId("where"), location.host);
 
 // --- one row -----------------------------------------------------------------------------------------------------
 
@@ -36,17 +36,17 @@ function gauge(name) {
   const fill = h("i");
   const bar = h("div", { class: "bar", "aria-hidden": "true" }, fill);
   const value = h("span", { class: "value" }, "no data yet");
-  const line = curve(`${name}, recent course`);
+  const line = curve(`${name}, recent values`);
   const node = h("div", { class: "gauge" }, h("span", { class: "what" }, name), value, bar, line.node);
   return {
     node,
     sample: line.add,
     set(percent, text, title) {
-      says(value, text);
-      marks(value, "title", title);
+      setText(value, text);
+      setAttribute(value, "title", title);
       const width = `${Math.min(100, Math.max(0, percent)).toFixed(1)}%`;
       if (fill.style.width !== width) fill.style.width = width;
-      marks(bar, "class", percent >= 95 ? "bar full" : percent >= 80 ? "bar high" : "bar");
+      setAttribute(bar, "class", percent >= 95 ? "bar full" : percent >= 80 ? "bar high" : "bar");
     },
   };
 }
@@ -57,9 +57,9 @@ function flag(letter, name) {
   return {
     node,
     set(on) {
-      marks(node, "class", on ? "flag" : "flag off");
-      marks(node, "title", `${name}: ${on ? "on" : "off"}`);
-      says(said, `${name} ${on ? "on" : "off"}.`);
+      setAttribute(node, "class", on ? "flag" : "flag off");
+      setAttribute(node, "title", `${name}: ${on ? "on" : "off"}`);
+      setText(said, `${name} ${on ? "on" : "off"}.`);
     },
   };
 }
@@ -68,12 +68,12 @@ function tallyItem(list, letter, name) {
   const value = h("dd", { class: "" });
   list.append(h("dt", { title: name }, h("span", { "aria-hidden": "true" }, letter), h("span", { class: "sr" }, name)), value);
   return (n, isBad) => {
-    says(value, n);
-    marks(value, "class", n ? (isBad ? "some bad" : "some") : "");
+    setText(value, n);
+    setAttribute(value, "class", n ? (isBad ? "some bad" : "some") : "");
   };
 }
 
-// A collapsible part of the name cell: its button, its panel, and what fills the panel while it is open.
+// A collapsible part of the name cell: its button, its panel, and the function that fills the panel while it is open.
 function fold(id, name, fill) {
   const panel = h("div", { class: "fold-panel", id, role: "group", "aria-label": name, hidden: true });
   const button = h("button", { type: "button", class: "fold", "aria-expanded": "false", "aria-controls": id }, name);
@@ -81,34 +81,34 @@ function fold(id, name, fill) {
     button,
     panel,
     open: false,
-    label: (n) => says(button, n === undefined ? name : `${name} ${n}`),
+    label: (n) => setText(button, n === undefined ? name : `${name} ${n}`),
     refresh: (value) => { if (part.open) fill(panel, value); },
   };
   button.addEventListener("click", () => {
     part.open = !part.open;
-    marks(button, "aria-expanded", String(part.open));
-    shows(panel, part.open);
+    setAttribute(button, "aria-expanded", String(part.open));
+    setVisible(panel, part.open);
     part.refresh(part.latest());
   });
   return part;
 }
 
-// Fills a panel with a list, or with the words for its being empty.
+// Fills a panel with a list, or with a text if the list is empty.
 function fillList(panel, kind, items, keyOf, make, emptyText) {
   if (!panel.firstChild) {
     panel.append(h("ul", { class: `things ${kind}` }), h("p", { class: "empty soft" }, emptyText));
   }
   const [list, empty] = panel.children;
-  shows(list, items.length > 0);
-  shows(empty, items.length === 0);
+  setVisible(list, items.length > 0);
+  setVisible(empty, items.length === 0);
   reconcile(list, items, keyOf, make);
 }
 
 function containerItem() {
-  const name = h("strong", { class: "said" });
-  const image = h("div", { class: "said small soft" });
-  const state = h("span", { class: "said" });
-  const detail = h("div", { class: "said small soft" });
+  const name = h("strong", { class: "status-text" });
+  const image = h("div", { class: "status-text small soft" });
+  const state = h("span", { class: "status-text" });
+  const detail = h("div", { class: "status-text small soft" });
   const cpu = h("span");
   const memory = h("span");
   const mounts = h("ul", { class: "mounts", "aria-label": "Mounts" });
@@ -116,21 +116,21 @@ function containerItem() {
   return {
     node,
     update(c) {
-      says(name, c.name);
-      says(image, c.image);
-      says(state, c.state);
-      says(detail, lasting(c.status));
-      marks(state, "title", legible(c.status));
-      says(cpu, c.cpu_percent === undefined ? "CPU –" : `CPU ${c.cpu_percent.toFixed(1)} %`);
-      says(memory, c.memory_usage_mb === undefined ? "Memory –"
+      setText(name, c.name);
+      setText(image, c.image);
+      setText(state, c.state);
+      setText(detail, lasting(c.status));
+      setAttribute(state, "title", legible(c.status));
+      setText(cpu, c.cpu_percent === undefined ? "CPU –" : `CPU ${c.cpu_percent.toFixed(1)} %`);
+      setText(memory, c.memory_usage_mb === undefined ? "Memory –"
         : `Memory ${mebibytes(c.memory_usage_mb)}${c.memory_limit_mb ? ` of ${mebibytes(c.memory_limit_mb)}` : ""}`);
-      shows(mounts, Boolean(c.mounts?.length));
+      setVisible(mounts, Boolean(c.mounts?.length));
       reconcile(mounts, c.mounts ?? [], (m) => `${m.type} ${m.destination}`, mountItem);
     },
   };
 }
 
-// What does not age of the engine's words: "Up 2 hours (healthy)" → healthy, "Exited (1) 3 hours ago" → code 1.
+// The part of the engine's status text that does not age: "Up 2 hours (healthy)" → healthy, "Exited (1) 3 hours ago" → code 1.
 function lasting(status) {
   const word = /\(([^)]*)\)/.exec(status)?.[1] ?? "";
   return /^\d+$/.test(word) ? `code ${word}` : word;
@@ -138,32 +138,32 @@ function lasting(status) {
 
 function mountItem() {
   const kind = h("span", { class: "kind" });
-  const way = h("code", { class: "said" });
+  const way = h("code", { class: "status-text" });
   const access = h("span");
   return {
     node: h("li", null, kind, way, access),
     update(m) {
-      says(kind, m.type);
+      setText(kind, m.type);
       const from = m.name || m.source;
-      says(way, from ? `${from} → ${m.destination}` : m.destination);
-      says(access, m.read_only ? "read-only" : "read-write");
+      setText(way, from ? `${from} → ${m.destination}` : m.destination);
+      setText(access, m.read_only ? "read-only" : "read-write");
     },
   };
 }
 
 function imageItem(image) {
-  const name = h("code", { class: "said" });
+  const name = h("code", { class: "status-text" });
   const size = h("span");
   const digest = digestNode("digest", image.digest, image.short);
-  const newer = h("span", { class: "newer small said", hidden: true });
+  const newer = h("span", { class: "newer small status-text", hidden: true });
   return {
     node: h("li", null, name, size, digest.node, newer),
     update(i) {
-      says(name, i.image);
-      says(size, i.size_mb ? mebibytes(i.size_mb) : "size unknown");
+      setText(name, i.image);
+      setText(size, i.size_mb ? mebibytes(i.size_mb) : "size unknown");
       digest.set(i.digest, i.short);
-      shows(newer, Boolean(i.newer));
-      says(newer, `There is a newer tag: ${i.newer}`);
+      setVisible(newer, Boolean(i.newer));
+      setText(newer, `There is a newer tag: ${i.newer}`);
     },
   };
 }
@@ -179,75 +179,75 @@ function deployStrip() {
   return {
     node,
     set(deploy) {
-      shows(node, Boolean(deploy));
+      setVisible(node, Boolean(deploy));
       if (!deploy) return;
-      says(phase, PHASES[deploy.phase] ?? deploy.phase);
-      marks(node, "title", legible(deploy.image));
+      setText(phase, PHASES[deploy.phase] ?? deploy.phase);
+      setAttribute(node, "title", legible(deploy.image));
       const pulls = deploy.phase === "pulling";
       const begun = Date.parse(deploy.since);
       const end = Date.parse(deploy.deadline ?? "");
       let part = null;
       if (pulls && deploy.total_bytes) part = deploy.pulled_bytes / deploy.total_bytes;
       else if (!pulls && end > begun) part = (clockNow() - begun) / (end - begun);
-      says(amount, !pulls ? "" : deploy.total_bytes ? `${bytes(deploy.pulled_bytes)} of ${bytes(deploy.total_bytes)} ` : `${bytes(deploy.pulled_bytes)} `);
-      shows(left, Boolean(deploy.deadline) && !pulls);
-      shows(since, !deploy.deadline && !pulls);
+      setText(amount, !pulls ? "" : deploy.total_bytes ? `${bytes(deploy.pulled_bytes)} of ${bytes(deploy.total_bytes)} ` : `${bytes(deploy.pulled_bytes)} `);
+      setVisible(left, Boolean(deploy.deadline) && !pulls);
+      setVisible(since, !deploy.deadline && !pulls);
       if (deploy.deadline) setTime(left, deploy.deadline);
       setTime(since, deploy.since);
-      shows(bar, part !== null);
+      setVisible(bar, part !== null);
       if (part === null) return;
       const percent = Math.round(Math.min(1, Math.max(0, part)) * 100);
       fill.style.width = `${percent}%`;
-      marks(bar, "aria-valuenow", String(percent));
+      setAttribute(bar, "aria-valuenow", String(percent));
     },
   };
 }
 
-// An update that a gate holds back: which, why, and how long yet.
+// An update that is held by a gate: its image, the reason, and the remaining time.
 function waitingStrip() {
-  const image = h("strong", { class: "said" });
-  const why = h("span", { class: "said" });
+  const image = h("strong", { class: "status-text" });
+  const why = h("span", { class: "status-text" });
   const left = timeNode("until");
   const lifts = h("span", { class: "lifts" }, "lifts ", left);
   const digest = digestNode("waiting digest", "");
-  const elsewhere = h("div", { class: "said", hidden: true });
-  const output = h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Output there" });
-  const box = h("details", { class: "more", hidden: true }, h("summary", null, "Its last lines there"), output);
+  const elsewhere = h("div", { class: "status-text", hidden: true });
+  const output = h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Output of the failed container" });
+  const box = h("details", { class: "more", hidden: true }, h("summary", null, "Last lines of its output"), output);
   const node = h("div", { class: "note is-waiting", hidden: true },
-    h("div", null, h("span", null, "An update waits: "), image), h("div", null, why, " ", lifts), elsewhere, box, digest.node);
+    h("div", null, h("span", null, "An update is waiting: "), image), h("div", null, why, " ", lifts), elsewhere, box, digest.node);
   return {
     node,
     set(waiting, blockedBy) {
-      shows(node, Boolean(waiting));
+      setVisible(node, Boolean(waiting));
       if (!waiting) return;
-      says(image, waiting.image);
-      says(why, `${waiting.why}${waiting.lifts_at ? ";" : "."}`);
-      shows(lifts, Boolean(waiting.lifts_at));
+      setText(image, waiting.image);
+      setText(why, `${waiting.why}${waiting.lifts_at ? ";" : "."}`);
+      setVisible(lifts, Boolean(waiting.lifts_at));
       if (waiting.lifts_at) setTime(left, waiting.lifts_at);
       digest.set(waiting.digest);
-      shows(elsewhere, Boolean(blockedBy));
-      says(elsewhere, waiting.gate === "immunity" ? `It failed on ${blockedBy}.` : `${blockedBy} is to prove it first.`);
-      shows(box, Boolean(waiting.output));
-      says(output, waiting.output ?? "");
+      setVisible(elsewhere, Boolean(blockedBy));
+      setText(elsewhere, waiting.gate === "immunity" ? `It failed on ${blockedBy}.` : `It must be proven on ${blockedBy} first.`);
+      setVisible(box, Boolean(waiting.output));
+      setText(output, waiting.output ?? "");
     },
   };
 }
 
-// Every gate of a service, asked for when somebody looks.
+// Every gate of a service, requested when the panel is open.
 async function showWhy(panel, name) {
-  if (!panel.firstChild) panel.append(h("p", { class: "empty soft said" }, "Asking…"), h("ul", { class: "things gates", hidden: true }));
+  if (!panel.firstChild) panel.append(h("p", { class: "empty soft status-text" }, "Loading…"), h("ul", { class: "things gates", hidden: true }));
   const [answer, list] = panel.children;
-  // One question at a time, at most one a second: while an image is pulled, a record changes several times a second.
+  // One request at a time, at most one per second: while an image is pulled, a record changes several times per second.
   if (panel.isAsking) { panel.isAskedAgain = true; return; }
   panel.isAsking = true;
   panel.isAskedAgain = false;
   try {
     const report = await ask("GET", `/why/${encodeURIComponent(name)}`);
-    says(answer, report.answer);
-    shows(list, true);
+    setText(answer, report.answer);
+    setVisible(list, true);
     reconcile(list, report.gates, (gate) => gate.gate, gateItem);
   } catch (fault) {
-    says(answer, fault.message);
+    setText(answer, fault.message);
   }
   setTimeout(() => {
     panel.isAsking = false;
@@ -256,22 +256,22 @@ async function showWhy(panel, name) {
 }
 
 function gateItem() {
-  const word = h("strong", { class: "said" });
+  const word = h("strong", { class: "status-text" });
   const state = h("span");
-  const why = h("span", { class: "said" });
+  const why = h("span", { class: "status-text" });
   const left = timeNode("until");
   const lifts = h("span", { class: "small soft" }, "lifts ", left);
-  const clear = h("code", { class: "said small" });
+  const clear = h("code", { class: "status-text small" });
   return {
     node: h("li", null, word, state, h("div", null, why, " ", lifts, " ", clear)),
     update(gate) {
-      says(word, gate.gate.replaceAll("_", " "));
-      says(state, gate.holds ? "holds" : "open");
-      says(why, gate.why);
-      shows(lifts, gate.holds && Boolean(gate.lifts_at));
+      setText(word, gate.gate.replaceAll("_", " "));
+      setText(state, gate.holds ? "holds" : "open");
+      setText(why, gate.why);
+      setVisible(lifts, gate.holds && Boolean(gate.lifts_at));
       if (gate.lifts_at) setTime(left, gate.lifts_at);
-      shows(clear, gate.holds && Boolean(gate.clear));
-      says(clear, gate.clear ?? "");
+      setVisible(clear, gate.holds && Boolean(gate.clear));
+      setText(clear, gate.clear ?? "");
     },
   };
 }
@@ -281,13 +281,13 @@ function makeRow(name) {
   let record = null;
   let sampled = 0;
   const id = `s${(made += 1)}`;
-  const title = h("strong", { class: "said", id }, legible(name));
+  const title = h("strong", { class: "status-text", id }, legible(name));
   const containers = fold(`${id}c`, "Containers", (panel, s) =>
     fillList(panel, "containers", s.containers ?? [], (c) => c.id, containerItem,
-      s.containers ? "No container of this service exists." : "Containers are not watched for this service."));
+      s.containers ? "This service has no containers." : "Containers are not watched for this service."));
   const images = fold(`${id}i`, "Images", (panel, s) =>
     fillList(panel, "images", s.images ?? [], (i) => i.image, imageItem,
-      s.images ? "No images are configured." : "Known after the first check."));
+      s.images ? "No images are configured." : "Available after the first check."));
   const recent = fold(`${id}e`, "Events", (panel) => {
     if (!panel.firstChild) {
       panel.append(
@@ -295,8 +295,8 @@ function makeRow(name) {
         h("p", { class: "empty soft" }, "None among the last 50 events."));
     }
     const own = events.filter((e) => e.service === name);
-    shows(panel.firstChild, own.length > 0);
-    shows(panel.lastChild, own.length === 0);
+    setVisible(panel.firstChild, own.length > 0);
+    setVisible(panel.lastChild, own.length === 0);
     reconcile(panel.firstChild.firstChild, own, (e) => e.key, (e) => eventRow(e, false));
   });
   const why = fold(`${id}w`, "Why", (panel) => showWhy(panel, name));
@@ -304,12 +304,12 @@ function makeRow(name) {
   const below = h("div", { class: "below", hidden: true }, ...folds.map((part) => part.panel));
   for (const part of folds) {
     part.latest = () => record;
-    part.button.addEventListener("click", () => shows(below, folds.some((one) => one.open)));
+    part.button.addEventListener("click", () => setVisible(below, folds.some((one) => one.open)));
   }
 
   const word = badge();
   const deploy = deployStrip();
-  const said = h("span", { class: "said" });
+  const said = h("span", { class: "status-text" });
   const blockedDigest = digestNode("blocked digest", "");
   const notFoundDigest = digestNode("missing digest", "");
   const note = h("div", { class: "note", hidden: true }, said, blockedDigest.node, notFoundDigest.node);
@@ -338,21 +338,21 @@ function makeRow(name) {
   const trigger = button("Trigger", "Look for a new image now, and deploy it if there is one", (node) =>
     act(node, `/trigger/${path}`, name));
   const redeploy = button("Redeploy", "Pull and recreate all containers", async (node) => {
-    const sure = await agree(`Redeploy ${legible(name)}?`,
-      "Its images are pulled and all its containers are recreated. The service is away for a moment.", "Redeploy");
+    const sure = await confirmDialog(`Redeploy ${legible(name)}?`,
+      "Its images are pulled and all its containers are recreated. The service is briefly unavailable.", "Redeploy");
     if (sure) act(node, `/redeploy/${path}`, name);
   });
   const unblock = button("Unblock", "Allow the blocked image again", async (node) => {
-    const sure = await agree(`Unblock ${legible(name)}?`,
-      "The next check may deploy the image that failed. If it fails again, it is rolled back and blocked again; the service may be away meanwhile.", "Unblock");
-    // Someone else may have done it meanwhile; then there is no button that could have the focus again.
+    const sure = await confirmDialog(`Unblock ${legible(name)}?`,
+      "The next check may deploy the image that failed. If it fails again, it is rolled back and blocked again; the service may be unavailable meanwhile.", "Unblock");
+    // Another user may have done it meanwhile. The button is then hidden and cannot regain the focus.
     if (node.hidden) trigger.focus();
     if (sure) act(node, `/unblock/${path}`, name);
   });
   unblock.hidden = true;
-  const approve = button("Approve", "Let the update that waits go, as far as the approval goes", async (node) => {
+  const approve = button("Approve", "Approve the waiting update", async (node) => {
     const { image, digest } = record.waiting;
-    const sure = await agree(`Approve the update of ${legible(name)}?`,
+    const sure = await confirmDialog(`Approve the update of ${legible(name)}?`,
       `${legible(image)} may be deployed with ${legible(digest)}.`, "Approve");
     if (node.hidden) trigger.focus();
     if (sure) act(node, `/approve/${path}`, name, { digest });
@@ -374,7 +374,7 @@ function makeRow(name) {
     node,
     recent,
     get record() { return record; },
-    // The curves go on when nothing changes, too.
+    // The curves continue even if nothing changes.
     sample() {
       const now = Date.now();
       if (!record.has_stats || now - sampled < SAMPLE_MS) return;
@@ -382,43 +382,43 @@ function makeRow(name) {
       cpu.sample(record.cpu_percent);
       memory.sample(record.memory_percent);
     },
-    // What moves with the clock alone.
+    // Updates the parts that only depend on the clock.
     tick() { if (record.deploy) deploy.set(record.deploy); },
     update(s) {
       record = s;
       const status = statusOf(s.status);
       word.set(status.look, status.glyph, s.status.replaceAll("_", " "));
-      marks(word.node, "title", s.status === "unhealthy" && s.unhealthy_reason === STOPPED ? "Stopped by hand" : status.says);
-      marks(node, "class", `${status.needs ? "needs" : status.works ? "working" : ""}${s.deploy ? " deploying" : ""}`);
+      setAttribute(word.node, "title", s.status === "unhealthy" && s.unhealthy_reason === STOPPED ? "Stopped by hand" : status.hint);
+      setAttribute(node, "class", `${status.needs ? "needs" : status.works ? "working" : ""}${s.deploy ? " deploying" : ""}`);
       deploy.set(s.deploy);
 
       const lines = [];
-      if (s.exhausted) lines.push(`Given up after ${count(s.restart_failures, "failed restart")}: someone must act.`);
-      else if (s.degraded && s.restart_failures) lines.push(`${count(s.restart_failures, "restart")} did not help so far.`);
+      if (s.exhausted) lines.push(`Given up after ${count(s.restart_failures, "failed restart")}: an operator must act.`);
+      else if (s.degraded && s.restart_failures) lines.push(`${count(s.restart_failures, "restart")} so far did not help.`);
       else if (s.status === "unhealthy") lines.push(unwell(s));
       if (s.errored) lines.push(s.errored);
       if (s.blocked) lines.push(`Blocked after a rollback${blame(name)}`);
-      else if (s.not_found) lines.push("The image is not on this machine. Waiting for another one:");
+      else if (s.not_found) lines.push("The image does not exist on this machine. Waiting for a new one:");
       if (s.way_back === "at_risk") lines.push(`A rollback would fail now: ${s.way_back_reason ?? "no reason given"}`);
-      shows(note, lines.length > 0);
-      says(said, lines.join("\n"));
-      marks(note, "class", status.needs && status.look !== "is-warn" ? "note" : "note is-warn");
-      shows(blockedDigest.node, Boolean(s.blocked));
-      shows(notFoundDigest.node, Boolean(s.not_found) && !s.blocked);
+      setVisible(note, lines.length > 0);
+      setText(said, lines.join("\n"));
+      setAttribute(note, "class", status.needs && status.look !== "is-warn" ? "note" : "note is-warn");
+      setVisible(blockedDigest.node, Boolean(s.blocked));
+      setVisible(notFoundDigest.node, Boolean(s.not_found) && !s.blocked);
       if (s.blocked) blockedDigest.set(s.blocked);
       if (s.not_found) notFoundDigest.set(s.not_found);
 
       [s.auto_update, s.auto_heal, s.auto_start].forEach((on, i) => flags[i].set(on));
 
       const checking = s.check_status === "checking";
-      shows(due, Boolean(s.next_check) && !checking);
+      setVisible(due, Boolean(s.next_check) && !checking);
       if (s.next_check) setTime(due, s.next_check);
-      says(dueWord, checking ? "checking…" : s.next_check ? "" : s.deploying ? "after the deploy" : "not polled");
-      shows(lastLine, Boolean(s.last_check));
+      setText(dueWord, checking ? "checking…" : s.next_check ? "" : s.deploying ? "after the deploy" : "not polled");
+      setVisible(lastLine, Boolean(s.last_check));
       if (s.last_check) setTime(last, s.last_check);
 
-      for (const part of [cpu.node, memory.node]) shows(part, s.has_stats);
-      shows(noStats, !s.has_stats);
+      for (const part of [cpu.node, memory.node]) setVisible(part, s.has_stats);
+      setVisible(noStats, !s.has_stats);
       if (s.has_stats) {
         cpu.set(s.cpu_percent, `${s.cpu_percent.toFixed(1)} %`, "Percent of one core");
         memory.set(s.memory_percent, mebibytes(s.memory_usage_mb),
@@ -433,11 +433,11 @@ function makeRow(name) {
       held.set(s.waiting, s.blocked_by);
       const mayApprove = s.waiting?.gate === "approval";
       if (!mayApprove && document.activeElement === approve) trigger.focus();
-      shows(approve, mayApprove);
+      setVisible(approve, mayApprove);
 
       const mayUnblock = s.status === "blocked";
       if (!mayUnblock && document.activeElement === unblock) trigger.focus();
-      shows(unblock, mayUnblock);
+      setVisible(unblock, mayUnblock);
 
       containers.label(s.containers?.length);
       images.label(s.images && `${s.images.length}${s.images.some((image) => image.newer) ? ", newer tag" : ""}`);
@@ -448,13 +448,13 @@ function makeRow(name) {
   };
 }
 
-// Why it is unhealthy, and that nothing is done about it where that is a choice of the configuration.
+// Why it is unhealthy, and whether the configuration prevents healing.
 function unwell(s) {
   if (s.unhealthy_reason === STOPPED) return "Stopped by hand.";
-  return `${s.unhealthy_reason ?? "Its containers are not well"}.${s.auto_heal ? "" : " Auto heal is off, so nothing restarts it."}`;
+  return `${s.unhealthy_reason ?? "Its containers are unhealthy"}.${s.auto_heal ? "" : " Auto heal is off, so nothing restarts it."}`;
 }
 
-// What the last failed deployment of a service gave as its reason.
+// The reason of a service's last failed deployment.
 function blame(name) {
   const entry = events.find((e) => e.service === name && e.event === "rolled_back");
   return entry?.reason ? `: ${entry.reason}` : ".";
@@ -463,21 +463,21 @@ function blame(name) {
 // --- actions -----------------------------------------------------------------------------------------------------
 
 const ANSWERS = {
-  triggered: (name) => `A check of ${name} has begun.`,
-  redeploying: (name) => `The redeployment of ${name} has begun.`,
-  unblocked: (name) => `${name} is not blocked any more. Its next check may deploy the image.`,
+  triggered: (name) => `A check of ${name} has started.`,
+  redeploying: (name) => `The redeployment of ${name} has started.`,
+  unblocked: (name) => `${name} is no longer blocked. Its next check may deploy the image.`,
   approved: (name) => `The update of ${name} is approved.`,
-  nothing_waiting: (name) => `No update of ${name} waits for an approval.`,
+  nothing_waiting: (name) => `No update of ${name} is waiting for approval.`,
   not_blocked: (name) => `${name} is not blocked.`,
 };
 
-// A button that is busy takes no other press. It stays enabled: a disabled one would lose the focus.
+// A busy button ignores further clicks. It stays enabled, since a disabled button would lose the focus.
 function onPress(button, deed) {
   button.addEventListener("click", () => { if (!button.hasAttribute("aria-busy")) deed(button); });
 }
 
 async function act(button, path, name, body) {
-  for (const state of ["aria-busy", "aria-disabled"]) marks(button, state, "true");
+  for (const state of ["aria-busy", "aria-disabled"]) setAttribute(button, state, "true");
   try {
     const answer = await ask("POST", path, body);
     if (answer?.status === "skipped") toast("Skipped.", `${name}: ${answer.reason}.`, "skipped");
@@ -486,7 +486,7 @@ async function act(button, path, name, body) {
       toast("Done.", (ANSWERS[answer?.status]?.(name) ?? `${name}: ${answer?.status ?? "accepted"}.`) + kept);
     }
   } catch (fault) {
-    toast("That did not work.", `${name}: ${fault.message}`, "failed");
+    toast("Failed.", `${name}: ${fault.message}`, "failed");
   } finally {
     for (const state of ["aria-busy", "aria-disabled"]) button.removeAttribute(state);
   }
@@ -496,8 +496,8 @@ onPress(byId("check-all"), (button) => act(button, "/trigger", "all services"));
 
 // --- all rows ----------------------------------------------------------------------------------------------------
 
-// Rows are brought up to date in slices of a few milliseconds, so that the page answers with hundreds of services
-// too. A newer status replaces what is left of an older one.
+// Rows are updated in slices of a few milliseconds, so that the page stays responsive with hundreds of services. A newer
+// status replaces the rest of an older one.
 let pending = [];
 let scheduled = false;
 
@@ -511,7 +511,7 @@ function takeStatus(report) {
     row.node.remove();
     rows.delete(name);
   }
-  // What is still waiting goes first, so that a busy stream can't keep the last rows from their turn.
+  // Pending rows go first, so that a busy stream cannot starve the last ones.
   const waiting = new Set(pending);
   pending = [...services.filter((s) => waiting.has(s.name)), ...services.filter((s) => !waiting.has(s.name))].map((s) => s.name);
   byName = new Map(services.map((s) => [s.name, s]));
@@ -522,7 +522,7 @@ let byName = new Map();
 function schedule() {
   if (scheduled) return;
   scheduled = true;
-  // A hidden page gets no frames; it must still be right when it is looked at.
+  // A hidden page gets no animation frames, but must be up to date when it is shown.
   if (document.hidden) setTimeout(work, 200);
   else requestAnimationFrame(work);
 }
@@ -541,7 +541,7 @@ function work() {
     const record = byName.get(name);
     if (!same(row.record, record)) {
       row.update(record);
-      shows(row.node, isShown(record));
+      setVisible(row.node, isShown(record));
     }
     row.sample();
   }
@@ -551,7 +551,7 @@ function work() {
   refilter();
 }
 
-// Rows stand in the configuration's order; only those that don't are moved.
+// Puts the rows in configuration order; only rows out of place are moved.
 function putInOrder() {
   let place = byId("rows").firstChild;
   for (const { name } of services) {
@@ -565,7 +565,7 @@ function putInOrder() {
 
 const FILTERS = [
   ["all", "All", () => true],
-  ["needs", "Need you", (s) => statusOf(s.status).needs],
+  ["needs", "Need attention", (s) => statusOf(s.status).needs],
   ...Object.keys(STATUSES).map((word) => [word, word.replaceAll("_", " "), (s) => s.status === word]),
 ];
 const filterOf = (key) => FILTERS.find(([k]) => k === key)[2];
@@ -577,7 +577,7 @@ function matches(s) {
   return hay.some((text) => text.toLowerCase().includes(filter.text));
 }
 
-// The row in which the reader is at work. An action changes what it is filtered by; it must not vanish under their hands.
+// The row that has the focus. An action may change its status, but a filter must not hide the row while it is in use.
 let inUse = null;
 document.addEventListener("focusin", ({ target }) => {
   if (!target.closest("dialog")) inUse = target.closest("#rows > tr");
@@ -594,15 +594,15 @@ function filterChip([key, text]) {
   return {
     node,
     update([key, , test]) {
-      says(n, services.filter(test).length);
-      marks(node, "aria-pressed", String(filter.status === key));
+      setText(n, services.filter(test).length);
+      setAttribute(node, "aria-pressed", String(filter.status === key));
     },
   };
 }
 
 function refilter() {
   if (!services) return;
-  for (const s of services) if (rows.has(s.name)) shows(rows.get(s.name).node, isShown(s));
+  for (const s of services) if (rows.has(s.name)) setVisible(rows.get(s.name).node, isShown(s));
   summarize();
 }
 
@@ -625,35 +625,35 @@ function summarize() {
   const ok = services.filter((s) => s.status === "ok").length;
   const unknown = total - ok - needs - works;
   const parts = [`${count(ok, "service")} ok`];
-  if (needs) parts.push(`${needs} ${needs === 1 ? "needs" : "need"} you`);
-  if (works) parts.push(`${works} being worked on`);
+  if (needs) parts.push(`${needs} ${needs === 1 ? "needs" : "need"} attention`);
+  if (works) parts.push(`${works} in progress`);
   if (unknown) parts.push(`${unknown} unknown`);
-  says(byId("summary"), total ? parts.join(" · ") : "No services");
+  setText(byId("summary"), total ? parts.join(" · ") : "No services");
   const heading = `${needs ? `(${needs}) ` : ""}Evenkeel · ${location.host}`;
   if (document.title !== heading) document.title = heading;
 
   const offered = FILTERS.filter(([key, , test]) => key === "all" || key === filter.status || services.some(test));
   reconcile(byId("filters"), total ? offered : [], ([key]) => key, filterChip);
   const visible = services.filter(isShown).length;
-  says(byId("shown"), !total ? "" : visible === total ? total : `${visible} of ${total}`);
-  shows(byId("empty"), visible === 0);
+  setText(byId("shown"), !total ? "" : visible === total ? total : `${visible} of ${total}`);
+  setVisible(byId("empty"), visible === 0);
   if (visible) return;
-  shows(byId("clear"), total > 0);
-  says(byId("empty-title"), total ? "No service matches" : "No services are configured");
-  says(byId("empty-text"), total
-    ? "Nothing fits the search and the filter together."
+  setVisible(byId("clear"), total > 0);
+  setText(byId("empty-title"), total ? "No service matches" : "No services are configured");
+  setText(byId("empty-text"), total
+    ? "No service matches both the search and the filter."
     : "Add one under \"services\" in the agent's configuration file (/etc/evenkeel/config.json), then reload or restart the agent.");
 }
 
-// Before the first status there is nothing to show but how to get there.
+// Before the first status, there is only the state of the connection to show.
 function showWaiting(state) {
   if (services !== null) return;
   const failed = state === "stale" || (state === "reconnecting" && Date.now() - began > 3000);
-  says(byId("summary"), failed ? "No answer from the agent" : "Waiting for the agent…");
-  shows(byId("empty"), true);
-  says(byId("empty-title"), failed ? "The agent does not answer" : "Waiting for the agent…");
-  says(byId("empty-text"), failed
-    ? "Is it running? Look at its log, for example with journalctl -u evenkeel-agent, and at the tunnel if you use one. This page keeps trying."
+  setText(byId("summary"), failed ? "No answer from the agent" : "Waiting for the agent…");
+  setVisible(byId("empty"), true);
+  setText(byId("empty-title"), failed ? "The agent does not answer" : "Waiting for the agent…");
+  setText(byId("empty-text"), failed
+    ? "Is it running? Check its log, for example with journalctl -u evenkeel-agent, and the tunnel if you use one. This page keeps trying."
     : "");
 }
 const began = Date.now();
@@ -663,20 +663,20 @@ const began = Date.now();
 function eventRow(e, withService) {
   const line = [
     cell("soft", timeNode("ago", e.timestamp)),
-    cell("", h("span", { class: "said" }, kindWords(e.event))),
+    cell("", h("span", { class: "status-text" }, kindWords(e.event))),
     cell("right", levelBadge(e.level)),
     cell("wide", messageNode(e)),
   ];
-  if (withService) line.splice(1, 0, cell("said", legible(e.service)));
+  if (withService) line.splice(1, 0, cell("status-text", legible(e.service)));
   return { node: h("tr", { role: "row", class: e.live ? "fresh" : "" }, ...line) };
 }
 
-const heardOf = new Set(); // services with entries that are not shown yet
+const heardOf = new Set(); // services with new entries that are not shown yet
 function takeEvent(entry, live) {
-  // An entry comes by the stream and out of the file; a reconnect may bring it again.
+  // An entry may arrive both from the stream and from the audit file, and again after a reconnect.
   const key = [entry.timestamp, entry.service, entry.event, entry.container ?? "", entry.message].join("\u0000");
   if (events.some((e) => e.key === key)) return;
-  // One that is dated in the future counts as of now, or it would keep all later ones out.
+  // An entry dated in the future counts as of now; otherwise it would stay ahead of all later ones.
   const at = Math.min(Date.parse(entry.timestamp) || 0, Date.now());
   const place = events.findIndex((e) => e.at <= at);
   if (place === -1 && events.length >= KEPT_EVENTS) return;
@@ -687,12 +687,12 @@ function takeEvent(entry, live) {
 }
 
 const showEvents = paced(250, () => {
-  onlyFewAreFresh(events);
+  limitHighlights(events);
   reconcile(byId("events"), events, (e) => e.key, (e) => eventRow(e, true));
-  shows(byId("no-events"), events.length === 0);
-  says(byId("events-count"), events.length ? `last ${events.length}` : "");
+  setVisible(byId("no-events"), events.length === 0);
+  setText(byId("events-count"), events.length ? `last ${events.length}` : "");
   for (const row of rows.values()) row.recent.refresh(row.record);
-  // An entry may tell why its service is blocked.
+  // An entry may contain the reason why its service is blocked.
   for (const name of heardOf) {
     const row = rows.get(name);
     if (row?.record.blocked) row.update(row.record);
@@ -707,23 +707,23 @@ async function readHealth() {
   try {
     health = await ask("GET", "/health");
   } catch (fault) {
-    // 503 says what is wrong with the engine.
+    // A 503 response describes what is wrong with the engine.
     if (fault.status !== 503 || !fault.body) return;
     health = fault.body;
   }
-  // It is read again when the stream is there, which is when all is loaded.
+  // It is read again when the stream is connected, which is after all services are loaded.
   if (health.status === "starting") return;
   const lines = [...(health.config_warnings ?? [])];
   const down = health.status !== "ok";
   if (health.state) lines.unshift(health.state);
   if (down) lines.unshift(health.error ?? "no reason given");
-  shows(byId("notice"), lines.length > 0);
-  marks(byId("notice"), "class", down || health.state ? "notice bad" : "notice");
-  says(byId("notice-title"), down
+  setVisible(byId("notice"), lines.length > 0);
+  setAttribute(byId("notice"), "class", down || health.state ? "notice bad" : "notice");
+  setText(byId("notice-title"), down
     ? "The container engine does not answer; nothing is deployed or healed meanwhile."
     : health.state ? "The agent can't write its state; nothing is deployed or healed meanwhile."
-    : `${count(lines.length, "part")} of the configuration ${lines.length === 1 ? "is" : "are"} not used as written:`);
-  reconcile(byId("notice-list"), lines, (line) => line, (line) => ({ node: h("li", { class: "said" }, legible(line)) }));
+    : `The configuration has ${count(lines.length, "warning")}:`);
+  reconcile(byId("notice-list"), lines, (line) => line, (line) => ({ node: h("li", { class: "status-text" }, legible(line)) }));
 }
 
 async function readAudit() {
@@ -739,11 +739,11 @@ const connection = new Connection({
   },
   poll: async () => {
     const report = await ask("GET", "/status");
-    // Until its services are loaded an agent that starts has none to show.
+    // A starting agent has no services to show until they are loaded.
     if (!report.starting) takeStatus(report);
   },
   badge: byId("link"),
-  quiet: 45000, // a status comes at least every 30 seconds
+  quiet: 45000, // a status arrives at least every 30 seconds
 });
 let wasLive = false;
 connection.onstate = (state) => {

@@ -1,4 +1,4 @@
-//! Mail, tried with a real server: aiosmtpd.
+//! Mail to a real server, aiosmtpd.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -75,12 +75,12 @@ fn smtp(server: &MailServer, tls: &str, password: &str) -> Value {
 }
 
 #[test]
-fn mail_reaches_a_real_server_by_starttls_and_login() {
+fn mail_reaches_a_real_server_with_starttls_and_login() {
     mail_reaches_a_real_server("starttls", "auto");
 }
 
 #[test]
-fn mail_reaches_a_real_server_that_is_encrypted_from_the_first_byte() {
+fn mail_reaches_a_real_server_with_implicit_tls() {
     mail_reaches_a_real_server("implicit", "implicit");
 }
 
@@ -92,7 +92,7 @@ fn mail_reaches_a_real_server(mode: &str, other: &str) {
     let open = smtp(&server, "none", "pass word");
     let output = test_notify(&good, None, &trusting);
     assert!(output.status.success(), "{output:?}");
-    assert!(stdout(&output).contains("smtp: sent; the answer was: 250 taken by the test"), "{output:?}");
+    assert!(stdout(&output).contains("smtp: sent; the answer was: 250 accepted by the test"), "{output:?}");
     let mail = server.next();
     assert_eq!((&mail["tls"], &mail["authenticated"]), (&json!(true), &json!(true)));
     assert_eq!((&mail["from"], &mail["to"]), (&json!("e@a.example"), &json!(["x@b.example", "y@b.example"])));
@@ -108,22 +108,22 @@ fn mail_reaches_a_real_server(mode: &str, other: &str) {
     assert!(mail["plain"].as_str().unwrap().contains("this is a test: nothing has changed"), "{mail}");
     assert!(mail["html"].as_str().unwrap().contains("<p>this is a test: nothing has changed</p>"), "{mail}");
 
-    for (case, config, environment, said) in [
+    for (case, config, environment, expected) in [
         ("a wrong password", &wrong, trusting, "535"),
-        ("a certificate that nobody vouches for", &good, vec![], "UnknownIssuer"),
+        ("an untrusted certificate", &good, vec![], "UnknownIssuer"),
     ] {
-        assert_not_sent(case, &test_notify(config, None, &environment), said);
+        assert_not_sent(case, &test_notify(config, None, &environment), expected);
     }
-    // Encrypted from the first byte, both would wait for the other to begin.
+    // With implicit TLS, client and server would both wait for the other to begin.
     if mode == "starttls" {
         let output = test_notify(&open, None, &[]);
-        assert_not_sent("no encryption where the server wants it", &output, "authentication mechanism");
+        assert_not_sent("no encryption although the server requires it", &output, "authentication mechanism");
     }
 }
 
-fn assert_not_sent(case: &str, output: &Output, said: &str) {
+fn assert_not_sent(case: &str, output: &Output, expected: &str) {
     assert_eq!(output.status.code(), Some(1), "{case}: {output:?}");
     let text = stdout(output);
-    assert!(text.starts_with("smtp: FAILED: ") && text.contains(said), "{case}: {text}");
+    assert!(text.starts_with("smtp: FAILED: ") && text.contains(expected), "{case}: {text}");
     assert!(!text.contains("secret"), "{case}: {text}");
 }

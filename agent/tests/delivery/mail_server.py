@@ -1,6 +1,6 @@
 """A mail server for tests: aiosmtpd with TLS and AUTH. Usage: mail_server.py starttls|implicit CERT KEY
 
-Prints its port, then each mail that it takes as one line of JSON. Ends when its input does.
+Prints its port, then each accepted mail as one line of JSON. Ends at the end of its input.
 """
 import asyncio
 import email
@@ -15,7 +15,7 @@ MODE, CERT, KEY = sys.argv[1:]
 
 
 def check(_server, _session, _envelope, _mechanism, login):
-    # "Not handled" has the server answer a wrong login by itself.
+    # handled=False lets the server itself respond to a failed login.
     return AuthResult(success=login.login == b"user" and login.password == b"pass word", handled=False)
 
 
@@ -31,7 +31,7 @@ class Handler:
             "plain": mail.get_body(("plain",)).get_content(),
             "html": mail.get_body(("html",)).get_content(),
         }), flush=True)
-        return "250 taken by the test"
+        return "250 accepted by the test"
 
 
 async def main():
@@ -39,7 +39,7 @@ async def main():
     context.load_cert_chain(CERT, KEY)
     loop = asyncio.get_running_loop()
     if MODE == "implicit":
-        # It only knows of the encryption that it has begun by itself.
+        # The session only recognizes TLS that it started itself with STARTTLS.
         smtp, server_tls = {"auth_require_tls": False}, context
     else:
         smtp, server_tls = {"tls_context": context, "require_starttls": True}, None

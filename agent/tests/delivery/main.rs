@@ -1,5 +1,5 @@
-//! What leaves the machine, tried with the program itself and with real receivers: wiremock, aiosmtpd, a warden that
-//! is away.
+//! Outgoing notifications and pushes, tested with the real program and with receivers: wiremock, aiosmtpd, an unreachable
+//! warden.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used)]
@@ -41,7 +41,7 @@ fn stdout(output: &Output) -> String {
 }
 
 #[test]
-fn test_notify_shows_what_each_channel_answered() {
+fn test_notify_prints_the_response_of_each_channel() {
     let receiver = Receiver::start();
     let base = receiver.url();
     let config = json!({
@@ -68,8 +68,8 @@ fn test_notify_shows_what_each_channel_answered() {
     ] {
         assert!(text.contains(line), "{line} in {text}");
     }
-    let taken = receiver.taken();
-    let of = |path: &str| taken.iter().find(|taken| taken.path() == path).unwrap();
+    let received = receiver.received();
+    let of = |path: &str| received.iter().find(|received| received.path() == path).unwrap();
     assert_eq!(of("/ingest").header("authorization"), Some("Bearer token-of-the-agent"));
     let pushed: AuditEntry = serde_json::from_slice(of("/ingest").body()).unwrap();
     assert_eq!((pushed.machine.as_str(), pushed.service.as_str()), ("m1", "evenkeel"));
@@ -89,7 +89,7 @@ fn test_notify_shows_what_each_channel_answered() {
         ("push", "token-of-the-agent", "push: FAILED: 401"),
         ("form", "key-of-the-hook", "webhook/form: FAILED: 401"),
     ] {
-        receiver.answer(Answer::says(401, &format!("who is {secret}?")));
+        receiver.answer(Answer::status(401, &format!("who is {secret}?")));
         let output = test_notify(&config, Some(only), &environment);
         assert_eq!(output.status.code(), Some(1));
         let text = stdout(&output);
@@ -111,17 +111,17 @@ fn a_redirect_is_not_followed() {
     let config = json!({ "push": { "warden_url": receiver.url(), "token": "t" } });
     let output = test_notify(&config, None, &[]);
     assert!(stdout(&output).contains("redirects are not followed"), "{output:?}");
-    assert!(elsewhere.taken().is_empty());
+    assert!(elsewhere.received().is_empty());
 }
 
-/// An agent without services: its entries are those about itself.
+/// An agent without services: it records only entries about itself.
 struct Agent {
     child: Child,
     port: u16,
 }
 
 impl Agent {
-    /// One that pushes to `warden`.
+    /// Starts an agent that pushes to `warden`.
     fn pushing(folder: &Path, warden: &str) -> Self {
         Self::start(folder, json!({ "push": { "warden_url": warden, "token": "token", "machine_id": "m1" } }))
     }
@@ -138,28 +138,28 @@ impl Agent {
         Self { child, port }
     }
 
-    /// Has it read this configuration, and waits until it says that it did.
+    /// Reloads this configuration, and waits for the entry about the reload.
     fn reload(&self, folder: &Path, config: Value) -> AuditEntry {
         write_agent_config(folder, self.port, config);
         let reloads = || {
-            let entries = in_file(folder);
+            let entries = file_entries(folder);
             entries.into_iter().filter(|entry| entry.event.as_str() == "config_reloaded").collect::<Vec<_>>()
         };
         let before = reloads().len();
         self.signal(Signal::HUP);
         wait_for("the reload is in the file", || {
-            if reloads().len() > before { Ok(()) } else { Err(format!("{:?}", in_file(folder))) }
+            if reloads().len() > before { Ok(()) } else { Err(format!("{:?}", file_entries(folder))) }
         });
         reloads().pop().unwrap()
     }
 
-    /// Waits until the agent has said of its start what it has to say, and all of it is on the disk.
-    fn wait_until_all_is_durable(&self, folder: &Path, life: usize) {
-        wait_for("what this life says first is on the disk", || {
-            let entries = in_file(folder);
+    /// Waits until the entries about its start are recorded and on the disk.
+    fn wait_until_durable(&self, folder: &Path, run: usize) {
+        wait_for("the entries about this start are on the disk", || {
+            let entries = file_entries(folder);
             let count = |kind: &str| entries.iter().filter(|entry| entry.event.as_str() == kind).count();
-            let said = (count("started"), count("daemon_down"));
-            if said != (life + 1, life + 1) {
+            let counts = (count("started"), count("daemon_down"));
+            if counts != (run + 1, run + 1) {
                 return Err(format!("{entries:?}"));
             }
             let metrics = self.metrics();
@@ -177,7 +177,7 @@ impl Agent {
             stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
             stream.read_to_string(&mut text)
         });
-        // It may not listen yet; the caller asks again.
+        // It may not be listening yet; the caller retries.
         asked.map_or_else(|error| error.to_string(), |_| text)
     }
 
@@ -205,58 +205,58 @@ fn write_agent_config(folder: &Path, port: u16, mut config: Value) {
     write_config(folder, &config);
 }
 
-fn in_file(folder: &Path) -> Vec<AuditEntry> {
+fn file_entries(folder: &Path) -> Vec<AuditEntry> {
     let text = std::fs::read_to_string(folder.join("audit.jsonl")).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What the warden would have: each number once, in the order in which it came first.
+/// Returns what a warden would store: each number once, in the order of first arrival.
 fn stored(receiver: &Receiver) -> Vec<(u64, AuditEntry)> {
     let mut stored: Vec<(u64, AuditEntry)> = Vec::new();
     let mut epochs = BTreeSet::new();
-    for taken in receiver.taken().iter().filter(|taken| taken.was_accepted) {
-        let body: Value = serde_json::from_slice(taken.body()).unwrap();
+    for received in receiver.received().iter().filter(|received| received.was_accepted) {
+        let body: Value = serde_json::from_slice(received.body()).unwrap();
         let bodies = body.as_array().cloned().unwrap_or_else(|| vec![body.clone()]);
         for body in bodies {
             let mut entry: AuditEntry = serde_json::from_value(body.clone()).unwrap();
             assert_eq!(std::mem::take(&mut entry.machine), "m1");
             let seq = body["seq"].as_u64().expect("each entry has a number");
-            epochs.insert(body["epoch"].as_str().expect("and says which numbering it is of").to_owned());
+            epochs.insert(body["epoch"].as_str().expect("each entry has an epoch").to_owned());
             match stored.iter().find(|(known, _)| *known == seq) {
                 Some((_, same)) => assert_eq!(same, &entry, "one number for two entries"),
                 None => stored.push((seq, entry)),
             }
         }
     }
-    assert!(epochs.len() <= 1, "one numbering through all lives: {epochs:?}");
+    assert!(epochs.len() <= 1, "one epoch across all restarts: {epochs:?}");
     stored
 }
 
 #[test]
-fn a_warden_that_was_away_through_several_killed_lives_gets_everything_once() {
+fn a_warden_that_was_unavailable_gets_every_entry_once_although_the_agent_was_killed() {
     let folder = TempDir::new().unwrap();
     let receiver = Receiver::start();
     let warden = receiver.url();
-    receiver.answer(Answer::says(500, "not now"));
-    for life in 0..4 {
+    receiver.answer(Answer::status(500, "not now"));
+    for run in 0..4 {
         let agent = Agent::pushing(folder.path(), &warden);
-        agent.wait_until_all_is_durable(folder.path(), life);
-        match life {
-            0 => receiver.answer(Answer::says(429, "slowly").with("retry-after", "1")),
+        agent.wait_until_durable(folder.path(), run);
+        match run {
+            0 => receiver.answer(Answer::status(429, "slowly").with("retry-after", "1")),
             1 => receiver.answer(Answer::hangs()),
-            // Taken, but the agent never hears of it: these come twice.
-            2 => receiver.answer(Answer::takes_and_hangs()),
-            _ => receiver.answer(Answer::says(204, "")),
+            // Accepted without a response: these entries arrive twice.
+            2 => receiver.answer(Answer::accepts_and_hangs()),
+            _ => receiver.answer(Answer::status(204, "")),
         }
-        if life < 3 {
-            let before = receiver.taken().len();
-            wait_for("the warden was asked and answered in its new way", || {
-                if receiver.taken().len() > before { Ok(()) } else { Err(format!("{before} requests")) }
+        if run < 3 {
+            let before = receiver.received().len();
+            wait_for("the warden was asked and gave its new answer", || {
+                if receiver.received().len() > before { Ok(()) } else { Err(format!("{before} requests")) }
             });
             agent.end(Signal::KILL);
         } else {
-            wait_for("the warden has what the file has", || {
-                let (sent, kept) = (stored(&receiver).len(), in_file(folder.path()).len());
+            wait_for("the warden has all entries of the file", || {
+                let (sent, kept) = (stored(&receiver).len(), file_entries(folder.path()).len());
                 if sent >= kept { Ok(()) } else { Err(format!("{sent} of {kept}")) }
             });
             agent.end(Signal::TERM);
@@ -267,68 +267,73 @@ fn a_warden_that_was_away_through_several_killed_lives_gets_everything_once() {
     let expected: Vec<_> = (numbers[0]..).take(numbers.len()).collect();
     assert_eq!(numbers, expected, "in order and without a gap");
     let entries: Vec<_> = stored.into_iter().map(|(_, entry)| entry).collect();
-    assert_eq!(entries, in_file(folder.path()));
-    assert_eq!(entries.last().unwrap().event.as_str(), "shutdown", "a farewell goes out before the end");
+    assert_eq!(entries, file_entries(folder.path()));
+    assert_eq!(
+        entries.last().unwrap().event.as_str(),
+        "shutdown",
+        "the last entry is delivered before the agent ends"
+    );
 }
 
 #[test]
-fn an_entry_that_is_refused_holds_up_no_other() {
+fn a_refused_entry_delays_no_other() {
     let folder = TempDir::new().unwrap();
     let receiver = Receiver::start();
-    receiver.answer(Answer::says(400, "not an entry"));
+    receiver.answer(Answer::status(400, "not an entry"));
     let agent = Agent::pushing(folder.path(), &receiver.url());
     let events = || -> Vec<_> {
-        let taken = receiver.taken();
-        // What was an array is sent again one by one.
-        let single = taken.iter().filter_map(|taken| serde_json::from_slice::<AuditEntry>(taken.body()).ok());
+        let received = receiver.received();
+        // The entries of a refused array are sent again one by one.
+        let single =
+            received.iter().filter_map(|received| serde_json::from_slice::<AuditEntry>(received.body()).ok());
         single.map(|entry| entry.event.to_string()).collect()
     };
     let log = || std::fs::read_to_string(folder.path().join("log")).unwrap();
-    // Not what the receiver has answered: an agent that is told to stop may not have read it, and asks again.
-    wait_for("the agent knows that an entry is refused", || {
+    // The receiver's response is not enough: an agent that is stopping may not have read it and would retry.
+    wait_for("the agent logs that an entry was refused", || {
         if log().contains("an entry was refused") { Ok(()) } else { Err(log()) }
     });
-    receiver.answer(Answer::says(204, ""));
+    receiver.answer(Answer::status(204, ""));
     agent.end(Signal::TERM);
     let events = events();
     assert_eq!(events.iter().filter(|event| *event == "started").count(), 1, "{events:?}");
-    // By now arrays are taken, too.
+    // By now arrays are accepted, too.
     let entries = |body: &[u8]| {
         let array = serde_json::from_slice::<Vec<AuditEntry>>(body);
         array.or_else(|_| serde_json::from_slice(body).map(|entry| vec![entry])).unwrap_or_default()
     };
-    let last = receiver.taken().iter().flat_map(|taken| entries(taken.body())).next_back();
+    let last = receiver.received().iter().flat_map(|received| entries(received.body())).next_back();
     assert_eq!(last.unwrap().event.as_str(), "shutdown");
     assert!(!log().contains("Bearer"), "{}", log());
 }
 
 #[test]
-fn a_warden_that_is_not_there_does_not_hold_up_the_end() {
+fn an_unreachable_warden_does_not_delay_the_shutdown() {
     let folder = TempDir::new().unwrap();
     let agent = Agent::pushing(folder.path(), &format!("http://127.0.0.1:{}", unused_port()));
-    wait_for("the first entry", || in_file(folder.path()).first().map(drop).ok_or_else(String::new));
+    wait_for("the first entry", || file_entries(folder.path()).first().map(drop).ok_or_else(String::new));
     let begin = Instant::now();
     agent.end(Signal::TERM);
     assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
 }
 
-/// What a webhook took, without the machine that an entry gets on its way.
+/// Returns the entries that a webhook accepted, without the machine ID that is added on sending.
 fn accepted(receiver: &Receiver) -> Vec<AuditEntry> {
-    let taken = receiver.taken();
-    let accepted = taken.iter().filter(|taken| taken.was_accepted);
+    let received = receiver.received();
+    let accepted = received.iter().filter(|received| received.was_accepted);
     let entry = |body: &[u8]| {
         let mut entry: AuditEntry = serde_json::from_slice(body).unwrap();
         entry.machine.clear();
         entry
     };
-    accepted.map(|taken| entry(taken.body())).collect()
+    accepted.map(|received| entry(received.body())).collect()
 }
 
 #[test]
-fn a_reload_takes_what_waits_to_the_new_address_and_touches_no_other_channel() {
+fn a_reload_moves_queued_entries_to_the_new_address_and_affects_no_other_channel() {
     let folder = TempDir::new().unwrap();
     let [old, new, other, fresh] = [(); 4].map(|()| Receiver::start());
-    old.answer(Answer::says(503, "moved away"));
+    old.answer(Answer::status(503, "moved away"));
     let channels = |hooks: &[(&str, &Receiver)]| {
         let hook = |(name, receiver): &(&str, &Receiver)| json!({ "name": name, "url": format!("{}/{name}", receiver.url()), "method": "POST" });
         json!({ "notifications": { "webhooks": hooks.iter().map(hook).collect::<Vec<_>>() } })
@@ -336,20 +341,20 @@ fn a_reload_takes_what_waits_to_the_new_address_and_touches_no_other_channel() {
     let before = channels(&[("moving", &old), ("staying", &other)]);
     let agent = Agent::start(folder.path(), before.clone());
     wait_for("the old address was tried", || {
-        if old.taken().is_empty() { Err("no request".to_owned()) } else { Ok(()) }
+        if old.received().is_empty() { Err("no request".to_owned()) } else { Ok(()) }
     });
     for _ in 0..3 {
         agent.reload(folder.path(), before.clone());
     }
-    let said =
+    let entry =
         agent.reload(folder.path(), channels(&[("moving", &new), ("staying", &other), ("fresh", &fresh)]));
     let expected = "channels added: webhook/fresh; channels changed: webhook/moving";
-    assert_eq!(said.reason.as_deref(), Some(expected), "{said:?}");
+    assert_eq!(entry.reason.as_deref(), Some(expected), "{entry:?}");
 
     let have_all = |what: &str, receivers: &[&Receiver]| {
         wait_for(what, || {
             let counts: Vec<_> = receivers.iter().map(|receiver| accepted(receiver).len()).collect();
-            let kept = in_file(folder.path()).len();
+            let kept = file_entries(folder.path()).len();
             if counts.iter().all(|count| *count >= kept) {
                 Ok(())
             } else {
@@ -357,68 +362,63 @@ fn a_reload_takes_what_waits_to_the_new_address_and_touches_no_other_channel() {
             }
         });
     };
-    have_all("what waited is at the new address", &[&new, &other]);
-    let kept = in_file(folder.path());
+    have_all("the queued entries are at the new address", &[&new, &other]);
+    let kept = file_entries(folder.path());
     assert_eq!(accepted(&new), kept);
     assert_eq!(accepted(&other), kept);
     assert_eq!(accepted(&old), []);
     let first_of_fresh = accepted(&fresh).first().map(|entry| entry.event.to_string());
-    assert_eq!(
-        first_of_fresh.as_deref(),
-        Some("config_reloaded"),
-        "a new channel gets what comes from now on"
-    );
+    assert_eq!(first_of_fresh.as_deref(), Some("config_reloaded"), "a new channel gets only new entries");
 
-    new.answer(Answer::says(503, "not now"));
+    new.answer(Answer::status(503, "not now"));
     agent.reload(folder.path(), channels(&[("moving", &new), ("staying", &other)]));
-    let said = agent.reload(folder.path(), channels(&[("staying", &other)]));
-    let expected =
-        "channels removed: webhook/moving; entries that waited for webhook/moving and are dropped: 1";
-    assert_eq!(said.reason.as_deref(), Some(expected), "{said:?}");
-    have_all("the other channel has all of it", &[&other]);
-    assert_eq!(accepted(&other), in_file(folder.path()));
-    // A destination that comes back is a new one.
-    new.answer(Answer::says(204, ""));
+    let entry = agent.reload(folder.path(), channels(&[("staying", &other)]));
+    let expected = "channels removed: webhook/moving; undelivered entries dropped for webhook/moving: 1";
+    assert_eq!(entry.reason.as_deref(), Some(expected), "{entry:?}");
+    have_all("the other channel has all entries", &[&other]);
+    assert_eq!(accepted(&other), file_entries(folder.path()));
+    // A channel that is added again is a new one.
+    new.answer(Answer::status(204, ""));
     let seen = accepted(&new).len();
     agent.reload(folder.path(), channels(&[("moving", &new), ("staying", &other)]));
-    wait_for("the destination that came back", || {
+    wait_for("the channel that was added again", || {
         if accepted(&new).len() > seen { Ok(()) } else { Err(format!("{seen}")) }
     });
-    assert_eq!(accepted(&new)[seen..], in_file(folder.path())[kept.len() + 2..]);
+    assert_eq!(accepted(&new)[seen..], file_entries(folder.path())[kept.len() + 2..]);
     agent.end(Signal::TERM);
 }
 
 #[test]
-fn a_channel_that_is_off_for_a_fault_keeps_what_waits_for_it_over_reloads_and_starts() {
+fn a_channel_disabled_by_a_fault_keeps_its_queue_across_reloads_and_restarts() {
     let folder = TempDir::new().unwrap();
     let receiver = Receiver::start();
-    receiver.answer(Answer::says(503, "not now"));
+    receiver.answer(Answer::status(503, "not now"));
     let at = |url: &str| json!({ "notifications": { "webhooks": [{ "name": "hook", "url": url, "method": "POST" }] } });
     let (good, broken) = (at(&receiver.url()), at("htp://typo"));
     let agent = Agent::start(folder.path(), good.clone());
     wait_for("the channel was tried", || {
-        if receiver.taken().is_empty() { Err("no request".to_owned()) } else { Ok(()) }
+        if receiver.received().is_empty() { Err("no request".to_owned()) } else { Ok(()) }
     });
-    let said = agent.reload(folder.path(), broken.clone());
-    assert_eq!(said.reason, None, "{said:?}");
+    let entry = agent.reload(folder.path(), broken.clone());
+    assert_eq!(entry.reason, None, "{entry:?}");
     agent.end(Signal::TERM);
     let agent = Agent::start(folder.path(), broken);
     wait_for("the second start", || {
-        let starts = in_file(folder.path()).iter().filter(|entry| entry.event == Kind::STARTED).count();
+        let starts = file_entries(folder.path()).iter().filter(|entry| entry.event == Kind::STARTED).count();
         if starts == 2 { Ok(()) } else { Err(format!("{starts}")) }
     });
-    receiver.answer(Answer::says(204, ""));
-    let said = agent.reload(folder.path(), good);
-    assert_eq!(said.reason.as_deref(), Some("channels changed: webhook/hook"), "{said:?}");
+    receiver.answer(Answer::status(204, ""));
+    let entry = agent.reload(folder.path(), good);
+    assert_eq!(entry.reason.as_deref(), Some("channels changed: webhook/hook"), "{entry:?}");
     agent.end(Signal::TERM);
-    // An entry whose answer was not read by the end of a run is sent again.
+    // An entry whose response was not read before the agent ended is sent again.
     let mut got = accepted(&receiver);
     got.dedup();
-    assert_eq!(got, in_file(folder.path()));
+    assert_eq!(got, file_entries(folder.path()));
 }
 
 #[test]
-fn a_test_fails_where_a_channel_is_off_for_a_fault_unless_another_one_is_tested() {
+fn a_test_fails_if_a_channel_is_disabled_by_a_fault_unless_another_one_is_tested() {
     let receiver = Receiver::start();
     let config = json!({
         "notifications": { "webhooks": [{ "name": "hook", "url": receiver.url(), "method": "POST" }] },

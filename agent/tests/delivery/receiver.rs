@@ -1,4 +1,4 @@
-//! A receiver of HTTP requests that answers as it is told, and may not answer at all: wiremock with a memory.
+//! An HTTP receiver with configurable responses, which may also hang: wiremock with a list of received requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-/// What a receiver does with a request.
+/// How a receiver responds to a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     template: ResponseTemplate,
@@ -15,21 +15,21 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn says(status: u16, body: &str) -> Self {
+    pub(crate) fn status(status: u16, body: &str) -> Self {
         Self { template: ResponseTemplate::new(status).set_body_string(body), accepts: status < 300 }
     }
 
     pub(crate) fn redirects(status: u16, to: &str) -> Self {
-        Self::says(status, "").with("location", to)
+        Self::status(status, "").with("location", to)
     }
 
-    /// The answer comes when nobody waits for it any more.
+    /// The response comes only after the client's timeout.
     pub(crate) fn hangs() -> Self {
-        Self { accepts: false, ..Self::takes_and_hangs() }
+        Self { accepts: false, ..Self::accepts_and_hangs() }
     }
 
-    pub(crate) fn takes_and_hangs() -> Self {
-        let answer = Self::says(204, "");
+    pub(crate) fn accepts_and_hangs() -> Self {
+        let answer = Self::status(204, "");
         Self { template: answer.template.set_delay(Duration::from_mins(2)), accepts: true }
     }
 
@@ -39,14 +39,14 @@ impl Answer {
     }
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Debug, Clone)]
-pub(crate) struct Taken {
+pub(crate) struct Received {
     pub(crate) request: Request,
     pub(crate) was_accepted: bool,
 }
 
-impl Taken {
+impl Received {
     pub(crate) fn path(&self) -> &str {
         self.request.url.path()
     }
@@ -63,28 +63,28 @@ impl Taken {
 pub(crate) struct Receiver {
     server: MockServer,
     answer: Arc<Mutex<Answer>>,
-    taken: Arc<Mutex<Vec<Taken>>>,
-    /// The server lives in it.
+    received: Arc<Mutex<Vec<Received>>>,
+    /// Runs the server.
     _runtime: Runtime,
 }
 
 impl Receiver {
-    /// One that answers 204.
+    /// Starts a receiver that responds with 204.
     pub(crate) fn start() -> Self {
-        let answer = Arc::new(Mutex::new(Answer::says(204, "")));
-        let taken = Arc::new(Mutex::new(Vec::new()));
-        let (answers, all) = (answer.clone(), taken.clone());
+        let answer = Arc::new(Mutex::new(Answer::status(204, "")));
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let (answers, all) = (answer.clone(), received.clone());
         let respond = move |request: &Request| {
-            // It takes entries and knows nothing of fleets, like a warden of before.
+            // It accepts entries and does not support fleets, like an old warden.
             if request.url.path() == "/health" {
                 return ResponseTemplate::new(200).set_body_string(r#"{"status": "ok"}"#);
             }
             if request.url.path().starts_with("/fleet") || request.url.path() == "/inventory" {
                 return ResponseTemplate::new(404);
             }
-            // Held until the request is in the list: one that comes after a change of the answer has got the new one.
+            // Locked until the request is in the list, so that requests listed after a change of the answer got the new one.
             let answer = answers.lock().unwrap();
-            all.lock().unwrap().push(Taken { request: request.clone(), was_accepted: answer.accepts });
+            all.lock().unwrap().push(Received { request: request.clone(), was_accepted: answer.accepts });
             answer.template.clone()
         };
         let runtime =
@@ -94,7 +94,7 @@ impl Receiver {
             Mock::given(any()).respond_with(respond).mount(&server).await;
             server
         });
-        Self { server, answer, taken, _runtime: runtime }
+        Self { server, answer, received, _runtime: runtime }
     }
 
     /// `http://host:port`
@@ -106,7 +106,7 @@ impl Receiver {
         *self.answer.lock().unwrap() = answer;
     }
 
-    pub(crate) fn taken(&self) -> Vec<Taken> {
-        self.taken.lock().unwrap().clone()
+    pub(crate) fn received(&self) -> Vec<Received> {
+        self.received.lock().unwrap().clone()
     }
 }

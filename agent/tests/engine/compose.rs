@@ -1,4 +1,4 @@
-//! Projects that compose brings up.
+//! Bringing up projects with compose.
 
 use super::*;
 
@@ -28,7 +28,7 @@ async fn compose_brings_a_project_up_with_the_variables_of_its_env_file() {
     compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap();
     assert_eq!(project(&stage).await[0].id, first[0].id, "nothing to do");
     compose.up(&shop, &UpMode::All, PullPolicy::Never).await.unwrap();
-    assert_ne!(project(&stage).await[0].id, first[0].id, "made anew");
+    assert_ne!(project(&stage).await[0].id, first[0].id, "recreated");
 
     shop.env_file = None;
     let error = compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
@@ -40,7 +40,7 @@ async fn compose_brings_a_project_up_with_the_variables_of_its_env_file() {
     assert_eq!(error.cause, again.cause);
 }
 
-/// DOMAIN: a compose run that is killed while it makes a container anew leaves two halves behind.
+/// DOMAIN: a compose run that is killed while it recreates a container leaves both the old and the new one behind.
 #[tokio::test]
 async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
     let stage = Stage::new().await;
@@ -68,7 +68,7 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
         sleep(Duration::from_millis(500)).await;
     };
     tokio::select! {
-        done = compose.up(&shop, &UpMode::Changed, PullPolicy::Never) => panic!("it was done before it could be killed: {done:?}"),
+        done = compose.up(&shop, &UpMode::Changed, PullPolicy::Never) => panic!("it ended before it could be killed: {done:?}"),
         () = halfway => {}
     }
     wait_for_async("the engine to have stopped the old one", async || {

@@ -1,8 +1,8 @@
-//! The event stream, and engines that go away or hang.
+//! The event stream, and engines that become unavailable or hang.
 
 use super::*;
 
-/// Events about one container until one of them is `last`.
+/// Returns the events of a container, up to and including `last`.
 async fn until(
     stream: &mut BoxStream<'static, ContainerEvent>,
     name: &str,
@@ -27,13 +27,13 @@ async fn until(
 }
 
 #[tokio::test]
-async fn events_are_seen_from_the_call_on_and_without_the_probes_noise() {
+async fn events_are_delivered_from_the_call_on_without_health_probe_noise() {
     let stage = Stage::new().await;
     let image = format!("{}/web:1", stage.id);
     stage.image(&image, "one", &[]);
     let name = format!("{}-x", stage.id);
     let mut events = stage.engine.events(now_nano()).await.unwrap();
-    // Nobody reads yet, and still nothing is lost.
+    // Events that occur before the first read are not lost.
     let label = format!("com.docker.compose.project={}", stage.id);
     let flags = [
         "--label",
@@ -61,7 +61,7 @@ async fn events_are_seen_from_the_call_on_and_without_the_probes_noise() {
     until(&mut events, &name, &EventKind::Destroy).await;
 }
 
-/// Forwards a socket to the engine's, until it is dropped.
+/// Forwards connections to the engine's socket until it is dropped.
 struct Proxy {
     _connections: JoinSet<()>,
 }
@@ -90,7 +90,7 @@ impl Proxy {
 async fn an_engine_that_goes_away_ends_the_events_and_is_used_again_when_it_is_back() {
     let stage = Stage::new().await;
     let (proxy, endpoint) = Proxy::start(&stage);
-    let engine = DockerEngine::new(endpoint.clone(), Arc::new(Nobody));
+    let engine = DockerEngine::new(endpoint.clone(), Arc::new(AnonymousPulls));
     engine.ping().await.unwrap();
     let mut events = engine.events(now_nano()).await.unwrap();
     let idle = timeout(Duration::from_millis(500), async {
@@ -98,7 +98,7 @@ async fn an_engine_that_goes_away_ends_the_events_and_is_used_again_when_it_is_b
             assert!(!event.id.is_empty());
         }
     });
-    assert!(idle.await.is_err(), "silence is not an end");
+    assert!(idle.await.is_err(), "an idle stream does not end");
     drop(proxy);
     let end = timeout(Duration::from_mins(1), async { while events.next().await.is_some() {} });
     assert!(end.await.is_ok(), "a broken connection ends the stream");
@@ -118,11 +118,11 @@ async fn an_engine_that_goes_away_ends_the_events_and_is_used_again_when_it_is_b
 }
 
 #[tokio::test]
-async fn an_engine_that_hangs_is_unavailable_in_time() {
+async fn a_hanging_engine_is_reported_as_unavailable_in_time() {
     let stage = Stage::new().await;
-    let path = stage.folder.path().join("deaf.sock");
+    let path = stage.folder.path().join("hanging.sock");
     let _listener = UnixListener::bind(&path).unwrap();
-    let engine = DockerEngine::new(Endpoint::Unix(path), Arc::new(Nobody));
+    let engine = DockerEngine::new(Endpoint::Unix(path), Arc::new(AnonymousPulls));
     let begin = Instant::now();
     let error = engine.ping().await.unwrap_err();
     assert!(error.is_unavailable() && error.to_string().ends_with("no answer within 5 s"), "{error}");

@@ -1,4 +1,4 @@
-//! Images: found, fetched, tagged and held.
+//! Finding, pulling, tagging and holding images.
 
 use super::*;
 
@@ -16,7 +16,7 @@ async fn images_are_found_by_tag_and_by_id() {
 }
 
 #[tokio::test]
-async fn a_pull_brings_exactly_the_digest_and_tells_how_far_it_is() {
+async fn a_pull_fetches_exactly_the_digest_and_reports_progress() {
     let stage = Stage::new().await;
     let registry = Registry::start().await;
     let tag = format!("{}/{}:1", registry.host, stage.id);
@@ -45,17 +45,17 @@ async fn a_pull_brings_exactly_the_digest_and_tells_how_far_it_is() {
     assert!(!error.is_unavailable(), "{error:?}");
     assert!(error.to_string().starts_with(&format!("pull {absent}: ")), "{error}");
     let again = stage.engine.pull(&absent, None, &progress).await.unwrap_err();
-    assert_eq!(error, again, "the same fault gives the same text");
+    assert_eq!(error, again, "the same fault gives the same message");
 
     let host = registry.host.clone();
     drop(registry);
     let error = stage.engine.pull(&absent, None, &progress).await.unwrap_err();
-    assert!(!error.is_unavailable(), "the engine is there, the registry is not: {error:?}");
+    assert!(!error.is_unavailable(), "the engine is available, the registry is not: {error:?}");
     assert!(error.to_string().contains(&host), "{error}");
 }
 
 #[tokio::test]
-async fn tags_come_and_go_and_never_take_a_used_image_with_them() {
+async fn tags_can_be_set_and_removed_without_removing_an_image_in_use() {
     let stage = Stage::new().await;
     let first = reference(&format!("{}/web:1", stage.id));
     let held = reference(&format!("evenkeel.hold/{}:1", stage.id));
@@ -79,7 +79,7 @@ async fn tags_come_and_go_and_never_take_a_used_image_with_them() {
 }
 
 #[tokio::test]
-async fn an_anchor_holds_an_image_and_is_no_container_of_the_project() {
+async fn an_anchor_holds_an_image_and_is_not_a_container_of_the_project() {
     let stage = Stage::new().await;
     let (id, name) = (&stage.id, format!("{}-anchor", stage.id));
     let compose_label = format!("LABEL com.docker.compose.project={id} com.docker.compose.service=web");
@@ -101,7 +101,7 @@ async fn an_anchor_holds_an_image_and_is_no_container_of_the_project() {
     let volume = stage.docker(["inspect", "-f", "{{(index .Mounts 0).Name}}", &name]);
     stage.engine.anchor(&name, &two, id).await.unwrap();
     assert_eq!(image_of(), format!("{two} created"));
-    assert!(!stage.docker(["volume", "ls", "-q"]).contains(&volume), "its volumes went with it");
+    assert!(!stage.docker(["volume", "ls", "-q"]).contains(&volume), "its volumes were removed with it");
 
     stage.engine.remove_anchor(&name).await.unwrap();
     stage.engine.remove_anchor(&name).await.unwrap();

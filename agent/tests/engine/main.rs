@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine_stage::{Nobody, Registry, Stage};
+use engine_stage::{AnonymousPulls, Registry, Stage};
 use evenkeel_agent::adapters::compose::ComposeCli;
 use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint};
 use evenkeel_agent::config;
@@ -43,7 +43,7 @@ async fn project(stage: &Stage) -> Vec<evenkeel_agent::model::Container> {
 }
 
 #[tokio::test]
-async fn a_projects_containers_are_seen_as_they_are() {
+async fn the_containers_of_a_project_are_listed_with_their_state() {
     let stage = Stage::new().await;
     let (id, image) = (&stage.id, format!("{}/web:1", stage.id));
     let image_id = stage.image(&image, "one", &[]);
@@ -67,9 +67,9 @@ async fn a_projects_containers_are_seen_as_they_are() {
     stage.run(&format!("{id}-once"), &with(&["--label", "com.docker.compose.oneoff=True"]), &image, &[]);
     stage.run(&format!("{id}-held"), &with(&["--label", "evenkeel.hold=x"]), &image, &[]);
     stage.run(&format!("{id}-other"), &["--label", "com.docker.compose.project=other"], &image, &[]);
-    // The tag moves on; what the container was made from stays.
+    // The tag moves; the image of the container stays.
     stage.image(&image, "two", &[]);
-    wait_for_async("one to be exited and one healthy", async || {
+    wait_for_async("one container to be exited and one healthy", async || {
         let seen = project(&stage).await;
         let so =
             seen.len() == 2 && seen[0].state == State::Exited && seen[1].health == Some(HealthState::Healthy);
@@ -93,12 +93,16 @@ async fn a_projects_containers_are_seen_as_they_are() {
 
     stage.docker(["pause", &running]);
     let paused = project(&stage).await;
-    assert_eq!((paused[1].state, paused[1].health), (State::Paused, None), "a paused one is not unhealthy");
+    assert_eq!(
+        (paused[1].state, paused[1].health),
+        (State::Paused, None),
+        "a paused container is not unhealthy"
+    );
     stage.docker(["unpause", &running]);
 }
 
 #[tokio::test]
-async fn a_name_means_exactly_one_container() {
+async fn a_name_matches_exactly_one_container() {
     let stage = Stage::new().await;
     let image = format!("{}/web:1", stage.id);
     stage.image(&image, "one", &[]);
@@ -113,7 +117,7 @@ async fn a_name_means_exactly_one_container() {
 }
 
 #[tokio::test]
-async fn a_container_that_could_not_be_started_says_why() {
+async fn a_container_that_could_not_be_started_has_the_reason() {
     let stage = Stage::new().await;
     let image = format!("{}/web:1", stage.id);
     stage.image(&image, "one", &[]);
@@ -141,7 +145,7 @@ async fn the_end_of_a_log_is_clean_and_bounded() {
     };
     let script = "echo one; echo two; echo err >&2; printf '\\033[31mred\\033[0m\\tx\\a\\n'; printf 'no end'";
     let plain = say("plain", &[], script);
-    // The engine reads the two kinds from two pipes, so their order among each other may differ.
+    // The engine reads stdout and stderr from two pipes, so their relative order may differ.
     let text = stage.engine.log_tail(&plain, 5).await.unwrap();
     let mut lines: Vec<_> = text.lines().collect();
     lines.sort_unstable();

@@ -1,8 +1,8 @@
-//! What containers use.
+//! Resource usage of containers.
 
 use super::*;
 
-/// All in one pass, as the monitor does it.
+/// Queries all containers in one pass, as the monitor does.
 async fn stats_of(
     stage: &Stage,
     ids: &[String],
@@ -19,7 +19,7 @@ async fn twenty_containers_are_measured_in_one_pass_and_the_busy_one_shows() {
     let stage = Stage::new().await;
     let image = format!("{}/web:1", stage.id);
     stage.image(&image, "one", &[]);
-    // More by hand: EVENKEEL_TEST_CONTAINERS=100.
+    // Set EVENKEEL_TEST_CONTAINERS=100 for a manual run with more.
     let count = std::env::var("EVENKEEL_TEST_CONTAINERS").map_or(20, |text| text.parse().unwrap());
     let mut ids: Vec<String> = (1..count)
         .map(|n| stage.run(&format!("{}-{n}", stage.id), &[], &image, &["sleep", "10000"]))
@@ -27,13 +27,13 @@ async fn twenty_containers_are_measured_in_one_pass_and_the_busy_one_shows() {
     let busy = ["sh", "-c", "while true; do head -c 1000000 /dev/zero > /dev/null; done"];
     ids.push(stage.run(&format!("{}-busy", stage.id), &["--memory", "64m"], &image, &busy));
 
-    // An engine that has no time for an answer is asked again, as the monitor does.
+    // A busy engine is asked again, as the monitor does.
     let usage = async || -> Result<Vec<evenkeel_agent::model::Usage>, String> {
         let all = stats_of(&stage, &ids).await.into_iter();
-        all.map(|one| one.map_err(|error| error.to_string())?.ok_or("it does not run".to_owned())).collect()
+        all.map(|one| one.map_err(|error| error.to_string())?.ok_or("it is not running".to_owned())).collect()
     };
-    let first = wait_for_async("the engine to answer for all", &usage).await;
-    // Where others are busy, too, it takes its time until this one has had some of the processor.
+    let first = wait_for_async("the engine to return stats of all", &usage).await;
+    // On a busy machine it takes a while until this container gets some processor time.
     let used = |second: &[evenkeel_agent::model::Usage]| -> Vec<Duration> {
         first.iter().zip(second).map(|(first, second)| second.cpu.saturating_sub(first.cpu)).collect()
     };
@@ -49,8 +49,8 @@ async fn twenty_containers_are_measured_in_one_pass_and_the_busy_one_shows() {
     })
     .await;
     println!("stats of {count} containers in one pass: {took:?}");
-    // One after the other they would take longer: some engines answer for one container once a second. A machine that is
-    // slow at everything is slow at one, too.
+    // Sequential queries would take longer: some engines take a second per container. The limit grows with the time of a
+    // single query, for slow machines.
     let begin = Instant::now();
     stage.engine.stats(&ids[0]).await.unwrap();
     let alone = begin.elapsed();
@@ -69,7 +69,7 @@ async fn twenty_containers_are_measured_in_one_pass_and_the_busy_one_shows() {
 }
 
 #[tokio::test]
-async fn stats_know_the_limit_and_a_stopped_or_unknown_container_has_none() {
+async fn stats_have_the_memory_limit_and_stopped_or_unknown_containers_have_no_stats() {
     let stage = Stage::new().await;
     let image = format!("{}/web:1", stage.id);
     stage.image(&image, "one", &[]);

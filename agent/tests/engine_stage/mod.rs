@@ -1,5 +1,5 @@
-//! A corner of a real container engine for one test: unique names, images made from busybox, all of it removed at
-//! the end, also after a failure.
+//! Isolated resources of one test in a real container engine: unique names, and images built from busybox. All are removed
+//! at the end, even after a failure.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,42 +12,42 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use bollard::auth::DockerCredentials;
-use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint, PullAuth, Surroundings};
+use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint, HostEnvironment, PullCredentials};
 use evenkeel_agent::config::Runtime;
 use evenkeel_agent::ports::Engine as _;
 use evenkeel_common::testing::{unused_port, wait_for_async};
 use tempfile::TempDir;
 
-/// Goes without logging in.
-pub(crate) struct Nobody;
+/// Pulls without credentials.
+pub(crate) struct AnonymousPulls;
 
 #[async_trait]
-impl PullAuth for Nobody {
+impl PullCredentials for AnonymousPulls {
     async fn login(&self, _: &str) -> Result<Option<DockerCredentials>, String> {
         Ok(None)
     }
 }
 
-/// What one test has made in the engine.
+/// The resources of one test in the engine.
 pub(crate) struct Stage {
-    /// Part of the name of everything that the test makes.
+    /// Part of the names of everything that the test creates.
     pub(crate) id: String,
     /// The engine under test.
     pub(crate) engine: DockerEngine,
-    /// Where it listens.
+    /// The engine's endpoint.
     pub(crate) endpoint: Endpoint,
     /// Files of the test.
     pub(crate) folder: TempDir,
 }
 
 impl Stage {
-    /// Connects, or fails with what to do about it.
+    /// Connects, or panics with instructions.
     pub(crate) async fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let variable = |name: &str| std::env::var(name).ok();
-        let world = Surroundings { variable: &variable, root: Path::new("/") };
+        let world = HostEnvironment { variable: &variable, root: Path::new("/") };
         let endpoint = Endpoint::resolve(Runtime::Docker, &world).unwrap();
-        let engine = DockerEngine::new(endpoint.clone(), Arc::new(Nobody));
+        let engine = DockerEngine::new(endpoint.clone(), Arc::new(AnonymousPulls));
         if let Err(error) = engine.ping().await {
             panic!(
                 "these tests need a container engine ({error}): install docker.io and start dockerd, \
@@ -75,7 +75,7 @@ impl Stage {
         if done.status.success() { Ok(text(&done.stdout)) } else { Err(text(&done.stderr)) }
     }
 
-    /// Runs a container in the background and gives its ID. The first arguments are flags, then the command.
+    /// Runs a container in the background and returns its ID.
     pub(crate) fn run(&self, name: &str, flags: &[&str], image: &str, command: &[&str]) -> String {
         let label = format!("{}=1", self.id);
         let mut all = vec!["run", "-d", "--network", "none", "--name", name, "--label", &label];
@@ -85,7 +85,8 @@ impl Stage {
         self.try_docker(&all).unwrap_or_else(|error| panic!("docker run {name}: {error}"))
     }
 
-    /// Makes an image with a busybox in it. Another `content` is another image; `changes` are Dockerfile lines.
+    /// Creates an image with busybox and returns its ID. A different `content` gives a different image; `changes` are
+    /// Dockerfile lines.
     pub(crate) fn image(&self, reference: &str, content: &str, changes: &[&str]) -> String {
         let root = self.folder.path().join(format!("root-{content}"));
         fs::create_dir_all(root.join("bin")).unwrap();
@@ -148,7 +149,7 @@ impl Drop for Stage {
     }
 }
 
-/// A registry that ends with the test.
+/// A registry that is stopped at the end of the test.
 pub(crate) struct Registry {
     child: Child,
     /// Host and port for references.

@@ -1,4 +1,4 @@
-//! What a tag points at: `HEAD`, `GET` and hash, false claims, garbage.
+//! Resolving a tag to its digest: `HEAD`, `GET` with hashing, false headers, garbage.
 
 use std::io::Write;
 
@@ -26,7 +26,7 @@ async fn one_head_with_the_complete_accept_list_gives_the_digest() {
 }
 
 #[tokio::test]
-async fn a_missing_or_broken_header_is_made_up_for_by_hashing_the_manifest() {
+async fn without_a_valid_digest_header_the_manifest_is_hashed() {
     for head in [
         status(200),
         status(200).insert_header("Docker-Content-Digest", "sha256:abc"),
@@ -45,7 +45,7 @@ async fn a_missing_or_broken_header_is_made_up_for_by_hashing_the_manifest() {
 }
 
 #[tokio::test]
-async fn a_tag_that_is_not_there_is_an_error_with_the_registrys_words() {
+async fn a_missing_tag_is_an_error_with_the_registrys_message() {
     let world = World::new().await;
     world.on("HEAD", status(404)).await;
     world.on("GET", errors(404, "MANIFEST_UNKNOWN", "manifest \u{1b}[31munknown")).await;
@@ -83,7 +83,7 @@ async fn garbage_gives_a_clear_error_and_never_a_digest() {
         (status(200), "image HOST/web:1: the answer is not an image manifest"),
         (
             status(200).set_body_string(r#"{"schemaVersion":1}"#),
-            "image HOST/web:1: a manifest of schema version 1 has no digest that can be compared (2 has)",
+            "image HOST/web:1: manifests of schema version 1 have no comparable digest (version 2 is required)",
         ),
         (
             status(200).set_body_bytes(vec![b'x'; 5 * 1024 * 1024]),
@@ -99,7 +99,7 @@ async fn garbage_gives_a_clear_error_and_never_a_digest() {
         ),
         (
             manifest().insert_header("Content-Encoding", "br"),
-            "image HOST/web:1: the manifest came with content encoding br, though none was asked for",
+            "image HOST/web:1: the manifest has content encoding br, although none was requested",
         ),
         (status(418), "registry HOST: 418 i'm a teapot for web"),
         (status(403), "registry HOST: 403 forbidden for web"),
@@ -108,25 +108,25 @@ async fn garbage_gives_a_clear_error_and_never_a_digest() {
         let world = World::new().await;
         world.on("HEAD", status(405)).await.on("GET", answer).await;
         assert_eq!(world.fault().await, text);
-        assert_eq!(world.fault().await, text, "said again in the same words, without a back-off");
+        assert_eq!(world.fault().await, text, "the same message again, without a backoff");
     }
 }
 
 #[tokio::test]
-async fn a_pinned_reference_is_answered_without_asking() {
+async fn a_pinned_reference_is_answered_without_a_request() {
     let world = World::new().await;
     let pinned = reference(&world.server.uri(), &format!("web:1@{}", other_digest()));
     assert_eq!(world.client.digest(&pinned, Urgency::Routine).await, Ok(other_digest()));
-    assert_eq!(world.client.confirm(&pinned).await, Ok(other_digest()));
+    assert_eq!(world.client.digest_from_content(&pinned).await, Ok(other_digest()));
     assert!(world.requests().await.is_empty());
 }
 
 #[tokio::test]
-async fn after_a_false_header_only_the_content_is_believed() {
+async fn after_a_false_digest_header_only_the_content_is_trusted() {
     let world = World::new().await;
     world.on("HEAD", ok(&other_digest())).await.on("GET", manifest()).await;
-    assert_eq!(world.digest().await, Ok(other_digest()), "nobody knows better yet");
-    assert_eq!(world.client.confirm(&world.web()).await, Ok(manifest_digest()));
+    assert_eq!(world.digest().await, Ok(other_digest()), "the claim has not been checked yet");
+    assert_eq!(world.client.digest_from_content(&world.web()).await, Ok(manifest_digest()));
     assert_eq!(world.digest().await, Ok(manifest_digest()), "the claim is known to be false");
     world.server.reset().await;
     let later = r#"{"schemaVersion":2,"annotations":{"pushed":"later"}}"#;
@@ -137,22 +137,22 @@ async fn after_a_false_header_only_the_content_is_believed() {
 }
 
 #[tokio::test]
-async fn a_push_between_two_requests_is_not_taken_for_a_false_header() {
+async fn a_push_between_two_requests_is_not_mistaken_for_a_false_header() {
     let world = World::new().await;
     let heads = [other_digest(), manifest_digest(), other_digest()];
     world.on("HEAD", script(heads.iter().map(ok))).await.on("GET", manifest()).await;
-    assert_eq!(world.client.confirm(&world.web()).await, Ok(manifest_digest()));
-    assert_eq!(world.digest().await, Ok(other_digest()), "a tag that is moved back is seen");
+    assert_eq!(world.client.digest_from_content(&world.web()).await, Ok(manifest_digest()));
+    assert_eq!(world.digest().await, Ok(other_digest()), "a tag that is moved back is detected");
 }
 
 #[tokio::test]
-async fn a_registry_tells_whether_it_has_a_digest_whatever_its_tags_name() {
+async fn the_existence_of_a_digest_is_checked_independently_of_tags() {
     let ours = other_digest();
     for (head, get, want) in [
         (status(200), None, true),
         (status(404), Some(errors(404, "MANIFEST_UNKNOWN", "")), false),
         (status(404), Some(errors(404, "NAME_UNKNOWN", "")), false),
-        // It dislikes HEAD, but has it.
+        // HEAD fails, but the manifest exists.
         (status(405), Some(manifest()), true),
         (status(404), Some(manifest()), true),
     ] {
@@ -163,7 +163,7 @@ async fn a_registry_tells_whether_it_has_a_digest_whatever_its_tags_name() {
         }
         assert_eq!(world.has(&ours).await, Ok(want));
     }
-    // What could not be asked is neither.
+    // A failed request is an error, not "missing".
     let world = World::new().await;
     world.on_digest("HEAD", &ours, status(500)).await;
     assert!(world.has(&ours).await.is_err());

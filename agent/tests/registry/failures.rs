@@ -1,4 +1,4 @@
-//! Redirects, back-off, hanging and broken registries, certificates.
+//! Redirects, backoff, hanging and broken registries, certificates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer};
 
 use crate::world::{
-    ALL_TYPES, Docker, World, authority, challenge, client_of, manifest_digest, nobody, ok, reference,
+    ALL_TYPES, Docker, World, anonymous, authority, challenge, client_of, manifest_digest, ok, reference,
     script, status,
 };
 
 #[tokio::test]
-async fn a_redirect_to_another_host_loses_the_login() {
+async fn credentials_are_not_sent_to_another_host_after_a_redirect() {
     let elsewhere = MockServer::start().await;
     Mock::given(path("/moved")).respond_with(ok(&manifest_digest())).mount(&elsewhere).await;
     let server = MockServer::start().await;
@@ -39,7 +39,7 @@ async fn a_redirect_to_another_host_loses_the_login() {
 }
 
 #[tokio::test]
-async fn a_redirect_inside_the_registry_keeps_the_login_and_a_loop_ends() {
+async fn a_redirect_within_the_registry_is_followed_and_a_loop_ends() {
     let world = World::new().await;
     Mock::given(path("/there")).respond_with(ok(&manifest_digest())).mount(&world.server).await;
     world.on("HEAD", status(301).insert_header("Location", "/there")).await;
@@ -55,14 +55,17 @@ async fn a_redirect_inside_the_registry_keeps_the_login_and_a_loop_ends() {
 }
 
 #[tokio::test]
-async fn a_login_asked_for_by_another_host_is_not_given() {
+async fn credentials_are_not_sent_to_another_host_that_asks_for_them() {
     let elsewhere = MockServer::start().await;
     Mock::given(path("/moved")).respond_with(challenge("Basic realm=x")).mount(&elsewhere).await;
     let server = MockServer::start().await;
     let docker = Docker::login(&authority(&server.uri()), "ann:s3cret");
     let world = World { client: client_of(&server.uri(), docker.credentials()), server };
     world.on("HEAD", status(307).insert_header("Location", format!("{}/moved", elsewhere.uri()))).await;
-    assert_eq!(world.fault().await, "registry HOST: it redirects web to another server, which wants a login");
+    assert_eq!(
+        world.fault().await,
+        "registry HOST: it redirects web to another server, which requires a login"
+    );
 }
 
 async fn poll_many(world: &World, images: usize) -> Vec<Result<Digest, String>> {
@@ -74,7 +77,7 @@ async fn poll_many(world: &World, images: usize) -> Vec<Result<Digest, String>> 
 }
 
 #[tokio::test]
-async fn a_429_is_heard_by_all_images_and_one_probe_goes_when_its_time_is_over() {
+async fn a_429_stops_requests_for_all_images_and_one_probe_follows_after_its_time() {
     let world = World::new().await;
     Mock::given(method("HEAD"))
         .respond_with(status(429).insert_header("Retry-After", "3"))
@@ -87,14 +90,14 @@ async fn a_429_is_heard_by_all_images_and_one_probe_goes_when_its_time_is_over()
     let first = world.requests().await.len();
     assert!(first <= 4, "{first} requests");
     assert_eq!(poll_many(&world, 60).await, answers);
-    assert!(world.asked().await.is_err());
-    assert_eq!(world.requests().await.len(), first, "nobody asks while the time runs");
+    assert!(world.digest_for_operator().await.is_err());
+    assert_eq!(world.requests().await.len(), first, "no requests before the time is over");
     while world.requests().await.len() == first {
         assert!(started.elapsed() < Duration::from_mins(1), "the time has an end");
         assert_eq!(poll_many(&world, 60).await, answers);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(world.requests().await.len(), first + 1, "one probe for a window");
+    assert_eq!(world.requests().await.len(), first + 1, "one probe per window");
 
     world.server.reset().await;
     Mock::given(method("HEAD")).respond_with(ok(&manifest_digest())).mount(&world.server).await;
@@ -108,7 +111,7 @@ async fn a_429_is_heard_by_all_images_and_one_probe_goes_when_its_time_is_over()
 }
 
 #[tokio::test]
-async fn a_retry_date_is_heard_like_seconds() {
+async fn a_retry_after_date_is_honored_like_seconds() {
     let world = World::new().await;
     let limited = status(429)
         .insert_header("Date", "Thu, 01 Jan 2026 00:00:00 GMT")
@@ -116,10 +119,10 @@ async fn a_retry_date_is_heard_like_seconds() {
     world.on("HEAD", script([limited, ok(&manifest_digest())])).await;
     let started = Instant::now();
     assert!(world.digest().await.is_err());
-    assert!(world.asked().await.is_err());
+    assert!(world.digest_for_operator().await.is_err());
     assert_eq!(world.requests().await.len(), 1);
     while world.requests().await.len() == 1 {
-        assert!(started.elapsed() < Duration::from_mins(1), "the date is heard");
+        assert!(started.elapsed() < Duration::from_mins(1), "the date is honored");
         tokio::time::sleep(Duration::from_millis(50)).await;
         let answer = world.digest().await;
         assert!(answer.is_err() || answer == Ok(manifest_digest()), "{answer:?}");
@@ -128,30 +131,32 @@ async fn a_retry_date_is_heard_like_seconds() {
 }
 
 #[tokio::test]
-async fn a_broken_registry_is_left_alone_but_a_person_may_ask() {
+async fn a_broken_registry_gets_no_requests_for_a_while_except_for_manual_checks() {
     let world = World::new().await;
     world.on("HEAD", script([status(503), status(500), ok(&manifest_digest())])).await;
     assert_eq!(world.fault().await, "registry HOST: 503 service unavailable");
     assert_eq!(world.fault().await, "registry HOST: 503 service unavailable");
     assert_eq!(world.requests().await.len(), 1);
-    assert!(world.asked().await.expect_err("still broken").ends_with("500 internal server error"));
-    assert_eq!(world.asked().await, Ok(manifest_digest()));
-    assert_eq!(world.digest().await, Ok(manifest_digest()), "success opens it for all");
+    assert!(
+        world.digest_for_operator().await.expect_err("still broken").ends_with("500 internal server error")
+    );
+    assert_eq!(world.digest_for_operator().await, Ok(manifest_digest()));
+    assert_eq!(world.digest().await, Ok(manifest_digest()), "a success ends the backoff for all");
 }
 
 #[tokio::test]
-async fn a_registry_that_is_not_there_is_named() {
+async fn the_error_for_an_unreachable_registry_names_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
     drop(listener);
-    let client = client_of(&format!("http://{address}"), nobody());
+    let client = client_of(&format!("http://{address}"), anonymous());
     let error =
-        client.digest(&reference(&address, "web:1"), Urgency::Routine).await.expect_err("nobody there");
+        client.digest(&reference(&address, "web:1"), Urgency::Routine).await.expect_err("not listening");
     assert_eq!(error.to_string(), format!("registry {address}: connection refused"));
 }
 
 #[tokio::test]
-async fn a_hung_registry_delays_no_other() {
+async fn a_hanging_registry_delays_no_other() {
     let hung = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = hung.local_addr().expect("bound").to_string();
     let world = World::new().await;
@@ -160,17 +165,17 @@ async fn a_hung_registry_delays_no_other() {
     let stuck = images.iter().map(|image| world.client.digest(image, Urgency::Routine));
     let started = Instant::now();
     tokio::select! {
-        _ = futures_util::future::join_all(stuck) => panic!("the hung registry answers"),
+        _ = futures_util::future::join_all(stuck) => panic!("the hanging registry responds"),
         answer = world.digest() => assert_eq!(answer, Ok(manifest_digest())),
     }
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
-/// Asks a registry that answers with `answer` to each request on its connections, which it keeps open.
+/// Queries a registry that sends one of `answers` per request, then hangs. Returns the client's error.
 async fn fault_of_a_hanging_registry(scheme: &str, answers: &[&str]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
-    let client = client_of(&format!("{scheme}://{address}"), nobody());
+    let client = client_of(&format!("{scheme}://{address}"), anonymous());
     let image = reference(&address, "web:1");
     let serve = async {
         let (mut stream, _) = listener.accept().await.expect("accepted");
@@ -189,7 +194,7 @@ async fn fault_of_a_hanging_registry(scheme: &str, answers: &[&str]) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_that_hangs_is_given_up_at_every_stage() {
+async fn a_request_to_a_hanging_registry_times_out_at_every_stage() {
     let fault = fault_of_a_hanging_registry("https", &[]).await;
     assert_eq!(fault, "registry HOST: no connection in time");
     let fault = fault_of_a_hanging_registry("http", &["HTTP/1.1 200 OK\r\n"]).await;
@@ -201,10 +206,10 @@ async fn a_registry_that_hangs_is_given_up_at_every_stage() {
 }
 
 #[tokio::test]
-async fn no_more_requests_than_configured_are_under_way_at_once() {
+async fn no_more_requests_than_configured_are_in_flight_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
-    let client = client_of(&format!("http://{address}"), nobody());
+    let client = client_of(&format!("http://{address}"), anonymous());
     let images: Vec<_> = (0..20).map(|n| reference(&address, &format!("web{n}:1"))).collect();
     let polls = images.iter().map(|image| client.digest(image, Urgency::Routine));
     let mut connections = Vec::new();
@@ -216,13 +221,13 @@ async fn no_more_requests_than_configured_are_under_way_at_once() {
         }
     };
     tokio::select! {
-        _ = futures_util::future::join_all(polls) => panic!("nobody answers"),
+        _ = futures_util::future::join_all(polls) => panic!("there are no responses"),
         () = accept => {}
     }
     assert_eq!(connections.len(), 4);
 }
 
-/// Answers each connection with what `answer` gives for its number, then closes it.
+/// Sends `answer(n)` on the nth connection, then closes it.
 async fn raw_server(listener: TcpListener, answer: impl Fn(usize) -> Vec<u8>) {
     for number in 0.. {
         let (mut stream, _) = listener.accept().await.expect("accepted");
@@ -234,10 +239,10 @@ async fn raw_server(listener: TcpListener, answer: impl Fn(usize) -> Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_connection_that_closes_without_an_answer_is_tried_once_more() {
+async fn a_connection_that_closes_without_a_response_is_retried_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
-    let client = client_of(&format!("http://{address}"), nobody());
+    let client = client_of(&format!("http://{address}"), anonymous());
     let good = format!("HTTP/1.1 200 OK\r\nDocker-Content-Digest: {}\r\n\r\n", manifest_digest());
     let server = raw_server(listener, move |n| if n == 0 { Vec::new() } else { good.clone().into_bytes() });
     let image = reference(&address, "web:1");
@@ -250,11 +255,11 @@ async fn a_connection_that_closes_without_an_answer_is_tried_once_more() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_gives_a_clear_error() {
+async fn a_response_that_is_not_http_gives_a_clear_error() {
     for junk in ["", "SSH-2.0-OpenSSH_9\r\n", "HTTP/1.1 200 OK\r\nDocker-Content-Digest: \u{0}\r\n\r\n"] {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound").to_string();
-        let client = client_of(&format!("http://{address}"), nobody());
+        let client = client_of(&format!("http://{address}"), anonymous());
         let image = reference(&address, "web:1");
         tokio::select! {
             () = raw_server(listener, |_| junk.as_bytes().to_vec()) => {}
@@ -267,7 +272,7 @@ async fn what_is_not_http_gives_a_clear_error() {
     }
 }
 
-/// A registry with a certificate that nobody knows.
+/// A registry with a self-signed certificate.
 async fn tls_registry() -> (String, impl Future<Output = ()>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
@@ -299,7 +304,7 @@ async fn tls_registry() -> (String, impl Future<Output = ()>) {
 }
 
 #[tokio::test]
-async fn an_unknown_certificate_is_taken_only_where_that_is_configured() {
+async fn an_unknown_certificate_is_accepted_only_if_configured() {
     let (address, serve) = tls_registry().await;
     let ask = async {
         for insecure in [false, true] {
@@ -309,7 +314,7 @@ async fn an_unknown_certificate_is_taken_only_where_that_is_configured() {
                 insecure,
                 concurrency: 8,
             };
-            let client = RegistryClient::new(settings, nobody()).expect("good settings");
+            let client = RegistryClient::new(settings, anonymous()).expect("good settings");
             let answer = client.digest(&reference(&address, "web:1"), Urgency::Routine).await;
             match answer {
                 Ok(digest) => assert!(insecure && digest == manifest_digest()),

@@ -1,4 +1,4 @@
-//! Challenges, tokens, and where logins come from.
+//! Challenges, tokens, and the sources of credentials.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -9,12 +9,12 @@ use evenkeel_agent::adapters::registry::{Credentials, Login};
 use wiremock::matchers::{header, header_exists, method, path, query_param};
 use wiremock::{Mock, MockServer, Respond, ResponseTemplate};
 
-use crate::world::{Docker, World, authority, challenge, client_of, manifest_digest, nobody, ok, status};
+use crate::world::{Docker, World, anonymous, authority, challenge, client_of, manifest_digest, ok, status};
 
-/// A registry that wants a bearer token, and its token service with a nasty address.
+/// Sets up a registry that requires a bearer token, and its token service with an address that is hard to parse.
 async fn bearer_world(world: &World, tokens: impl Respond + 'static) {
     let realm = format!("{}/token?a=1,2", world.server.uri());
-    let wants = format!(
+    let header_value = format!(
         r#"Basic realm="x, \"y\"", bEARer realm="{realm}",service="dom, svc",scope="repository:web:pull",error="invalid_token""#
     );
     Mock::given(path("/token")).respond_with(tokens).mount(&world.server).await;
@@ -24,7 +24,7 @@ async fn bearer_world(world: &World, tokens: impl Respond + 'static) {
         .with_priority(1)
         .mount(&world.server)
         .await;
-    world.on("HEAD", challenge(&wants)).await;
+    world.on("HEAD", challenge(&header_value)).await;
 }
 
 fn token(text: &str, expires_in: u64) -> ResponseTemplate {
@@ -38,7 +38,7 @@ async fn a_token_is_fetched_anonymously_and_used_until_it_expires() {
     for _ in 0..3 {
         assert_eq!(world.digest().await, Ok(manifest_digest()));
     }
-    assert_eq!(world.verbs().await, "HEAD GET HEAD HEAD HEAD", "one HEAD each once the token is known");
+    assert_eq!(world.verbs().await, "HEAD GET HEAD HEAD HEAD", "one HEAD each once the token is cached");
     let ask = &world.requests().await[1];
     let query: HashMap<_, _> = ask.url.query_pairs().collect();
     assert_eq!(query["a"], "1,2");
@@ -57,16 +57,16 @@ async fn an_expired_token_is_replaced_before_it_is_used() {
 }
 
 #[tokio::test]
-async fn a_refused_token_is_fetched_anew_once() {
+async fn a_refused_token_is_replaced_once() {
     let world = World::new().await;
     bearer_world(&world, token("good", 300)).await;
     assert_eq!(world.digest().await, Ok(manifest_digest()));
-    // The registry has forgotten the token, and takes no other.
+    // The registry no longer accepts the token, nor any other.
     world.server.reset().await;
     let realm = format!("{}/token?a=1,2", world.server.uri());
-    let wants = format!(r#"Bearer realm="{realm}",service="dom, svc",scope="repository:web:pull""#);
+    let header_value = format!(r#"Bearer realm="{realm}",service="dom, svc",scope="repository:web:pull""#);
     Mock::given(path("/token")).respond_with(token("bad", 300)).mount(&world.server).await;
-    world.on("HEAD", challenge(&wants)).await;
+    world.on("HEAD", challenge(&header_value)).await;
     let text = "registry HOST: 401 unauthorized for web (no credentials in the Docker configuration)";
     assert_eq!(world.fault().await, text);
     assert_eq!(world.verbs().await, "HEAD GET HEAD");
@@ -86,7 +86,7 @@ async fn credentials_go_to_the_token_service_and_not_to_the_registry() {
 }
 
 #[tokio::test]
-async fn a_basic_login_is_given_when_asked_for_and_at_once_from_then_on() {
+async fn basic_credentials_are_sent_after_a_challenge_and_preemptively_from_then_on() {
     let server = MockServer::start().await;
     let docker = Docker::login(&authority(&server.uri()), "ann:s3cret");
     let world = World { client: client_of(&server.uri(), docker.credentials()), server };
@@ -102,11 +102,11 @@ async fn a_basic_login_is_given_when_asked_for_and_at_once_from_then_on() {
 }
 
 #[tokio::test]
-async fn a_password_that_has_expired_with_403_is_read_anew() {
+async fn the_password_is_read_again_after_a_403() {
     let server = MockServer::start().await;
     let docker = Docker::login(&authority(&server.uri()), "ann:old");
     let world = World { client: client_of(&server.uri(), docker.credentials()), server };
-    let takes = async |password: &str| {
+    let accepts = async |password: &str| {
         world.server.reset().await;
         let login = header("authorization", format!("Basic {password}"));
         let accepted = Mock::given(login).respond_with(ok(&manifest_digest())).with_priority(1);
@@ -115,14 +115,14 @@ async fn a_password_that_has_expired_with_403_is_read_anew() {
         other.mount(&world.server).await;
         world.on("HEAD", challenge("Basic realm=x")).await;
     };
-    takes("YW5uOm9sZA==").await;
+    accepts("YW5uOm9sZA==").await;
     assert_eq!(world.digest().await, Ok(manifest_digest()));
-    takes("YW5uOm5ldw==").await;
-    assert_eq!(world.fault().await, "registry HOST: 403 forbidden for web", "no other password is known yet");
+    accepts("YW5uOm5ldw==").await;
+    assert_eq!(world.fault().await, "registry HOST: 403 forbidden for web", "there is no other password yet");
     let auths = serde_json::json!({ authority(&world.server.uri()): { "auth": "YW5uOm5ldw==" } });
     std::fs::write(docker.0.path().join("config.json"), serde_json::json!({ "auths": auths }).to_string())
         .unwrap();
-    // Logins are read once a minute at most.
+    // Credentials are read at most once a minute.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(61)).await;
     tokio::time::resume();
@@ -140,7 +140,7 @@ async fn a_token_service_that_has_moved_is_found() {
     let login = header("authorization", "Bearer good");
     Mock::given(login).respond_with(ok(&manifest_digest())).with_priority(1).mount(&world.server).await;
     world.on("HEAD", challenge(&format!(r#"Bearer realm="{realm}",service="s""#))).await;
-    assert!(world.digest().await.is_err(), "it is looked for where it was");
+    assert!(world.digest().await.is_err(), "the old address is used first");
     assert_eq!(world.digest().await, Ok(manifest_digest()));
 }
 
@@ -150,7 +150,7 @@ async fn refused_logins_say_whether_there_were_credentials() {
     world.on("HEAD", challenge("Basic realm=x")).await;
     let none = "registry HOST: 401 unauthorized for web (no credentials in the Docker configuration)";
     assert_eq!(world.fault().await, none);
-    assert_eq!(world.fault().await, none, "no back-off for the others");
+    assert_eq!(world.fault().await, none, "no backoff");
 
     let server = MockServer::start().await;
     let docker = Docker::login(&authority(&server.uri()), "ann:wr0ng");
@@ -188,7 +188,7 @@ async fn token_services_that_answer_nonsense_give_a_clear_error() {
 }
 
 #[tokio::test]
-async fn an_identity_token_is_changed_for_an_access_token() {
+async fn an_identity_token_is_exchanged_for_an_access_token() {
     let server = MockServer::start().await;
     let docker = Docker::new(&serde_json::json!({
         "auths": {authority(&server.uri()): {"auth": "", "identitytoken": "r3fresh&more"}}
@@ -221,7 +221,7 @@ async fn a_token_query_reaches_the_service_in_full() {
         .with_priority(1)
         .mount(&world.server)
         .await;
-    // No scope in the challenge: the client knows what it wants.
+    // No scope in the challenge: the client adds it.
     world.on("HEAD", challenge(&format!(r#"Bearer service="dom, svc",realm="{realm}""#))).await;
     assert_eq!(world.digest().await, Ok(manifest_digest()));
 }
@@ -232,7 +232,7 @@ async fn logins_are_found_in_the_docker_configuration() {
     let hub = docker.credentials().for_host("docker.io").await;
     assert_eq!(hub, Ok(Some(Login::UsernamePassword { username: "hub".into(), password: "p:w".into() })));
     assert_eq!(docker.credentials().for_host("ghcr.io").await, Ok(None));
-    assert_eq!(nobody().for_host("ghcr.io").await, Ok(None));
+    assert_eq!(anonymous().for_host("ghcr.io").await, Ok(None));
     assert_eq!(
         Credentials::new(Some("/nowhere".into()), OsString::new()).for_host("ghcr.io").await,
         Ok(None)
@@ -298,14 +298,14 @@ async fn a_helper_that_fails_is_named_and_its_secrets_are_not() {
     );
     assert_eq!(
         error("junk.example").await,
-        "credential helper docker-credential-junk for junk.example: its answer is not the JSON of a login"
+        "credential helper docker-credential-junk for junk.example: its output is not a login in JSON"
     );
     assert!(error("path.example").await.contains("not a helper's name"));
     assert_eq!(credentials.for_host("empty.example").await, Ok(None));
 }
 
 #[tokio::test]
-async fn a_helper_runs_once_for_all_who_ask_at_the_same_time() {
+async fn concurrent_requests_share_one_run_of_a_helper() {
     let docker = Docker::new(&serde_json::json!({"credsStore": "slow"}))
         .helper("slow", r#"echo x >> "$0.runs"; sleep 0.2; echo '{"Username":"a","Secret":"b"}'"#);
     let credentials = docker.credentials();
@@ -316,19 +316,19 @@ async fn a_helper_runs_once_for_all_who_ask_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn a_hanging_helper_is_given_up_and_killed_with_its_children() {
+async fn a_helper_is_killed_with_its_children_when_its_request_is_dropped() {
     let docker = Docker::new(&serde_json::json!({"credsStore": "hangs"}))
         .helper("hangs", r#"sleep 60 & echo $! > "$0.pid"; wait"#);
     let credentials = docker.credentials();
     let pid_file = docker.0.path().join("docker-credential-hangs.pid");
     tokio::select! {
-        _ = credentials.for_host("a.example") => panic!("the helper never answers"),
+        _ = credentials.for_host("a.example") => panic!("the helper never responds"),
         () = exists(&pid_file) => {}
     }
     let pid = std::fs::read_to_string(&pid_file).expect("written");
     let gone = async || {
         loop {
-            // A killed process that nobody has collected yet is a zombie.
+            // A killed process that has not been reaped yet is a zombie.
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
             if stat.is_empty() || stat.contains(") Z ") {
                 return;

@@ -1,4 +1,4 @@
-//! The registry port against scripted registries: every way in which one may answer, and what must not follow.
+//! The registry client against scripted registries: all kinds of responses and failures.
 
 mod digest;
 mod failures;

@@ -6,7 +6,7 @@ use wiremock::{Mock, Request, Respond, ResponseTemplate};
 
 use crate::world::{World, errors, status};
 
-/// A repository with `count` tags that gives at most `page` at once, as a distribution registry does.
+/// A repository with `count` tags that returns at most `page` at a time, as a distribution registry does.
 struct Paged {
     count: usize,
     page: usize,
@@ -24,7 +24,7 @@ impl Respond for Paged {
         if end == self.count {
             return answer;
         }
-        // Behind a proxy it does not know its own address.
+        // Behind a proxy, the registry does not know its public address.
         let next = format!("<http://inside:5000/v2/web/tags/list?last=1.{}&n=1000>; rel=\"next\"", end - 1);
         answer.insert_header("Link", next)
     }
@@ -53,7 +53,7 @@ async fn two_thousand_tags_are_read_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_list_is_read_once_whoever_asks() {
+async fn concurrent_requests_read_a_list_once() {
     let world = with(Paged { count: 3, page: 5 }).await;
     let repository = world.web().repository;
     let (one, other) =
@@ -63,7 +63,7 @@ async fn a_list_is_read_once_whoever_asks() {
 }
 
 #[tokio::test]
-async fn after_a_push_a_list_is_read_anew_but_not_once_for_each_who_asks() {
+async fn after_a_push_concurrent_requests_read_a_list_again_once() {
     let world = with(Paged { count: 3, page: 5 }).await;
     let repository = world.web().repository;
     world.client.tags(&repository, false).await.expect("a list");
@@ -79,7 +79,7 @@ async fn after_a_push_a_list_is_read_anew_but_not_once_for_each_who_asks() {
 }
 
 #[tokio::test]
-async fn a_list_without_end_is_given_up() {
+async fn an_endless_list_is_an_error() {
     let world = with(Paged { count: usize::MAX, page: 50_000 }).await;
     let error = world.client.tags(&world.web().repository, false).await.expect_err("too many").to_string();
     assert!(error.ends_with("more than 100,000 tags are listed for web"), "{error}");
@@ -92,10 +92,10 @@ async fn a_repository_without_tags_has_none() {
 }
 
 #[tokio::test]
-async fn what_is_no_list_is_a_fault_with_stable_words() {
+async fn a_response_that_is_not_a_list_is_an_error_with_a_stable_message() {
     let not_known = errors(404, "NAME_UNKNOWN", "repository name not known to registry");
     assert_eq!(fault(not_known).await, "registry HOST: it has no list of tags for web");
     assert_eq!(fault(status(403)).await, "registry HOST: 403 forbidden for web");
     let page = ResponseTemplate::new(200).set_body_string("<html>");
-    assert_eq!(fault(page).await, "registry HOST: not a list of tags came for web");
+    assert_eq!(fault(page).await, "registry HOST: the response is not a list of tags for web");
 }

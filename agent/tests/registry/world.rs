@@ -29,11 +29,11 @@ pub(crate) fn other_digest() -> Digest {
     Digest::of(b"another manifest")
 }
 
-pub(crate) fn nobody() -> Arc<Credentials> {
+pub(crate) fn anonymous() -> Arc<Credentials> {
     Arc::new(Credentials::new(None, OsString::new()))
 }
 
-/// Host and port of an address.
+/// Returns host and port of an address.
 pub(crate) fn authority(address: &str) -> String {
     address.split_once("://").map_or(address, |(_, rest)| rest).trim_end_matches('/').to_owned()
 }
@@ -52,7 +52,7 @@ pub(crate) fn reference(home: &str, image: &str) -> Reference {
     Reference::parse_in(image, &authority(home)).expect("the reference is good")
 }
 
-/// A registry, a client of it, and what was asked.
+/// A scripted registry and a client of it.
 pub(crate) struct World {
     pub(crate) server: MockServer,
     pub(crate) client: RegistryClient,
@@ -60,7 +60,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        Self::with(nobody()).await
+        Self::with(anonymous()).await
     }
 
     pub(crate) async fn with(credentials: Arc<Credentials>) -> Self {
@@ -83,7 +83,7 @@ impl World {
         manifest.respond_with(answer).mount(&self.server).await;
     }
 
-    /// Whether the registry has this digest.
+    /// Reports whether the registry has this digest.
     pub(crate) async fn has(&self, digest: &Digest) -> Result<bool, String> {
         let answer = self.client.has(&self.web().repository, digest).await;
         answer.map_err(|error| error.to_string())
@@ -97,11 +97,11 @@ impl World {
         self.client.digest(&self.web(), Urgency::Routine).await.map_err(|error| error.to_string())
     }
 
-    pub(crate) async fn asked(&self) -> Result<Digest, String> {
-        self.client.digest(&self.web(), Urgency::Asked).await.map_err(|error| error.to_string())
+    pub(crate) async fn digest_for_operator(&self) -> Result<Digest, String> {
+        self.client.digest(&self.web(), Urgency::Manual).await.map_err(|error| error.to_string())
     }
 
-    /// The error, with this registry's changing port taken out.
+    /// Returns the error, with `HOST` in place of this registry's address.
     pub(crate) async fn fault(&self) -> String {
         let error = self.digest().await.expect_err("there is a fault");
         error.replace(&authority(&self.server.uri()), "HOST")
@@ -139,7 +139,7 @@ pub(crate) fn challenge(text: &str) -> ResponseTemplate {
     status(401).insert_header("WWW-Authenticate", text)
 }
 
-/// Gives its answers one after the other, the last one for ever.
+/// Returns its answers one after the other, and then repeats the last one.
 pub(crate) struct Script(Vec<ResponseTemplate>, AtomicUsize);
 
 pub(crate) fn script(answers: impl IntoIterator<Item = ResponseTemplate>) -> Script {
@@ -153,7 +153,7 @@ impl Respond for Script {
     }
 }
 
-/// A Docker configuration folder with helpers beside it.
+/// A Docker configuration folder that also contains credential helpers.
 pub(crate) struct Docker(pub(crate) tempfile::TempDir);
 
 impl Docker {

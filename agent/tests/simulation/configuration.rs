@@ -1,4 +1,4 @@
-//! The configuration of the services, read as the program reads its file: what a test does not set is as it is there.
+//! The configuration of the services, parsed like the real file: keys that a test does not set have their defaults.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use evenkeel_agent::config::{Config, ServiceConfig};
 use evenkeel_common::config::Configuration;
 use serde_json::{Value, json};
 
-/// The whole configuration with these services.
+/// Parses a configuration with these services.
 pub(crate) fn read(services: &[Value]) -> Config {
     let text = json!({
         "registry": { "poll_interval": 10 },
@@ -21,10 +21,10 @@ pub(crate) fn read(services: &[Value]) -> Config {
     config
 }
 
-/// A compose file. It must exist; what is in it is the fake's business.
+/// A compose file. It must exist, but its content is not read.
 const COMPOSE_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
 
-/// What a service of the project `shop` has in the file: it updates these images and does nothing else.
+/// Returns a service of the project `shop` as in the file: it updates these images and does nothing else.
 pub(crate) fn service(name: &str, images: &[&str]) -> Value {
     json!({
         "name": name,
@@ -36,7 +36,7 @@ pub(crate) fn service(name: &str, images: &[&str]) -> Value {
     })
 }
 
-/// The service `shop`.
+/// Returns the service `shop`.
 pub(crate) fn config(images: &[&str]) -> Arc<ServiceConfig> {
     read(&[service("shop", images)]).services.remove(0)
 }

@@ -1,5 +1,5 @@
-//! Lives with a disk that refuses writes, and with siblings in the project: what can't be written is neither done nor
-//! told, and nothing is lost.
+//! Runs with a disk that refuses writes, and with siblings in the project: an action that can't be journaled is neither
+//! executed nor reported, and nothing is lost.
 
 use evenkeel_agent::service::input::ServiceReply;
 use evenkeel_agent::tasks::state_health::StateHealth;
@@ -7,14 +7,14 @@ use evenkeel_common::store::MonitoredStore;
 use evenkeel_common::wire::Level;
 use tokio::sync::watch;
 
-use super::life::step::Step;
-use super::life::{Flags, Life};
+use super::run::step::Step;
+use super::run::{Flags, Simulation};
 use super::world::{Act, StoreFault};
 use super::*;
 
 const DB: &str = "localhost:5000/db:latest";
 
-/// Numbers that look random and are the same in every run.
+/// A seeded pseudo-random number generator.
 fn random(mut seed: u64) -> impl FnMut(u64) -> u64 + Send + 'static {
     move |below| {
         seed ^= seed << 13;
@@ -25,7 +25,7 @@ fn random(mut seed: u64) -> impl FnMut(u64) -> u64 + Send + 'static {
 }
 
 #[tokio::test(start_paused = true)]
-async fn writes_that_fail_at_random_change_no_end_and_tell_nothing_twice() {
+async fn random_write_failures_change_no_outcome_and_duplicate_no_entry() {
     for scenario in SCENARIOS {
         for seed in 1..=8_u64 {
             let (fake, config) = set_up(scenario);
@@ -33,16 +33,16 @@ async fn writes_that_fail_at_random_change_no_end_and_tell_nothing_twice() {
             fake.refuse_writes(move || random(3) == 0);
             let script =
                 if scenario.script == Script::RedeployFirst { Script::Poll } else { scenario.script };
-            assert!(live(&fake, &config, 3 * LONG, script).await);
+            assert!(run_agent(&fake, &config, 3 * LONG, script).await);
             fake.refuse_writes(|| false);
-            assert!(live(&fake, &config, LONG, Script::Poll).await);
+            assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
             assert_ended_well(&fake, scenario, &format!("seed {seed}")).await;
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn writes_that_fail_at_random_between_kills_change_no_end() {
+async fn random_write_failures_between_kills_change_no_outcome() {
     for round in 1..=120_u64 {
         let mut dice = random(round.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let scenario = &SCENARIOS[usize::try_from(dice(SCENARIOS.len() as u64)).expect("small")];
@@ -51,36 +51,36 @@ async fn writes_that_fail_at_random_between_kills_change_no_end() {
             let mut writes = random(dice(u64::MAX).max(1));
             fake.refuse_writes(move || writes(4) == 0);
             fake.crash_at(Some(1 + usize::try_from(dice(70)).expect("small")));
-            if live(&fake, &config, LONG, Script::Poll).await {
+            if run_agent(&fake, &config, LONG, Script::Poll).await {
                 break;
             }
         }
         fake.crash_at(None);
         fake.refuse_writes(|| false);
-        assert!(live(&fake, &config, LONG, Script::Poll).await);
+        assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
         assert_ended_well(&fake, scenario, &format!("round {round}")).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_state_can_not_be_written_nothing_is_done_and_nothing_is_told() {
+async fn while_the_state_can_not_be_written_nothing_is_done_or_recorded() {
     let scenario = &SCENARIOS[0];
     let (fake, config) = set_up(scenario);
     fake.refuse_writes(|| true);
-    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
     assert_eq!((fake.ups(), fake.entries()), (0, Vec::new()));
     assert_eq!(fake.leftovers(), Vec::<String>::new());
     fake.refuse_writes(|| false);
-    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
     assert_ended_well(&fake, scenario, "after a full disk").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_whose_journal_write_failed_is_made_when_the_disk_is_back_and_costs_no_cooldown() {
+async fn a_restart_whose_journal_write_failed_is_retried_without_waiting_for_the_cooldown() {
     for fails in 1..=8 {
         let fake = new_world();
         fake.compose_service("web", &reference(WEB));
-        fake.have(&reference(WEB), "v1", Behaviour::Unhealthy, true);
+        fake.add_image(&reference(WEB), "v1", Behaviour::Unhealthy, true);
         fake.push(&reference(WEB), "v1", Behaviour::Unhealthy);
         fake.operator_up();
         let config = Arc::new(ServiceConfig { auto_heal: true, ..(*config(&[WEB])).clone() });
@@ -89,24 +89,24 @@ async fn a_restart_whose_journal_write_failed_is_made_when_the_disk_is_back_and_
             write += 1;
             write == fails
         });
-        assert!(live(&fake, &config, Duration::from_mins(1), Script::Poll).await);
+        assert!(run_agent(&fake, &config, Duration::from_mins(1), Script::Poll).await);
         assert_eq!(fake.restarts(), 1, "write {fails} failed");
-        let told = fake.entries().iter().filter(|entry| entry.event == Kind::RESTARTING).count();
-        assert_eq!(told, 1, "write {fails} failed");
+        let recorded = fake.entries().iter().filter(|entry| entry.event == Kind::RESTARTING).count();
+        assert_eq!(recorded, 1, "write {fails} failed");
         assert_eq!(fake.durable(&state_key("shop")).await.totals.restarts, 1);
     }
 }
 
-/// What a person is told must outlive a restart; where it can't, he is told that.
+/// A confirmed request must survive a restart; if it can't be written, it is refused.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
     let (fake, config) = set_up(&SCENARIOS[1]);
-    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
     let before = fake.durable(&state_key("shop")).await;
     assert_eq!(before.blocked.len(), 1);
     let world = world(&fake, Arc::new(fake.clone())).await;
     let (member, handle) = Member::new(config.clone(), before.clone(), world.clone(), StartReason::Start);
-    let tasks = run(&world, vec![member]);
+    let tasks = spawn_workers(&world, vec![member]);
     let ask = async || {
         let (reply, answer) = oneshot::channel();
         assert!(handle.inbox.send(Command::Request(ServiceRequest::Unblock, reply)).is_ok());
@@ -129,7 +129,7 @@ async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_disk_is_told_once_and_so_is_its_end_however_the_writes_fail_meanwhile() {
+async fn a_full_disk_and_its_recovery_are_each_recorded_once_even_if_some_writes_succeed() {
     let fake = new_world();
     let failing = watch::Sender::new(None);
     let store: Arc<dyn Store> = Arc::new(MonitoredStore::new(Arc::new(fake.clone()), failing.clone()));
@@ -140,12 +140,12 @@ async fn a_full_disk_is_told_once_and_so_is_its_end_however_the_writes_fail_mean
         clock: fake.clock(),
         record: Arc::new(move |entry| recorder.record(entry)),
     };
-    let said = || fake.entries().into_iter().map(|entry| (entry.event, entry.level)).collect::<Vec<_>>();
+    let recorded = || fake.entries().into_iter().map(|entry| (entry.event, entry.level)).collect::<Vec<_>>();
     let script = async {
         let second = Duration::from_secs(1);
         tokio::time::sleep(10 * second).await;
-        assert_eq!(said(), []);
-        // A small write may succeed between two that don't.
+        assert_eq!(recorded(), []);
+        // Small writes may succeed between failed ones.
         let mut write = 0;
         fake.refuse_writes(move || {
             write += 1;
@@ -155,48 +155,48 @@ async fn a_full_disk_is_told_once_and_so_is_its_end_however_the_writes_fail_mean
             let _ = store.put("x", vec![1]).await;
             tokio::time::sleep(second).await;
         }
-        assert_eq!(said(), [(Kind::ERROR, Level::Critical)]);
+        assert_eq!(recorded(), [(Kind::ERROR, Level::Critical)]);
         assert!(failing.borrow().is_some());
         let reason = fake.entries()[0].reason.clone().unwrap_or_default();
         assert!(reason.contains("No space left"), "{reason}");
         fake.refuse_writes(|| false);
         tokio::time::sleep(15 * second).await;
-        assert_eq!(said(), [(Kind::ERROR, Level::Critical), (Kind::RECOVERED, Level::Info)]);
+        assert_eq!(recorded(), [(Kind::ERROR, Level::Critical), (Kind::RECOVERED, Level::Info)]);
         assert!(failing.borrow().is_none());
-        assert_eq!(store.get("probe").await.expect("memory"), None, "nothing is left of the probe");
+        assert_eq!(store.get("probe").await.expect("memory"), None, "the probe is removed");
     };
     let never = CancellationToken::new();
     tokio::select! {
-        () = health.run(never.clone()) => unreachable!("nobody stops it"),
+        () = health.run(never.clone()) => unreachable!("it is never stopped"),
         () = script => {}
     }
 }
 
-/// A project of which a second service has a tag that somebody has moved.
+/// Sets up a project with a second service whose tag was moved.
 fn with_a_sibling(scenario: &Scenario) -> (FakeWorld, Arc<ServiceConfig>) {
     let (fake, config) = set_up(scenario);
     fake.compose_service("db", &reference(DB));
-    fake.have(&reference(DB), "db v1", Behaviour::Good, true);
+    fake.add_image(&reference(DB), "db v1", Behaviour::Good, true);
     fake.operator_up();
-    fake.have(&reference(DB), "db v2", Behaviour::Good, true);
+    fake.add_image(&reference(DB), "db v2", Behaviour::Good, true);
     (fake, config)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_siblings_tag_that_was_moved_for_a_deployment_is_put_back_wherever_the_agent_is_killed() {
+async fn a_siblings_tag_that_was_moved_for_a_deployment_is_restored_wherever_the_agent_is_killed() {
     for scenario in SCENARIOS.iter().filter(|scenario| ["good", "unhealthy"].contains(&scenario.name)) {
         for at in 1..400 {
             let (fake, config) = with_a_sibling(scenario);
             fake.crash_at(Some(at));
-            let lived = live(&fake, &config, LONG, scenario.script).await;
+            let survived = run_agent(&fake, &config, LONG, scenario.script).await;
             fake.crash_at(None);
-            if !lived {
-                assert!(live(&fake, &config, LONG, Script::Poll).await);
+            if !survived {
+                assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
             }
             let how = format!("{}, killed at call {at}", scenario.name);
             assert_ended_well(&fake, scenario, &how).await;
             assert_eq!(fake.named(&reference(DB)), Some(id_of("db v2")), "{how}: the sibling's tag");
-            if lived {
+            if survived {
                 assert!(at > 50, "{how}: the crashes did not reach the deployment");
                 break;
             }
@@ -210,7 +210,7 @@ async fn two_services_of_one_project_are_updated_one_after_the_other_wherever_th
         let fake = new_world();
         for (service, text) in TWO {
             fake.compose_service(service, &reference(text));
-            fake.have(&reference(text), &old_name(service), Behaviour::Good, true);
+            fake.add_image(&reference(text), &old_name(service), Behaviour::Good, true);
             fake.push(&reference(text), &old_name(service), Behaviour::Good);
         }
         fake.operator_up();
@@ -219,10 +219,10 @@ async fn two_services_of_one_project_are_updated_one_after_the_other_wherever_th
         let configs =
             [config(&[WEB]), Arc::new(ServiceConfig { name: "api".into(), ..(*config(&[API])).clone() })];
         fake.crash_at(Some(at));
-        let lived = live_together(&fake, &configs, 2 * LONG, Script::Poll).await;
+        let survived = run_agent_with(&fake, &configs, 2 * LONG, Script::Poll).await;
         fake.crash_at(None);
-        if !lived {
-            assert!(live_together(&fake, &configs, 2 * LONG, Script::Poll).await);
+        if !survived {
+            assert!(run_agent_with(&fake, &configs, 2 * LONG, Script::Poll).await);
         }
         let what = format!("killed at call {at}");
         assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
@@ -230,7 +230,7 @@ async fn two_services_of_one_project_are_updated_one_after_the_other_wherever_th
         assert_eq!(fake.running("api"), [id_of("api v1")], "{what}");
         assert_eq!(fake.durable(&state_key("api")).await.blocked.len(), 1, "{what}");
         assert_eq!(fake.leftovers(), Vec::<String>::new(), "{what}");
-        if lived {
+        if survived {
             assert!(at > 50, "the crashes did not reach the deployments");
             break;
         }
@@ -238,7 +238,7 @@ async fn two_services_of_one_project_are_updated_one_after_the_other_wherever_th
 }
 
 #[test]
-fn an_engine_that_goes_while_the_disk_refuses_writes_is_known_by_when_it_went() {
+fn an_engine_outage_while_the_disk_refuses_writes_is_recognized_by_its_time() {
     let flags = Flags { auto_update: false, auto_heal: true, auto_start: false, compose_watch: false };
     let steps = [
         (4_000, Act::Store(StoreFault::Refuses)),
@@ -247,7 +247,7 @@ fn an_engine_that_goes_while_the_disk_refuses_writes_is_known_by_when_it_went() 
         (40_000, Act::Store(StoreFault::None)),
     ];
     let steps = steps.map(|(at, act)| (Duration::from_millis(at), Step::World(act)));
-    let life = Life { flags: [flags; 2], steps: steps.to_vec(), ..Life::default() };
-    let lived = life.run();
-    assert_eq!(lived.violations, Vec::<String>::new(), "{}", lived.transcript.join("\n"));
+    let simulation = Simulation { flags: [flags; 2], steps: steps.to_vec(), ..Simulation::default() };
+    let outcome = simulation.run();
+    assert_eq!(outcome.violations, Vec::<String>::new(), "{}", outcome.transcript.join("\n"));
 }

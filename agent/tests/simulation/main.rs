@@ -1,24 +1,24 @@
-//! Lives of the agent in a world in memory and in virtual time. Workers, decision core, outbox, poller and event reader
-//! are the program's own; engine, registry, compose, store and clock are `world/`.
+//! Simulated runs of the agent in memory and in virtual time. Workers, decision core, outbox, poller and event reader are
+//! the real ones; engine, registry, compose, store and clock are fakes in `world/`.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
 //! | `main.rs` | scripted deployments, killed before and after every single call |
-//! | `random.rs` | random lives of two services in a project; every safety property is checked after every step |
-//! | `transcripts.rs` | ten typical lives, as they are to be read |
+//! | `random.rs` | random runs of two services in a project; every safety property is checked after every step |
+//! | `transcripts.rs` | ten typical runs, recorded as transcripts |
 //! | `swarm.rs` | updates of a swarm service, killed before and after every single call |
 //! | `tags.rs` | newer tags that are written into an env file |
-//! | `disk.rs`, `images.rs`, `projects.rs`, `tasks.rs` | scripted lives around one subject each |
-//! | `life/` | a life: what can happen in it, and how it is lived |
-//! | `world/` | the world, and the safety properties (`world/properties.rs`) |
+//! | `disk.rs`, `images.rs`, `projects.rs`, `tasks.rs` | scripted runs, each about one subject |
+//! | `run/` | a run: its steps, and how they are executed |
+//! | `world/` | the simulated world, and the safety properties (`world/properties.rs`) |
 //! | `configuration.rs` | the configuration of the services |
 
 mod configuration;
 mod disk;
 mod images;
-mod life;
 mod projects;
 mod random;
+mod run;
 mod swarm;
 mod tags;
 mod tasks;
@@ -56,24 +56,29 @@ fn new_world() -> FakeWorld {
     FakeWorld::new(Arc::new(clock))
 }
 
-/// One incarnation of the agent: polls every 10 s until `until`, or until the world kills it. Whether it lived.
-async fn live(fake: &FakeWorld, config: &Arc<ServiceConfig>, for_time: Duration, script: Script) -> bool {
-    live_together(fake, std::slice::from_ref(config), for_time, script).await
+/// Runs the agent, polling every 10 s, for `for_time` or until the world kills it. Returns whether it survived.
+async fn run_agent(
+    fake: &FakeWorld,
+    config: &Arc<ServiceConfig>,
+    for_time: Duration,
+    script: Script,
+) -> bool {
+    run_agent_with(fake, std::slice::from_ref(config), for_time, script).await
 }
 
-/// The same for several services at once.
-async fn live_together(
+/// Like `run_agent`, for several services.
+async fn run_agent_with(
     fake: &FakeWorld,
     configs: &[Arc<ServiceConfig>],
     for_time: Duration,
     script: Script,
 ) -> bool {
     let world = world(fake, Arc::new(fake.clone())).await;
-    live_in(world, fake, configs, for_time, script).await
+    run_agent_in(world, fake, configs, for_time, script).await
 }
 
-/// The same in a world that is given.
-async fn live_in(
+/// Like `run_agent_with`, with the given ports.
+async fn run_agent_in(
     world: Arc<World>,
     fake: &FakeWorld,
     configs: &[Arc<ServiceConfig>],
@@ -87,25 +92,25 @@ async fn live_in(
         members.push(member);
         handles.push(handle);
     }
-    let tasks = run(&world, members);
-    let scripts = handles.iter().map(|handle| polls(handle, &world, script));
-    let lived = tokio::select! {
+    let tasks = spawn_workers(&world, members);
+    let scripts = handles.iter().map(|handle| run_script(handle, &world, script));
+    let survived = tokio::select! {
         _ = futures_util::future::join_all(scripts) => unreachable!("polling never ends"),
         () = tasks.panicked() => panic!("a worker panicked"),
         () = fake.crash.notified() => false,
         () = tokio::time::sleep(for_time) => true,
     };
     tasks.finish(Duration::ZERO).await;
-    lived
+    survived
 }
 
-/// The world as one incarnation of the agent has it, with a state in `store`.
+/// Returns the ports for one start of the agent, with its state in `store`.
 async fn world(fake: &FakeWorld, store: Arc<dyn Store>) -> Arc<World> {
     let outbox = Outbox::open(store.clone(), fake.clock(), "evenkeel", &[]).await.expect("memory").outbox;
     world_with(fake, store, outbox)
 }
 
-/// The same, whose entries go to `outbox`.
+/// Like `world`, with entries sent to `outbox`.
 fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<World> {
     let audit = Audit::new(outbox);
     let recorder = audit.clone();
@@ -132,8 +137,8 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<Wo
     })
 }
 
-/// Lets these services work, each in its project's worker.
-fn run(world: &Arc<World>, members: Vec<Member>) -> TaskSet {
+/// Starts the workers of these services' projects.
+fn spawn_workers(world: &Arc<World>, members: Vec<Member>) -> TaskSet {
     let tasks = TaskSet::new();
     Placement::new(world.clock.clone(), tasks.clone(), CancellationToken::new()).place(members);
     tasks
@@ -146,7 +151,7 @@ enum Script {
     EngineGapAfter(Duration),
 }
 
-async fn polls(handle: &Handle, world: &Arc<World>, script: Script) {
+async fn run_script(handle: &Handle, world: &Arc<World>, script: Script) {
     if script == Script::RedeployFirst {
         let (reply, answer) = oneshot::channel();
         assert!(handle.inbox.send(Command::Request(ServiceRequest::Redeploy, reply)).is_ok());
@@ -177,14 +182,14 @@ async fn polls(handle: &Handle, world: &Arc<World>, script: Script) {
     tokio::join!(gap, cycles);
 }
 
-/// What one scenario sets up, and how it must end.
+/// A setup, and how it must end.
 struct Scenario {
     name: &'static str,
     images: &'static [(&'static str, &'static str)],
     /// Image text, name of the new image, its behaviour.
     pushed: &'static [(&'static str, &'static str, Behaviour)],
     good: bool,
-    /// The old images were built here and are in no registry any more, and a neighbour prunes all the time.
+    /// The old images were built locally and are not in the registry, and unused images are pruned all the time.
     hostile: bool,
     script: Script,
 }
@@ -225,7 +230,7 @@ const SCENARIOS: &[Scenario] = &[
         script: Script::Poll,
     },
     Scenario {
-        name: "bad, while a neighbour prunes and the old image is nowhere else",
+        name: "bad, while unused images are pruned and the old image is in no registry",
         images: ONE,
         pushed: &[(WEB, "v2", Behaviour::Crash)],
         good: false,
@@ -233,7 +238,7 @@ const SCENARIOS: &[Scenario] = &[
         script: Script::Poll,
     },
     Scenario {
-        name: "good, asked for by redeploy",
+        name: "good, requested by redeploy",
         images: ONE,
         pushed: &[(WEB, "v2", Behaviour::Good)],
         good: true,
@@ -241,7 +246,7 @@ const SCENARIOS: &[Scenario] = &[
         script: Script::RedeployFirst,
     },
     Scenario {
-        name: "bad, asked for by redeploy",
+        name: "bad, requested by redeploy",
         images: ONE,
         pushed: &[(WEB, "v2", Behaviour::Unhealthy)],
         good: false,
@@ -249,7 +254,7 @@ const SCENARIOS: &[Scenario] = &[
         script: Script::RedeployFirst,
     },
     Scenario {
-        name: "good, and the engine's stream breaks off during probation",
+        name: "good, and the event stream disconnects during probation",
         images: ONE,
         pushed: &[(WEB, "v2", Behaviour::Good)],
         good: true,
@@ -267,7 +272,7 @@ fn set_up(scenario: &Scenario) -> (FakeWorld, Arc<ServiceConfig>) {
     for (service, text) in scenario.images {
         let reference = reference(text);
         fake.compose_service(service, &reference);
-        fake.have(&reference, &old_name(service), Behaviour::Good, true);
+        fake.add_image(&reference, &old_name(service), Behaviour::Good, true);
         if !scenario.hostile {
             fake.push(&reference, &old_name(service), Behaviour::Good);
         }
@@ -283,13 +288,13 @@ fn set_up(scenario: &Scenario) -> (FakeWorld, Arc<ServiceConfig>) {
     (fake, config(&texts))
 }
 
-/// What is durable was told, and nothing else was, at every moment.
-async fn assert_told_as_done(fake: &FakeWorld, what: &str) {
+/// Asserts that the recorded entries match the durable state.
+async fn assert_entries_match_state(fake: &FakeWorld, what: &str) {
     let totals = fake.durable(&state_key("shop")).await.totals;
     let entries = fake.entries();
-    let told = |kind: Kind| entries.iter().filter(|entry| entry.event == kind).count() as u64;
-    assert_eq!(told(Kind::ROLLED_BACK), totals.rollbacks, "{what}");
-    assert_eq!(told(Kind::UPDATED) > 0, totals.updates > 0, "{what}");
+    let recorded = |kind: Kind| entries.iter().filter(|entry| entry.event == kind).count() as u64;
+    assert_eq!(recorded(Kind::ROLLED_BACK), totals.rollbacks, "{what}");
+    assert_eq!(recorded(Kind::UPDATED) > 0, totals.updates > 0, "{what}");
 }
 
 async fn assert_ended_well(fake: &FakeWorld, scenario: &Scenario, how: &str) {
@@ -308,16 +313,16 @@ async fn assert_ended_well(fake: &FakeWorld, scenario: &Scenario, how: &str) {
         assert_eq!(fake.running(service), [expected], "{what}: image of {service}");
         assert_eq!(durable.blocked.get(*text).cloned(), blocked, "{what}: block of {text}");
     }
-    let said = |kind: Kind| fake.entries().iter().filter(|entry| entry.event == kind).count();
+    let recorded = |kind: Kind| fake.entries().iter().filter(|entry| entry.event == kind).count();
     let images = scenario.pushed.len();
     if scenario.good {
-        assert_eq!(said(Kind::UPDATED), images, "{what}: each update is told once");
+        assert_eq!(recorded(Kind::UPDATED), images, "{what}: each update is recorded once");
         assert_eq!(durable.totals.updates, 1, "{what}");
         assert_eq!(durable.totals.rollbacks, 0, "{what}");
     } else {
-        assert_eq!(said(Kind::UPDATED), 0, "{what}");
-        assert_eq!(said(Kind::ROLLED_BACK), 1, "{what}");
-        assert_eq!(said(Kind::ROLLBACK_FAILED), 0, "{what}");
+        assert_eq!(recorded(Kind::UPDATED), 0, "{what}");
+        assert_eq!(recorded(Kind::ROLLED_BACK), 1, "{what}");
+        assert_eq!(recorded(Kind::ROLLBACK_FAILED), 0, "{what}");
         assert_eq!(durable.totals.rollbacks, 1, "{what}");
     }
 }
@@ -328,19 +333,19 @@ const LONG: Duration = Duration::from_mins(2);
 async fn every_deployment_ends_in_the_proven_new_or_the_exact_old_state() {
     for scenario in SCENARIOS {
         let (fake, config) = set_up(scenario);
-        assert!(live(&fake, &config, LONG, scenario.script).await);
+        assert!(run_agent(&fake, &config, LONG, scenario.script).await);
         assert_ended_well(&fake, scenario, "undisturbed").await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_killed_at_any_call_ends_in_the_proven_new_or_the_exact_old_state() {
-    let mut lives = 0;
+    let mut runs = 0;
     for scenario in SCENARIOS {
         for at in 1.. {
             let (fake, config) = set_up(scenario);
             fake.crash_at(Some(at));
-            if live(&fake, &config, LONG, scenario.script).await {
+            if run_agent(&fake, &config, LONG, scenario.script).await {
                 assert!(
                     at > 50,
                     "{}: only {at} calls, the crashes did not reach the deployment",
@@ -349,21 +354,21 @@ async fn an_agent_killed_at_any_call_ends_in_the_proven_new_or_the_exact_old_sta
                 break;
             }
             fake.crash_at(None);
-            assert_told_as_done(&fake, &format!("{}, killed at call {at}", scenario.name)).await;
-            // A redeploy that died before it was accepted is polled for instead.
-            assert!(live(&fake, &config, LONG, Script::Poll).await);
+            assert_entries_match_state(&fake, &format!("{}, killed at call {at}", scenario.name)).await;
+            // A redeploy request may be lost with the agent; polling finds the update instead.
+            assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
             assert_ended_well(&fake, scenario, &format!("killed at call {at}")).await;
-            lives += 1;
+            runs += 1;
             if at > 400 {
                 break;
             }
         }
     }
-    println!("{lives} lives");
+    println!("{runs} runs");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_killed_again_and_again_still_ends_well() {
+async fn an_agent_killed_repeatedly_still_ends_well() {
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = |below: u64| {
         seed ^= seed << 13;
@@ -375,24 +380,24 @@ async fn an_agent_killed_again_and_again_still_ends_well() {
         let scenario = &SCENARIOS[random(SCENARIOS.len() as u64)];
         let (fake, config) = set_up(scenario);
         let mut script = scenario.script;
-        let mut story = format!("round {round}");
+        let mut history = format!("round {round}");
         for _ in 0..6 {
             let at = 1 + random(60);
-            story.push_str(&format!(", killed at {at}"));
+            history.push_str(&format!(", killed at {at}"));
             fake.crash_at(Some(at));
-            if live(&fake, &config, LONG, script).await {
+            if run_agent(&fake, &config, LONG, script).await {
                 break;
             }
             script = Script::Poll;
         }
         fake.crash_at(None);
-        assert!(live(&fake, &config, LONG, Script::Poll).await);
-        assert_ended_well(&fake, scenario, &story).await;
+        assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+        assert_ended_well(&fake, scenario, &history).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_goes_away_in_the_middle_is_not_the_images_fault() {
+async fn an_engine_outage_during_a_deployment_does_not_block_the_image() {
     for after in (100..9000).step_by(97) {
         let scenario = &SCENARIOS[0];
         let (fake, config) = set_up(scenario);
@@ -400,14 +405,14 @@ async fn an_engine_that_goes_away_in_the_middle_is_not_the_images_fault() {
         let outage = async move {
             tokio::time::sleep(Duration::from_millis(after)).await;
             engine.set_engine_down(true);
-            engine.restart_containers_stopped();
+            engine.stop_all_containers();
             tokio::time::sleep(Duration::from_secs(7)).await;
             engine.set_engine_down(false);
         };
         let gap = Script::EngineGapAfter(Duration::from_millis(after));
-        let (lived, ()) = tokio::join!(live(&fake, &config, LONG, gap), outage);
-        assert!(lived);
-        // An engine that dies before the deploy began leaves the containers down: that is auto_start's business.
+        let (survived, ()) = tokio::join!(run_agent(&fake, &config, LONG, gap), outage);
+        assert!(survived);
+        // If the engine goes away before the deployment begins, the containers stay down: starting them is up to `auto_start`.
         let durable = fake.durable(&state_key("shop")).await;
         assert_eq!(durable.blocked.len(), 0, "away after {after} ms: a good image was blocked");
         assert_eq!(durable.totals.rollbacks, 0, "away after {after} ms");
@@ -415,24 +420,24 @@ async fn an_engine_that_goes_away_in_the_middle_is_not_the_images_fault() {
     }
 }
 
-/// The new life knows of no deployment, so only the engine can tell what the last one held.
+/// After the loss of its state, the agent knows of no deployment and finds the holds only in the engine.
 #[tokio::test(start_paused = true)]
-async fn holds_that_a_lost_state_forgot_go_with_the_next_deployment() {
-    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == "unhealthy").expect("it is there");
+async fn holds_of_a_lost_state_are_removed_by_the_next_deployment() {
+    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == "unhealthy").expect("it exists");
     let (fake, config) = set_up(scenario);
-    let begun = async {
+    let started = async {
         while fake.running("web") != [id_of("v2")] {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
     tokio::select! {
-        _ = live(&fake, &config, LONG, Script::Poll) => panic!("it was to end on probation"),
-        () = begun => {}
+        _ = run_agent(&fake, &config, LONG, Script::Poll) => panic!("the run was to end during the probation"),
+        () = started => {}
     }
     assert_eq!(fake.leftovers().len(), 2, "{:?}", fake.leftovers());
     fake.lose_state().await;
     fake.push(&reference(WEB), "v3", Behaviour::Good);
-    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
     assert_eq!(fake.running("web"), [id_of("v3")]);
     assert_eq!(fake.leftovers(), Vec::<String>::new());
 }
@@ -441,16 +446,16 @@ async fn holds_that_a_lost_state_forgot_go_with_the_next_deployment() {
 async fn a_poll_with_nothing_new_writes_nothing_and_starts_nothing() {
     let scenario = &SCENARIOS[0];
     let (fake, config) = set_up(scenario);
-    assert!(live(&fake, &config, LONG, Script::Poll).await);
-    let (ups, said) = (fake.ups(), fake.entries().len());
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    let (ups, recorded) = (fake.ups(), fake.entries().len());
     let before = fake.durable(&state_key("shop")).await;
-    assert!(live(&fake, &config, LONG, Script::Poll).await);
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
     assert_eq!(fake.ups(), ups);
-    assert_eq!(fake.entries().len(), said);
+    assert_eq!(fake.entries().len(), recorded);
     assert_eq!(fake.durable(&state_key("shop")).await, before);
 }
 
-/// The same service, whose images must be signed.
+/// Returns the same service, with a required signature.
 fn signed_only(config: &ServiceConfig) -> Arc<ServiceConfig> {
     let update = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..UpdateConfig::default() };
     Arc::new(ServiceConfig { update: Some(Arc::new(update)), ..config.clone() })
@@ -464,14 +469,14 @@ async fn an_image_without_signature_is_neither_fetched_nor_started_until_it_is_s
         let config = signed_only(&config);
         fake.demand_signatures();
         fake.crash_at(Some(at));
-        let lived = live(&fake, &config, LONG, script).await;
+        let survived = run_agent(&fake, &config, LONG, script).await;
         fake.crash_at(None);
         let what = format!("killed at call {at}");
-        assert!(lived || live(&fake, &config, LONG, Script::Poll).await, "{what}");
+        assert!(survived || run_agent(&fake, &config, LONG, Script::Poll).await, "{what}");
         assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
         assert_eq!(fake.running("web"), [id_of(&old_name("web"))], "{what}");
         fake.sign("v2");
-        assert!(live(&fake, &config, LONG, Script::Poll).await);
+        assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
         assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
         assert_eq!(fake.running("web"), [id_of("v2")], "{what}");
     }

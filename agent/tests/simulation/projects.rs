@@ -1,4 +1,4 @@
-//! Lives of several services in one compose project, and of services whose configuration changes while they deploy.
+//! Runs with several services in one compose project, and with configuration changes during deployments.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -10,32 +10,32 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A service of the project `shop`.
+/// Returns a service of the project `shop`.
 fn named(name: &str, image: &str) -> ServiceConfig {
     ServiceConfig { name: name.into(), ..(*config(&[image])).clone() }
 }
 
-/// Two compose services whose images are `behaviour`.
+/// Sets up two compose services whose images have this behaviour.
 fn two(behaviour: Behaviour) -> FakeWorld {
     let fake = new_world();
     for (service, text) in TWO {
         fake.compose_service(service, &reference(text));
-        fake.have(&reference(text), &old_name(service), behaviour, true);
+        fake.add_image(&reference(text), &old_name(service), behaviour, true);
         fake.push(&reference(text), &old_name(service), behaviour);
     }
     fake.operator_up();
     fake
 }
 
-/// Services at work, and what a reload does with them.
-struct Stand {
+/// Running services, and the changes that a reload makes to them.
+struct Fixture {
     fake: FakeWorld,
     world: Arc<World>,
     placement: Placement,
     tasks: TaskSet,
 }
 
-impl Stand {
+impl Fixture {
     async fn new(fake: &FakeWorld) -> Self {
         let (world, tasks) = (world(fake, Arc::new(fake.clone())).await, TaskSet::new());
         let placement = Placement::new(world.clock.clone(), tasks.clone(), CancellationToken::new());
@@ -53,16 +53,16 @@ impl Stand {
     fn check(&self, handle: &Handle) {
         let (done, _) = oneshot::channel();
         let cycle = Cycle::new(self.world.registry.clone(), Urgency::Routine);
-        assert!(handle.inbox.send(Command::Check(cycle, done)).is_ok(), "the service is there");
+        assert!(handle.inbox.send(Command::Check(cycle, done)).is_ok(), "the service is running");
     }
 
     async fn reconfigure(&self, handle: &Handle, config: ServiceConfig) {
         let (reply, answer) = oneshot::channel();
         assert!(handle.inbox.send(Command::Reconfigure(Arc::new(config), reply)).is_ok());
-        answer.await.expect("it takes the configuration over");
+        answer.await.expect("it applies the configuration");
     }
 
-    /// Whether the service has a deployment to end first.
+    /// Retires the service. Returns whether it has a deployment to finish first.
     async fn retire(&self, handle: &Handle) -> bool {
         let (reply, answer) = oneshot::channel();
         assert!(handle.inbox.send(Command::Retire(reply)).is_ok());
@@ -77,9 +77,9 @@ impl Stand {
     }
 
     async fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        let begun = Instant::now();
+        let started = Instant::now();
         while !holds() {
-            assert!(begun.elapsed() < 2 * LONG, "{what}: not within {:?}", 2 * LONG);
+            assert!(started.elapsed() < 2 * LONG, "{what}: not within {:?}", 2 * LONG);
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -90,22 +90,22 @@ impl Stand {
     }
 }
 
-fn told(fake: &FakeWorld, kind: &Kind) -> Vec<String> {
+fn recorded(fake: &FakeWorld, kind: &Kind) -> Vec<String> {
     let of_kind = fake.entries().into_iter().filter(|entry| entry.event == *kind);
     of_kind.map(|entry| format!("{} {}", entry.service, entry.container.unwrap_or_default())).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_is_healed_by_one_service_of_its_project_and_told_once() {
+async fn a_container_is_healed_by_one_service_of_its_project_and_recorded_once() {
     let fake = two(Behaviour::Unhealthy);
     let heals = |name: &str, image: &str| Arc::new(ServiceConfig { auto_heal: true, ..named(name, image) });
     let configs = [heals("web", WEB), heals("api", API)];
-    assert!(live_together(&fake, &configs, Duration::from_mins(4), Script::Poll).await);
+    assert!(run_agent_with(&fake, &configs, Duration::from_mins(4), Script::Poll).await);
     assert_eq!(fake.violations(), Vec::<String>::new());
-    assert_eq!(fake.restarts(), 2, "each once in its cooldown of five minutes");
+    assert_eq!(fake.restarts(), 2, "each once, within its cooldown of 5 minutes");
     for kind in [Kind::UNHEALTHY, Kind::RESTARTING] {
-        let told: BTreeSet<String> = told(&fake, &kind).into_iter().collect();
-        assert_eq!(told, ["api p-api-1".to_owned(), "web p-web-1".to_owned()].into(), "{kind:?}");
+        let recorded: BTreeSet<String> = recorded(&fake, &kind).into_iter().collect();
+        assert_eq!(recorded, ["api p-api-1".to_owned(), "web p-web-1".to_owned()].into(), "{kind:?}");
     }
     assert_eq!(fake.entries().iter().filter(|entry| entry.event == Kind::RESTARTING).count(), 2);
 }
@@ -122,18 +122,18 @@ async fn nothing_is_healed_or_deployed_by_one_service_while_another_deploys_wher
         };
         let configs = [all("web", WEB), all("api", API)];
         fake.crash_at(Some(at));
-        let lived = live_together(&fake, &configs, 2 * LONG, Script::Poll).await;
+        let survived = run_agent_with(&fake, &configs, 2 * LONG, Script::Poll).await;
         fake.crash_at(None);
-        if !lived {
-            assert!(live_together(&fake, &configs, 2 * LONG, Script::Poll).await);
+        if !survived {
+            assert!(run_agent_with(&fake, &configs, 2 * LONG, Script::Poll).await);
         }
         let what = format!("killed at call {at}");
         assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
         assert_eq!(fake.running("web"), [id_of("web v1")], "{what}");
         assert_eq!(fake.running("api"), [id_of("api2")], "{what}");
         assert_eq!(fake.durable(&state_key("web")).await.blocked.len(), 1, "{what}");
-        assert_eq!(fake.restarts(), 0, "{what}: what a deployment does is no illness");
-        if lived {
+        assert_eq!(fake.restarts(), 0, "{what}: the effects of a deployment are not healed");
+        if survived {
             assert!(at > 50, "the crashes did not reach the deployments");
             break;
         }
@@ -141,116 +141,116 @@ async fn nothing_is_healed_or_deployed_by_one_service_while_another_deploys_wher
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_changes_its_project_ends_its_deployment_first_and_moves_then() {
+async fn a_service_that_moves_to_another_project_finishes_its_deployment_first() {
     let fake = two(Behaviour::Good);
     fake.push(&reference(WEB), "v2", Behaviour::Good);
-    let stand = Stand::new(&fake).await;
-    let web = stand.add(named("web", WEB)).await;
-    // Whoever has the other project deploys there meanwhile.
+    let fixture = Fixture::new(&fake).await;
+    let web = fixture.add(named("web", WEB)).await;
+    // A service of the other project, to deploy there later.
     let other =
-        stand.add(ServiceConfig { compose_project: Some("other".into()), ..named("other", API) }).await;
-    stand.check(&web);
-    stand.on_probation("web", "v2").await;
+        fixture.add(ServiceConfig { compose_project: Some("other".into()), ..named("other", API) }).await;
+    fixture.check(&web);
+    fixture.on_probation("web", "v2").await;
     let moved = ServiceConfig { compose_project: Some("other".into()), ..named("web", WEB) };
-    stand.reconfigure(&web, moved).await;
-    stand.until("it is taken up again", || told(&fake, &Kind::RESUMED).len() == 1).await;
-    stand.until("the update ends", || told(&fake, &Kind::UPDATED).len() == 1).await;
+    fixture.reconfigure(&web, moved).await;
+    fixture.until("the deployment is resumed", || recorded(&fake, &Kind::RESUMED).len() == 1).await;
+    fixture.until("the update ends", || recorded(&fake, &Kind::UPDATED).len() == 1).await;
     assert_eq!(fake.projects_brought_up(), BTreeSet::from(["shop".to_owned()]));
     sleep(5 * SECOND).await;
-    fake.forget_asked();
-    // It works in the other project now, and is still reached by the same door.
-    stand.check(&web);
+    fake.forget_queries();
+    // It belongs to the other project now, and its handle is still valid.
+    fixture.check(&web);
     sleep(5 * SECOND).await;
-    assert_eq!(fake.asked(), HashSet::from([Members::Project("other".into())]));
+    assert_eq!(fake.queries(), HashSet::from([Members::Project("other".into())]));
     fake.push(&reference(WEB), "v3", Behaviour::Good);
-    stand.check(&web);
-    stand.on_probation("web", "v3").await;
+    fixture.check(&web);
+    fixture.on_probation("web", "v3").await;
     fake.push(&reference(API), "api2", Behaviour::Good);
-    stand.check(&other);
-    stand.until("both are updated", || told(&fake, &Kind::UPDATED).len() == 3).await;
+    fixture.check(&other);
+    fixture.until("both are updated", || recorded(&fake, &Kind::UPDATED).len() == 3).await;
     let both = BTreeSet::from(["shop".to_owned(), "other".to_owned()]);
     assert_eq!(fake.projects_brought_up(), both);
-    stand.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_removed_service_ends_its_deployment_while_those_that_stay_or_come_wait_for_it() {
+async fn a_removed_service_finishes_its_deployment_while_the_other_services_wait() {
     let fake = two(Behaviour::Good);
     fake.push(&reference(WEB), "v2", Behaviour::Unhealthy);
-    let stand = Stand::new(&fake).await;
-    let web = stand.add(named("web", WEB)).await;
-    let api = stand.add(named("api", API)).await;
-    stand.check(&web);
-    stand.on_probation("web", "v2").await;
-    assert!(stand.retire(&web).await, "it is deploying");
+    let fixture = Fixture::new(&fake).await;
+    let web = fixture.add(named("web", WEB)).await;
+    let api = fixture.add(named("api", API)).await;
+    fixture.check(&web);
+    fixture.on_probation("web", "v2").await;
+    assert!(fixture.retire(&web).await, "it is deploying");
     // The same service under another name, and a sibling, both with an image to deploy.
     fake.push(&reference(API), "api2", Behaviour::Good);
-    let renamed = stand.add(named("renamed", WEB)).await;
-    stand.check(&api);
-    stand.check(&renamed);
-    stand.until("the removed service has gone", || web.inbox.is_closed()).await;
-    assert_eq!(told(&fake, &Kind::ROLLED_BACK), ["web p-web-1"]);
-    stand.until("the sibling is updated", || told(&fake, &Kind::UPDATED) == ["api "]).await;
+    let renamed = fixture.add(named("renamed", WEB)).await;
+    fixture.check(&api);
+    fixture.check(&renamed);
+    fixture.until("the removed service has ended", || web.inbox.is_closed()).await;
+    assert_eq!(recorded(&fake, &Kind::ROLLED_BACK), ["web p-web-1"]);
+    fixture.until("the sibling is updated", || recorded(&fake, &Kind::UPDATED) == ["api "]).await;
     sleep(10 * SECOND).await;
     assert_eq!((fake.running("web"), fake.running("api")), (vec![id_of("web v1")], vec![id_of("api2")]));
-    stand.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_removed_service_that_has_nothing_to_end_goes_at_once_and_can_come_back() {
+async fn a_removed_service_without_a_deployment_ends_at_once_and_can_be_added_again() {
     let fake = two(Behaviour::Good);
-    let stand = Stand::new(&fake).await;
-    let web = stand.add(named("web", WEB)).await;
-    stand.check(&web);
+    let fixture = Fixture::new(&fake).await;
+    let web = fixture.add(named("web", WEB)).await;
+    fixture.check(&web);
     sleep(5 * SECOND).await;
-    assert!(!stand.retire(&web).await);
-    stand.until("it has gone", || web.inbox.is_closed()).await;
-    let web = stand.add(named("web", WEB)).await;
+    assert!(!fixture.retire(&web).await);
+    fixture.until("it has ended", || web.inbox.is_closed()).await;
+    let web = fixture.add(named("web", WEB)).await;
     fake.push(&reference(WEB), "v2", Behaviour::Good);
-    stand.check(&web);
-    stand.until("it is updated", || told(&fake, &Kind::UPDATED) == ["web "]).await;
-    stand.end().await;
+    fixture.check(&web);
+    fixture.until("it is updated", || recorded(&fake, &Kind::UPDATED) == ["web "]).await;
+    fixture.end().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_comes_back_while_it_ends_its_deployment_stays() {
+async fn a_service_that_is_added_again_while_it_finishes_its_deployment_stays() {
     let fake = two(Behaviour::Good);
     fake.push(&reference(WEB), "v2", Behaviour::Good);
-    let stand = Stand::new(&fake).await;
-    let web = stand.add(named("web", WEB)).await;
-    stand.check(&web);
-    stand.on_probation("web", "v2").await;
-    assert!(stand.retire(&web).await);
-    stand.reconfigure(&web, named("web", WEB)).await;
-    stand.until("it is updated", || told(&fake, &Kind::UPDATED) == ["web "]).await;
+    let fixture = Fixture::new(&fake).await;
+    let web = fixture.add(named("web", WEB)).await;
+    fixture.check(&web);
+    fixture.on_probation("web", "v2").await;
+    assert!(fixture.retire(&web).await);
+    fixture.reconfigure(&web, named("web", WEB)).await;
+    fixture.until("it is updated", || recorded(&fake, &Kind::UPDATED) == ["web "]).await;
     sleep(10 * SECOND).await;
     assert!(!web.inbox.is_closed());
-    stand.end().await;
+    fixture.end().await;
 }
 
-/// Both name it: what one of them has blocked, the other does not deploy.
+/// Both list it: an image that one of them has blocked is not deployed by the other.
 #[tokio::test(start_paused = true)]
-async fn an_image_that_two_services_of_a_project_name_is_judged_once() {
+async fn an_image_that_two_services_of_a_project_list_is_judged_once() {
     let fake = two(Behaviour::Good);
     fake.push(&reference(WEB), "v2", Behaviour::Unhealthy);
     let configs = [Arc::new(named("one", WEB)), Arc::new(named("two", WEB))];
-    assert!(live_together(&fake, &configs, 2 * LONG, Script::Poll).await);
+    assert!(run_agent_with(&fake, &configs, 2 * LONG, Script::Poll).await);
     assert_eq!(fake.violations(), Vec::<String>::new());
-    assert_eq!(told(&fake, &Kind::ROLLED_BACK).len(), 1, "{:?}", fake.entries());
+    assert_eq!(recorded(&fake, &Kind::ROLLED_BACK).len(), 1, "{:?}", fake.entries());
     assert_eq!(fake.running("web"), [id_of("web v1")]);
 }
 
-/// What it wrote down is meant by the clock as it was; else an agent that starts again would move it once more.
+/// The worker shifts the stored times and stores the new clock. Otherwise the next start would shift them again.
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_is_set_while_a_service_is_on_its_way_to_its_worker_moves_its_times_along() {
+async fn a_clock_change_before_a_service_reaches_its_worker_shifts_its_times() {
     let fake = two(Behaviour::Good);
-    let stand = Stand::new(&fake).await;
-    let handle = stand.add(named("web", WEB)).await;
-    // No worker has run since.
+    let fixture = Fixture::new(&fake).await;
+    let handle = fixture.add(named("web", WEB)).await;
+    // The worker has not run yet.
     fake.act(Act::SetClock(7_200));
-    stand.check(&handle);
+    fixture.check(&handle);
     sleep(SECOND).await;
-    let noted = fake.durable(&state_key("web")).await.clock.expect("it is written down");
+    let noted = fake.durable(&state_key("web")).await.clock.expect("it is stored");
     assert_eq!(noted.at, fake.clock().at_boot());
-    stand.end().await;
+    fixture.end().await;
 }

@@ -1,4 +1,4 @@
-//! Lives with a service of a swarm: updates of every fate, with the agent killed before and after every call.
+//! Runs with a swarm service: updates with every outcome, with the agent killed before and after every call.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use jiff::SignedDuration;
 use serde_json::json;
 
 use crate::configuration::read;
-use crate::world::swarm::{FailureAction, FakeSwarm, Fate, LIFE};
+use crate::world::swarm::{FailureAction, FakeSwarm, Fate, MAX_RUN};
 use crate::world::{Behaviour, FakeWorld, digest_of, reference};
-use crate::{Script, WEB, live_in, new_world, polls, run, world};
+use crate::{Script, WEB, new_world, run_agent_in, run_script, spawn_workers, world};
 
-/// How a life must end.
+/// How a run must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// On the new image, which is proven.
+    /// With the new image, which is proven.
     Updated,
-    /// On the old specification; the new digest is blocked.
+    /// With the old specification; the new digest is blocked.
     RolledBack,
-    /// On the old specification; nothing is blocked, since the nodes failed.
+    /// With the old specification; nothing is blocked, since the nodes failed and not the image.
     ByNodes,
 }
 
-/// What happens besides.
+/// A disturbance during the update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disturbance {
     None,
-    /// Nobody leads for ten seconds, from this second on.
+    /// The swarm has no leader for 10 s, from this second on.
     NoLeader(i64),
-    /// Others change something before each of the agent's first changes.
+    /// Another client changes the service before each of the agent's first changes.
     Others(u32),
 }
 
@@ -55,9 +55,9 @@ const fn one(name: &'static str, fate: Fate, action: FailureAction, end: End) ->
     Scenario { name, fate, action, script: Script::Poll, disturbance: Disturbance::None, end }
 }
 
-/// Fails within the monitor of the swarm.
+/// Fails while the swarm monitors the update.
 const SOON: Fate = Fate::Ends(1000);
-/// Fails when the swarm has called it good.
+/// Fails after the swarm has completed the update.
 const LATE: Fate = Fate::Ends(11_000);
 
 const SCENARIOS: [Scenario; 12] = [
@@ -67,11 +67,11 @@ const SCENARIOS: [Scenario; 12] = [
     one("fails, continue", SOON, FailureAction::Continue, End::RolledBack),
     one("fails on probation, pause", LATE, FailureAction::Pause, End::RolledBack),
     one("fails on probation, rollback", LATE, FailureAction::Rollback, End::RolledBack),
-    one("can't be fetched, pause", Fate::NotFetched, FailureAction::Pause, End::ByNodes),
-    one("can't be fetched, rollback", Fate::NotFetched, FailureAction::Rollback, End::ByNodes),
+    one("can't be pulled, pause", Fate::NotFetched, FailureAction::Pause, End::ByNodes),
+    one("can't be pulled, rollback", Fate::NotFetched, FailureAction::Rollback, End::ByNodes),
     Scenario {
         script: Script::RedeployFirst,
-        ..one("good, asked for by redeploy", Fate::Runs, FailureAction::Rollback, End::Updated)
+        ..one("good, requested by redeploy", Fate::Runs, FailureAction::Rollback, End::Updated)
     },
     Scenario {
         disturbance: Disturbance::NoLeader(4),
@@ -83,7 +83,7 @@ const SCENARIOS: [Scenario; 12] = [
     },
     Scenario {
         disturbance: Disturbance::Others(3),
-        ..one("fails, and others change the service, too", SOON, FailureAction::Pause, End::RolledBack)
+        ..one("fails, and other clients change the service", SOON, FailureAction::Pause, End::RolledBack)
     },
 ];
 
@@ -98,13 +98,13 @@ fn config() -> Arc<ServiceConfig> {
     read(&[service]).services.remove(0)
 }
 
-struct Life {
+struct Fixture {
     fake: FakeWorld,
     swarm: FakeSwarm,
     config: Arc<ServiceConfig>,
 }
 
-impl Life {
+impl Fixture {
     fn new(scenario: &Scenario) -> Self {
         let fake = new_world();
         let old = Reference { digest: Some(digest_of("v1")), ..reference(WEB) };
@@ -117,8 +117,8 @@ impl Life {
         Self { fake, swarm, config: config() }
     }
 
-    /// One incarnation of the agent. Whether it lived.
-    async fn live(&self, script: Script, disturbance: Disturbance) -> bool {
+    /// Runs the agent. Returns whether it survived.
+    async fn run_agent(&self, script: Script, disturbance: Disturbance) -> bool {
         let swarm = Arc::new(self.swarm.clone());
         let world = world(&self.fake, Arc::new(self.fake.clone())).await;
         let world = Arc::new(World { swarm, ..World::clone(&world) });
@@ -129,8 +129,9 @@ impl Life {
             }
         };
         let configs = [self.config.clone()];
-        let (lived, ()) = tokio::join!(live_in(world, &self.fake, &configs, LIFE, script), disturb);
-        lived
+        let (survived, ()) =
+            tokio::join!(run_agent_in(world, &self.fake, &configs, MAX_RUN, script), disturb);
+        survived
     }
 
     async fn assert_ended_well(&self, scenario: &Scenario, how: &str) {
@@ -148,9 +149,9 @@ impl Life {
         let expected = if scenario.end == End::RolledBack { vec![digest_of("v2")] } else { Vec::new() };
         assert_eq!(blocked, expected, "{what}");
         let entries = self.fake.entries();
-        let told = |kind: Kind| entries.iter().filter(|entry| entry.event == kind).count();
+        let recorded = |kind: Kind| entries.iter().filter(|entry| entry.event == kind).count();
         let (updated, rolled_back) = (scenario.end == End::Updated, scenario.end == End::RolledBack);
-        let all = (told(Kind::UPDATED), told(Kind::ROLLED_BACK), told(Kind::ROLLBACK_FAILED));
+        let all = (recorded(Kind::UPDATED), recorded(Kind::ROLLED_BACK), recorded(Kind::ROLLBACK_FAILED));
         assert_eq!(all, (usize::from(updated), usize::from(rolled_back), 0), "{what}: {entries:#?}");
     }
 }
@@ -158,9 +159,9 @@ impl Life {
 #[tokio::test(start_paused = true)]
 async fn every_update_of_a_swarm_service_ends_in_the_proven_new_or_the_exact_old_state() {
     for scenario in &SCENARIOS {
-        let life = Life::new(scenario);
-        assert!(life.live(scenario.script, scenario.disturbance).await);
-        life.assert_ended_well(scenario, "undisturbed").await;
+        let fixture = Fixture::new(scenario);
+        assert!(fixture.run_agent(scenario.script, scenario.disturbance).await);
+        fixture.assert_ended_well(scenario, "undisturbed").await;
     }
 }
 
@@ -168,59 +169,59 @@ async fn every_update_of_a_swarm_service_ends_in_the_proven_new_or_the_exact_old
 async fn an_agent_killed_at_any_call_to_a_swarm_ends_in_the_proven_new_or_the_exact_old_state() {
     for scenario in &SCENARIOS {
         for call in 1..=400 {
-            let life = Life::new(scenario);
-            life.fake.crash_at(Some(call));
-            if life.live(scenario.script, scenario.disturbance).await {
+            let fixture = Fixture::new(scenario);
+            fixture.fake.crash_at(Some(call));
+            if fixture.run_agent(scenario.script, scenario.disturbance).await {
                 assert!(call > 50, "{}: only {call} calls", scenario.name);
                 break;
             }
-            life.fake.crash_at(None);
-            assert!(life.live(Script::Poll, Disturbance::None).await);
-            life.assert_ended_well(scenario, &format!("killed at call {call}")).await;
+            fixture.fake.crash_at(None);
+            assert!(fixture.run_agent(Script::Poll, Disturbance::None).await);
+            fixture.assert_ended_well(scenario, &format!("killed at call {call}")).await;
         }
     }
 }
 
-/// The swarm goes on while nobody looks, and is in any state when the agent is back.
+/// The swarm continues while the agent is away, and may be in any state when it is back.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_away_for_any_time_ends_in_the_proven_new_or_the_exact_old_state() {
     for scenario in &SCENARIOS {
         for away in (0..20_000).step_by(700) {
-            let life = Life::new(scenario);
-            // The update has been set by then.
-            life.fake.crash_at(Some(26));
-            assert!(!life.live(scenario.script, scenario.disturbance).await, "{}", scenario.name);
-            life.fake.crash_at(None);
+            let fixture = Fixture::new(scenario);
+            // By this call the agent has set the update.
+            fixture.fake.crash_at(Some(26));
+            assert!(!fixture.run_agent(scenario.script, scenario.disturbance).await, "{}", scenario.name);
+            fixture.fake.crash_at(None);
             tokio::time::sleep(Duration::from_millis(away)).await;
-            assert!(life.live(Script::Poll, Disturbance::None).await);
-            life.assert_ended_well(scenario, &format!("away for {away} ms")).await;
+            assert!(fixture.run_agent(Script::Poll, Disturbance::None).await);
+            fixture.assert_ended_well(scenario, &format!("away for {away} ms")).await;
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_person_rolls_back_in_the_middle_is_neither_blocked_nor_set_again() {
+async fn an_update_that_an_operator_rolls_back_is_neither_blocked_nor_set_again() {
     for after in (500..12_000).step_by(500) {
         let scenario = &SCENARIOS[0];
-        let life = Life::new(scenario);
-        let person = async {
-            while life.swarm.runs().0 != at("v2") {
+        let fixture = Fixture::new(scenario);
+        let operator = async {
+            while fixture.swarm.runs().0 != at("v2") {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             tokio::time::sleep(Duration::from_millis(after)).await;
-            life.swarm.roll_back_by_hand();
+            fixture.swarm.roll_back_by_hand();
         };
-        let (lived, ()) = tokio::join!(life.live(Script::Poll, Disturbance::None), person);
-        assert!(lived);
+        let (survived, ()) = tokio::join!(fixture.run_agent(Script::Poll, Disturbance::None), operator);
+        assert!(survived);
         let what = format!("after {after} ms");
-        assert_eq!(life.swarm.runs(), (at("v1"), vec![at("v1"), at("v1")], 7), "{what}");
-        assert_eq!(life.swarm.sets(), [at("v2")], "{what}: it is set once");
-        let durable = life.fake.durable(&state_key("shop")).await;
+        assert_eq!(fixture.swarm.runs(), (at("v1"), vec![at("v1"), at("v1")], 7), "{what}");
+        assert_eq!(fixture.swarm.sets(), [at("v2")], "{what}: it is set once");
+        let durable = fixture.fake.durable(&state_key("shop")).await;
         assert_eq!((durable.swarm.is_none(), durable.blocked.len()), (true, 0), "{what}");
     }
 }
 
-/// Its key files are no keys.
+/// None of its key files is a key.
 struct NoKeys;
 
 #[async_trait]
@@ -234,32 +235,32 @@ impl Signatures for NoKeys {
         Ok(SignatureVerdict::Missing)
     }
 
-    async fn unusable_keys(&self, keys: &[PathBuf]) -> Vec<String> {
+    async fn key_errors(&self, keys: &[PathBuf]) -> Vec<String> {
         keys.iter().map(|key| format!("{} is no key", key.display())).collect()
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_of_a_swarm_service_that_can_not_be_used_is_warned_of() {
-    let life = Life::new(&SCENARIOS[0]);
-    let world = world(&life.fake, Arc::new(life.fake.clone())).await;
-    let swarm = Arc::new(life.swarm.clone());
+async fn an_unusable_key_of_a_swarm_service_gives_a_warning() {
+    let fixture = Fixture::new(&SCENARIOS[0]);
+    let world = world(&fixture.fake, Arc::new(fixture.fake.clone())).await;
+    let swarm = Arc::new(fixture.swarm.clone());
     let world = Arc::new(World { swarm, signatures: Arc::new(NoKeys), ..World::clone(&world) });
     let update = UpdateConfig { signed_by: vec!["/etc/old.pub".into()], ..UpdateConfig::default() };
-    let config = ServiceConfig { update: Some(Arc::new(update)), ..ServiceConfig::clone(&life.config) };
+    let config = ServiceConfig { update: Some(Arc::new(update)), ..ServiceConfig::clone(&fixture.config) };
     let (member, handle) =
         Member::new(Arc::new(config), Durable::default(), world.clone(), StartReason::Start);
-    let tasks = run(&world, vec![member]);
+    let tasks = spawn_workers(&world, vec![member]);
     let shown = handle.published.clone();
     let warned = async {
-        let warned = shown.wait_for(|shown| !shown.warnings.is_empty()).await.expect("it goes on");
+        let warned = shown.wait_for(|shown| !shown.warnings.is_empty()).await.expect("the worker is running");
         warned.warnings
     };
     tokio::select! {
-        () = polls(&handle, &world, Script::Poll) => unreachable!("polling never ends"),
+        () = run_script(&handle, &world, Script::Poll) => unreachable!("polling never ends"),
         () = tasks.panicked() => panic!("a worker panicked"),
-        warned = tokio::time::timeout(LIFE, warned) => {
-            assert_eq!(warned.unwrap(), ["update.signed_by: /etc/old.pub is no key, and is passed over"]);
+        warned = tokio::time::timeout(MAX_RUN, warned) => {
+            assert_eq!(warned.unwrap(), ["update.signed_by: /etc/old.pub is no key, and is skipped"]);
         }
     }
 }

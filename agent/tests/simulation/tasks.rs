@@ -1,5 +1,5 @@
-//! Tasks around the workers, by a paused clock: what the service manager hears while a worker hangs, and how often
-//! the services are polled when a registry pushes.
+//! Tasks around the workers, in virtual time: what the service manager receives while a worker hangs, and how often
+//! services are polled after registry events.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -31,7 +31,7 @@ struct Disk {
 impl Store for Disk {
     async fn put_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         let free = self.stuck.subscribe().wait_for(|stuck| !stuck).await.is_ok();
-        assert!(free, "the disk outlives its waiters");
+        assert!(free, "the disk outlives its pending writes");
         self.inner.put_all(changes).await
     }
 
@@ -44,7 +44,7 @@ impl Store for Disk {
     }
 }
 
-/// A service with a project of its own.
+/// A service with its own project.
 fn member(name: &str, world: &Arc<World>) -> (Member, Handle) {
     let compose_project = Some(name.to_owned());
     let config = ServiceConfig { name: name.into(), compose_project, ..(*config(&[WEB])).clone() };
@@ -62,9 +62,9 @@ fn services(handles: &[Handle]) -> Arc<Services> {
 }
 
 /// The service manager's end of the socket.
-struct Ear(UnixDatagram);
+struct NotifySocket(UnixDatagram);
 
-impl Ear {
+impl NotifySocket {
     fn new(name: &str) -> Self {
         let address = SocketAddr::from_abstract_name(name).expect("a valid name");
         let socket = UnixDatagram::bind_addr(&address).expect("the name is free");
@@ -72,8 +72,8 @@ impl Ear {
         Self(socket)
     }
 
-    /// What was said since the last time.
-    fn heard(&self) -> Vec<String> {
+    /// Returns the messages since the last call.
+    fn received(&self) -> Vec<String> {
         let mut buffer = [0; 500];
         std::iter::from_fn(|| self.0.recv(&mut buffer).ok().map(|n| buffer[..n].to_vec()))
             .map(|bytes| String::from_utf8(bytes).expect("text"))
@@ -82,115 +82,119 @@ impl Ear {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_sign_of_life_is_given_while_a_single_worker_hangs() {
+async fn no_heartbeat_is_sent_to_the_service_manager_while_one_worker_hangs() {
     let name = format!("evenkeel-test-hang-{}", std::process::id());
-    let ear = Ear::new(&name);
+    let socket = NotifySocket::new(&name);
     let manager = Arc::new(ServiceManager::new(&|_| Some(format!("@{name}").into())));
     let fake = new_world();
     let disk = Arc::new(Disk { inner: fake.clone(), stuck: watch::Sender::new(false) });
     let on_disk = world(&fake, disk.clone()).await;
-    let (hanging, door) = member("hanging", &on_disk);
-    let (lively, other_door) = member("lively", &world(&fake, Arc::new(fake.clone())).await);
-    let tasks = run(&on_disk, vec![hanging, lively]);
-    let (stop, both) = (CancellationToken::new(), services(&[door.clone(), other_door]));
-    let signs_of_life = watchdog_loop(manager, Some(MINUTE), || both.clone().round_trip(), stop.clone());
+    let (hanging, handle) = member("hanging", &on_disk);
+    let (lively, other_handle) = member("lively", &world(&fake, Arc::new(fake.clone())).await);
+    let tasks = spawn_workers(&on_disk, vec![hanging, lively]);
+    let (stop, both) = (CancellationToken::new(), services(&[handle.clone(), other_handle]));
+    let heartbeat_loop = watchdog_loop(manager, Some(MINUTE), || both.clone().round_trip(), stop.clone());
     let script = async {
-        let signs = |heard: Vec<String>| heard.iter().filter(|text| *text == "WATCHDOG=1\n").count();
-        // Not longer: the kernel keeps about ten messages that nobody has read.
+        let heartbeats =
+            |received: Vec<String>| received.iter().filter(|text| *text == "WATCHDOG=1\n").count();
+        // Not longer: the kernel queues only about ten unread messages.
         sleep(3 * MINUTE).await;
-        let count = signs(ear.heard());
-        assert!((6..=7).contains(&count), "a sign every half minute, but {count} in three");
+        let count = heartbeats(socket.received());
+        assert!((6..=7).contains(&count), "a heartbeat every half minute, but {count} in three minutes");
         disk.stuck.send_replace(true);
-        // What a person asks for is written down before it is answered.
+        // A request is written to the store before it is answered.
         let (reply, answer) = oneshot::channel();
-        assert!(door.inbox.send(Command::Request(ServiceRequest::Check, reply)).is_ok());
-        // A round that was answered before the disk stuck may still say so.
+        assert!(handle.inbox.send(Command::Request(ServiceRequest::Check, reply)).is_ok());
+        // A round trip that ended before the disk hung may still send one heartbeat.
         sleep(MINUTE).await;
-        assert!(signs(ear.heard()) <= 1);
+        assert!(heartbeats(socket.received()) <= 1);
         sleep(10 * MINUTE).await;
-        assert_eq!(ear.heard(), [""; 0], "one worker of two does not answer");
+        assert_eq!(socket.received(), [""; 0], "one worker of two does not answer");
         disk.stuck.send_replace(false);
         assert!(answer.await.is_ok());
         sleep(MINUTE).await;
-        assert!(signs(ear.heard()) >= 1);
+        assert!(heartbeats(socket.received()) >= 1);
         stop.cancel();
     };
     tokio::select! {
-        ((), ()) = async { tokio::join!(signs_of_life, script) } => {}
+        ((), ()) = async { tokio::join!(heartbeat_loop, script) } => {}
         () = tasks.panicked() => panic!("a worker panicked"),
     }
-    // A sign that was due at the same time may come before it.
-    assert_eq!(ear.heard().last().map(String::as_str), Some("STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n"));
+    // A heartbeat that was due at the same time may precede it.
+    assert_eq!(
+        socket.received().last().map(String::as_str),
+        Some("STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n")
+    );
 }
 
 fn published(tag: &str) -> PublishedImage {
     PublishedImage { repository: "web".into(), tag: tag.into() }
 }
 
-/// Tells of images, and looks at when the service that uses `web:latest` is polled.
-struct Stand {
+/// Sends registry events, and records when the service that uses `web:latest` is polled.
+struct Fixture {
     pushes: RegistryEventSender,
     inbox: inbox::Receiver<Command>,
     began: Instant,
 }
 
-impl Stand {
-    /// When the polls since the last time came, in tenths of a second since the beginning.
-    async fn polled(&mut self, for_time: Duration) -> Vec<u128> {
+impl Fixture {
+    /// Returns the times of the polls since the last call, in tenths of a second since the beginning.
+    async fn polls(&mut self, for_time: Duration) -> Vec<u128> {
         let end = Instant::now() + for_time;
         let mut at = Vec::new();
         while let Ok(Some(command)) = tokio::time::timeout_at(end, self.inbox.recv()).await {
-            assert!(matches!(command, Command::Check(..)), "only checks are asked for");
+            assert!(matches!(command, Command::Check(..)), "only checks are requested");
             at.push(self.began.elapsed().as_millis() / 100);
         }
         at
     }
 }
 
-async fn with_push_poller(script: impl AsyncFnOnce(Stand)) {
+async fn with_push_poller(script: impl AsyncFnOnce(Fixture)) {
     with_push_poller_of(configuration::config(&[WEB]), script).await;
 }
 
-async fn with_push_poller_of(config: Arc<ServiceConfig>, script: impl AsyncFnOnce(Stand)) {
+async fn with_push_poller_of(config: Arc<ServiceConfig>, script: impl AsyncFnOnce(Fixture)) {
     let fake = new_world();
     let world = world(&fake, Arc::new(fake.clone())).await;
-    // It has no worker: the test has the inbox, and answers nothing.
+    // It has no worker: the test owns the inbox and does not answer.
     let (_member, handle) = member("shop", &world);
     let (sender, inbox) = inbox::channel();
-    let door = Handle { config, inbox: sender, ..handle };
-    let (poller, pushes) = RegistryEvents::new(services(&[door]), world.registry.clone());
+    let handle = Handle { config, inbox: sender, ..handle };
+    let (poller, pushes) = RegistryEvents::new(services(&[handle]), world.registry.clone());
     let stop = CancellationToken::new();
     tokio::select! {
-        () = poller.run(stop.clone()) => unreachable!("nobody stops it"),
-        () = script(Stand { pushes, inbox, began: Instant::now() }) => {}
+        () = poller.run(stop.clone()) => unreachable!("it is never stopped"),
+        () = script(Fixture { pushes, inbox, began: Instant::now() }) => {}
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_push_is_followed_at_once_and_those_of_the_next_second_together_at_its_end() {
-    with_push_poller(async |mut stand: Stand| {
-        stand.pushes.tell(&published("latest"));
-        assert_eq!(stand.polled(Duration::from_millis(200)).await, [0]);
+async fn the_first_push_is_polled_for_at_once_and_those_of_the_next_second_together_at_its_end() {
+    with_push_poller(async |mut fixture: Fixture| {
+        fixture.pushes.send(&published("latest"));
+        assert_eq!(fixture.polls(Duration::from_millis(200)).await, [0]);
         for _ in 0..50 {
-            stand.pushes.tell(&published("latest"));
-            assert_eq!(stand.polled(Duration::from_millis(10)).await, []);
+            fixture.pushes.send(&published("latest"));
+            assert_eq!(fixture.polls(Duration::from_millis(10)).await, []);
         }
-        // One for all of them, and those that follow it.
-        assert_eq!(stand.polled(Duration::from_mins(1)).await, [10, 12, 22, 62, 312]);
-        // It rested long enough: the next is followed at once again.
-        stand.pushes.tell(&published("latest"));
-        assert_eq!(stand.polled(Duration::from_mins(1)).await, [607, 609, 619, 659, 909]);
+        // One poll for all of them, and its repetitions.
+        assert_eq!(fixture.polls(Duration::from_mins(1)).await, [10, 12, 22, 62, 312]);
+        // After a pause, the next push is polled for at once again.
+        fixture.pushes.send(&published("latest"));
+        assert_eq!(fixture.polls(Duration::from_mins(1)).await, [607, 609, 619, 659, 909]);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn pushes_without_end_make_one_poll_a_second() {
-    with_push_poller(async |mut stand: Stand| {
+async fn continuous_pushes_cause_one_poll_per_second() {
+    with_push_poller(async |mut fixture: Fixture| {
         let mut at = Vec::new();
         for _ in 0..100 {
-            stand.pushes.tell(&published("latest"));
-            at.extend(stand.polled(Duration::from_millis(50)).await);
+            fixture.pushes.send(&published("latest"));
+            at.extend(fixture.polls(Duration::from_millis(50)).await);
         }
         assert_eq!(at, [0, 10, 20, 30, 40]);
     })
@@ -198,77 +202,81 @@ async fn pushes_without_end_make_one_poll_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_goes_live_though_its_registry_told_of_it_before_it_moved_the_tag() {
+async fn an_image_is_deployed_even_if_its_registry_sends_the_event_before_it_moves_the_tag() {
     for late in [100, 700, 3_000, 20_000].map(Duration::from_millis) {
         let fake = new_world();
-        fake.have(&reference(WEB), "v1", Behaviour::Good, true);
+        fake.add_image(&reference(WEB), "v1", Behaviour::Good, true);
         fake.push(&reference(WEB), "v1", Behaviour::Good);
         fake.compose_service("web", &reference(WEB));
         fake.operator_up();
         let world = world(&fake, Arc::new(fake.clone())).await;
         let (member, handle) = member("shop", &world);
-        let tasks = run(&world, vec![member]);
+        let tasks = spawn_workers(&world, vec![member]);
         let shown = handle.published.clone();
         let (poller, pushes) = RegistryEvents::new(services(&[handle]), world.registry.clone());
         let stop = CancellationToken::new();
         let script = async {
-            pushes.tell(&published("latest"));
+            pushes.send(&published("latest"));
             sleep(late).await;
             fake.push(&reference(WEB), "v2", Behaviour::Good);
             let deploys = shown.wait_for(|shown| shown.status.deploying);
             tokio::time::timeout(Duration::from_secs(30), deploys).await
         };
         tokio::select! {
-            () = poller.run(stop.clone()) => unreachable!("nobody stops it"),
+            () = poller.run(stop.clone()) => unreachable!("it is never stopped"),
             () = tasks.panicked() => panic!("a worker panicked"),
-            result = script => assert!(result.is_ok(), "not seen: {late:?} late"),
+            result = script => assert!(result.is_ok(), "not found: {late:?} late"),
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_push_of_what_nobody_uses_polls_nobody() {
-    with_push_poller(async |mut stand: Stand| {
-        stand.pushes.tell(&published("v2"));
-        stand.pushes.tell(&PublishedImage { repository: "other".into(), tag: "latest".into() });
-        assert_eq!(stand.polled(Duration::from_secs(10)).await, []);
+async fn a_push_of_an_unused_image_polls_no_service() {
+    with_push_poller(async |mut fixture: Fixture| {
+        fixture.pushes.send(&published("v2"));
+        fixture.pushes.send(&PublishedImage { repository: "other".into(), tag: "latest".into() });
+        assert_eq!(fixture.polls(Duration::from_secs(10)).await, []);
     })
     .await;
 }
 
-/// What a service that looks for newer tags of `web:1.27.0` is told until nothing comes for a minute.
-async fn told(stand: &mut Stand) -> (usize, usize) {
-    let (mut looks, mut checks) = (0, 0);
-    while let Ok(Some(command)) = tokio::time::timeout(MINUTE, stand.inbox.recv()).await {
+/// Counts the commands that a service looking for newer tags of `web:1.27.0` receives, until none arrives for a minute.
+async fn commands(fixture: &mut Fixture) -> (usize, usize) {
+    let (mut tag_pushes, mut checks) = (0, 0);
+    while let Ok(Some(command)) = tokio::time::timeout(MINUTE, fixture.inbox.recv()).await {
         match command {
-            Command::TagPushed => looks += 1,
+            Command::TagPushed => tag_pushes += 1,
             Command::Check(..) => checks += 1,
-            _ => panic!("a push asks for nothing else"),
+            _ => panic!("a push causes no other command"),
         }
     }
-    (looks, checks)
+    (tag_pushes, checks)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_push_of_a_newer_tag_has_the_list_of_tags_read_whatever_it_is_called() {
+async fn a_push_of_any_matching_newer_tag_refreshes_the_list_of_tags() {
     let mut service = configuration::service("shop", &["localhost:5000/web:1.27.0"]);
     service["update"] = serde_json::json!({"tags": "~1.27"});
     let config = configuration::read(&[service]).services.remove(0);
-    with_push_poller_of(config, async |mut stand: Stand| {
-        stand.pushes.tell(&published("1.27.1"));
-        assert_eq!(told(&mut stand).await, (5, 5), "at once, and four times more");
-        // Many names in one second are one piece of news.
+    with_push_poller_of(config, async |mut fixture: Fixture| {
+        fixture.pushes.send(&published("1.27.1"));
+        assert_eq!(commands(&mut fixture).await, (5, 5), "at once, and four times more");
+        // Many tags in one second are handled together.
         for n in 2..500 {
-            stand.pushes.tell(&published(&format!("1.27.{n}")));
+            fixture.pushes.send(&published(&format!("1.27.{n}")));
         }
-        assert_eq!(told(&mut stand).await, (6, 6), "one at once, and one more for the rest of the second");
+        assert_eq!(
+            commands(&mut fixture).await,
+            (6, 6),
+            "one at once, and one more for the rest of the second"
+        );
         for tag in ["1.28.0", "1.27.1-alpine", "1.26.9", "latest", "sha-1"] {
-            stand.pushes.tell(&published(tag));
+            fixture.pushes.send(&published(tag));
         }
-        stand.pushes.tell(&PublishedImage { repository: "other".into(), tag: "1.27.9".into() });
-        assert_eq!(told(&mut stand).await, (0, 0), "none of these would be deployed");
-        stand.pushes.tell(&published("1.27.0"));
-        assert_eq!(told(&mut stand).await, (0, 5), "the tag in use itself");
+        fixture.pushes.send(&PublishedImage { repository: "other".into(), tag: "1.27.9".into() });
+        assert_eq!(commands(&mut fixture).await, (0, 0), "none of these would be deployed");
+        fixture.pushes.send(&published("1.27.0"));
+        assert_eq!(commands(&mut fixture).await, (0, 5), "the tag in use itself");
     })
     .await;
 }

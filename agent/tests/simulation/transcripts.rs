@@ -1,23 +1,23 @@
-//! Ten typical lives as files that a reviewer reads: what is set up, what happens, what the agent does and says. A change
-//! of behaviour shows in them. `UPDATE_TRANSCRIPTS=1` writes them anew.
+//! Transcripts of ten typical runs for reviewers: the setup, the steps, and what the agent does and reports. A change of
+//! behaviour appears in their diff. `UPDATE_TRANSCRIPTS=1` rewrites them.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::life::step::Step;
-use super::life::{Flags, Life};
+use super::run::step::Step;
+use super::run::{Flags, Simulation};
 use super::world::{Act, Behaviour, RegistryFault};
 
 const USUAL: Flags = Flags { auto_update: true, auto_heal: true, auto_start: false, compose_watch: false };
 const WATCHED: Flags = Flags { compose_watch: true, ..USUAL };
 
-/// File, title, flags of both services, and what happens after how many milliseconds.
-type Typical = (&'static str, &'static str, Flags, &'static [(u64, Step)]);
+/// File, title, flags of both services, and steps with their times in milliseconds.
+type TypicalRun = (&'static str, &'static str, Flags, &'static [(u64, Step)]);
 
-const LIVES: [Typical; 10] = [
+const TYPICAL_RUNS: [TypicalRun; 10] = [
     (
         "good_update",
-        "A good image is proven, and told as updated after its probation",
+        "A good image passes its probation and is reported as updated",
         USUAL,
         &[(5_000, Step::World(Act::Push("web", Behaviour::Good)))],
     ),
@@ -32,7 +32,7 @@ const LIVES: [Typical; 10] = [
     ),
     (
         "killed_on_probation",
-        "An agent that is killed in the middle of a probation takes it up again",
+        "An agent that is killed during a probation resumes it",
         USUAL,
         &[
             (5_000, Step::World(Act::Push("web", Behaviour::Good))),
@@ -41,19 +41,19 @@ const LIVES: [Typical; 10] = [
     ),
     (
         "healed",
-        "An unhealthy container is restarted once, and is well again",
+        "An unhealthy container is restarted once and recovers",
         USUAL,
         &[(5_000, Step::World(Act::Sicken("api")))],
     ),
     (
         "exhausted",
-        "A container that always falls over again is given up after three restarts, until a person acts",
+        "A container that keeps crashing is restarted three times, and then only after an operator acts",
         USUAL,
         &[(5_000, Step::World(Act::Push("web", Behaviour::LateCrash)))],
     ),
     (
-        "stopped_by_a_person",
-        "What a person stops is left alone, also by an agent that was away when it was stopped",
+        "stopped_by_an_operator",
+        "Containers stopped by an operator stay stopped, even if the agent was not running when they were stopped",
         USUAL,
         &[
             (5_000, Step::World(Act::Stop("web"))),
@@ -63,7 +63,7 @@ const LIVES: [Typical; 10] = [
     ),
     (
         "compose_file_changed",
-        "An edit of the compose file is applied; one that compose refuses is shown until it is mended",
+        "An edit of the compose file is applied; an invalid file is reported until it is repaired",
         WATCHED,
         &[
             (15_000, Step::World(Act::Edit("api"))),
@@ -73,7 +73,7 @@ const LIVES: [Typical; 10] = [
     ),
     (
         "registry_away",
-        "A registry that is away holds up nothing but updates, and what it has new is deployed when it is back",
+        "An unavailable registry delays only updates, and new images are deployed when it is back",
         USUAL,
         &[
             (5_000, Step::World(Act::Registry(RegistryFault::Errors))),
@@ -84,7 +84,7 @@ const LIVES: [Typical; 10] = [
     ),
     (
         "one_of_two_is_bad",
-        "Of two images of a project one is bad: each is judged by itself, one after the other",
+        "One of two new images of a project is bad: they are deployed and judged one after the other",
         USUAL,
         &[
             (5_000, Step::World(Act::Push("web", Behaviour::Crash))),
@@ -93,7 +93,7 @@ const LIVES: [Typical; 10] = [
     ),
     (
         "engine_restarts",
-        "An engine that is restarted stops all containers; the agent starts them again, and blames no image",
+        "An engine restart stops all containers; the agent starts them again and blocks no image",
         USUAL,
         &[
             (5_000, Step::World(Act::Push("web", Behaviour::Good))),
@@ -105,18 +105,18 @@ const LIVES: [Typical; 10] = [
 
 fn transcript(title: &str, flags: Flags, steps: &[(u64, Step)]) -> String {
     let steps = steps.iter().map(|(at, step)| (Duration::from_millis(*at), step.clone())).collect();
-    let life = Life { flags: [flags; 2], steps, ..Life::default() };
-    let lived = life.run();
-    assert_eq!(lived.violations, Vec::<String>::new(), "{title}:\n{}", lived.transcript.join("\n"));
-    format!("{title}\n\n{}\nlife\n{}\n", life.words(), lived.transcript.join("\n"))
+    let simulation = Simulation { flags: [flags; 2], steps, ..Simulation::default() };
+    let outcome = simulation.run();
+    assert_eq!(outcome.violations, Vec::<String>::new(), "{title}:\n{}", outcome.transcript.join("\n"));
+    format!("{title}\n\n{}\nrun\n{}\n", simulation.describe(), outcome.transcript.join("\n"))
 }
 
 #[test]
-fn typical_lives_are_as_they_were_written_down() {
+fn typical_runs_match_their_transcripts() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/transcripts");
     let is_update = std::env::var_os("UPDATE_TRANSCRIPTS").is_some();
     let mut differ = Vec::new();
-    for (name, title, flags, steps) in LIVES {
+    for (name, title, flags, steps) in TYPICAL_RUNS {
         let (path, text) = (folder.join(format!("{name}.txt")), transcript(title, flags, steps));
         if is_update {
             std::fs::write(&path, &text).expect("the folder can be written");
@@ -126,7 +126,7 @@ fn typical_lives_are_as_they_were_written_down() {
     }
     assert!(
         differ.is_empty(),
-        "where that is meant, UPDATE_TRANSCRIPTS=1 writes them anew\n\n{}",
+        "if the change is intended, rewrite them with UPDATE_TRANSCRIPTS=1\n\n{}",
         differ.join("\n")
     );
 }

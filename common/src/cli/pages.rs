@@ -1,4 +1,4 @@
-//! Shell completions and manual pages, made from a program's own command line (DECISIONS 11).
+//! Shell completions and manual pages, generated from a program's command-line definition (DECISIONS 11).
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,31 +10,31 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use super::say;
+use super::eprint_line;
 
-/// Status, meaning: the same for all programs (DECISIONS 2, 11).
+/// Exit status and its meaning; the same for all programs (DECISIONS 2, 11).
 const EXIT_STATUS: [(&str, &str); 5] = [
-    ("0", "It was told to stop, or what was asked is fine."),
-    ("1", "The answer is bad news, or it failed."),
-    ("2", "The command line is wrong."),
-    ("69", "What was asked could not be reached."),
-    ("78", "The configuration has faults; all of them are on standard error."),
+    ("0", "Success, or a requested shutdown."),
+    ("1", "The command failed, or it reports a problem."),
+    ("2", "The command line is invalid."),
+    ("69", "The agent or the warden could not be reached."),
+    ("78", "The configuration is invalid; all errors are printed to standard error."),
 ];
 
-/// A path that a program uses, and what is there.
+/// A path that a program uses, and a description of it.
 pub type Place = (&'static str, &'static str);
 
-/// What every program prints about itself.
+/// Subcommands that print a program's completions and manual pages.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Pages {
-    /// Print the completions for a shell
+    /// Print the completion script for a shell
     Completions {
-        /// For which shell
+        /// Shell to generate the script for
         shell: Shell,
     },
-    /// Print a manual page, as roff; `evenkeel man | man -l -` shows it
+    /// Print a manual page as roff; view it with `evenkeel man | man -l -`
     Man {
-        /// The page of this subcommand
+        /// Print the page of this subcommand
         #[arg(value_name = "SUBCOMMAND")]
         of: Option<String>,
         /// Write all pages to this folder instead
@@ -43,7 +43,7 @@ pub enum Pages {
     },
 }
 
-/// Prints what was asked for: 0, 1 where it can't be written, 2 where there is no such subcommand.
+/// Prints the requested pages. Returns 0, 1 if they cannot be written, or 2 if there is no such subcommand.
 pub fn perform(pages: &Pages, command: Command, places: &[Place]) -> ExitCode {
     let name = command.get_name().to_owned();
     let printed = match pages {
@@ -56,8 +56,8 @@ pub fn perform(pages: &Pages, command: Command, places: &[Place]) -> ExitCode {
                 let prefix = format!("{name}-");
                 let known: Vec<_> =
                     manual.iter().filter_map(|(page, _)| page.strip_prefix(&prefix)).collect();
-                say(format_args!(
-                    "{name}: no subcommand {:?}; there are {}",
+                eprint_line(format_args!(
+                    "{name}: no subcommand {:?}; available: {}",
                     of.as_deref().unwrap_or_default(),
                     known.join(", ")
                 ));
@@ -68,16 +68,16 @@ pub fn perform(pages: &Pages, command: Command, places: &[Place]) -> ExitCode {
     };
     match printed {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has seen enough, as in `man | head`.
+        // The reader closed the pipe, as in `man | head`.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("{name}: cannot write: {error}"));
+            eprint_line(format_args!("{name}: cannot write: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// The script that a shell reads.
+/// Returns the completion script for a shell.
 pub fn completions(shell: Shell, mut command: Command) -> Vec<u8> {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
@@ -85,11 +85,11 @@ pub fn completions(shell: Shell, mut command: Command) -> Vec<u8> {
     script
 }
 
-/// Writes all manual pages of a program to `FOLDER/NAME.1`. The folder is made.
+/// Writes all manual pages of a program to `FOLDER/NAME.1`, creating the folder.
 ///
 /// # Errors
 ///
-/// Where the folder or a page can't be written.
+/// If the folder or a page cannot be written.
 pub fn write_manual(folder: &Path, command: Command, places: &[Place]) -> io::Result<()> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
     fs::create_dir_all(folder).map_err(named)?;
@@ -101,7 +101,7 @@ pub fn write_manual(folder: &Path, command: Command, places: &[Place]) -> io::Re
     Ok(())
 }
 
-/// Titles and manual pages of a program and of its subcommands.
+/// Titles and manual pages of a program and its subcommands.
 fn manual(command: Command, places: &[Place]) -> Vec<(String, Vec<u8>)> {
     let name = command.get_name().to_owned();
     let mut command = command.disable_help_subcommand(true);
@@ -117,12 +117,12 @@ fn manual(command: Command, places: &[Place]) -> Vec<(String, Vec<u8>)> {
 
 fn page(command: &Command, title: &str, places: &[Place]) -> Vec<u8> {
     let mut page = Vec::new();
-    // A vector takes all that is written to it.
+    // Writing to a vector cannot fail.
     let _infallible = render(command, title, places, &mut page);
     page
 }
 
-/// One manual page: what clap knows, then the sections that it does not.
+/// Renders one manual page: the sections that clap generates, then exit status, files and signals.
 fn render(command: &Command, title: &str, places: &[Place], page: &mut Vec<u8>) -> io::Result<()> {
     let man = Man::new(command.clone()).title(title.to_uppercase()).manual("Evenkeel");
     man.render_title(page)?;
@@ -140,7 +140,7 @@ fn render(command: &Command, title: &str, places: &[Place], page: &mut Vec<u8>) 
         list(
             &mut more,
             "SIGNALS",
-            &[("SIGHUP", "Read the configuration again."), ("SIGTERM, SIGINT", "End in order.")],
+            &[("SIGHUP", "Reload the configuration."), ("SIGTERM, SIGINT", "Shut down gracefully.")],
         );
     }
     page.write_all(more.to_roff().as_bytes())?;

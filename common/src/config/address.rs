@@ -1,10 +1,10 @@
-//! `api.address`: texts `host:port` to listen on (DECISIONS 2).
+//! `api.address`: the `host:port` strings to listen on (DECISIONS 2).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Findings, KeyPath, quote};
 
-/// What an entry means; texts that mean the same are equal.
+/// A parsed listen address; different spellings of the same address compare equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
     host: Host,
@@ -19,7 +19,7 @@ enum Host {
 }
 
 impl Address {
-    /// Whether only this machine can reach it.
+    /// Reports whether the address is reachable from this machine only.
     pub fn is_loopback(self) -> bool {
         match self.host {
             Host::All => false,
@@ -29,20 +29,20 @@ impl Address {
         }
     }
 
-    /// Whether a listener of the one would take the place of the other: `localhost` is both loopbacks, and all
-    /// interfaces are every address. Only the two wildcards can stand side by side.
+    /// Reports whether binding one address conflicts with binding the other. `localhost` means both loopback addresses,
+    /// and all interfaces means every address. Only the IPv4 and IPv6 wildcards can coexist.
     fn overlaps(self, other: Self) -> bool {
         let is_wildcard = |host: Host| match host {
             Host::All => true,
             Host::Localhost => false,
             Host::Ip(ip) => ip.is_unspecified(),
         };
-        let means = |host: Host| match host {
+        let ips = |host: Host| match host {
             Host::All => vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
             Host::Localhost => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
             Host::Ip(ip) => vec![ip.to_canonical()],
         };
-        let (ours, theirs) = (means(self.host), means(other.host));
+        let (ours, theirs) = (ips(self.host), ips(other.host));
         let covers = |wildcard: &[IpAddr], ips: &[IpAddr]| {
             wildcard.iter().any(|all| ips.iter().any(|ip| all.is_ipv6() || ip.is_ipv4()))
         };
@@ -65,27 +65,27 @@ impl Address {
         } else if host.contains(':') {
             return Err("has an IPv6 address without brackets");
         } else {
-            Host::Ip(host.parse::<Ipv4Addr>().map_err(|_| "has another kind of host")?.into())
+            Host::Ip(host.parse::<Ipv4Addr>().map_err(|_| "has an invalid host")?.into())
         };
         let port = self::port(port).ok_or("has no port from 1 to 65535")?;
         Ok(Self { host, port })
     }
 }
 
-/// What an entry means, or why it is none.
+/// Parses an entry, or returns why it is invalid.
 pub fn parse(text: &str) -> Result<Address, &'static str> {
     Address::of(text)
 }
 
-/// A port from 1 to 65535, in digits alone.
+/// Parses a port from 1 to 65535, written in digits only.
 pub fn port(text: &str) -> Option<u16> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let port = if digits { text.parse::<u16>().ok() } else { None };
     port.filter(|port| *port > 0)
 }
 
-/// The entries of the array at `at` that are addresses, with their places; faults for the others. Of two that mean the
-/// same, in whatever spelling, the first stays, and the other gives a warning and is left out (DECISIONS 6).
+/// Returns the valid addresses of the array at `at`, with their indexes, and records a fault for each invalid entry.
+/// If an address conflicts with an earlier one, it is dropped with a warning (DECISIONS 6).
 pub fn check(texts: &[Option<String>], at: &KeyPath, findings: &mut Findings) -> Vec<(usize, Address)> {
     let mut good: Vec<(usize, Address)> = Vec::new();
     for (n, text) in texts.iter().enumerate().filter_map(|(n, text)| Some((n, text.as_deref()?))) {
@@ -94,7 +94,7 @@ pub fn check(texts: &[Option<String>], at: &KeyPath, findings: &mut Findings) ->
             Ok(address) => match good.iter().find(|(_, other)| address.overlaps(*other)) {
                 Some((first, _)) => {
                     let other = quote(texts[*first].as_deref().unwrap_or_default());
-                    findings.warn(&at.index(n), format!("{} is left out, since {other} listens there already; allowed: each address once", quote(text)));
+                    findings.warn(&at.index(n), format!("{} is ignored because {other} already covers it; allowed: each address once", quote(text)));
                 }
                 None => good.push((n, address)),
             },

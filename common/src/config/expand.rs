@@ -1,26 +1,26 @@
-//! `$NAME` and `${NAME}` in configured texts (DECISIONS 2).
+//! Expansion of `$NAME` and `${NAME}` in configured strings (DECISIONS 2).
 
-/// The environment, as an argument: rules stay testable and nothing reads the process behind their back.
+/// The environment, passed as an argument so that the rules can be tested without the process environment.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Why a text could not be expanded. None of these shows the text: it may be half a secret.
+/// Why a string could not be expanded. The messages never contain the string, since it may be part of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// The variable is not set.
     #[error("the environment variable {0} is not set")]
     Unset(String),
-    /// The variable is set to nothing. It must never become an empty token that matches another empty one.
+    /// The variable is empty. It must never become an empty token that matches another empty token.
     #[error("the environment variable {0} is empty")]
     Empty(String),
-    /// `${` and then something else than a name and `}`.
+    /// `${` that is not followed by a name and `}`.
     #[error(
         "has a \"${{\" without a name and \"}}\" after it; allowed: $NAME, ${{NAME}}, and $$ for a dollar"
     )]
     Malformed,
 }
 
-/// Replaces `$NAME` and `${NAME}` by their values and `$$` by a dollar. A dollar that no name can follow
-/// (`a$1`, or the last character) stays as it is. What a variable holds is not expanded again.
+/// Replaces `$NAME` and `${NAME}` with their values and `$$` with a dollar sign. A dollar sign that is not followed by a
+/// name (`a$1`, or at the end) stays as it is. Values are not expanded again.
 pub fn expand(text: &str, env: Env<'_>) -> Result<String, ExpandError> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -48,7 +48,7 @@ pub fn expand(text: &str, env: Env<'_>) -> Result<String, ExpandError> {
     Ok(out)
 }
 
-/// The variables that `text` names, whether they are set or not. What stands in one of them is a secret as a rule.
+/// Returns the variables that `text` references, whether or not they are set. Their values are usually secrets.
 pub fn names(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -67,7 +67,7 @@ pub fn names(text: &str) -> Vec<String> {
     found
 }
 
-/// The variable name that `text` begins with, and what follows it.
+/// Splits `text` into the variable name it begins with and the rest.
 fn split_name(text: &str) -> (&str, &str) {
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(text.len());
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_replaced_and_dollars_can_be_written() {
+    fn variables_are_replaced_and_dollars_can_be_escaped() {
         for (text, expected) in [
             ("", ""),
             ("plain", "plain"),
@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn unset_and_empty_variables_are_never_silently_nothing() {
+    fn unset_and_empty_variables_are_errors() {
         assert_eq!(expand("x$NONE", &env), Err(ExpandError::Unset("NONE".into())));
         assert_eq!(expand("$AB", &env), Err(ExpandError::Unset("AB".into())));
         assert_eq!(expand("Bearer ${EMPTY}", &env), Err(ExpandError::Empty("EMPTY".into())));
     }
 
     #[test]
-    fn all_names_are_found_also_those_after_a_fault() {
+    fn all_names_are_found_even_after_a_syntax_error() {
         for (text, expected) in [
             ("", &[] as &[&str]),
             ("$$A 100$ a$1", &[]),

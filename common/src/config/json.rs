@@ -1,4 +1,4 @@
-//! Text to a JSON tree: syntax errors with place and culprit, repeated keys noticed.
+//! Parses text into a JSON tree, with precise positions for syntax errors and warnings for duplicate keys.
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use serde_json::{Map, Number, Value};
 
 use super::{Findings, KeyPath, quote};
 
-/// A text that is not JSON.
+/// The text is not valid JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {what}, found {found}")]
 pub struct SyntaxError {
-    /// From 1.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// From 1, in bytes.
+    /// Column in bytes, starting at 1.
     pub column: usize,
-    /// What the parser missed.
+    /// What the parser expected.
     pub what: String,
-    /// What stands there.
+    /// What it found instead.
     pub found: String,
 }
 
-/// Parses `text`. A key that stands twice in an object is a warning; the last one counts, as in most programs.
+/// Parses `text`. A duplicate key in an object is a warning; the last value wins, as in most parsers.
 pub fn parse(text: &str, findings: &mut Findings) -> Result<Value, SyntaxError> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     Node { path: KeyPath::root(), findings }
@@ -50,7 +50,7 @@ fn explain(text: &str, error: &serde_json::Error) -> SyntaxError {
     SyntaxError { line, column: column.max(1), what, found }
 }
 
-/// One node of the tree. serde has no place for a path nor for findings, so they travel in the seed.
+/// One node of the tree. serde cannot pass a path or findings along, so they are part of the seed.
 struct Node<'a> {
     path: KeyPath,
     findings: &'a mut Findings,
@@ -111,7 +111,7 @@ impl<'de> Visitor<'de> for Node<'_> {
             let path = self.path.key(&key);
             let value = source.next_value_seed(Node { path: path.clone(), findings: &mut *self.findings })?;
             if map.insert(key, value).is_some() {
-                self.findings.warn(&path, "stands there more than once; the last one counts");
+                self.findings.warn(&path, "is given more than once; the last one is used");
             }
         }
         Ok(Value::Object(map))
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_is_the_one_that_serde_json_makes() {
+    fn the_tree_is_the_same_as_serde_jsons() {
         let text =
             r#" {"a":[1,-2,3.5,1e3,"x\u00e9\n",true,null,{}],"b":{"c":[[]]},"d":18446744073709551615} "#;
         let tree = parse(text, &mut Findings::default()).unwrap();
@@ -131,17 +131,17 @@ mod tests {
     }
 
     #[test]
-    fn repeated_keys_are_named_at_every_depth() {
+    fn duplicate_keys_are_reported_at_every_depth() {
         let mut findings = Findings::default();
         let tree = parse(r#"{"a":{"b":1,"b":2},"c":[{"d":1,"d":1}],"a2":0}"#, &mut findings).unwrap();
         assert_eq!(tree["a"]["b"], 2);
         let texts: Vec<_> = findings.finish().1.iter().map(ToString::to_string).collect();
-        let text = "stands there more than once; the last one counts";
+        let text = "is given more than once; the last one is used";
         assert_eq!(texts, [format!("a.b: {text}"), format!("c[0].d: {text}")]);
     }
 
     #[test]
-    fn syntax_errors_say_where_and_what_stands_there() {
+    fn syntax_errors_report_position_and_found_text() {
         for (text, expected) in [
             ("{\n  \"a\": 1\n  \"b\": 2\n}", "line 3, column 3: expected `,` or `}`, found \"\\\"\""),
             ("{\"a\": 1,}", "line 1, column 9: trailing comma, found \"}\""),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bottomless_file_is_an_error_not_a_stack_overflow() {
+    fn a_deeply_nested_file_is_an_error_not_a_stack_overflow() {
         let error = parse(&"[".repeat(1_000_000), &mut Findings::default()).unwrap_err();
         assert!(error.what.contains("recursion limit"), "{error}");
     }

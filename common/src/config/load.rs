@@ -1,4 +1,4 @@
-//! From a path or a text to checked values, the same way for every program; and once more, when asked (SIGHUP).
+//! Loads and validates a configuration, the same way for every program, at start-up and on reload (SIGHUP).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,54 +11,54 @@ use serde_json::Value;
 use super::expand::Env;
 use super::shape::Shape;
 use super::source::ReadError;
-use super::{ConfigFaults, Findings, KeyPath, json, source};
+use super::{ConfigErrors, Findings, KeyPath, json, source};
 
-/// A program's configuration as checked values.
+/// A program's validated configuration.
 pub trait Configuration: Sized {
-    /// Checks a file's text; `path` only stands in the messages.
-    fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults>;
+    /// Parses and validates the text of a file; `path` is only used in messages.
+    fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors>;
 
-    /// What is wrong without being fatal.
+    /// Problems that are not fatal.
     fn warnings(&self) -> &[String];
 
-    /// How much is configured, for people: `services: 3`.
+    /// A short summary for users, for example `services: 3`.
     fn extent(&self) -> String;
 
-    /// Reads and checks the file at `path`.
-    fn load(path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
+    /// Reads and validates the file at `path`.
+    fn load(path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors> {
         match source::read(path) {
             Ok(text) => Self::parse(&text, path, env),
-            Err(error) => Err(ConfigFaults::one(path, error.to_string())),
+            Err(error) => Err(ConfigErrors::one(path, error.to_string())),
         }
     }
 }
 
-/// A file's text in the shape of its type `F`; what does not fit is in `findings` and left out. `usual_form` puts
-/// into that shape what may stand in the file in another.
+/// Deserializes a file into its type `F`. Values that do not fit are recorded in `findings` and left out. `usual_form`
+/// first rewrites alternative notations into the canonical one.
 pub fn typed<F: JsonSchema + DeserializeOwned + Default>(
     text: &str,
     path: &Path,
     usual_form: impl FnOnce(Value, &mut Findings) -> Value,
     findings: &mut Findings,
-) -> Result<F, ConfigFaults> {
+) -> Result<F, ConfigErrors> {
     let mut tree = json::parse(text, findings)
-        .map_err(|error| ConfigFaults::one(path, format!("is not JSON: {error}")))?;
-    // The schema that a file names for its editor is no part of its shape.
+        .map_err(|error| ConfigErrors::one(path, format!("is not JSON: {error}")))?;
+    // `$schema` is for editors and not part of the configuration.
     if let Some(members) = tree.as_object_mut() {
         members.remove("$schema");
     }
     let tree = Shape::of::<F>().check(usual_form(tree, findings), findings);
-    // The tree has nothing left in it that the types refuse; should that ever be wrong, it is a fault too
-    // (without serde's words, which would show the value).
+    // The remaining tree should always deserialize. If it does not, report it without serde's message, which would contain
+    // the value.
     Ok(serde_json::from_value(tree).unwrap_or_else(|_| {
-        findings.fault(&KeyPath::root(), "has a value that does not fit its key");
+        findings.fault(&KeyPath::root(), "has a value of the wrong type");
         F::default()
     }))
 }
 
 type SharedEnv = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// Where the configuration comes from, so that it can be read again.
+/// The source of the configuration, kept so that it can be reloaded.
 #[derive(Clone)]
 pub struct ConfigSource {
     path: PathBuf,
@@ -66,39 +66,39 @@ pub struct ConfigSource {
 }
 
 impl ConfigSource {
-    /// The file at `path`, with `env` as the environment that its variables are taken from.
+    /// The file at `path`, with its variables looked up in `env`.
     pub fn new(path: PathBuf, env: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self { path, env: Arc::new(env) }
     }
 
-    /// The file at `path`, with the variables of this process; one that is not set may be a credential of the service
-    /// manager.
+    /// The file at `path`, with its variables looked up in the process environment and then in the service manager's
+    /// credentials.
     pub fn of_process(path: PathBuf) -> Self {
         Self::new(path, |name| std::env::var(name).ok().or_else(|| credential(name)))
     }
 
-    /// The file's path.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads and checks the file; `None` where there is none, or none that this user may read.
-    pub fn load_if_readable<C: Configuration>(&self) -> Result<Option<C>, ConfigFaults> {
+    /// Reads and validates the file; `None` if it does not exist or this user may not read it.
+    pub fn load_if_readable<C: Configuration>(&self) -> Result<Option<C>, ConfigErrors> {
         match source::read(&self.path) {
             Ok(text) => C::parse(&text, &self.path, &*self.env).map(Some),
             Err(ReadError::Missing | ReadError::Denied) => Ok(None),
-            Err(error) => Err(ConfigFaults::one(&self.path, error.to_string())),
+            Err(error) => Err(ConfigErrors::one(&self.path, error.to_string())),
         }
     }
 
-    /// Reads and checks the file as it is now.
-    pub fn load<C: Configuration>(&self) -> Result<C, ConfigFaults> {
+    /// Reads and validates the current content of the file.
+    pub fn load<C: Configuration>(&self) -> Result<C, ConfigErrors> {
         C::load(&self.path, &*self.env)
     }
 }
 
-/// The content of the file `name` in `$CREDENTIALS_DIRECTORY` (systemd's `LoadCredential=`), without the line break at its
-/// end. Names of variables have no slash, so none leads out of the folder.
+/// Reads the credential `name` from `$CREDENTIALS_DIRECTORY` (systemd's `LoadCredential=`), without its trailing newline.
+/// Variable names contain no slash, so the path cannot leave the directory.
 fn credential(name: &str) -> Option<String> {
     let folder = std::env::var_os("CREDENTIALS_DIRECTORY").filter(|folder| !folder.is_empty())?;
     let text = source::read(&Path::new(&folder).join(name)).ok()?;

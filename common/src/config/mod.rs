@@ -1,15 +1,15 @@
-//! Reading a configuration file so that everything that is wrong with it is said at once.
+//! Reads a configuration file and reports all of its errors at once.
 //!
 //! | step | module |
 //! |---|---|
-//! | bytes from the disk, never waiting for a FIFO | [`source`] |
-//! | text to a JSON tree, repeated keys noticed | [`json`] |
-//! | the tree against the schema of its types: types, ranges, unknown keys | [`shape`] |
-//! | `$NAME` in the texts that allow it | [`expand`] |
-//! | `host:port` to listen on | [`address`] |
-//! | all of it in this order, and once more when asked | [`load`] |
+//! | read the bytes, without blocking on a FIFO | [`source`] |
+//! | parse the JSON, with warnings for duplicate keys | [`json`] |
+//! | check types, ranges and unknown keys against the schema | [`shape`] |
+//! | expand `$NAME` in the strings that allow it | [`expand`] |
+//! | parse `host:port` listen addresses | [`address`] |
+//! | run these steps in order, at start-up and on reload | [`load`] |
 //!
-//! Each daemon adds the rules of its own file. Every step puts what it finds into [`Findings`] and goes on.
+//! Each daemon adds the rules for its own file. Every step records its findings in [`Findings`] and continues.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,14 +25,14 @@ pub mod source;
 
 pub use load::{ConfigSource, Configuration};
 
-/// Where in the file something stands, for example `services[2].compose_files[0]`. Empty for the file itself.
+/// A location in the file, for example `services[2].compose_files[0]`. Empty for the file itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct KeyPath(Vec<Step>);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Step {
     Index(usize),
-    /// Shared: every value below has it in its path.
+    /// Shared, since the path of every nested value contains it.
     Key(Arc<str>),
 }
 
@@ -42,7 +42,7 @@ impl KeyPath {
         Self::default()
     }
 
-    /// The path of keys that are written with dots: `docker_health.timeout`.
+    /// Parses dotted keys such as `docker_health.timeout`.
     pub fn of(dotted: &str) -> Self {
         Self(dotted.split('.').map(|key| Step::Key(key.into())).collect())
     }
@@ -59,12 +59,12 @@ impl KeyPath {
         self.then(Step::Index(at))
     }
 
-    /// Whether this path is `other` or inside it.
+    /// Reports whether this path is `other` or inside it.
     pub fn is_under(&self, other: &KeyPath) -> bool {
         self.0.starts_with(&other.0)
     }
 
-    /// For a path inside an element of the array `name`: the element's number and the rest of the path.
+    /// For a path inside an element of the array `name`, returns the index of the element and the rest of the path.
     pub fn element_of(&self, name: &str) -> Option<(usize, KeyPath)> {
         match self.0.as_slice() {
             [Step::Key(key), Step::Index(at), rest @ ..] if **key == *name => {
@@ -97,18 +97,18 @@ impl fmt::Display for KeyPath {
     }
 }
 
-/// Keys of any other form are quoted, so that a message cannot be forged with a line break or an endless key.
+/// All other keys are quoted, so that a line break or an overlong key cannot forge a message.
 fn is_plain(key: &str) -> bool {
     (1..=64).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-$".contains(&b))
 }
 
-/// One thing that is wrong, and where.
+/// One problem and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Where it stands.
+    /// The location in the file.
     pub at: KeyPath,
-    /// What was seen and what is allowed.
-    pub what: String,
+    /// The value found and the allowed values.
+    pub message: String,
 }
 
 impl fmt::Display for Finding {
@@ -116,11 +116,11 @@ impl fmt::Display for Finding {
         if self.at != KeyPath::root() {
             write!(f, "{}: ", self.at)?;
         }
-        f.write_str(&self.what)
+        f.write_str(&self.message)
     }
 }
 
-/// Everything that was found so far.
+/// The faults and warnings found so far.
 #[derive(Debug, Clone, Default)]
 pub struct Findings {
     faults: BTreeMap<KeyPath, String>,
@@ -128,33 +128,33 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Notes a fault. The first one at a place, inside it or around it is the cause; later ones would only be its
-    /// echo ("is missing" for a list that has a wrong type), so they are left out.
-    pub fn fault(&mut self, at: &KeyPath, what: impl Into<String>) {
+    /// Records a fault, unless there is already one at this location, inside it or around it. Such a later fault would
+    /// only be a consequence ("is missing" for a list of the wrong type).
+    pub fn fault(&mut self, at: &KeyPath, message: impl Into<String>) {
         let around =
             || (0..at.0.len()).any(|depth| self.faults.contains_key(&KeyPath(at.0[..depth].to_vec())));
         if !self.is_faulty(at) && !around() {
-            self.faults.insert(at.clone(), what.into());
+            self.faults.insert(at.clone(), message.into());
         }
     }
 
-    /// Notes something that does not stop anything.
-    pub fn warn(&mut self, at: &KeyPath, what: impl Into<String>) {
-        self.warnings.push(Finding { at: at.clone(), what: what.into() });
+    /// Records a warning.
+    pub fn warn(&mut self, at: &KeyPath, message: impl Into<String>) {
+        self.warnings.push(Finding { at: at.clone(), message: message.into() });
     }
 
-    /// The fault at exactly this place.
+    /// The fault at exactly this location.
     pub fn fault_at(&self, at: &KeyPath) -> Option<&str> {
         self.faults.get(at).map(String::as_str)
     }
 
-    /// Whether there is a fault at this place or inside it.
+    /// Reports whether there is a fault at this location or inside it.
     pub fn is_faulty(&self, at: &KeyPath) -> bool {
         self.faults.range(at..).next().is_some_and(|(path, _)| path.is_under(at))
     }
 
-    /// Takes the faults at this place and inside it out: whoever calls it leaves that part of the file out
-    /// instead of stopping.
+    /// Removes and returns the faults at this location and inside it, for callers that ignore that part of the file
+    /// instead of failing.
     pub fn take_faults(&mut self, at: &KeyPath) -> Vec<Finding> {
         let paths: Vec<KeyPath> = self
             .faults
@@ -162,37 +162,37 @@ impl Findings {
             .map(|(path, _)| path.clone())
             .take_while(|path| path.is_under(at))
             .collect();
-        let take = |at: KeyPath| self.faults.remove(&at).map(|what| Finding { at, what });
+        let take = |at: KeyPath| self.faults.remove(&at).map(|message| Finding { at, message });
         paths.into_iter().filter_map(take).collect()
     }
 
-    /// The faults and the warnings, each in the order of their places.
+    /// Returns the faults and the warnings, each sorted by location.
     pub fn finish(mut self) -> (Vec<Finding>, Vec<Finding>) {
         self.warnings.sort_by(|a, b| a.at.cmp(&b.at));
-        (self.faults.into_iter().map(|(at, what)| Finding { at, what }).collect(), self.warnings)
+        (self.faults.into_iter().map(|(at, message)| Finding { at, message }).collect(), self.warnings)
     }
 }
 
-/// Why a file is refused: all its faults, and its warnings too.
+/// The reasons why a file is rejected: all its faults, along with its warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigFaults {
+pub struct ConfigErrors {
     path: PathBuf,
     faults: Vec<Finding>,
     warnings: Vec<String>,
 }
 
-impl ConfigFaults {
+impl ConfigErrors {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is wrong without being the reason of the refusal.
+    /// Problems that did not cause the rejection.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// What is wrong with the file at `path`.
+    /// The faults and warnings of the file at `path`.
     pub fn new(path: &Path, faults: Vec<Finding>, warnings: Vec<String>) -> Self {
         Self { path: path.to_owned(), faults, warnings }
     }
@@ -202,14 +202,14 @@ impl ConfigFaults {
         self.to_string().lines().collect::<Vec<_>>().join("; ")
     }
 
-    /// A file of which nothing can be used.
-    pub fn one(path: &Path, what: impl Into<String>) -> Self {
-        Self::new(path, vec![Finding { at: KeyPath::root(), what: what.into() }], Vec::new())
+    /// A single fault that makes the whole file unusable.
+    pub fn one(path: &Path, message: impl Into<String>) -> Self {
+        Self::new(path, vec![Finding { at: KeyPath::root(), message: message.into() }], Vec::new())
     }
 }
 
-/// One line a fault, each with the path of the file.
-impl fmt::Display for ConfigFaults {
+/// One line per fault, each with the path of the file.
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, fault) in self.faults.iter().enumerate() {
             f.write_str(if n == 0 { "" } else { "\n" })?;
@@ -219,9 +219,9 @@ impl fmt::Display for ConfigFaults {
     }
 }
 
-impl std::error::Error for ConfigFaults {}
+impl std::error::Error for ConfigErrors {}
 
-/// A text from outside as it stands in a message: quoted, control characters escaped, at most 80 characters.
+/// Quotes untrusted text for a message: control characters are escaped, and at most 80 characters are kept.
 pub fn quote(text: &str) -> String {
     let clipped: String = match text.char_indices().nth(80) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -230,7 +230,7 @@ pub fn quote(text: &str) -> String {
     format!("{clipped:?}")
 }
 
-/// `; did you mean "…"?` where one of `known` is close to `word`, else nothing.
+/// Returns `; did you mean "…"?` if one of `known` is close to `word`, otherwise an empty string.
 pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let word: String = word.to_lowercase().chars().take(80).collect();
     known
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_read_like_the_documentation_and_cannot_forge_a_line() {
+    fn paths_match_the_documentation_and_cannot_forge_a_line() {
         let path = KeyPath::root().key("services").index(2).key("compose_files").index(0);
         assert_eq!(path.to_string(), "services[2].compose_files[0]");
         assert_eq!(KeyPath::of("docker_health.timeout").to_string(), "docker_health.timeout");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_fault_of_a_place_is_kept_and_its_echo_is_not() {
+    fn the_first_fault_at_a_location_is_kept_and_its_consequences_are_not() {
         let mut findings = Findings::default();
         let files = KeyPath::of("files");
         findings.fault(&files.index(3), "3 is a number");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_one_part_are_taken_without_those_of_its_neighbours() {
+    fn taking_the_faults_of_one_element_leaves_those_of_others() {
         let mut findings = Findings::default();
         let services = KeyPath::of("services");
         for n in [1, 10, 2] {

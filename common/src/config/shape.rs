@@ -1,9 +1,9 @@
-//! A JSON tree against the schema of the types that it is for: every wrong type, range and key, not just the
+//! Validates a JSON tree against the schema of its type, and reports every wrong type, range and key, not just the
 //! first.
 //!
-//! serde stops at the first fault, so it cannot be asked. The schema is generated from the same types
-//! (`schemars`), so the published schema, this check and the deserialisation cannot drift apart. Only the
-//! keywords that our own types produce are known; a test of each file's schema sees to it.
+//! serde stops at the first error and cannot be used for this. The schema is generated from the same types
+//! (`schemars`), so the published schema, this check and the deserialization cannot diverge. Only the keywords that our
+//! own types produce are supported; a test for the schema of each file ensures that.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::{Findings, KeyPath, did_you_mean, quote};
 
-/// Keywords that are checked here, or that say nothing about what is allowed.
+/// Keywords that are either checked here or do not restrict the value.
 const KEYWORDS: &[&str] = &[
     "$schema",
     "additionalProperties",
@@ -37,12 +37,12 @@ const KEYWORDS: &[&str] = &[
     "writeOnly",
 ];
 
-/// What a file may hold.
+/// The allowed content of a file.
 #[derive(Debug, Clone)]
 pub struct Shape(Value);
 
 impl Shape {
-    /// The shape of a type. Its schema has no references, every part stands where it belongs.
+    /// The shape of a type. All subschemas are inlined, so the schema contains no references.
     pub fn of<T: JsonSchema>() -> Self {
         let settings = SchemaSettings::draft2020_12()
             .with(|settings| settings.inline_subschemas = true)
@@ -55,14 +55,14 @@ impl Shape {
         &self.0
     }
 
-    /// Notes every fault and every unknown key, and gives back what is left when the faulty is taken out:
-    /// members that are wrong or `null` are gone, elements that are wrong are `null` (the others keep their
-    /// places). So the rules that follow can say what else is wrong.
+    /// Records every fault and every unknown key, and returns the tree without the faulty values: faulty or `null`
+    /// members are removed, faulty elements are replaced by `null` so that the others keep their indexes. The rules that
+    /// follow can then report further faults.
     pub fn check(&self, tree: Value, findings: &mut Findings) -> Value {
         check(&self.0, &KeyPath::root(), tree, findings).unwrap_or_else(|| Value::Object(Map::new()))
     }
 
-    /// Keywords in the schema that [`Shape::check`] would not honour, for the tests of each file's types.
+    /// Keywords in the schema that [`Shape::check`] does not support; used in the tests of each file's types.
     pub fn unknown_keywords(&self) -> Vec<String> {
         let mut found = Vec::new();
         collect_unknown_keywords(&self.0, &mut found);
@@ -70,7 +70,7 @@ impl Shape {
     }
 }
 
-/// A member that must be given has no default, whatever its type needs while it is checked.
+/// Removes the defaults of required members. Their types only have one because the check needs it.
 fn drop_defaults_of_required(schema: &mut Schema) {
     let required = schema.get("required").cloned().unwrap_or_default();
     let names = required.as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -89,7 +89,7 @@ fn check(schema: &Value, at: &KeyPath, value: Value, findings: &mut Findings) ->
             findings.fault(at, format!("is an empty array; allowed: {}", allowed(schema)));
             None
         }
-        // One text may stand without its brackets; from here on it is a list.
+        // A single string is accepted without brackets and becomes a list here.
         (Some("array"), Value::String(text)) if takes_one_text(schema) => {
             Some(Value::Array(vec![Value::String(text)]))
         }
@@ -142,7 +142,7 @@ fn keys_of(known: &Map<String, Value>) -> String {
     known.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// What is wrong with a value that is not taken apart any further.
+/// Returns the fault of a scalar value, or of a value of the wrong type.
 fn fault(schema: &Value, expected: Option<&str>, value: &Value) -> Option<String> {
     let in_range = |number: &serde_json::Number| {
         let number = number.as_f64().unwrap_or(f64::NAN);
@@ -151,7 +151,7 @@ fn fault(schema: &Value, expected: Option<&str>, value: &Value) -> Option<String
     };
     match (expected, value) {
         (Some("words"), Value::String(word)) if words(schema).any(|known| known == word) => None,
-        (Some("words"), Value::String(_)) => Some(format!("{} is not among them", seen(schema, value))),
+        (Some("words"), Value::String(_)) => Some(format!("{} is not a valid value", seen(schema, value))),
         (Some("integer"), Value::Number(number)) if number.is_f64() => {
             Some(format!("{number} is not a whole number"))
         }
@@ -164,13 +164,13 @@ fn fault(schema: &Value, expected: Option<&str>, value: &Value) -> Option<String
         }
         (Some("boolean"), Value::Bool(_)) | (None, _) => None,
         (Some(expected), Value::String(text)) if is_quoted(expected, text) => {
-            Some(format!("{} is a string, leave the quotes away", seen(schema, value)))
+            Some(format!("{} is a string, remove the quotes", seen(schema, value)))
         }
         _ => Some(seen(schema, value)),
     }
 }
 
-/// Whether a string holds just what was expected without quotes.
+/// Reports whether a string would be a value of the expected type without its quotes.
 fn is_quoted(expected: &str, text: &str) -> bool {
     match expected {
         "integer" => text.parse::<i64>().is_ok(),
@@ -180,8 +180,8 @@ fn is_quoted(expected: &str, text: &str) -> bool {
     }
 }
 
-/// What stands in the file. A secret is not shown, nor is a text where something with parts was expected: it
-/// may be the secret of one of the parts (a webhook's URL in the place of the webhook).
+/// Describes the value in the file. Secrets are not shown, and neither are strings in place of an object: the string may
+/// be a secret member of that object (for example the URL of a webhook in place of the webhook).
 fn seen(schema: &Value, value: &Value) -> String {
     let hidden = schema["writeOnly"] == true || matches!(kind(schema), Some("object"));
     match value {
@@ -196,12 +196,12 @@ fn seen(schema: &Value, value: &Value) -> String {
     }
 }
 
-/// What may stand there, in words.
+/// Describes the allowed values.
 fn allowed(schema: &Value) -> String {
     let schema = without_null(schema);
     let number = |noun: &str| match (&schema["minimum"], &schema["maximum"]) {
         (Value::Number(least), Value::Number(most)) => format!("{noun} from {least} to {most}"),
-        (Value::Number(least), _) => format!("{noun} from {least} up"),
+        (Value::Number(least), _) => format!("{noun} of at least {least}"),
         _ => noun.to_owned(),
     };
     match kind(schema) {
@@ -221,17 +221,17 @@ fn allowed(schema: &Value) -> String {
     }
 }
 
-/// The schema of a list of texts in which one alone may stand without the brackets.
+/// The schema of a list of strings that may also be given as a single string.
 pub fn one_or_many(_: &mut schemars::SchemaGenerator) -> Schema {
     schemars::json_schema!({"type": ["array", "string"], "items": {"type": "string"}, "minItems": 1})
 }
 
-/// Whether the schema is one of [`one_or_many`].
+/// Reports whether the schema comes from [`one_or_many`].
 fn takes_one_text(schema: &Value) -> bool {
     schema["type"].as_array().is_some_and(|types| types.iter().any(|name| name == "string"))
 }
 
-/// The schema's type; `words` for a choice of texts.
+/// Returns the type of the schema; `words` for an enumeration of strings.
 fn kind(schema: &Value) -> Option<&str> {
     if words(schema).next().is_some() {
         return Some("words");
@@ -243,7 +243,7 @@ fn kind(schema: &Value) -> Option<&str> {
     }
 }
 
-/// The texts of a choice: `enum`, or `oneOf` when each is described.
+/// Returns the strings of an enumeration: `enum`, or `oneOf` if each value has a description.
 fn words(schema: &Value) -> impl Iterator<Item = &str> {
     let plain = schema["enum"].as_array().into_iter().flatten();
     let described = schema["oneOf"].as_array().into_iter().flatten();
@@ -252,7 +252,7 @@ fn words(schema: &Value) -> impl Iterator<Item = &str> {
     plain.chain(groups).filter_map(Value::as_str)
 }
 
-/// `null` is the same as an absent member, so the alternative is of no interest.
+/// Skips the `null` alternative: `null` is the same as an absent member.
 fn without_null(schema: &Value) -> &Value {
     let mut branches = schema["anyOf"].as_array().into_iter().flatten();
     branches.find(|branch| branch["type"] != "null").unwrap_or(schema)
@@ -282,7 +282,7 @@ mod tests {
     use crate::secret::Secret;
 
     #[derive(JsonSchema)]
-    #[expect(dead_code, reason = "only its schema is of interest")]
+    #[expect(dead_code, reason = "only its schema is used")]
     enum Colour {
         /// Described words become `oneOf`.
         #[serde(rename = "red")]
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[derive(JsonSchema)]
-    #[expect(dead_code, reason = "only its schema is of interest")]
+    #[expect(dead_code, reason = "only its schema is used")]
     struct Whole {
         colour: Option<Colour>,
         #[schemars(range(min = 10, max = 20))]
@@ -322,7 +322,7 @@ mod tests {
         parts: Vec<Part>,
     }
 
-    /// What is left, the faults, the warnings. Only `part`'s own members are required here.
+    /// Returns the remaining tree, the faults and the warnings. Only members of `part` are required here.
     fn checked(tree: Value) -> (Value, Vec<String>, Vec<String>) {
         let mut shape = Shape::of::<Whole>();
         shape.0["required"] = json!([]);
@@ -335,10 +335,10 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_value_is_named_with_what_is_allowed() {
+    fn every_wrong_value_is_reported_with_the_allowed_values() {
         for (tree, expected) in [
             (json!([]), "an array; allowed: an object"),
-            (json!({"colour": "blue"}), "colour: \"blue\" is not among them; allowed: red, green"),
+            (json!({"colour": "blue"}), "colour: \"blue\" is not a valid value; allowed: red, green"),
             (json!({"colour": 3}), "colour: 3; allowed: red, green"),
             (json!({"count": 9}), "count: 9 is out of range; allowed: a whole number from 10 to 20"),
             (json!({"count": -1}), "count: -1 is out of range; allowed: a whole number from 10 to 20"),
@@ -348,15 +348,12 @@ mod tests {
             ),
             (
                 json!({"count": "12"}),
-                "count: \"12\" is a string, leave the quotes away; allowed: a whole number from 10 to 20",
+                "count: \"12\" is a string, remove the quotes; allowed: a whole number from 10 to 20",
             ),
             (json!({"count": "x"}), "count: \"x\"; allowed: a whole number from 10 to 20"),
             (json!({"count": true}), "count: true; allowed: a whole number from 10 to 20"),
-            (json!({"share": -0.5}), "share: -0.5 is out of range; allowed: a number from 0 up"),
-            (
-                json!({"on": "true"}),
-                "on: \"true\" is a string, leave the quotes away; allowed: true or false",
-            ),
+            (json!({"share": -0.5}), "share: -0.5 is out of range; allowed: a number of at least 0"),
+            (json!({"on": "true"}), "on: \"true\" is a string, remove the quotes; allowed: true or false"),
             (json!({"on": 1}), "on: 1; allowed: true or false"),
             (json!({"token": 12345}), "token: a number; allowed: a string"),
             (json!({"headers": "Bearer abc"}), "headers: a string; allowed: an object"),
@@ -378,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_come_at_once_and_the_rest_keeps_its_place() {
+    fn all_faults_are_reported_at_once_and_the_rest_keeps_its_place() {
         let tree = json!({
             "count": 5, "on": true, "share": null, "texts": ["a", 1, "c"],
             "parts": [{"name": "x", "size": 0}, 7, {"name": "y", "size": 3, "zzzzzz": 1}], "coulor": "red",
@@ -403,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn one_text_may_stand_for_a_list_of_one() {
+    fn a_single_string_is_accepted_in_place_of_a_list() {
         for given in [json!("a"), json!(["a"])] {
             assert_eq!(checked(json!({"some": given})), (json!({"some": ["a"]}), vec![], vec![]));
         }

@@ -1,4 +1,4 @@
-//! The bytes of a configuration file: read without ever waiting, and checked to be text.
+//! Reads a configuration file without blocking, and checks that it is text.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,34 +7,34 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Far more than any configuration needs; a wrong path (a disk image, a log) must not fill the memory.
+/// Far more than any configuration needs; a wrong path (a disk image, a log file) must not exhaust the memory.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Why a file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Nothing there.
+    /// The file does not exist.
     #[error("there is no such file")]
     Missing,
-    /// Not ours to read.
-    #[error("permission denied: the user that runs this program may not read it")]
+    /// This user may not read it.
+    #[error("permission denied: the user running this program may not read it")]
     Denied,
-    /// Something other than a file.
+    /// Not a regular file.
     #[error("is {0}; allowed: a regular file")]
     NotAFile(&'static str),
-    /// More than any configuration needs.
+    /// Larger than any configuration needs to be.
     #[error("is larger than 4 MiB; is this the right file?")]
     TooLarge,
-    /// No content.
+    /// The file has no content.
     #[error("is empty; a configuration is a JSON object, at least {{}}")]
     Empty,
-    /// A byte order mark.
-    #[error("begins with a byte order mark ({0}); save it as UTF-8 without one")]
+    /// The file begins with a byte order mark.
+    #[error("begins with a byte order mark ({0}); save it as UTF-8 without a byte order mark")]
     ByteOrderMark(&'static str),
-    /// Not text.
-    #[error("is not UTF-8 text (first bad byte at offset {0})")]
+    /// The file is not UTF-8 text.
+    #[error("is not UTF-8 text (first invalid byte at offset {0})")]
     NotUtf8(usize),
-    /// Anything else the system says.
+    /// Any other I/O error.
     #[error("cannot be read: {0}")]
     Io(io::Error),
 }
@@ -49,9 +49,9 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// The text of the file at `path`.
+/// Reads the text of the file at `path`.
 pub fn read(path: &Path) -> Result<String, ReadError> {
-    // NONBLOCK: the opening of a FIFO waits for its writer otherwise, for ever.
+    // NONBLOCK: opening a FIFO would otherwise block until it has a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(fd) => File::from(fd),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_unusable_file_is_named() {
+    fn every_kind_of_unusable_file_has_its_own_message() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, content: &[u8]| {
             let path = folder.path().join(name);
@@ -113,7 +113,7 @@ mod tests {
         assert!(error_of(&file("bom16", b"\xff\xfe{\0")).contains("byte order mark (UTF-16)"));
         assert_eq!(
             error_of(&file("latin1", b"{\"a\":\"\xe4\"}")),
-            "is not UTF-8 text (first bad byte at offset 6)"
+            "is not UTF-8 text (first invalid byte at offset 6)"
         );
         assert!(error_of(&file("x", b"").join("child")).starts_with("cannot be read"));
         assert_eq!(read(&file("good", b"{}")).unwrap(), "{}");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_systems_refusals_get_plain_words() {
+    fn os_errors_have_readable_messages() {
         let of = |kind: io::ErrorKind| ReadError::from(io::Error::from(kind)).to_string();
         assert!(of(io::ErrorKind::PermissionDenied).starts_with("permission denied"));
         assert_eq!(of(io::ErrorKind::NotFound), "there is no such file");

@@ -1,4 +1,4 @@
-//! Listeners for `host:port` texts as they stand in the configuration (DECISIONS 2).
+//! Listeners for the `host:port` strings of the configuration (DECISIONS 2).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,39 +8,39 @@ use tokio::net::{TcpListener, TcpSocket};
 
 const BACKLOG: u32 = 1024;
 
-/// Why a listener could not be made.
+/// Why a listener could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The text is no address.
+    /// Not a valid address.
     #[error(
         "\"{0}\" is not a listen address (host:port; the host is an IP address, v6 in brackets, localhost, or empty)"
     )]
     Address(String),
-    /// The system refused it.
+    /// The system refused to bind or listen.
     #[error("cannot listen on {address}: {cause}")]
     Listen {
-        /// The text of the configuration.
+        /// The address as configured.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         cause: io::Error,
     },
 }
 
-/// Listens on all addresses, or on none. An empty host (and `[::]`) means all interfaces, v4 and v6; `localhost`
-/// means both loopbacks as far as they exist. Call it inside the runtime.
+/// Listens on all addresses, or fails without listening on any. An empty host (and `[::]`) means all interfaces, v4 and
+/// v6; `localhost` means both loopback addresses, if they exist. Must be called inside the runtime.
 pub fn bind(addresses: &[String]) -> Result<Vec<TcpListener>, BindError> {
     let mut listeners = Vec::new();
     for address in addresses {
         let fail = |cause| BindError::Listen { address: address.clone(), cause };
         let (host, port) = split(address).ok_or_else(|| BindError::Address(address.clone()))?;
-        // With the v4 wildcard in an entry of its own, `[::]` must leave it that.
-        let v4_apart = || {
+        // If the v4 wildcard is configured separately, `[::]` must not cover v4 as well.
+        let is_v4_separate = || {
             addresses.iter().any(|other| split(other) == Some((Host::Ip(Ipv4Addr::UNSPECIFIED.into()), port)))
         };
         match host {
             Host::Localhost => {
                 let four = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), true);
-                // Port 0 is chosen once.
+                // For port 0, use the port that the system chose for v4.
                 let port =
                     four.as_ref().ok().and_then(|four| four.local_addr().ok()).map_or(port, |at| at.port());
                 let six = listen(SocketAddr::from((Ipv6Addr::LOCALHOST, port)), true);
@@ -58,7 +58,7 @@ pub fn bind(addresses: &[String]) -> Result<Vec<TcpListener>, BindError> {
                 other => listeners.push(other.map_err(fail)?),
             },
             Host::Ip(ip) => {
-                let only = ip != IpAddr::V6(Ipv6Addr::UNSPECIFIED) || v4_apart();
+                let only = ip != IpAddr::V6(Ipv6Addr::UNSPECIFIED) || is_v4_separate();
                 listeners.push(listen(SocketAddr::new(ip, port), only).map_err(fail)?);
             }
         }
@@ -93,13 +93,13 @@ fn listen(address: SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
         sockopt::set_ipv6_v6only(&socket, v6_only)?;
         socket
     };
-    // A restart must not wait for the old connections' last state.
+    // A restart must not have to wait for old connections in TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Whether the machine has no such protocol or address at all.
+/// Reports whether the machine lacks this protocol or address.
 fn is_absent(error: &io::Error) -> bool {
     let absent = [rustix::io::Errno::AFNOSUPPORT, rustix::io::Errno::ADDRNOTAVAIL];
     error.raw_os_error().is_some_and(|code| absent.iter().any(|errno| errno.raw_os_error() == code))

@@ -1,4 +1,4 @@
-//! Bodies of requests in memory: what one may have, what all may have together, and what one sender may have of that.
+//! Memory limits for request bodies: per body, for all bodies together, and per sender.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,75 +9,75 @@ use http::header::RETRY_AFTER;
 
 use super::{Arrival, Response, error, too_many};
 
-/// Seconds after which a sender whose body had no room may come back.
-const COME_BACK: u16 = 5;
+/// Seconds after which a sender may retry when its body exceeded the budget.
+const RETRY_AFTER_SECONDS: u16 = 5;
 
-/// A budget for the bodies of an endpoint, in bytes. Clones share it.
+/// A budget in bytes for the bodies of an endpoint. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Bodies {
     held: Arc<Mutex<Held>>,
-    each: usize,
-    in_all: usize,
+    per_body: usize,
+    total: usize,
     per_sender: usize,
 }
 
 #[derive(Debug, Default)]
 struct Held {
-    in_all: usize,
+    total: usize,
     by_sender: HashMap<String, usize>,
 }
 
-/// Leave to send a body: who sends it, and what is kept until the request is answered.
+/// Permission to send a body: the sender, and a permit that is held until the request is answered.
 pub struct Admitted {
     pub(super) sender: String,
     _permit: Box<dyn Send>,
 }
 
 impl Admitted {
-    /// For a sender that is known by its login; `permit` is dropped when the request has been answered.
+    /// For an authenticated sender; `permit` is dropped when the request has been answered.
     pub fn as_sender(name: impl Into<String>, permit: impl Send + 'static) -> Self {
         Self { sender: name.into(), _permit: Box::new(permit) }
     }
 
-    /// For whoever is at that address.
+    /// For an unauthenticated sender, identified by its address.
     pub fn as_peer(arrival: &Arrival) -> Self {
         Self::as_sender(arrival.peer.ip().to_canonical().to_string(), ())
     }
 }
 
 impl Bodies {
-    /// A body may have `each` bytes, all together `in_all`, and those of one sender `per_sender`.
-    pub fn new(each: usize, in_all: usize, per_sender: usize) -> Self {
-        Self { held: Arc::default(), each, in_all, per_sender: per_sender.max(each) }
+    /// Allows `per_body` bytes per body, `total` bytes for all bodies, and `per_sender` bytes for those of one sender.
+    pub fn new(per_body: usize, total: usize, per_sender: usize) -> Self {
+        Self { held: Arc::default(), per_body, total, per_sender: per_sender.max(per_body) }
     }
 
-    /// How many bytes are kept now.
+    /// Bytes currently held.
     pub fn held(&self) -> usize {
-        self.lock().in_all
+        self.lock().total
     }
 
-    pub(super) fn each(&self) -> usize {
-        self.each
+    pub(super) fn per_body(&self) -> usize {
+        self.per_body
     }
 
-    /// A body of that sender, empty yet.
-    pub(super) fn begin(&self, sender: String) -> Growing {
-        Growing { bodies: self.clone(), sender, bytes: Vec::new(), charged: 0 }
+    /// Starts an empty body for this sender.
+    pub(super) fn begin(&self, sender: String) -> BodyBuffer {
+        BodyBuffer { bodies: self.clone(), sender, bytes: Vec::new(), charged: 0 }
     }
 
     fn charge(&self, sender: &str, bytes: usize) -> Result<(), Response> {
         let mut held = self.lock();
         let of_sender = held.by_sender.get(sender).copied().unwrap_or_default();
         if of_sender + bytes > self.per_sender {
-            return Err(too_many("this sender has too much under way at once", COME_BACK));
+            return Err(too_many("this sender has too many request bytes in flight", RETRY_AFTER_SECONDS));
         }
-        if held.in_all + bytes > self.in_all {
-            let text = "the requests under way hold all memory that is set aside for them";
+        if held.total + bytes > self.total {
+            let text = "the memory for request bodies is exhausted";
             let mut refusal = error(StatusCode::SERVICE_UNAVAILABLE, text);
-            refusal.headers_mut().insert(RETRY_AFTER, COME_BACK.into());
+            refusal.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS.into());
             return Err(refusal);
         }
-        held.in_all += bytes;
+        held.total += bytes;
         *held.by_sender.entry(sender.to_owned()).or_default() += bytes;
         Ok(())
     }
@@ -87,21 +87,21 @@ impl Bodies {
     }
 }
 
-/// A body that arrives. What its memory takes is charged before it is taken, and given back on drop.
-pub(super) struct Growing {
+/// A body that is being received. Its memory is charged to the budget before it is allocated, and released on drop.
+pub(super) struct BodyBuffer {
     bodies: Bodies,
     sender: String,
     bytes: Vec<u8>,
     charged: usize,
 }
 
-impl Growing {
-    /// Adds a part, or gives the answer that refuses it.
+impl BodyBuffer {
+    /// Appends a part, or returns the error response.
     pub(super) fn push(&mut self, part: &[u8]) -> Result<(), Response> {
         let length = self.bytes.len() + part.len();
         if length > self.bytes.capacity() {
-            // As a vector grows, but never beyond what a body may have.
-            let wanted = length.max((2 * self.bytes.capacity()).min(self.bodies.each)).max(512);
+            // Double the capacity, but never beyond the limit of a body.
+            let wanted = length.max((2 * self.bytes.capacity()).min(self.bodies.per_body)).max(512);
             self.bodies.charge(&self.sender, wanted - self.charged)?;
             self.charged = wanted;
             self.bytes.reserve_exact(wanted - self.bytes.len());
@@ -110,19 +110,19 @@ impl Growing {
         Ok(())
     }
 
-    /// The whole body; the charge lasts as long as `self`.
+    /// Takes the complete body; the charge lasts as long as `self`.
     pub(super) fn take(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes).into()
     }
 }
 
-impl Drop for Growing {
+impl Drop for BodyBuffer {
     fn drop(&mut self) {
         if self.charged == 0 {
             return;
         }
         let mut held = self.bodies.lock();
-        held.in_all -= self.charged;
+        held.total -= self.charged;
         if let Some(of_sender) = held.by_sender.get_mut(&self.sender) {
             *of_sender -= self.charged;
             if *of_sender == 0 {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_share_a_budget_and_no_sender_has_all_of_it() {
+    fn bodies_share_a_budget_that_no_sender_can_exhaust_alone() {
         let bodies = Bodies::new(1000, 3000, 1550);
         let mut one = bodies.begin("a".to_owned());
         for _ in 0..10 {
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(
             bodies.held(),
             1000,
-            "a body is charged what its memory takes, and no more than it may have"
+            "a body is charged for its capacity, which never exceeds the limit of a body"
         );
         let mut two = bodies.begin("a".to_owned());
         assert_eq!(two.push(&[b'x'; 600]).unwrap_err().status(), 429);
@@ -156,7 +156,7 @@ mod tests {
         let refusal = four.push(&[b'x'; 600]).unwrap_err();
         assert_eq!((refusal.status().as_u16(), refusal.headers().contains_key("retry-after")), (503, true));
         assert_eq!(one.take().len(), 1000);
-        assert_eq!(bodies.held(), 2512, "it counts until its request is answered");
+        assert_eq!(bodies.held(), 2512, "a body counts until its request is answered");
         drop((one, two));
         four.push(&[b'x'; 600]).unwrap();
         drop((three, four));

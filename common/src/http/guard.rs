@@ -1,4 +1,4 @@
-//! Who may ask: the API has no login, so a page in a person's browser must not be able to use it (DECISIONS 6).
+//! Request origin checks: the API has no login, so web pages in a user's browser must not be able to use it (DECISIONS 6).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,21 +7,21 @@ use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::{Response, error};
 
-/// The Host rule, the Origin rule, and that no other site may ask for anything but a page.
+/// The Host rule, the Origin rule, and the rule that other sites may only link to pages.
 #[derive(Debug, Clone)]
 pub struct Guard {
-    /// Lower-case, without trailing dot.
+    /// Allowed host names, lower-case, without trailing dot.
     names: Vec<String>,
-    /// Paths that any host may be asked for.
+    /// Paths that are exempt from the Host rule.
     open: Vec<String>,
-    /// Whether all paths are such.
+    /// Whether all paths are exempt.
     any_host: bool,
-    /// Paths of pages, to which another site may lead a person.
+    /// Paths of pages that other sites may link to.
     pages: Vec<String>,
 }
 
 impl Guard {
-    /// Admits IP literals, `localhost`, the machine's own name, and `allowed_hosts`. The Host rule does not apply to
+    /// Allows IP literals, `localhost`, the machine's own name, and `allowed_hosts`. The Host rule does not apply to
     /// `/health` and `/metrics`.
     pub fn new(allowed_hosts: &[String]) -> Self {
         let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -37,27 +37,27 @@ impl Guard {
         Self { names, open, any_host: false, pages: Vec::new() }
     }
 
-    /// For a program with a login: a page of another site has no token, so it may be asked for by any name. Only the
-    /// Origin rule is kept.
+    /// For a program with a login: pages of other sites have no token, so any host name is allowed. Only the Origin rule
+    /// applies.
     pub fn any_host() -> Self {
         Self { names: Vec::new(), open: Vec::new(), any_host: true, pages: Vec::new() }
     }
 
-    /// Any host may be asked for these paths, too.
+    /// Exempts these paths from the Host rule.
     #[must_use]
     pub fn open(mut self, paths: &[&str]) -> Self {
         self.open.extend(paths.iter().map(|path| (*path).to_owned()));
         self
     }
 
-    /// These paths are pages: a link on another site may lead to them.
+    /// Declares these paths as pages that other sites may link to.
     #[must_use]
     pub fn pages(mut self, paths: &[&str]) -> Self {
         self.pages.extend(paths.iter().map(|path| (*path).to_owned()));
         self
     }
 
-    /// Refuses a request that breaks a rule.
+    /// Rejects a request that violates a rule.
     pub(super) fn check(
         &self,
         method: &Method,
@@ -81,23 +81,23 @@ impl Guard {
         }
     }
 
-    /// Another site's page cannot read an answer, but it can cause the work for it and hold its streams open.
+    /// A page of another site cannot read a response, but it can cause load and hold streams open.
     fn check_site(&self, path: &str, headers: &HeaderMap) -> Result<(), Response> {
-        let leads_here = headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate")
+        let is_link = headers.get("sec-fetch-mode").is_some_and(|mode| mode == "navigate")
             && headers.get("sec-fetch-dest").is_none_or(|target| target == "document");
         if path == "/health"
             || !is_of_other_site(headers)
-            || leads_here && self.pages.iter().any(|page| page == path)
+            || is_link && self.pages.iter().any(|page| page == path)
         {
             return Ok(());
         }
-        let text = "pages of other sites may not ask for this (Sec-Fetch-Site)";
+        let text = "cross-site requests for this path are not allowed (Sec-Fetch-Site)";
         Err(error(StatusCode::FORBIDDEN, text))
     }
 
     fn check_host(&self, version: Version, host: Option<&str>) -> Result<(), Response> {
-        let admitted = match host {
-            // No browser speaks HTTP/1.0.
+        let allowed = match host {
+            // Browsers do not use HTTP/1.0.
             None => version == Version::HTTP_10,
             Some(text) => match Authority::parse(text) {
                 Some(Authority { host: Host::Ip(_), .. }) => true,
@@ -105,53 +105,53 @@ impl Guard {
                 None => false,
             },
         };
-        if admitted {
+        if allowed {
             return Ok(());
         }
         let host: String = host.unwrap_or_default().chars().take(100).collect();
         Err(error(
             StatusCode::FORBIDDEN,
             format!(
-                "requests for the host \"{host}\" are refused, since a web page could make them; if this is a name \
-                 of this machine, add it to api.allowed_hosts"
+                "requests for the host \"{host}\" are rejected, because a web page could have sent them; if it is a \
+                 name of this machine, add it to api.allowed_hosts"
             ),
         ))
     }
 }
 
-/// A request that changes something must not come from a page of another site.
+/// Rejects requests that change something and come from a page of another site.
 fn check_origin(host: Option<&str>, headers: &HeaderMap) -> Result<(), Response> {
     let refuse = |what: &str| {
-        Err(error(StatusCode::FORBIDDEN, format!("requests that change something are refused {what}")))
+        Err(error(StatusCode::FORBIDDEN, format!("requests that change something are rejected {what}")))
     };
     if is_of_other_site(headers) {
-        return refuse("from pages of other sites (Sec-Fetch-Site)");
+        return refuse("if they come from another site (Sec-Fetch-Site)");
     }
-    // With `Referrer-Policy: no-referrer` a form of our own page is sent with `Origin: null`. So is one of a sandboxed
-    // frame, which only Sec-Fetch-Site tells from ours; no script can set that header.
+    // With `Referrer-Policy: no-referrer`, forms on our own pages are sent with `Origin: null`. So are forms in a sandboxed
+    // frame, which only Sec-Fetch-Site distinguishes from ours; scripts cannot set that header.
     let is_own_form = |origin: &str| origin == "null" && is_from_own_page(headers);
     for origin in headers.get_all(ORIGIN) {
         if !origin.to_str().is_ok_and(|origin| is_same_origin(origin, host) || is_own_form(origin)) {
-            return refuse("when their Origin is not the host that they are sent to");
+            return refuse("if their Origin differs from the requested host");
         }
     }
     Ok(())
 }
 
-/// Whether a browser says that a page of this very origin makes the request.
+/// Reports whether the request comes from a page of the same origin, according to the browser.
 fn is_from_own_page(headers: &HeaderMap) -> bool {
     let mut sites = headers.get_all("sec-fetch-site").iter();
     sites.next().is_some_and(|site| site == "same-origin") && sites.next().is_none()
 }
 
-/// Whether a browser says that another site's page makes the request.
+/// Reports whether the request comes from a page of another site or origin, according to the browser.
 fn is_of_other_site(headers: &HeaderMap) -> bool {
     let mut sites = headers.get_all("sec-fetch-site").iter();
     sites.any(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site"))
 }
 
-/// Whether an `Origin` is the one of a page that this host served. The scheme only supplies the default port: TLS
-/// may end in a proxy.
+/// Reports whether an `Origin` matches the requested host. The scheme only supplies the default port, since TLS may be
+/// terminated by a proxy.
 fn is_same_origin(origin: &str, host: Option<&str>) -> bool {
     let Some((scheme, authority)) = origin.split_once("://") else { return false };
     let default = match scheme {
@@ -164,7 +164,7 @@ fn is_same_origin(origin: &str, host: Option<&str>) -> bool {
     origin.is_some() && origin == host.and_then(with_port)
 }
 
-/// `host[:port]`, as in `Host` and in `Origin` after its scheme.
+/// `host[:port]`, as in `Host`, and in `Origin` after the scheme.
 #[derive(Debug, PartialEq, Eq)]
 struct Authority {
     host: Host,
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn only_hosts_that_are_ours_may_be_asked_for() {
+    fn only_allowed_hosts_are_served() {
         let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
         for host in [
             "127.0.0.1:9090",
@@ -337,12 +337,12 @@ mod tests {
                 &[("host", "evil.test"), ("origin", "http://evil.test")]
             ),
             200,
-            "an open path takes any host, also as an origin"
+            "an open path accepts any host, even as an origin"
         );
     }
 
     #[test]
-    fn another_site_may_lead_a_person_to_a_page_and_ask_for_nothing_else() {
+    fn another_site_may_only_link_to_a_page() {
         let guard = Guard::new(&[]).pages(&["/ui"]);
         let verdict = |path: &str, pairs: &[(&'static str, &str)]| {
             let mut all = vec![("host", "localhost")];
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_names_the_key_to_set() {
+    fn a_rejection_is_json() {
         let guard = Guard::new(&[]);
         let headers = headers(&[("host", "agent.test")]);
         let refusal = guard.check(&Method::GET, "/", Version::HTTP_11, &headers).unwrap_err();

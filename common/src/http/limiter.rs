@@ -1,5 +1,4 @@
-//! A limited number of places, in all and for each of those who take them: streams and connections of one address,
-//! requests of one login.
+//! Limits concurrency, in total and per key: streams per client address, requests per login.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,21 +9,21 @@ use http::StatusCode;
 
 use super::{Response, error};
 
-/// The places. Clones share them.
+/// A limited number of permits. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Limiter<K: Eq + Hash = IpAddr> {
     taken: Arc<Mutex<Taken<K>>>,
-    in_all: usize,
+    total: usize,
     per_key: usize,
 }
 
 #[derive(Debug)]
 struct Taken<K> {
-    in_all: usize,
+    total: usize,
     by_key: HashMap<K, usize>,
 }
 
-/// One place, given back on drop.
+/// One permit, released on drop.
 #[derive(Debug)]
 pub struct Permit<K: Eq + Hash = IpAddr> {
     taken: Arc<Mutex<Taken<K>>>,
@@ -32,16 +31,16 @@ pub struct Permit<K: Eq + Hash = IpAddr> {
 }
 
 impl<K: Eq + Hash + Clone> Limiter<K> {
-    /// That many places in all and for one taker.
-    pub fn new(in_all: usize, per_key: usize) -> Self {
-        let taken = Arc::new(Mutex::new(Taken { in_all: 0, by_key: HashMap::new() }));
-        Self { taken, in_all, per_key }
+    /// Creates a limiter with `total` permits, at most `per_key` of them for one key.
+    pub fn new(total: usize, per_key: usize) -> Self {
+        let taken = Arc::new(Mutex::new(Taken { total: 0, by_key: HashMap::new() }));
+        Self { taken, total, per_key }
     }
 
-    /// Takes a place; `None` when there is none for this taker.
+    /// Acquires a permit; `None` if none is available for this key.
     pub fn acquire(&self, key: K) -> Option<Permit<K>> {
         let mut taken = lock(&self.taken);
-        if taken.in_all >= self.in_all {
+        if taken.total >= self.total {
             return None;
         }
         let of_key = taken.by_key.entry(key.clone()).or_default();
@@ -49,40 +48,40 @@ impl<K: Eq + Hash + Clone> Limiter<K> {
             return None;
         }
         *of_key += 1;
-        taken.in_all += 1;
+        taken.total += 1;
         Some(Permit { taken: self.taken.clone(), key })
     }
 
-    /// How many places are taken.
+    /// Permits currently in use.
     pub fn taken(&self) -> usize {
-        lock(&self.taken).in_all
+        lock(&self.taken).total
     }
 }
 
 impl Limiter {
-    /// The places for event streams (DECISIONS 6).
+    /// The limits for event streams (DECISIONS 6).
     pub fn for_streams() -> Self {
         Self::new(512, 32)
     }
 
-    /// Takes a place for a peer's address, in whatever notation.
+    /// Acquires a permit for the address of a peer, in any notation.
     pub fn take_for(&self, peer: IpAddr) -> Option<Permit> {
         self.acquire(peer.to_canonical())
     }
 
-    /// Takes a place for a stream, or gives the answer that refuses it (429).
+    /// Acquires a permit for a stream, or returns the error response (429).
     pub fn admit(&self, peer: IpAddr) -> Result<Permit, Response> {
         self.take_for(peer).ok_or_else(|| {
             let text = format!(
-                "too many open streams (at most {} in all and {} from one address)",
-                self.in_all, self.per_key
+                "too many open streams (at most {} in total and {} per address)",
+                self.total, self.per_key
             );
             too_many(text, 10)
         })
     }
 }
 
-/// 429, and after how many seconds to come back.
+/// A 429 response with `Retry-After`.
 pub fn too_many(text: impl Into<String>, seconds: u16) -> Response {
     let mut refusal = error(StatusCode::TOO_MANY_REQUESTS, text);
     refusal.headers_mut().insert(http::header::RETRY_AFTER, seconds.into());
@@ -92,7 +91,7 @@ pub fn too_many(text: impl Into<String>, seconds: u16) -> Response {
 impl<K: Eq + Hash> Drop for Permit<K> {
     fn drop(&mut self) {
         let mut taken = lock(&self.taken);
-        taken.in_all -= 1;
+        taken.total -= 1;
         if let Some(of_key) = taken.by_key.get_mut(&self.key) {
             *of_key -= 1;
             if *of_key == 0 {
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_limited_in_all_and_per_peer_and_given_back() {
+    fn permits_are_limited_in_total_and_per_peer_and_released() {
         let limiter = Limiter::new(3, 2);
         let (one, two): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "::1".parse().unwrap());
         let first = limiter.take_for(one).unwrap();

@@ -1,4 +1,4 @@
-//! Serving HTTP: listeners, limits, access rules and a table of endpoints, all around one warp filter.
+//! The HTTP server: listeners, limits, access rules and a routing table, built around one warp filter.
 //!
 //! ```no_run
 //! # use evenkeel_common::http::{self, Guard, Limits, Method, Request, Response, Routes, StatusCode};
@@ -18,15 +18,15 @@
 //! # }
 //! ```
 
-// A refusal is an answer, made once and sent; boxing it would only add a step everywhere.
+// An error response is created once and sent; boxing it everywhere would gain nothing.
 #![allow(clippy::result_large_err)]
 
 mod bind;
 mod bodies;
-mod crowd;
+mod connection;
+mod connections;
 mod guard;
 mod limiter;
-mod line;
 pub mod openapi;
 mod reply;
 mod routes;
@@ -45,30 +45,32 @@ pub use reply::{error, json, json_with_array};
 pub use routes::{Request, Routes};
 pub use server::{Arrival, serve};
 
-/// What a client may take from us (DECISIONS 6).
+/// Resource limits for clients (DECISIONS 6).
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Size of a request's head; more is 431.
+    /// Maximum size of a request head; a larger one gets 431.
     pub header_bytes: usize,
-    /// Time from the first byte of a head (or from connecting) to its end; then the connection is cut.
+    /// Time limit for a request head, from its first byte (or from connecting); after it the connection is closed.
     pub header_time: Duration,
-    /// Size of a request's body; more is 413.
+    /// Maximum size of a request body; a larger one gets 413.
     pub body_bytes: usize,
-    /// Time for a request's body; then 408.
+    /// Time limit for a request body; after it the client gets 408.
     pub body_time: Duration,
-    /// Time that a connection may stay open between two requests.
+    /// How long a connection may stay open between two requests.
     pub idle: Duration,
-    /// Time for an answer that has an end, from its first byte to the last one that hyper takes.
+    /// Time limit for sending a finite response, from its first byte until hyper has accepted the last one.
     pub answer_time: Duration,
-    /// Time in which a write must make progress, in a stream too.
+    /// Time in which a write must make progress, including in streams.
     pub write_time: Duration,
-    /// Connections in all. For one more, the one that has kept us waiting longest is cut; where none waits it gets 503.
+    /// Maximum number of connections. For a new one beyond it, the connection that has kept the server waiting longest is
+    /// closed. If none is waiting, the new one gets 503.
     pub connections: usize,
-    /// Connections of one peer address, by the same rule.
+    /// Maximum number of connections per peer address, by the same rule.
     pub connections_per_peer: usize,
-    /// What answers may hold together that their clients have not taken; beyond it the oldest such client is cut.
+    /// Maximum total size of responses that clients have not read yet. Beyond it, the connection that has been waiting
+    /// longest is closed.
     pub unsent_bytes: usize,
-    /// Time for requests under way to end when the server stops.
+    /// How long requests in progress may take to finish during shutdown.
     pub drain: Duration,
 }
 
@@ -80,7 +82,7 @@ impl Default for Limits {
             body_bytes: 1024 * 1024,
             body_time: Duration::from_secs(30),
             idle: Duration::from_mins(2),
-            // Streams hold one each, and the usual limit on open files is 1,024.
+            // Each stream needs one, and the usual limit on open files is 1,024.
             connections: 768,
             connections_per_peer: 640,
             unsent_bytes: 32 * 1024 * 1024,

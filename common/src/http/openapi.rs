@@ -1,5 +1,5 @@
-//! The endpoints together with what is said about them: one table makes the routes and the `OpenAPI` document, so that
-//! the two can't part.
+//! Endpoints with their documentation. The routes and the `OpenAPI` document come from the same table, so they cannot
+//! diverge.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use warp::filters::BoxedFilter;
 use super::{Admitted, Arrival, Bodies, Guard, Limits, Request, Response, Routes};
 use crate::wire::ErrorBody;
 
-/// Where the document is served.
+/// Path of the document.
 const PATH: &str = "/openapi.json";
 const JSON: &str = "application/json";
 
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
-/// What is said about an endpoint.
+/// The documentation of an endpoint.
 pub struct Doc {
     summary: &'static str,
     query: Vec<(&'static str, &'static str, Value)>,
@@ -29,87 +29,87 @@ pub struct Doc {
 }
 
 impl Doc {
-    /// What the endpoint is for, in one sentence.
+    /// Describes the endpoint in one sentence.
     pub fn of(summary: &'static str) -> Self {
         Self { summary, query: Vec::new(), body: None, answers: Vec::new() }
     }
 
-    /// It answers with this type.
+    /// Adds a JSON response of this type.
     #[must_use]
     pub fn json<T: JsonSchema>(mut self, status: u16, when: &'static str) -> Self {
         self.answers.push((status, when, JSON, Some(SchemaGenerator::subschema_for::<T>)));
         self
     }
 
-    /// It answers with something that is no JSON.
+    /// Adds a response that is not JSON.
     #[must_use]
     pub fn text(mut self, status: u16, when: &'static str, media_type: &'static str) -> Self {
         self.answers.push((status, when, media_type, None));
         self
     }
 
-    /// It answers without a body.
+    /// Adds a response without a body.
     #[must_use]
     pub fn empty(mut self, status: u16, when: &'static str) -> Self {
         self.answers.push((status, when, "", None));
         self
     }
 
-    /// It takes a query parameter, described by a JSON schema.
+    /// Adds a query parameter, described by a JSON schema.
     #[must_use]
     pub fn query(mut self, name: &'static str, what: &'static str, schema: Value) -> Self {
         self.query.push((name, what, schema));
         self
     }
 
-    /// It reads a body, of whatever form.
+    /// Adds a request body without a schema.
     #[must_use]
     pub fn body(mut self, media_types: &'static [&'static str], what: &'static str) -> Self {
         self.body = Some((media_types, what, None));
         self
     }
 
-    /// It reads this type, if there is a body.
+    /// Adds an optional JSON request body of this type.
     #[must_use]
     pub fn json_body<T: JsonSchema>(mut self, what: &'static str) -> Self {
         self.body = Some((&[JSON], what, Some(SchemaGenerator::subschema_for::<T>)));
         self
     }
 
-    /// The path names a service, which may not exist.
+    /// The path contains the name of a service: adds the 404 response for an unknown one.
     #[must_use]
-    pub fn named(self) -> Self {
+    pub fn with_service_name(self) -> Self {
         self.json::<ErrorBody>(404, "No service of this name is configured.")
     }
 }
 
-/// What is said about a program.
+/// The general information about an API.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
-    /// Its name.
+    /// Name of the program.
     pub title: &'static str,
-    /// Its version.
+    /// Version of the program.
     pub version: &'static str,
-    /// What it does, in one sentence.
+    /// What the program does, in one sentence.
     pub summary: &'static str,
-    /// What holds for all endpoints.
+    /// Notes that apply to all endpoints.
     pub description: &'static str,
 }
 
-/// The endpoints, one line each.
+/// The documented endpoints of a program.
 pub struct Endpoints<S> {
     routes: Routes<S>,
-    said: Vec<(Method, &'static str, Doc)>,
+    docs: Vec<(Method, &'static str, Doc)>,
     about: About,
 }
 
-/// Looks at a request before its body is read.
+/// Decides whether to read the body of a request, from its headers alone.
 type Admit<S> = fn(&S, &HeaderMap, &Arrival) -> Result<Admitted, Response>;
 
 impl<S: Clone + Send + Sync + 'static> Endpoints<S> {
-    /// None yet.
+    /// Creates an empty table.
     pub fn new(about: About, state: S) -> Self {
-        Self { routes: Routes::new(state), said: Vec::new(), about }
+        Self { routes: Routes::new(state), docs: Vec::new(), about }
     }
 
     /// Adds an endpoint.
@@ -124,12 +124,12 @@ impl<S: Clone + Send + Sync + 'static> Endpoints<S> {
     where
         F: Future<Output = Response> + Send + 'static,
     {
-        self.said.push((method.clone(), path, doc));
+        self.docs.push((method.clone(), path, doc));
         self.routes = self.routes.route(method, path, handler);
         self
     }
 
-    /// Adds an endpoint that reads a body, of whoever `admit` lets send one.
+    /// Adds an endpoint that reads the bodies of the requests that `admit` accepts.
     #[must_use]
     pub fn route_with_body<F>(
         mut self,
@@ -143,21 +143,21 @@ impl<S: Clone + Send + Sync + 'static> Endpoints<S> {
     where
         F: Future<Output = Response> + Send + 'static,
     {
-        self.said.push((method.clone(), path, doc));
+        self.docs.push((method.clone(), path, doc));
         self.routes = self.routes.route_with_body(method, path, bodies, admit, handler);
         self
     }
 
-    /// The filter that answers every request, the one for the document included.
+    /// Builds the filter that answers all requests, including those for the document.
     pub fn into_filter(mut self, guard: Guard, limits: Limits) -> BoxedFilter<(Response,)> {
         let own = Doc::of("This document.").json::<Map<String, Value>>(200, "An OpenAPI 3.1 document.");
-        self.said.push((Method::GET, PATH, own));
-        // Written when it is asked for, which is seldom: it takes a millisecond then, and neither time nor memory before.
-        let (said, about) = (Arc::new(self.said), self.about);
+        self.docs.push((Method::GET, PATH, own));
+        // Generated on request. That is rare and takes a millisecond, and otherwise costs neither time nor memory.
+        let (docs, about) = (Arc::new(self.docs), self.about);
         self.routes
             .route(Method::GET, PATH, move |_, _| {
-                let said = said.clone();
-                async move { answer(document(about, &said).to_string()) }
+                let docs = docs.clone();
+                async move { answer(document(about, &docs).to_string()) }
             })
             .into_filter(guard, limits)
     }
@@ -169,13 +169,13 @@ fn answer(document: String) -> Response {
     response
 }
 
-fn document(about: About, said: &[(Method, &'static str, Doc)]) -> Value {
+fn document(about: About, docs: &[(Method, &'static str, Doc)]) -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
     settings.meta_schema = None;
     let mut schemas = settings.into_generator();
     let mut paths: Map<String, Value> = Map::new();
-    for (method, path, doc) in said {
+    for (method, path, doc) in docs {
         let operation = operation(method, path, doc, &mut schemas);
         paths.entry(*path).or_insert_with(|| json!({}))[method.as_str().to_ascii_lowercase()] = operation;
     }
@@ -194,7 +194,7 @@ fn document(about: About, said: &[(Method, &'static str, Doc)]) -> Value {
         "components": {
             "schemas": schemas.take_definitions(true),
             "responses": {
-                "Refused": { "description": "Refused; the text says why.", "content": { JSON: { "schema": error } } },
+                "Refused": { "description": "An error; the body says why.", "content": { JSON: { "schema": error } } },
             },
         },
     })
@@ -221,7 +221,7 @@ fn operation(method: &Method, path: &str, doc: &Doc, schemas: &mut SchemaGenerat
             Some(make) => json!({ "schema": make(schemas) }),
             None => json!({ "schema": { "type": "string" } }),
         };
-        // One status may come in several forms.
+        // One status may have several media types.
         let answer = responses
             .entry(status.to_string())
             .or_insert_with(|| json!({ "description": when, "content": {} }));

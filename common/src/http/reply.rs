@@ -1,4 +1,4 @@
-//! Answers: JSON, errors in their one shape, and the headers that every answer carries.
+//! Responses: JSON, errors, and the headers that every response has.
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
@@ -9,12 +9,12 @@ use warp::Reply as _;
 use super::Response;
 use crate::wire::ErrorBody;
 
-/// An answer with a JSON body.
+/// A response with a JSON body.
 pub fn json<T: Serialize + ?Sized>(status: StatusCode, value: &T) -> Response {
     let (status, body) = match serde_json::to_vec(value) {
         Ok(body) => (status, body),
         Err(cause) => {
-            tracing::error!(%cause, "an answer cannot be written as JSON");
+            tracing::error!(%cause, "a response cannot be serialized to JSON");
             (StatusCode::INTERNAL_SERVER_ERROR, br#"{"error":"internal error"}"#.to_vec())
         }
     };
@@ -24,21 +24,22 @@ pub fn json<T: Serialize + ?Sized>(status: StatusCode, value: &T) -> Response {
     response
 }
 
-/// An answer that is sent in parts, but has an end: a client that does not take it is cut as with any other answer.
+/// Marks a response that is streamed but finite. Unlike an event stream it is subject to the limits for finite responses.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HasEnd {
-    /// About how many bytes it keeps in memory until then.
+pub(super) struct FiniteStream {
+    /// Approximate number of bytes that it holds in memory until it is sent.
     pub(super) held: usize,
 }
 
-/// About how many bytes an element keeps that is still to be written.
+/// Approximate size of an element that has not been serialized yet.
 const ELEMENT: usize = 2048;
-/// Bytes that are handed on at once.
+/// Size of a part.
 const PART: usize = 16 * 1024;
 
-/// An answer with a JSON object whose last field is an array. `object` has it empty. Each element is made and written when
-/// those before it were sent, so that a long answer takes no memory of its size: what is freed in one piece goes back
-/// to the system only in part. For its length all are made once before, so `elements` must be the same each time.
+/// A response with a JSON object whose last field is an array; in `object` it is empty. Elements are created and serialized
+/// as they are sent, so a long response is never in memory as a whole: the allocator would return such a large block to
+/// the system only in part. To compute the content length, all elements are created once beforehand, so `elements` must
+/// yield the same items each time.
 pub fn json_with_array<T: Serialize>(
     object: &impl Serialize,
     elements: impl Iterator<Item = T> + Clone + Send + Sync + 'static,
@@ -46,7 +47,7 @@ pub fn json_with_array<T: Serialize>(
     let mut head = match serde_json::to_vec(object) {
         Ok(head) if head.ends_with(b"[]}") => head,
         written => {
-            tracing::error!(?written, "an answer cannot be written as JSON");
+            tracing::error!(?written, "a response cannot be serialized to JSON");
             return error(StatusCode::INTERNAL_SERVER_ERROR, "internal error");
         }
     };
@@ -57,22 +58,22 @@ pub fn json_with_array<T: Serialize>(
     let length = match lengths.sum::<Result<usize, _>>() {
         Ok(length) => length,
         Err(cause) => {
-            tracing::error!(%cause, "an answer cannot be written as JSON");
+            tracing::error!(%cause, "a response cannot be serialized to JSON");
             return error(StatusCode::INTERNAL_SERVER_ERROR, "internal error");
         }
     };
     let mut response = warp::reply::stream(futures_util::stream::iter(parts)).into_response();
-    response.extensions_mut().insert(HasEnd { held });
+    response.extensions_mut().insert(FiniteStream { held });
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CONTENT_LENGTH, length.into());
     response
 }
 
-/// The parts of such an answer.
+/// The parts of such a response.
 #[derive(Clone)]
 struct Parts<I> {
-    /// How the next part begins; `None` after the last one.
+    /// The beginning of the next part; `None` after the last one.
     next: Option<Vec<u8>>,
     elements: std::iter::Enumerate<I>,
 }
@@ -99,12 +100,12 @@ impl<T: Serialize, I: Iterator<Item = T>> Iterator for Parts<I> {
     }
 }
 
-/// An answer that says what was wrong and why.
+/// An error response.
 pub fn error(status: StatusCode, text: impl Into<String>) -> Response {
     json(status, &ErrorBody { error: text.into() })
 }
 
-/// The bytes of an answer that is written without hyper: a refusal after which the connection is closed.
+/// The bytes of an error response that is written without hyper, after which the connection is closed.
 pub(super) fn raw(status: StatusCode, text: &str, retry_after: Option<u16>) -> Bytes {
     let body = serde_json::to_vec(&ErrorBody { error: text.to_owned() }).expect("a text is JSON");
     let reason = status.canonical_reason().unwrap_or_default();
@@ -119,21 +120,21 @@ pub(super) fn raw(status: StatusCode, text: &str, retry_after: Option<u16>) -> B
     [head.into_bytes(), body].concat().into()
 }
 
-/// The same for a refusal that hyper makes by itself, by the last two digits of its code.
+/// The same as a replacement for an error response of hyper, selected by the last two digits of its status code.
 pub(super) fn raw_for_status(code: &[u8]) -> Option<Bytes> {
     let (status, text) = match code {
         b"00" => (StatusCode::BAD_REQUEST, "the request is not well-formed HTTP"),
-        b"14" => (StatusCode::URI_TOO_LONG, "the request's target is too long"),
+        b"14" => (StatusCode::URI_TOO_LONG, "the request target is too long"),
         b"31" => (
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            "the request's head is larger than 16 KiB or has more than 100 headers",
+            "the request head is larger than 16 KiB or has more than 100 headers",
         ),
         _ => return None,
     };
     Some(raw(status, text, None))
 }
 
-/// Adds the headers that keep a browser from using an answer for anything but what it is (DECISIONS 6).
+/// Adds the security headers that keep a browser from misinterpreting or embedding a response (DECISIONS 6).
 pub(super) fn harden(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
@@ -144,7 +145,7 @@ pub(super) fn harden(mut response: Response) -> Response {
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    // A page brings its own rules: the policy that allows its style and script, and that it may be kept.
+    // Pages set their own caching and their own policy, which allows their style and script.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static("default-src 'none'"));
     response

@@ -1,7 +1,7 @@
-//! The table of endpoints: one line each, with 404, 405 and `HEAD` as HTTP wants them, behind one warp filter.
+//! The routing table behind one warp filter, with 404, 405 and `HEAD` as HTTP requires.
 //!
-//! warp's own method and path filters know neither `Allow` nor `HEAD` nor percent-encoding, and a rejection of one
-//! route turns into the answer of another; so warp hands over the parts of a request, and the table decides.
+//! warp's method and path filters do not support `Allow`, `HEAD` or percent-encoding, and a rejection in one route can
+//! surface as the response of another. So warp only extracts the parts of a request, and this table routes it.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -19,35 +19,35 @@ use warp::Filter;
 use warp::filters::BoxedFilter;
 use warp::path::FullPath;
 
-use super::line::{Line, Phase};
+use super::connection::{Connection, Phase};
 use super::reply::harden;
 use super::{Admitted, Arrival, Bodies, Guard, Limits, Response, error};
 use crate::supervisor::panic_text;
 
-/// A body that nobody wants is read and forgotten for so long and up to so many bytes, so that its connection can go on;
-/// else the connection ends with the answer.
-const FORGETTING: Duration = Duration::from_millis(500);
-const FORGOTTEN: usize = 64 * 1024;
+/// An unused body is read and discarded for at most this time and up to this many bytes, so that the connection can be
+/// reused. If it is longer or slower, the connection is closed after the response.
+const DISCARD_TIME: Duration = Duration::from_millis(500);
+const DISCARD_BYTES: usize = 64 * 1024;
 
-/// What a handler gets.
+/// The request that a handler receives.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// `GET` also stands for `HEAD`.
+    /// `GET` for `HEAD` requests as well.
     pub method: Method,
     /// Values of the `{names}` in the path, percent-decoded.
     pub params: HashMap<&'static str, String>,
-    /// Query parameters, decoded; of repeated ones the first.
+    /// Query parameters, decoded; the first one of repeated parameters.
     pub query: HashMap<String, String>,
-    /// As sent.
+    /// Headers as sent.
     pub headers: HeaderMap,
-    /// As sent, whole; empty where the endpoint reads none.
+    /// The complete body as sent; empty if the endpoint does not read it.
     pub body: Bytes,
-    /// Who asks, and how.
+    /// The peer and the HTTP version.
     pub arrival: Arrival,
 }
 
 impl Request {
-    /// The value of a `{name}` in the path; empty where the path has none of that name.
+    /// The value of a `{name}` in the path; empty if the path has no such parameter.
     pub fn param(&self, name: &str) -> &str {
         self.params.get(name).map_or("", String::as_str)
     }
@@ -55,13 +55,13 @@ impl Request {
 
 type Handler<S> = Box<dyn Fn(S, Request) -> Pin<Box<dyn Future<Output = Response> + Send>> + Send + Sync>;
 
-/// Looks at a request before its body is read.
+/// Decides whether to read the body of a request, from its headers alone.
 type Admit<S> = fn(&S, &HeaderMap, &Arrival) -> Result<Admitted, Response>;
 
 struct Route<S> {
     method: Method,
     pattern: Vec<Segment>,
-    /// Who may send a body, and how much; without it none is read.
+    /// Who may send a body, and its budget; `None` if the body is not used.
     body: Option<(Admit<S>, Bodies)>,
     handler: Handler<S>,
 }
@@ -71,20 +71,21 @@ enum Segment {
     Param(&'static str),
 }
 
-/// Endpoints, and the state that their handlers share.
+/// The endpoints, and the state that their handlers share.
 pub struct Routes<S> {
     state: S,
     routes: Vec<Route<S>>,
 }
 
 impl<S: Clone + Send + Sync + 'static> Routes<S> {
-    /// No endpoints yet.
+    /// Creates an empty table.
     pub fn new(state: S) -> Self {
         Self { state, routes: Vec::new() }
     }
 
-    /// Adds an endpoint that uses no body: one that comes all the same is never kept, and is under the limit, too. In `path`, `{name}` stands for
-    /// one segment. What `GET` serves, `HEAD` serves too. Of two endpoints that fit a path the earlier one is taken.
+    /// Adds an endpoint that uses no body. If a client sends one, it is not stored, but its size is still limited. In
+    /// `path`, `{name}` matches one segment. `GET` endpoints also serve `HEAD`. If two endpoints match a path, the first
+    /// one is used.
     #[must_use]
     pub fn route<F>(
         self,
@@ -98,8 +99,8 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         self.add(method, path, None, handler)
     }
 
-    /// Adds an endpoint that reads a body. `admit` judges by the head alone, and what it refuses is not read; what it
-    /// gives lasts as long as the request. `bodies` is what may be kept.
+    /// Adds an endpoint that reads a body. `admit` decides from the headers alone, and rejected bodies are not read; its
+    /// permit is held as long as the request. `bodies` is the memory budget.
     #[must_use]
     pub fn route_with_body<F>(
         self,
@@ -137,7 +138,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         self
     }
 
-    /// The filter that answers every request.
+    /// Builds the filter that answers all requests.
     pub fn into_filter(self, guard: Guard, limits: Limits) -> BoxedFilter<(Response,)> {
         let table = Arc::new(Table { state: self.state, routes: self.routes, guard, limits });
         warp::method()
@@ -145,13 +146,13 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
             .and(warp::query::raw().or(warp::any().map(String::new)).unify())
             .and(warp::header::headers_cloned())
             .and(warp::ext::optional::<Arrival>())
-            .and(warp::ext::optional::<Arc<Line>>())
+            .and(warp::ext::optional::<Arc<Connection>>())
             .and(warp::body::stream())
-            .then(move |method, path: FullPath, query: String, headers, arrival, line, body| {
+            .then(move |method, path: FullPath, query: String, headers, arrival, conn, body| {
                 let table = table.clone();
                 let arrival: Option<Arrival> = arrival;
                 async move {
-                    let head = Head { method, headers, arrival: arrival.unwrap_or_default(), line };
+                    let head = Head { method, headers, arrival: arrival.unwrap_or_default(), conn };
                     table.answer(head, path.as_str(), &query, body).await
                 }
             })
@@ -167,12 +168,12 @@ struct Table<S> {
     limits: Limits,
 }
 
-/// A request without its target and its body.
+/// The parts of a request other than its target and body.
 struct Head {
     method: Method,
     headers: HeaderMap,
     arrival: Arrival,
-    line: Option<Arc<Line>>,
+    conn: Option<Arc<Connection>>,
 }
 
 impl<S: Clone + Send + Sync + 'static> Table<S> {
@@ -189,10 +190,10 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
             Ok(answer) => answer,
             Err(refusal) => (refusal, false),
         };
-        if is_read || !framing.has_body || forget(&framing, body).await { answer } else { closing(answer) }
+        if is_read || !framing.has_body || discard(&framing, body).await { answer } else { closing(answer) }
     }
 
-    /// The answer, and whether the body was read to its end.
+    /// Returns the response, and whether the body was read completely.
     async fn handle(
         &self,
         head: Head,
@@ -201,25 +202,25 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         framing: &Framing,
         body: Pin<&mut (impl Stream<Item = Result<impl Buf, warp::Error>> + Send)>,
     ) -> Result<(Response, bool), Response> {
-        let Head { method, headers, arrival, line } = head;
+        let Head { method, headers, arrival, conn } = head;
         self.guard.check(&method, path, arrival.version, &headers)?;
         let (route, params) = self.find(&method, path)?;
         if !is_well_encoded(query) {
             return Err(error(StatusCode::BAD_REQUEST, "the query is not percent-encoded UTF-8"));
         }
-        // What is admitted, and the room that its body takes, last until the answer is there.
+        // The permit and the charge for the body are held until the response is complete.
         let mut kept = None;
         if let Some((admit, bodies)) = &route.body {
             let admitted = admit(&self.state, &headers, &arrival)?;
-            framing.fits(bodies.each())?;
+            framing.check_limit(bodies.per_body())?;
             let mut growing = bodies.begin(admitted.sender.clone());
-            self.read(line.as_deref(), bodies.each(), body, |part| growing.push(part)).await?;
+            self.read(conn.as_deref(), bodies.per_body(), body, |part| growing.push(part)).await?;
             kept = Some((growing, admitted));
         } else {
-            framing.fits(self.limits.body_bytes)?;
-            // Only its end tells how long a chunked body is.
-            if framing.is_unannounced() {
-                self.read(line.as_deref(), self.limits.body_bytes, body, |_| Ok(())).await?;
+            framing.check_limit(self.limits.body_bytes)?;
+            // The length of a chunked body is only known at its end.
+            if framing.has_unknown_length() {
+                self.read(conn.as_deref(), self.limits.body_bytes, body, |_| Ok(())).await?;
             }
         }
         let body = kept.as_mut().map(|(growing, _)| growing.take()).unwrap_or_default();
@@ -229,16 +230,16 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         }
         let request =
             Request { method: route.method.clone(), params, query: query_map, headers, body, arrival };
-        // Both the call and the future that it gives may panic.
+        // Both the call and the returned future may panic.
         let answer = AssertUnwindSafe(async { (route.handler)(self.state.clone(), request).await });
         let answer = answer.catch_unwind().await.unwrap_or_else(|panic| {
             tracing::error!(%method, path, panic = panic_text(panic.as_ref()), "a handler panicked");
             error(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
         });
-        Ok((answer, kept.is_some() || framing.is_unannounced()))
+        Ok((answer, kept.is_some() || framing.has_unknown_length()))
     }
 
-    /// The endpoint for a request and the values in its path, or the answer that refuses it.
+    /// Returns the endpoint for a request and its path parameters, or the error response.
     fn find(
         &self,
         method: &Method,
@@ -250,7 +251,7 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         let wanted = if *method == Method::HEAD { &Method::GET } else { method };
         let mut allow: Vec<&str> = Vec::new();
         for route in &self.routes {
-            let Some(params) = route.fits(&segments) else { continue };
+            let Some(params) = route.matches(&segments) else { continue };
             if route.method == *wanted {
                 return Ok((route, params));
             }
@@ -260,31 +261,31 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
             }
         }
         if allow.is_empty() {
-            return Err(error(StatusCode::NOT_FOUND, "there is nothing at this path"));
+            return Err(error(StatusCode::NOT_FOUND, "no such path"));
         }
         let allow = allow.join(", ");
-        let text = format!("the method {method} is not allowed here, only {allow}");
+        let text = format!("the method {method} is not allowed here; allowed: {allow}");
         let mut refusal = error(StatusCode::METHOD_NOT_ALLOWED, text);
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_str(&allow).expect("methods are header text"));
         Err(refusal)
     }
 
-    /// Reads the whole body and passes its parts to `keep`, or gives the answer that refuses it.
+    /// Reads the complete body and passes its parts to `keep`, or returns the error response.
     async fn read(
         &self,
-        line: Option<&Line>,
+        conn: Option<&Connection>,
         limit: usize,
         mut body: Pin<&mut (impl Stream<Item = Result<impl Buf, warp::Error>> + Send)>,
         mut keep: impl FnMut(&[u8]) -> Result<(), Response> + Send,
     ) -> Result<(), Response> {
-        if let Some(line) = line {
-            line.enter(Phase::Body(Instant::now()));
+        if let Some(conn) = conn {
+            conn.enter(Phase::Body(Instant::now()));
         }
         let whole = async {
             let mut length = 0;
             while let Some(part) = body.next().await {
                 let Ok(mut part) = part else {
-                    return Err(error(StatusCode::BAD_REQUEST, "the body ended before its end"));
+                    return Err(error(StatusCode::BAD_REQUEST, "the body is incomplete or malformed"));
                 };
                 length += part.remaining();
                 if length > limit {
@@ -304,36 +305,37 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
                 format!("the body did not arrive within {seconds} seconds"),
             ))
         })?;
-        if let Some(line) = line {
-            line.enter(Phase::Handling);
+        if let Some(conn) = conn {
+            conn.enter(Phase::Handling);
         }
         Ok(())
     }
 }
 
-/// What a head says about its body.
+/// The body framing according to the headers.
 struct Framing {
     has_body: bool,
-    announced: Option<u64>,
-    /// It waits for our word before it sends.
-    waits: bool,
+    content_length: Option<u64>,
+    /// The client waits for `100 Continue` before it sends the body.
+    expects_continue: bool,
 }
 
 impl Framing {
     fn of(headers: &HeaderMap) -> Self {
-        let announced =
+        let content_length =
             headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        let has_body = headers.contains_key(TRANSFER_ENCODING) || announced.is_some_and(|length| length > 0);
-        Self { has_body, announced, waits: headers.contains_key(EXPECT) }
+        let has_body =
+            headers.contains_key(TRANSFER_ENCODING) || content_length.is_some_and(|length| length > 0);
+        Self { has_body, content_length, expects_continue: headers.contains_key(EXPECT) }
     }
 
-    /// Whether there is a body whose length the head does not tell.
-    fn is_unannounced(&self) -> bool {
-        self.has_body && self.announced.is_none()
+    /// Reports whether there is a body without a content length.
+    fn has_unknown_length(&self) -> bool {
+        self.has_body && self.content_length.is_none()
     }
 
-    fn fits(&self, limit: usize) -> Result<(), Response> {
-        if self.announced.is_some_and(|length| length > limit as u64) {
+    fn check_limit(&self, limit: usize) -> Result<(), Response> {
+        if self.content_length.is_some_and(|length| length > limit as u64) {
             Err(too_large(limit))
         } else {
             Ok(())
@@ -342,22 +344,23 @@ impl Framing {
 }
 
 fn too_large(limit: usize) -> Response {
-    error(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than the {limit} bytes allowed"))
+    error(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than the limit of {limit} bytes"))
 }
 
-/// Reads a body that nobody wants, and keeps nothing; whether it came to its end.
-async fn forget(
+/// Reads and discards an unused body. Reports whether its end was reached.
+async fn discard(
     framing: &Framing,
     mut body: Pin<&mut (impl Stream<Item = Result<impl Buf, warp::Error>> + Send)>,
 ) -> bool {
-    if framing.waits || framing.announced.is_some_and(|length| length > FORGOTTEN as u64) {
+    if framing.expects_continue || framing.content_length.is_some_and(|length| length > DISCARD_BYTES as u64)
+    {
         return false;
     }
     let mut length = 0;
-    let ended = timeout(FORGETTING, async {
+    let ended = timeout(DISCARD_TIME, async {
         while let Some(part) = body.next().await {
-            length += part.map_or(FORGOTTEN, |part| part.remaining());
-            if length > FORGOTTEN {
+            length += part.map_or(DISCARD_BYTES, |part| part.remaining());
+            if length > DISCARD_BYTES {
                 return false;
             }
         }
@@ -366,14 +369,14 @@ async fn forget(
     ended.await == Ok(true)
 }
 
-/// The connection ends with this answer: what the client still sends is no request.
+/// Closes the connection after this response: the rest of the body must not be parsed as a request.
 fn closing(mut response: Response) -> Response {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
 impl<S> Route<S> {
-    fn fits(&self, segments: &[String]) -> Option<HashMap<&'static str, String>> {
+    fn matches(&self, segments: &[String]) -> Option<HashMap<&'static str, String>> {
         if self.pattern.len() != segments.len() {
             return None;
         }
@@ -391,7 +394,7 @@ impl<S> Route<S> {
     }
 }
 
-/// A path segment's text; `None` when it is badly encoded.
+/// Decodes a path segment; `None` if its encoding is invalid.
 fn decode(segment: &str) -> Option<String> {
     if !is_well_encoded(segment) {
         return None;
@@ -399,7 +402,7 @@ fn decode(segment: &str) -> Option<String> {
     percent_decode_str(segment).decode_utf8().ok().map(std::borrow::Cow::into_owned)
 }
 
-/// Whether every `%` is followed by two hex digits, and the bytes so written are UTF-8.
+/// Reports whether every `%` is followed by two hex digits, and the decoded bytes are UTF-8.
 fn is_well_encoded(text: &str) -> bool {
     let is_hex = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_hexdigit);
     let bytes = text.as_bytes();

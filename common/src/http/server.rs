@@ -1,5 +1,5 @@
-//! The accept loop: what warp's own server lacks is time limits, a bound on connections and on what is kept for them,
-//! and an end.
+//! The accept loop. It replaces warp's own server, which has no timeouts, no limits on connections and their memory, and no
+//! bounded shutdown.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -27,25 +27,25 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use warp::filters::BoxedFilter;
 
-use super::crowd::{Crowd, Place};
-use super::line::{Line, Phase, Socket};
-use super::reply::{HasEnd, harden, raw};
+use super::connection::{Connection, Phase, Socket};
+use super::connections::{Connections, Slot};
+use super::reply::{FiniteStream, harden, raw};
 use super::{Limits, Response, error};
 use crate::supervisor::TaskSet;
 
-/// How long to wait after an accept that failed for want of something, such as open files.
-const PAUSE: Duration = Duration::from_millis(200);
-/// A peer that takes nothing for so long is gone (its machine sleeps, its link is cut).
+/// Delay after a failed accept, for example because of too many open files.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
+/// A peer that acknowledges nothing for this long is gone (its machine is suspended, or the network is down).
 const UNACKNOWLEDGED_MILLISECONDS: u32 = 60_000;
-/// What the system keeps of an answer that a client has not taken yet (it doubles this). By itself it goes up to
-/// megabytes for each connection.
+/// Send buffer of the system per connection (it doubles this value). By default it can grow to several megabytes.
 const SEND_BUFFER: usize = 64 * 1024;
-/// What hyper keeps of requests, and of answers that the system does not take yet. A head fits.
+/// hyper's buffer per connection, for requests and for responses that the system does not accept yet. A head fits in it.
 const HYPER_BUFFER: usize = 32 * 1024;
-/// Pieces in which an answer is handed on. Each is a copy, so that what is waiting keeps no more than itself alive.
+/// Size of the pieces in which a response is passed on. Each piece is a copy, so that it does not keep the whole response
+/// alive while it waits.
 const PIECE: usize = 16 * 1024;
 
-/// How a request came.
+/// How a request arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     /// Address of the client or of the last proxy.
@@ -55,25 +55,25 @@ pub struct Arrival {
 }
 
 impl Default for Arrival {
-    /// A request that came over no connection, as in tests of a filter.
+    /// A request without a connection, as in tests of a filter.
     fn default() -> Self {
         Self { peer: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), version: Version::HTTP_11 }
     }
 }
 
-/// Serves `routes` on all listeners until `stop` is cancelled; then requests under way may end within
-/// `limits.drain`. Streams must end by themselves when the program stops.
+/// Serves `routes` on all listeners until `stop` is cancelled; requests in progress may then finish within
+/// `limits.drain`. Streams must end by themselves on shutdown.
 pub async fn serve(
     listeners: Vec<TcpListener>,
     routes: BoxedFilter<(Response,)>,
     limits: Limits,
     stop: CancellationToken,
 ) {
-    let crowd = Crowd::new(&limits);
-    let server = Arc::new(Server { routes, limits, stop, crowd, connections: TaskSet::new() });
+    let connections = Connections::new(&limits);
+    let server = Arc::new(Server { routes, limits, stop, connections, tasks: TaskSet::new() });
     join_all(listeners.into_iter().map(|listener| server.accept(listener))).await;
-    if !server.connections.finish(limits.drain).await {
-        tracing::debug!("connections were cut that did not end in time");
+    if !server.tasks.finish(limits.drain).await {
+        tracing::debug!("connections that did not finish in time were closed");
     }
 }
 
@@ -81,8 +81,8 @@ struct Server {
     routes: BoxedFilter<(Response,)>,
     limits: Limits,
     stop: CancellationToken,
-    crowd: Arc<Crowd>,
-    connections: TaskSet,
+    connections: Arc<Connections>,
+    tasks: TaskSet,
 }
 
 impl Server {
@@ -98,14 +98,14 @@ impl Server {
                     failing = false;
                     self.open(stream, peer);
                 }
-                Err(error) if is_the_clients(&error) => {}
+                Err(error) if is_client_error(&error) => {}
                 Err(error) => {
                     if !failing {
-                        tracing::warn!(%error, "cannot accept connections; trying on");
+                        tracing::warn!(%error, "cannot accept connections; retrying");
                     }
                     failing = true;
                     tokio::select! {
-                        () = sleep(PAUSE) => {}
+                        () = sleep(ACCEPT_RETRY_DELAY) => {}
                         () = self.stop.cancelled() => return,
                     }
                 }
@@ -115,42 +115,42 @@ impl Server {
 
     fn open(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        let line = Line::new(peer.ip());
-        let Some(place) = self.crowd.admit(line.clone()) else {
+        let conn = Connection::new(peer.ip());
+        let Some(slot) = self.connections.admit(conn.clone()) else {
             let full = raw(StatusCode::SERVICE_UNAVAILABLE, "too many connections", Some(10));
-            // The socket's buffer is empty, so this fits, or the client does without.
+            // Best effort: the send buffer is empty, so this normally fits.
             let _ = stream.try_write(&full);
             return;
         };
         let server = self.clone();
-        self.connections.spawn("connection", async move {
-            server.connection(stream, peer, line, Arc::new(place)).await;
+        self.tasks.spawn("connection", async move {
+            server.connection(stream, peer, conn, Arc::new(slot)).await;
         });
     }
 
-    async fn connection(&self, stream: TcpStream, peer: SocketAddr, line: Arc<Line>, place: Arc<Place>) {
-        // All only make things better; a connection works without them.
+    async fn connection(&self, stream: TcpStream, peer: SocketAddr, conn: Arc<Connection>, slot: Arc<Slot>) {
+        // These are optimizations; the connection works without them.
         let _ = stream.set_nodelay(true);
         let _ = sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MILLISECONDS);
         let _ = sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER);
-        let service = service_fn(|request| self.answer(request, peer, &line, &place).boxed());
-        let socket = Socket::new(stream, line.clone(), self.limits.write_time);
+        let service = service_fn(|request| self.answer(request, peer, &conn, &slot).boxed());
+        let socket = Socket::new(stream, conn.clone(), self.limits.write_time);
         let mut connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            // hyper's one timer is for heads and for idling alike; `Line` tells the two apart.
+            // hyper uses one timer for both heads and idle connections; `Connection` distinguishes the two.
             .header_read_timeout(None)
             .max_header_size(self.limits.header_bytes)
             .max_buf_size(HYPER_BUFFER.max(2 * self.limits.header_bytes))
             .serve_connection(TokioIo::new(socket), service);
-        let mut too_slow = pin!(line.too_slow(&self.limits));
+        let mut deadline_passed = pin!(conn.deadline_passed(&self.limits));
         let mut stopping = pin!(self.stop.cancelled());
         let mut stopped = false;
         loop {
             tokio::select! {
-                // An error here is the client's: it left, or it does not speak HTTP.
+                // Errors here are caused by the client: it disconnected, or it does not speak HTTP.
                 _ = poll_fn(|cx| connection.poll_without_shutdown(cx)) => break,
-                () = too_slow.as_mut() => return,
-                () = line.cut.cancelled() => return,
+                () = deadline_passed.as_mut() => return,
+                () = conn.evicted.cancelled() => return,
                 () = stopping.as_mut(), if !stopped => {
                     stopped = true;
                     Pin::new(&mut connection).graceful_shutdown();
@@ -161,7 +161,7 @@ impl Server {
             let socket = connection.into_parts().io.into_inner();
             tokio::select! {
                 () = socket.linger() => {}
-                () = line.cut.cancelled() => {}
+                () = conn.evicted.cancelled() => {}
                 () = self.stop.cancelled() => {}
             }
         }
@@ -171,18 +171,18 @@ impl Server {
         &self,
         mut request: http::Request<Incoming>,
         peer: SocketAddr,
-        line: &Arc<Line>,
-        place: &Arc<Place>,
+        conn: &Arc<Connection>,
+        slot: &Arc<Slot>,
     ) -> Result<
         http::Response<Tracked<impl Body<Data: Send, Error: std::error::Error + Send + Sync> + use<>>>,
         Infallible,
     > {
-        line.enter(Phase::Handling);
-        let answered = Answered { line: line.clone(), place: place.clone() };
+        conn.enter(Phase::Handling);
+        let answered = Answered { conn: conn.clone(), slot: slot.clone() };
         let arrival = Arrival { peer, version: request.version() };
         request.extensions_mut().insert(arrival);
-        request.extensions_mut().insert(line.clone());
-        // A request for `http://host/path` means that host, whatever its Host header says (RFC 9112, 3.2.2).
+        request.extensions_mut().insert(conn.clone());
+        // In a request for `http://host/path` that host takes precedence over the Host header (RFC 9112, 3.2.2).
         if let Some(host) =
             request.uri().authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok())
         {
@@ -192,47 +192,47 @@ impl Server {
         let answer = if request.uri().path().starts_with('/') {
             TowerToHyperService::new(warp::service(self.routes.clone())).call(request).await?
         } else {
-            harden(error(StatusCode::BAD_REQUEST, "the request names no path"))
+            harden(error(StatusCode::BAD_REQUEST, "the request target has no path"))
         };
         let whole =
             || answer.body().size_hint().exact().map(|size| usize::try_from(size).unwrap_or(usize::MAX));
-        match answer.extensions().get::<HasEnd>().map(|part| part.held).or_else(whole) {
+        match answer.extensions().get::<FiniteStream>().map(|part| part.held).or_else(whole) {
             Some(held) => {
-                line.enter(Phase::Sending(Instant::now()));
-                place.holds(held);
+                conn.enter(Phase::Sending(Instant::now()));
+                slot.set_unsent(held);
             }
-            None => line.enter(Phase::Streaming),
+            None => conn.enter(Phase::Streaming),
         }
-        Ok(answer.map(|body| Tracked { body, rest: Bytes::new(), is_cut: false, _answered: answered }))
+        Ok(answer.map(|body| Tracked { body, rest: Bytes::new(), is_split: false, _answered: answered }))
     }
 }
 
-/// Whether the client went away between connecting and being accepted.
-fn is_the_clients(error: &io::Error) -> bool {
+/// Reports whether the client disconnected before its connection was accepted.
+fn is_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-/// Its drop is the end of an answer.
+/// Marks the end of a response when it is dropped.
 struct Answered {
-    line: Arc<Line>,
-    place: Arc<Place>,
+    conn: Arc<Connection>,
+    slot: Arc<Slot>,
 }
 
 impl Drop for Answered {
     fn drop(&mut self) {
-        self.place.holds(0);
-        self.line.enter(Phase::Idle(Instant::now()));
+        self.slot.set_unsent(0);
+        self.conn.enter(Phase::Idle(Instant::now()));
     }
 }
 
-/// A body that is handed on in pieces and ends the answer when it is dropped.
+/// A body that is passed on in pieces and marks the end of the response when it is dropped.
 struct Tracked<B> {
     body: B,
-    /// Of the last part that came.
+    /// The rest of the last frame.
     rest: Bytes,
-    /// Whether `rest` is cut into pieces.
-    is_cut: bool,
+    /// Whether `rest` is split into pieces.
+    is_split: bool,
     _answered: Answered,
 }
 
@@ -253,7 +253,7 @@ impl<B: Body + Unpin> Body for Tracked<B> {
             match frame.into_data() {
                 Ok(mut data) => {
                     self.rest = data.copy_to_bytes(data.remaining());
-                    self.is_cut = self.rest.len() > PIECE;
+                    self.is_split = self.rest.len() > PIECE;
                 }
                 Err(frame) => {
                     return Poll::Ready(frame.into_trailers().ok().map(|map| Ok(Frame::trailers(map))));
@@ -262,7 +262,7 @@ impl<B: Body + Unpin> Body for Tracked<B> {
         }
         let length = self.rest.len().min(PIECE);
         let piece = self.rest.split_to(length);
-        let piece = if self.is_cut { Bytes::copy_from_slice(&piece) } else { piece };
+        let piece = if self.is_split { Bytes::copy_from_slice(&piece) } else { piece };
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 

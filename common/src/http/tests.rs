@@ -1,4 +1,4 @@
-//! The server over real sockets: what clients get, and what they cannot do to it.
+//! Tests of the server over real sockets.
 
 mod limits;
 
@@ -15,7 +15,7 @@ use warp::Reply;
 use super::*;
 use crate::supervisor::TaskSet;
 
-pub(super) const PATIENCE: Duration = Duration::from_mins(1);
+pub(super) const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[derive(Clone)]
 struct State {
@@ -43,7 +43,7 @@ async fn broken(_: State, _: Request) -> Response {
     panic!("a bug")
 }
 
-/// A stream that never ends by itself, and does not know of the stop.
+/// A stream that never ends by itself and ignores the shutdown.
 async fn endless(state: State, request: Request) -> Response {
     let permit = match state.streams.admit(request.arrival.peer.ip()) {
         Ok(permit) => permit,
@@ -56,7 +56,7 @@ async fn endless(state: State, request: Request) -> Response {
     warp::reply::stream(ticks).into_response()
 }
 
-/// A stream that gives as much as is taken.
+/// A stream that sends as much as the client reads.
 async fn flood(state: State, request: Request) -> Response {
     let permit = match state.streams.admit(request.arrival.peer.ip()) {
         Ok(permit) => permit,
@@ -68,7 +68,7 @@ async fn flood(state: State, request: Request) -> Response {
     warp::reply::stream(parts).into_response()
 }
 
-/// A stream as it should be: it ends with the program.
+/// A well-behaved stream: it ends on shutdown.
 async fn polite(state: State, _: Request) -> Response {
     let ticks = stream::repeat(()).then(|()| async {
         sleep(Duration::from_millis(20)).await;
@@ -77,7 +77,7 @@ async fn polite(state: State, _: Request) -> Response {
     warp::reply::stream(ticks.take_until(state.stop.cancelled_owned())).into_response()
 }
 
-/// Three elements more than fit into one part.
+/// Three elements more than fit in one part.
 pub(super) const MANY: usize = 1003;
 
 #[derive(serde::Serialize)]
@@ -98,7 +98,7 @@ async fn empty(_: State, _: Request) -> Response {
     json_with_array(&Many { count: 0, elements: Vec::new() }, elements(0))
 }
 
-/// More than the buffers of a connection take.
+/// More than the buffers of a connection can hold.
 async fn huge(_: State, _: Request) -> Response {
     json_with_array(&Many { count: 0, elements: Vec::new() }, elements(300_000))
 }
@@ -115,7 +115,7 @@ async fn page(_: State, _: Request) -> Response {
     page
 }
 
-pub(super) struct Running {
+pub(super) struct TestServer {
     pub(super) at: SocketAddr,
     stop: CancellationToken,
     pub(super) streams: Limiter,
@@ -123,7 +123,7 @@ pub(super) struct Running {
     tasks: TaskSet,
 }
 
-impl Running {
+impl TestServer {
     pub(super) fn start(limits: Limits) -> Self {
         let stop = CancellationToken::new();
         let streams = Limiter::new(3, 2);
@@ -171,7 +171,7 @@ impl Running {
         rest(&mut stream).await
     }
 
-    /// One request with a good Host.
+    /// Sends one request with a valid Host.
     pub(super) async fn ask(&self, method: &str, path: &str) -> String {
         self.send(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
     }
@@ -179,26 +179,26 @@ impl Running {
     pub(super) async fn finish(self) -> Duration {
         let start = Instant::now();
         self.stop.cancel();
-        assert!(self.tasks.finish(PATIENCE).await, "the server did not stop");
+        assert!(self.tasks.finish(TIMEOUT).await, "the server did not stop");
         start.elapsed()
     }
 }
 
 pub(super) async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    let read = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let read = timeout(TIMEOUT, stream.read_to_end(&mut bytes)).await;
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    // A reset after the answer is the end of the connection too.
+    // A reset after the response counts as the end of the connection.
     assert!(read.is_ok(), "the connection was not closed; got so far: {text}");
     text
 }
 
-/// Reads until the text has come.
-pub(super) async fn until(stream: &mut TcpStream, wanted: &str) -> String {
+/// Reads until `wanted` has arrived.
+pub(super) async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
     let mut text = String::new();
     let mut buffer = [0; 4096];
     while !text.contains(wanted) {
-        let count = timeout(PATIENCE, stream.read(&mut buffer)).await.expect("in time").unwrap();
+        let count = timeout(TIMEOUT, stream.read(&mut buffer)).await.expect("in time").unwrap();
         assert!(count > 0, "closed after: {text}");
         text.push_str(&String::from_utf8_lossy(&buffer[..count]));
     }
@@ -219,7 +219,7 @@ pub(super) fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
         .find_map(|line| line.split_once(": ").filter(|(found, _)| *found == name).map(|(_, value)| value))
 }
 
-/// Asserts the one shape of errors.
+/// Asserts the format of error responses.
 pub(super) fn assert_error(answer: &str, expected: u16) {
     assert_eq!(status(answer), expected, "{answer}");
     assert_eq!(header(answer, "content-type"), Some("application/json"), "{answer}");
@@ -229,7 +229,7 @@ pub(super) fn assert_error(answer: &str, expected: u16) {
 
 #[tokio::test]
 async fn unknown_paths_are_404_and_other_methods_405_with_allow() {
-    let server = Running::start(Limits::default());
+    let server = TestServer::start(Limits::default());
     for path in ["/none", "/status/", "/status/a/b", "//status", "/health/", "/Status", "/status/a/"] {
         assert_error(&server.ask("GET", path).await, 404);
         assert_error(&server.ask("POST", path).await, 404);
@@ -254,20 +254,20 @@ async fn unknown_paths_are_404_and_other_methods_405_with_allow() {
 
 #[tokio::test]
 async fn head_answers_like_get_without_the_body() {
-    let server = Running::start(Limits::default());
+    let server = TestServer::start(Limits::default());
     let (get, head) = (server.ask("GET", "/status").await, server.ask("HEAD", "/status").await);
     assert_eq!(body(&get), "\"ok\"");
     assert_eq!((status(&head), body(&head)), (200, ""));
     assert_eq!(header(&head, "content-length"), header(&get, "content-length"));
     assert_eq!(header(&head, "content-type"), Some("application/json"));
     assert_eq!(status(&server.ask("HEAD", "/endless").await), 200);
-    assert_eq!(server.streams.taken(), 0, "no stream is kept for it");
+    assert_eq!(server.streams.taken(), 0, "no stream is kept open for HEAD");
     server.finish().await;
 }
 
 #[tokio::test]
 async fn names_and_queries_are_decoded_and_bad_encoding_is_400() {
-    let server = Running::start(Limits::default());
+    let server = TestServer::start(Limits::default());
     let echoed = async |path: &str| body(&server.ask("GET", path).await).to_owned();
     assert_eq!(echoed("/status/a%2Fb%20c").await, r#"["a/b c",[],0,"127.0.0.1"]"#);
     assert_eq!(
@@ -283,8 +283,8 @@ async fn names_and_queries_are_decoded_and_bad_encoding_is_400() {
 }
 
 #[tokio::test]
-async fn every_answer_carries_the_security_headers_and_a_page_keeps_its_policy() {
-    let server = Running::start(Limits::default());
+async fn every_response_has_the_security_headers_and_a_page_keeps_its_policy() {
+    let server = TestServer::start(Limits::default());
     let answers = [
         server.ask("GET", "/status").await,
         server.ask("GET", "/none").await,
@@ -315,8 +315,8 @@ async fn every_answer_carries_the_security_headers_and_a_page_keeps_its_policy()
 }
 
 #[tokio::test]
-async fn the_host_that_counts_is_the_one_of_the_request() {
-    let server = Running::start(Limits::default());
+async fn the_host_of_the_request_target_takes_precedence() {
+    let server = TestServer::start(Limits::default());
     let host = async |head: &str| {
         let answer = server.send(&format!("{head}\r\nConnection: close\r\n\r\n")).await;
         if status(&answer) >= 400 && !body(&answer).is_empty() {
@@ -340,8 +340,8 @@ async fn the_host_that_counts_is_the_one_of_the_request() {
 }
 
 #[tokio::test]
-async fn a_panic_in_a_handler_is_500_and_the_connection_goes_on() {
-    let server = Running::start(Limits::default());
+async fn a_panic_in_a_handler_is_500_and_the_connection_stays_open() {
+    let server = TestServer::start(Limits::default());
     let text = "GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\nGET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let answers = server.send(text).await;
     assert_eq!(status(&answers), 500);
@@ -350,13 +350,13 @@ async fn a_panic_in_a_handler_is_500_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn streams_are_limited_and_their_places_given_back_when_clients_leave() {
-    let server = Running::start(Limits::default());
+async fn streams_are_limited_and_their_permits_released_when_clients_disconnect() {
+    let server = TestServer::start(Limits::default());
     let mut open = Vec::new();
     for _ in 0..2 {
         let mut stream = server.connect().await;
         stream.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-        until(&mut stream, "tick").await;
+        read_until(&mut stream, "tick").await;
         open.push(stream);
     }
     let refusal = server.ask("GET", "/endless").await;
@@ -365,40 +365,40 @@ async fn streams_are_limited_and_their_places_given_back_when_clients_leave() {
     drop(open);
     let start = Instant::now();
     while server.streams.taken() > 0 {
-        assert!(start.elapsed() < PATIENCE, "still {} places taken", server.streams.taken());
+        assert!(start.elapsed() < TIMEOUT, "still {} permits in use", server.streams.taken());
         sleep(Duration::from_millis(10)).await;
     }
     server.finish().await;
 }
 
 #[tokio::test]
-async fn stopping_lets_requests_end_and_waits_for_nobody_else() {
-    let server = Running::start(Limits { drain: Duration::from_mins(1), ..Limits::default() });
+async fn shutdown_lets_requests_finish_and_waits_for_nothing_else() {
+    let server = TestServer::start(Limits { drain: Duration::from_mins(1), ..Limits::default() });
     let (mut half, mut idle, mut busy, mut polite) =
         (server.connect().await, server.connect().await, server.connect().await, server.connect().await);
     half.write_all(b"GET /status HT").await.unwrap();
     idle.write_all(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    until(&mut idle, "\"ok\"").await;
+    read_until(&mut idle, "\"ok\"").await;
     polite.write_all(b"GET /polite HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    until(&mut polite, "tick").await;
+    read_until(&mut polite, "tick").await;
     busy.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     sleep(Duration::from_millis(100)).await;
     let at = server.at;
     let took = server.finish().await;
     assert!(rest(&mut busy).await.ends_with("\"slow\""));
-    assert!(rest(&mut polite).await.ends_with("0\r\n\r\n"), "the stream has its proper end");
+    assert!(rest(&mut polite).await.ends_with("0\r\n\r\n"), "the stream is terminated properly");
     rest(&mut idle).await;
     assert_eq!(rest(&mut half).await, "");
     assert!(took < Duration::from_secs(30), "{took:?}");
-    assert!(TcpStream::connect(at).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(at).await.is_err(), "no longer listening");
 }
 
 #[tokio::test]
-async fn a_stream_that_ignores_the_stop_is_cut_when_the_drain_time_is_over() {
-    let server = Running::start(Limits { drain: Duration::from_millis(300), ..Limits::default() });
+async fn a_stream_that_ignores_the_shutdown_is_closed_after_the_drain_time() {
+    let server = TestServer::start(Limits { drain: Duration::from_millis(300), ..Limits::default() });
     let mut stream = server.connect().await;
     stream.write_all(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    until(&mut stream, "tick").await;
+    read_until(&mut stream, "tick").await;
     let streams = server.streams.clone();
     let took = server.finish().await;
     assert!(took >= Duration::from_millis(290) && took < Duration::from_mins(1), "{took:?}");
@@ -407,10 +407,10 @@ async fn a_stream_that_ignores_the_stop_is_cut_when_the_drain_time_is_over() {
 }
 
 #[tokio::test]
-#[ignore = "takes the whole process's open files, so it must run alone"]
-async fn the_server_survives_a_want_of_open_files() {
+#[ignore = "exhausts the open files of the whole process, so it must run alone"]
+async fn the_server_survives_running_out_of_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let server = Running::start(Limits::default());
+    let server = TestServer::start(Limits::default());
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(60), ..before }).unwrap();
     let mut held = Vec::new();
@@ -418,7 +418,7 @@ async fn the_server_survives_a_want_of_open_files() {
         held.push(stream);
     }
     assert!(held.len() > 10);
-    // Room for a few clients, while the server has none for them yet.
+    // Closing these frees descriptors for a few clients before the server accepts again.
     sleep(Duration::from_millis(500)).await;
     drop(held);
     assert_eq!(status(&server.ask("GET", "/status").await), 200);

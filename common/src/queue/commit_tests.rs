@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
 
-use super::tests::{Disk, drain, entry, next, open, shown};
+use super::tests::{Disk, drain, entry, next, open, visible};
 use super::*;
 use crate::store::MemoryStore;
 
-/// A change of state, as a service makes it.
+/// A state change, as a service makes it.
 fn state(value: &str) -> Vec<Change> {
     vec![("state".to_owned(), Some(value.as_bytes().to_vec()))]
 }
@@ -20,20 +20,20 @@ async fn a_commit_writes_state_and_entries_together_or_neither() {
     let mut a = outbox.destination("a").unwrap();
     let first = next(&outbox);
     outbox.commit(state("one"), vec![entry("1"), entry("2")]).await.unwrap();
-    assert_eq!((shown(&outbox), disk.writes.load(Ordering::SeqCst)), (vec!["1".into(), "2".into()], 1));
+    assert_eq!((visible(&outbox), disk.writes.load(Ordering::SeqCst)), (vec!["1".into(), "2".into()], 1));
     disk.full.store(true, Ordering::SeqCst);
     outbox.commit(state("two"), vec![entry("3")]).await.unwrap_err();
-    assert_eq!((shown(&outbox).len(), outbox.waiting("a")), (2, 2), "it never was");
+    assert_eq!((visible(&outbox).len(), outbox.waiting("a")), (2, 2), "the failed commit left nothing");
     disk.full.store(false, Ordering::SeqCst);
     outbox.commit(state("three"), vec![entry("4")]).await.unwrap();
     let expected = [(Some(first), "1"), (Some(first + 1), "2"), (Some(first + 2), "4")];
     assert_eq!(
         drain(&mut a).await,
         expected.map(|(seq, text)| (seq, text.to_owned())),
-        "no number is left out"
+        "no number is skipped"
     );
     assert_eq!(disk.get("state").await.unwrap().unwrap(), b"three");
-    assert_eq!(shown(&open(disk, &["a"]).await.outbox), ["1", "2", "4"], "without the outbox's own task");
+    assert_eq!(visible(&open(disk, &["a"]).await.outbox), ["1", "2", "4"], "without `Outbox::run`");
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,9 +44,9 @@ async fn entries_around_a_commit_keep_their_order_and_numbers_whether_it_succeed
         outbox.put(entry("before"));
         disk.full.store(fails, Ordering::SeqCst);
         let mut commit = Box::pin(outbox.commit(state("x"), vec![entry("committed")]));
-        assert!((&mut commit).now_or_never().is_none(), "it is under way");
+        assert!((&mut commit).now_or_never().is_none(), "the commit is in progress");
         outbox.put(entry("meanwhile"));
-        assert_eq!(shown(&outbox), [] as [&str; 0]);
+        assert_eq!(visible(&outbox), [] as [&str; 0]);
         assert_eq!(commit.await.is_err(), fails);
         disk.full.store(false, Ordering::SeqCst);
         let stop = CancellationToken::new();
@@ -54,13 +54,13 @@ async fn entries_around_a_commit_keep_their_order_and_numbers_whether_it_succeed
         outbox.clone().run(stop).await;
         let expected: &[&str] =
             if fails { &["before", "meanwhile"] } else { &["before", "committed", "meanwhile"] };
-        assert_eq!(shown(&outbox), expected);
-        assert_eq!(shown(&open(disk, &["a"]).await.outbox), expected);
+        assert_eq!(visible(&outbox), expected);
+        assert_eq!(visible(&open(disk, &["a"]).await.outbox), expected);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_that_is_dropped_on_its_way_gives_its_numbers_to_nobody_else() {
+async fn the_numbers_of_a_dropped_commit_are_not_reused() {
     let disk = Disk::default();
     let outbox = open(disk.clone(), &["a"]).await.outbox;
     let mut commit = Box::pin(outbox.commit(state("x"), vec![entry("committed")]));
@@ -68,11 +68,11 @@ async fn a_commit_that_is_dropped_on_its_way_gives_its_numbers_to_nobody_else() 
     drop(commit);
     outbox.put(entry("after"));
     outbox.commit(state("y"), vec![entry("next")]).await.unwrap();
-    assert_eq!(shown(&outbox), ["committed", "after", "next"]);
+    assert_eq!(visible(&outbox), ["committed", "after", "next"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_state_in_another_store_is_written_there_before_its_entries_are_seen() {
+async fn a_state_in_another_store_is_written_there_before_its_entries_are_queued() {
     let disk = Disk::default();
     let outbox = open(MemoryStore::new(), &[]).await.outbox.with_state_in(Arc::new(disk.clone()));
     disk.full.store(true, Ordering::SeqCst);
@@ -81,7 +81,7 @@ async fn a_state_in_another_store_is_written_there_before_its_entries_are_seen()
     outbox.commit(state("y"), vec![entry("2")]).await.unwrap();
     assert_eq!(disk.get("state").await.unwrap().unwrap(), b"y");
     assert_eq!(
-        outbox.log.borrow().fresh.values().map(|entry| entry.message.clone()).collect::<Vec<_>>(),
+        outbox.log.borrow().pending.values().map(|entry| entry.message.clone()).collect::<Vec<_>>(),
         ["2"]
     );
 }

@@ -1,4 +1,4 @@
-//! One destination's end of the outbox.
+//! The handle of one destination of the outbox.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::wire::{AuditEntry, Kind, Level};
 
 use super::{CAPACITY, FIRST_RETRY, Item, Log, Outbox, entry_key};
 
-/// One destination's end of the outbox. As long as it exists, [`Outbox::run`] goes on.
+/// The handle of one destination of the outbox. [`Outbox::run`] continues as long as it exists.
 pub struct Destination {
     pub(super) outbox: Outbox,
     pub(super) changes: watch::Receiver<Log>,
@@ -16,62 +16,63 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// Waits for the oldest entry that is not [`done`](Self::done). Dropping the future loses nothing.
+    /// Waits for the oldest entry that is not [`done`](Self::done). Cancel safe.
     pub async fn next(&mut self) -> Item {
         loop {
-            // An error would mean that the log is gone, but it is ours.
-            let _ = self.changes.wait_for(|log| log.offers(&self.name)).await;
-            let place = self.place();
-            if let Some(item) = self.look(place).await {
+            // An error would mean that the log has been dropped, but we own it.
+            let _ = self.changes.wait_for(|log| log.has_item(&self.name)).await;
+            let cursor = self.cursor();
+            if let Some(item) = self.fetch(cursor).await {
                 return item;
             }
         }
     }
 
-    /// The same, with what can be had at once after it: at least one, at most `limit`, in order.
-    pub async fn next_some(&mut self, limit: usize) -> Vec<Item> {
+    /// Like [`next`](Self::next), with the entries after it that are available without waiting: at least one and at most
+    /// `limit`, in order.
+    pub async fn next_batch(&mut self, limit: usize) -> Vec<Item> {
         let mut items = vec![self.next().await];
         while items.len() < limit {
-            let place = items[items.len() - 1].after;
-            let offered = self.outbox.log.borrow().offers_at(place);
-            let Some(item) = (if offered { self.look(place).await } else { None }) else { break };
+            let cursor = items[items.len() - 1].after;
+            let available = self.outbox.log.borrow().has_item_at(cursor);
+            let Some(item) = (if available { self.fetch(cursor).await } else { None }) else { break };
             items.push(item);
         }
         items
     }
 
-    fn place(&self) -> u64 {
+    fn cursor(&self) -> u64 {
         let log = self.outbox.log.borrow();
-        log.places.get(&self.name).map_or(log.next, |place| place.next)
+        log.cursors.get(&self.name).map_or(log.next, |cursor| cursor.next)
     }
 
-    /// The entry at this place; `None` when it is worth another look.
-    async fn look(&self, place: u64) -> Option<Item> {
-        let fresh = {
+    /// Fetches the entry at this position; `None` if the caller should try again.
+    async fn fetch(&self, cursor: u64) -> Option<Item> {
+        let pending = {
             let log = self.outbox.log.borrow();
-            if place < log.first {
-                return Some(self.loss(log.first - place, log.first, log.failing));
+            if cursor < log.first {
+                return Some(self.loss(log.first - cursor, log.first, log.failing));
             }
-            log.fresh.get(&place).cloned()
+            log.pending.get(&cursor).cloned()
         };
-        if let Some(entry) = fresh {
-            return Some(Item { entry, seq: None, is_loss: false, after: place + 1 });
+        if let Some(entry) = pending {
+            return Some(Item { entry, seq: None, is_loss: false, after: cursor + 1 });
         }
-        match self.outbox.store.get(&entry_key(place)).await {
+        match self.outbox.store.get(&entry_key(cursor)).await {
             Ok(Some(row)) => match serde_json::from_slice(&row) {
                 Ok(entry) => {
                     return Some(Item {
                         entry: Arc::new(entry),
-                        seq: Some(place),
+                        seq: Some(cursor),
                         is_loss: false,
-                        after: place + 1,
+                        after: cursor + 1,
                     });
                 }
-                Err(error) => self.pass_over(place, &error.to_string()),
+                Err(error) => self.skip(cursor, &error.to_string()),
             },
-            Ok(None) => self.pass_over(place, "it is not there"),
+            Ok(None) => self.skip(cursor, "it does not exist"),
             Err(error) => {
-                tracing::warn!(destination = self.name, %error, "cannot read the entries that wait");
+                tracing::warn!(destination = self.name, %error, "cannot read waiting entries");
                 tokio::time::sleep(FIRST_RETRY).await;
             }
         }
@@ -79,7 +80,7 @@ impl Destination {
     }
 
     fn loss(&self, lost: u64, first: u64, failing: bool) -> Item {
-        let message = format!("{lost} audit entries before this one are lost to {}", self.name);
+        let message = format!("{lost} audit entries before this one were lost for {}", self.name);
         let mut entry = AuditEntry::new(
             self.outbox.clock.now(),
             self.outbox.program,
@@ -88,33 +89,38 @@ impl Destination {
             message,
         );
         entry.reason = Some(format!("more than {CAPACITY} entries were waiting for it"));
-        // It takes the number of the last one that is lost.
+        // It gets the number of the last lost entry.
         let seq = (!failing).then_some(first - 1);
         Item { entry: Arc::new(entry), seq, is_loss: true, after: first }
     }
 
-    fn pass_over(&self, place: u64, why: &str) {
-        // It may just have become too old.
-        if place >= self.outbox.log.borrow().first {
-            tracing::error!(destination = self.name, seq = place, why, "an entry that waited can't be read");
-            self.advance(place + 1);
+    fn skip(&self, cursor: u64, why: &str) {
+        // It may have been dropped in the meantime.
+        if cursor >= self.outbox.log.borrow().first {
+            tracing::error!(
+                destination = self.name,
+                seq = cursor,
+                why,
+                "cannot read a waiting entry; skipping it"
+            );
+            self.advance(cursor + 1);
         }
     }
 
     fn advance(&self, to: u64) {
         self.outbox.log.send_modify(|log| {
-            if let Some(place) = log.places.get_mut(&self.name) {
-                place.next = place.next.max(to);
+            if let Some(cursor) = log.cursors.get_mut(&self.name) {
+                cursor.next = cursor.next.max(to);
             }
         });
     }
 
-    /// Takes an entry off: it was delivered, or is not for this destination. Durable with the next transaction.
+    /// Removes an entry that was delivered or is not for this destination. Durable with the next transaction.
     pub fn done(&self, item: &Item) {
         self.advance(item.after);
     }
 
-    /// Whether nothing waits.
+    /// Reports whether no entry is waiting.
     pub fn is_empty(&self) -> bool {
         self.outbox.waiting(&self.name) == 0
     }
@@ -123,8 +129,8 @@ impl Destination {
 impl Drop for Destination {
     fn drop(&mut self) {
         self.outbox.log.send_modify(|log| {
-            if let Some(place) = log.places.get_mut(&self.name) {
-                place.open = false;
+            if let Some(cursor) = log.cursors.get_mut(&self.name) {
+                cursor.open = false;
             }
         });
     }

@@ -1,24 +1,24 @@
-//! What the store has of the outbox when it is opened.
+//! Reads the outbox from the store when it is opened.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::{CAPACITY, DONE, ENTRIES, HISTORY, Place, place_key};
+use super::{CAPACITY, Cursor, DONE, ENTRIES, HISTORY, cursor_key};
 use crate::store::{Change, Store, StoreError};
 use crate::wire::AuditEntry;
 
-/// The number that a row has as text.
+/// Parses a number that is stored as text.
 pub(super) fn number(row: &[u8]) -> Option<u64> {
     std::str::from_utf8(row).ok()?.parse().ok()
 }
 
-/// The entries that the store has.
+/// The stored entries.
 pub(super) struct Read {
-    /// The last ones without a gap.
+    /// The last entries without a gap.
     pub(super) history: VecDeque<Arc<AuditEntry>>,
-    /// Number of the first one.
+    /// Number of the first entry.
     pub(super) first: Option<u64>,
-    /// The number after the last one.
+    /// The number after the last entry.
     pub(super) end: u64,
 }
 
@@ -45,35 +45,35 @@ pub(super) async fn read_entries(store: &dyn Store) -> Result<Read, StoreError> 
     Ok(read)
 }
 
-/// Where each of these destinations stands; the places of others are removed. A place means nothing without the numbers
-/// that it is one of.
-pub(super) async fn read_places(
+/// Reads the cursors of these destinations and removes those of others. If the store has no sequence number, the stored
+/// cursors are meaningless and ignored.
+pub(super) async fn read_cursors(
     store: &dyn Store,
     names: &[String],
     next: u64,
     has_numbers: bool,
-) -> Result<BTreeMap<String, Place>, StoreError> {
+) -> Result<BTreeMap<String, Cursor>, StoreError> {
     let rows = store.scan(DONE).await?.into_iter();
     let known: BTreeMap<String, u64> =
         rows.filter_map(|(key, row)| Some((key[DONE.len()..].to_owned(), number(&row)?))).collect();
-    let place = |name: &String| {
+    let cursor = |name: &String| {
         let stored = known.get(name).copied().filter(|_| has_numbers);
-        (name.clone(), Place { next: stored.unwrap_or(next).min(next), stored, open: false })
+        (name.clone(), Cursor { next: stored.unwrap_or(next).min(next), stored, open: false })
     };
-    let places: BTreeMap<String, Place> = names.iter().map(place).collect();
-    let forgotten = known.keys().filter(|name| !places.contains_key(*name));
-    let forget = |name: &String| {
-        let waited = known[name].min(next).abs_diff(next).min(CAPACITY);
+    let cursors: BTreeMap<String, Cursor> = names.iter().map(cursor).collect();
+    let unknown = known.keys().filter(|name| !cursors.contains_key(*name));
+    let remove = |name: &String| {
+        let waiting = known[name].min(next).abs_diff(next).min(CAPACITY);
         tracing::warn!(
             destination = name,
-            waited,
-            "this destination is configured no more; what waited for it is dropped"
+            waiting,
+            "this destination is no longer configured; its waiting entries are dropped"
         );
-        (place_key(name), None)
+        (cursor_key(name), None)
     };
-    let changes: Vec<Change> = forgotten.map(forget).collect();
+    let changes: Vec<Change> = unknown.map(remove).collect();
     if !changes.is_empty() {
         store.put_all(changes).await?;
     }
-    Ok(places)
+    Ok(cursors)
 }

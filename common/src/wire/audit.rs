@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One notable thing that happened.
+/// One notable event.
 ///
 /// Field order is wire order.
 // Spec 2.7; `machine` and `output` are additions.
@@ -15,40 +15,40 @@ pub struct AuditEntry {
     /// When it happened, RFC 3339 UTC with millisecond precision.
     #[schemars(with = "String")]
     pub timestamp: Timestamp,
-    /// Which machine it happened on; empty until the entry leaves the machine.
+    /// Machine on which it happened; empty until the entry leaves the machine.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub machine: String,
     /// Configured service name, or `evenkeel` for the program itself.
     pub service: String,
     /// What happened.
     pub event: Kind,
-    /// One sentence for people.
+    /// One human-readable sentence.
     pub message: String,
-    /// How much it matters.
+    /// Severity.
     pub level: Level,
     /// Digest that ran before, `sha256:<hex>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_digest: Option<String>,
-    /// Digest that runs now or was tried, `sha256:<hex>`.
+    /// Digest that runs now or was deployed, `sha256:<hex>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_digest: Option<String>,
-    /// Name of the container it is about.
+    /// Name of the affected container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
     /// Why, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Longer evidence: compose output, last log lines (at most 8 KiB).
+    /// Longer output: compose output, last log lines (at most 8 KiB).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
-    /// Image that it is about, with its registry's host.
+    /// Affected image, including the registry host.
     // DECISIONS 8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 }
 
 impl AuditEntry {
-    /// An entry with the five fields that are always there.
+    /// Creates an entry with the five required fields.
     pub fn new(at: Timestamp, service: &str, event: Kind, level: Level, message: impl Into<String>) -> Self {
         Self {
             timestamp: at,
@@ -67,7 +67,7 @@ impl AuditEntry {
     }
 }
 
-/// Kind of an audit entry. The known kinds are constants; an entry from another program may carry any word.
+/// Kind of an audit entry. The known kinds are constants; an entry from another program may have any other kind.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Kind(Cow<'static, str>);
@@ -77,7 +77,7 @@ macro_rules! kinds {
         impl Kind {
             $($(#[$doc])* pub const $name: Kind = Kind(Cow::Borrowed($text));)*
 
-            /// Every kind that these programs write, in the order of the documentation.
+            /// All kinds that these programs write, in the order of the documentation.
             pub const ALL: &'static [Kind] = &[$(Kind::$name),*];
         }
     };
@@ -88,39 +88,39 @@ kinds! {
     STARTED = "started";
     /// The program is stopping.
     SHUTDOWN = "shutdown";
-    /// A person asked for a check now.
+    /// An operator requested an immediate check.
     MANUAL_TRIGGER = "manual_trigger";
-    /// A check that a person asked for found nothing to do.
+    /// A manual check found nothing to do.
     CHECKED = "checked";
-    /// A check that a person asked for could not be made.
+    /// A manual check failed.
     TRIGGER_FAILED = "trigger_failed";
     /// A persistent fault began or changed.
     ERROR = "error";
-    /// A persistent fault is over.
+    /// A persistent fault has been resolved.
     RECOVERED = "recovered";
     /// The local image could not be resolved.
     NOT_FOUND = "not_found";
-    /// A person approved an image.
+    /// An operator approved an image.
     APPROVED = "approved";
     /// A new image passed its probation.
     UPDATED = "updated";
     /// A new image failed and the old one is healthy again.
     ROLLED_BACK = "rolled_back";
-    /// A new image failed and so did the way back.
+    /// A new image failed, and so did the rollback.
     ROLLBACK_FAILED = "rollback_failed";
     /// A gate holds back an image, or there is a newer tag.
     UPDATE_AVAILABLE = "update_available";
-    /// A rollback would fail now, or would succeed again.
+    /// A rollback would now fail, or is possible again.
     WAY_BACK = "way_back";
     /// The compose files changed and were applied.
     COMPOSE_DRIFT = "compose_drift";
-    /// A redeployment that a person asked for is done.
+    /// A manual redeployment succeeded.
     FORCE_REDEPLOY = "force_redeploy";
-    /// A redeployment that a person asked for failed.
+    /// A manual redeployment failed.
     FORCE_REDEPLOY_FAILED = "force_redeploy_failed";
     /// A block was lifted.
     UNBLOCKED = "unblocked";
-    /// A container turned unhealthy.
+    /// A container became unhealthy.
     UNHEALTHY = "unhealthy";
     /// The healer restarts a container.
     RESTARTING = "restarting";
@@ -130,36 +130,36 @@ kinds! {
     RESTARTED = "restarted";
     /// The healer gave up.
     EXHAUSTED = "exhausted";
-    /// A container turned healthy.
+    /// A container became healthy.
     HEALTHY = "healthy";
     /// A container died.
     DIED = "died";
-    /// CPU or memory passed its threshold.
+    /// CPU or memory usage exceeded its threshold.
     RESOURCE_ALERT = "resource_alert";
-    /// An unfinished deployment was taken up after a restart.
+    /// An unfinished deployment was resumed after a restart.
     RESUMED = "resumed";
-    /// The configuration was read again and applied.
+    /// The configuration was reloaded and applied.
     CONFIG_RELOADED = "config_reloaded";
-    /// The configuration was read again and refused.
+    /// The configuration was reloaded and rejected.
     CONFIG_REJECTED = "config_rejected";
-    /// The container engine stopped answering.
+    /// The container engine stopped responding.
     DAEMON_DOWN = "daemon_down";
-    /// The container engine answers again.
+    /// The container engine responds again.
     DAEMON_UP = "daemon_up";
-    /// An agent answers the warden again.
+    /// An agent responds to the warden again.
     AGENT_ONLINE = "agent_online";
-    /// An agent stopped answering the warden.
+    /// An agent stopped responding to the warden.
     AGENT_OFFLINE = "agent_offline";
-    /// Updates of the fleet, or of a part of it, are held back.
+    /// Updates of the fleet, or of part of it, are frozen.
     FROZEN = "frozen";
-    /// A freeze was ended before its time.
+    /// A freeze was lifted early.
     THAWED = "thawed";
-    /// No warden can be reached, or one answers again.
+    /// No warden is reachable, or one is reachable again.
     FLEET_AWAY = "fleet_away";
 }
 
 impl Kind {
-    /// The word on the wire.
+    /// The value on the wire.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -171,22 +171,22 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// How much an entry matters.
+/// Severity of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// Worth knowing.
     Info,
-    /// Worth a look in daylight.
+    /// Worth a look during working hours.
     Warning,
     /// Something does not work.
     Error,
-    /// Someone must act.
+    /// Requires action.
     Critical,
 }
 
 impl Level {
-    /// The word on the wire.
+    /// The value on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Level::Info => "info",
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_fields_are_left_out_and_order_is_the_specs() {
+    fn empty_fields_are_omitted_and_the_order_is_that_of_the_spec() {
         let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         let mut entry = AuditEntry::new(at, "web", Kind::UPDATED, Level::Info, "web is up to date");
         entry.new_digest = Some("sha256:ab".into());

@@ -1,8 +1,8 @@
-//! What the fleet decides and asks (DECISIONS 8): freezes, failed digests, leases, inventory and the map of images.
+//! Fleet coordination (DECISIONS 8): freezes, failed digests, leases, inventory and the map of images.
 //!
-//! A decision may only hold back: no answer of a warden makes an agent deploy anything. Every number that is added later
-//! has a default, and unknown fields are ignored, so that agents and wardens of different versions can be mixed. What a
-//! body holds inside is an object where one is meant: an array would be taken for its fields in their order.
+//! A decision can only hold back a deployment; no response of a warden makes an agent deploy anything. Fields that are added
+//! later have a default, and unknown fields are ignored, so that agents and wardens of different versions can be mixed.
+//! Nested objects only accept JSON objects: serde would otherwise accept an array as the fields in their order.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::object;
 
-/// Answer of `GET /fleet`: the decisions in force.
+/// Response of `GET /fleet`: the decisions in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FleetDecisions {
@@ -18,74 +18,75 @@ pub struct FleetDecisions {
     pub revision: u64,
     /// Freezes that have not ended.
     pub freezes: Vec<Freeze>,
-    /// Digests that are withheld, because more machines failed than proved them.
+    /// Digests that are withheld because they failed on more machines than they were proven on.
     pub failed: Vec<FailedDigest>,
-    /// What the tags of the agent's images name, as far as machines of the fleet have seen it.
+    /// Digests behind the tags of the agent's images, as reported by the machines of the fleet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub seen: Vec<SeenDigest>,
-    /// Changes with every verdict on a digest that the agent has found and does not run: a question that was answered
-    /// with "wait" may now be answered otherwise. 0 without one.
+    /// Changes with every verdict on a digest that is available to the agent but not running there: a request that was
+    /// answered with `wait` may now have another answer. 0 if there is no verdict.
     #[serde(skip_serializing_if = "is_zero")]
     pub verdicts: u64,
-    /// `away` while the warden's store is: these may be old, and another warden may know better.
+    /// `away` while the warden cannot reach its store: the decisions may be stale, and another warden may have newer ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A digest that a tag names, and how long the fleet has known that.
+/// The digest of a tag, and how long the fleet has known it.
 // DECISIONS 7, first seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SeenDigest {
-    /// Image reference with its registry's host and its tag.
+    /// Image reference, including registry host and tag.
     pub image: String,
     /// `sha256:<hex>`
     pub digest: String,
-    /// Seconds since a machine first reported it, by the warden's clock, when this was sent.
+    /// Seconds since a machine first reported it, by the warden's clock, as of this response.
     pub seconds_ago: u64,
 }
 
-/// A freeze: updates in its scope do not begin before it ends.
+/// A freeze: updates in its scope do not start before it ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Freeze {
-    /// Its id, for `POST /thaw`.
+    /// Id for `POST /thaw`.
     pub id: String,
     /// Why, in one line.
     pub reason: String,
-    /// Who froze: `operator`, or `fuse` for the warden itself.
+    /// Who created it: `operator`, or `fuse` for the warden itself.
     pub by: String,
-    /// When it began.
+    /// When it started.
     #[schemars(with = "String")]
     pub since: Timestamp,
-    /// When it ends by itself.
+    /// When it expires.
     #[schemars(with = "String")]
     pub until: Timestamp,
-    /// Seconds until then when this was sent, for an agent whose clock is wrong.
+    /// Seconds until it expires, as of this response, for agents whose clock is wrong.
     #[serde(default)]
     pub seconds_left: u64,
-    /// What it covers; all without one.
+    /// What it covers; absent for the whole fleet.
     #[serde(default, skip_serializing_if = "FreezeScope::is_all")]
     pub scope: FreezeScope,
 }
 
-/// What a freeze covers. Both must match where both are given.
+/// What a freeze covers. If both fields are set, both must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FreezeScope {
-    /// Id of the only agent that it covers.
+    /// Id of the agent to which it is limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// The only image that it covers: a repository with its registry's host, or a reference of which that counts.
+    /// The image to which it is limited: a repository including the registry host, or a reference, of which only the
+    /// repository counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 }
 
 impl FreezeScope {
-    /// Whether it covers the whole fleet.
+    /// Reports whether it covers the whole fleet.
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
@@ -94,19 +95,19 @@ impl FreezeScope {
 /// A digest that is withheld from machines that do not run it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailedDigest {
-    /// Repository with its registry's host, without a tag.
+    /// Repository, including the registry host, without a tag.
     pub repository: String,
     /// `sha256:<hex>`
     pub digest: String,
-    /// Ids of the agents whose latest verdict is that it failed, the first one first.
+    /// Ids of the agents whose latest verdict is that it failed, earliest first.
     pub agents: Vec<String>,
-    /// When the first of them failed.
+    /// When it first failed.
     #[schemars(with = "String")]
     pub since: Timestamp,
     /// Why it failed there, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The black box of the first one: last log lines, at most 8 KiB.
+    /// The last log lines of the first failure, at most 8 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
 }
@@ -114,42 +115,42 @@ pub struct FailedDigest {
 /// Body of `POST /fleet/ask` and `POST /fleet/release`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetAsk {
-    /// Image reference with its registry's host.
+    /// Image reference, including the registry host.
     pub image: String,
-    /// The digest that is to be deployed, `sha256:<hex>`.
+    /// The digest to deploy, `sha256:<hex>`.
     pub digest: String,
-    /// The service that wants it.
+    /// The service to deploy it to.
     pub service: String,
     /// The agent's ring, 0 to 9.
     #[serde(default)]
     pub ring: u8,
 }
 
-/// Answer of `POST /fleet/ask`.
+/// Response of `POST /fleet/ask`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetAnswer {
-    /// Whether the deployment may begin as far as the fleet is concerned.
+    /// Whether the fleet allows the deployment to start.
     pub answer: Permission,
     /// Why, in one sentence.
     pub why: String,
-    /// Word of the gate that holds: `freeze`, `immunity` or `ring`; absent with `go`.
+    /// Name of the gate that holds it: `freeze`, `immunity` or `ring`; absent with `go`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<String>,
-    /// Seconds after which to ask again. With `go`: the lease is to be renewed at least that often while it deploys.
+    /// Seconds after which to ask again. With `go`, the lease must be renewed at least this often during the deployment.
     pub again: u64,
-    /// The agent that has the lease or failed, where it is one.
+    /// The agent that holds the lease or on which the digest failed, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// `away` where that is the only reason to wait: another warden may be able to answer.
+    /// `away` if the unreachable store is the only reason to wait: another warden may be able to answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
 }
 
-/// What the fleet says to a deployment.
+/// Whether the fleet allows a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Permission {
-    /// It may begin.
+    /// It may start.
     Go,
     /// Not now.
     Wait,
@@ -157,20 +158,20 @@ pub enum Permission {
     No,
 }
 
-/// Answer of `POST /fleet/release`, by which a lease that was not used is given back.
+/// Response of `POST /fleet/release`, which releases an unused lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReleaseReply {
     /// `released` or `not_held`.
     pub status: String,
 }
 
-/// Body of `POST /inventory`: what runs on a machine. Each one replaces the one before.
+/// Body of `POST /inventory`: the images that run on a machine. Each inventory replaces the previous one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Inventory {
     /// The agent's ring, 0 to 9.
     pub ring: u8,
-    /// One for each image of each service.
+    /// One entry per image and service.
     #[serde(deserialize_with = "object::many")]
     pub images: Vec<InventoryImage>,
 }
@@ -180,29 +181,29 @@ pub struct Inventory {
 pub struct InventoryImage {
     /// The service.
     pub service: String,
-    /// Image reference with its registry's host.
+    /// Image reference, including the registry host.
     pub image: String,
-    /// What runs, `sha256:<hex>`; absent where nothing does.
+    /// The running digest, `sha256:<hex>`; absent if nothing is running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// Since when that digest is proven there.
+    /// Since when that digest has been proven there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub proven_at: Option<Timestamp>,
-    /// What the registry has, where it differs.
+    /// The digest in the registry, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<String>,
-    /// Reference that names that, where it is another than `image`: a newer tag.
+    /// Its image reference, if it differs from `image`: a newer tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_image: Option<String>,
-    /// Since when the registry is known to have it.
+    /// Since when it has been known to be in the registry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub behind_since: Option<Timestamp>,
-    /// Digest that is blocked there.
+    /// The blocked digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
-    /// Word of the gate that holds the update.
+    /// Name of the gate that holds the update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<String>,
     /// Why, in one sentence.
@@ -210,7 +211,7 @@ pub struct InventoryImage {
     pub why: Option<String>,
 }
 
-/// Answer of `POST /inventory`.
+/// Response of `POST /inventory`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InventoryReply {
     /// `accepted`
@@ -220,50 +221,50 @@ pub struct InventoryReply {
     pub fleet: u64,
 }
 
-/// Answer of `GET /fleet/images`: which machine runs what.
+/// Response of `GET /fleet/images`: the images on each machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FleetImages {
     /// Revision of the fleet's decisions.
     pub revision: u64,
-    /// Ids of all agents in the order of the configuration.
+    /// Ids of all agents, in configuration order.
     pub machines: Vec<String>,
     /// Freezes in force.
     pub freezes: Vec<Freeze>,
     /// Digests that are withheld from the fleet.
     pub failed: Vec<FailedDigest>,
-    /// By repository, in alphabetical order.
+    /// Images sorted by repository.
     pub images: Vec<FleetImage>,
 }
 
 /// One repository on all machines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetImage {
-    /// Repository with its registry's host.
+    /// Repository, including the registry host.
     pub repository: String,
-    /// By machine, then by service.
+    /// Cells sorted by machine, then by service.
     pub cells: Vec<FleetCell>,
 }
 
-/// What one machine runs of a repository.
+/// An image of a repository on one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetCell {
     /// Id of the agent.
     pub machine: String,
     /// The agent's ring.
     pub ring: u8,
-    /// When the inventory came.
+    /// When the inventory was received.
     #[schemars(with = "String")]
     pub reported: Timestamp,
-    /// What it reported.
+    /// The reported image.
     #[serde(flatten)]
     pub image: InventoryImage,
-    /// The machine's latest word on what runs, or on what is available where it tried that.
+    /// The machine's latest verdict on the running digest, or on the available one if it has tried that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<CellVerdict>,
 }
 
-/// How a digest stands on a machine.
+/// The verdict of a machine on a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CellVerdict {
@@ -283,26 +284,26 @@ pub struct FreezeRequest {
     /// When it ends, at most 30 days from now.
     #[schemars(with = "String")]
     pub until: Timestamp,
-    /// What it covers; all without one.
+    /// What it covers; absent for the whole fleet.
     #[serde(default, deserialize_with = "object::one")]
     pub scope: FreezeScope,
 }
 
-/// Answer of `POST /freeze`.
+/// Response of `POST /freeze`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FreezeReply {
     /// `frozen`
     pub status: String,
-    /// For `POST /thaw`.
+    /// Id for `POST /thaw`.
     pub id: String,
-    /// When it ends by itself.
+    /// When it expires.
     #[schemars(with = "String")]
     pub until: Timestamp,
     /// Revision of the fleet's decisions.
     pub revision: u64,
 }
 
-/// Body of `POST /thaw`; all freezes end without an id.
+/// Body of `POST /thaw`; without an id, all freezes end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ThawRequest {
@@ -311,7 +312,7 @@ pub struct ThawRequest {
     pub id: Option<String>,
 }
 
-/// Answer of `POST /thaw`.
+/// Response of `POST /thaw`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ThawReply {
     /// `thawed`, or `nothing_frozen`.
@@ -320,16 +321,16 @@ pub struct ThawReply {
     pub revision: u64,
 }
 
-/// Body of the warden's `POST /unblock`: the digest may be tried again everywhere.
+/// Body of the warden's `POST /unblock`: the digest may be deployed again everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetUnblockRequest {
-    /// Image reference or repository, with its registry's host.
+    /// Image reference or repository, including the registry host.
     pub image: String,
     /// `sha256:<hex>`
     pub digest: String,
 }
 
-/// Answer of the warden's `POST /unblock`.
+/// Response of the warden's `POST /unblock`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetUnblockReply {
     /// `unblocked` or `not_blocked`.

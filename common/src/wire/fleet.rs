@@ -1,11 +1,11 @@
-//! What the warden keeps and shows of a fleet: entries of many machines, and the machines themselves.
+//! The warden's view of a fleet: the entries of all machines, and the machines themselves.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An entry as the warden keeps it and as `GET /events` sends it. Unlike an
-/// [`AuditEntry`](super::AuditEntry) it may come from another program: level and kind can be any words.
+/// An entry as the warden stores it and as `GET /events` sends it. Unlike an
+/// [`AuditEntry`](super::AuditEntry) it may come from another program, so level and kind can be any string.
 ///
 /// Field order is wire order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -13,47 +13,47 @@ pub struct FleetEntry {
     /// When it happened, RFC 3339 UTC.
     #[schemars(with = "String")]
     pub timestamp: Timestamp,
-    /// Which machine it happened on: the sender's word, or the agent's id.
+    /// Machine on which it happened, as given by the sender, or the agent's id.
     #[serde(default)]
     pub machine: String,
     /// Service name, `evenkeel` for an agent itself, `warden` for the warden.
     pub service: String,
     /// What happened.
     pub event: String,
-    /// One sentence for people.
+    /// One human-readable sentence.
     pub message: String,
-    /// How much it matters: `info`, `warning`, `error`, `critical`, or what the sender says.
+    /// Severity: `info`, `warning`, `error`, `critical`, or any other value from the sender.
     pub level: String,
     /// Digest that ran before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_digest: Option<String>,
-    /// Digest that runs now or was tried.
+    /// Digest that runs now or was deployed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_digest: Option<String>,
-    /// Name of the container it is about.
+    /// Name of the affected container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
     /// Why, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Longer evidence.
+    /// Longer output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// Number among the entries of its agent, where it has one.
+    /// Sequence number among the entries of its agent, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// Which numbering `seq` belongs to, where its agent says so.
+    /// Identifies the numbering that `seq` belongs to, if its agent sends it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<String>,
-    /// Image that it is about, with its registry's host.
+    /// Affected image, including the registry host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// Id of the agent whose token came with the entry; a body cannot say another.
+    /// Id of the agent whose token was used to send the entry; the body cannot override it.
     #[serde(default)]
     pub agent: String,
 }
 
-/// Answer of `POST /ingest`.
+/// Response of `POST /ingest`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IngestReply {
     /// `accepted`
@@ -61,21 +61,21 @@ pub struct IngestReply {
     /// Revision of the fleet's decisions; 0 before the first.
     #[serde(default)]
     pub fleet: u64,
-    /// Entries of an array that were refused; the others were accepted.
+    /// Rejected entries of an array; the others were accepted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<RejectedEntry>,
 }
 
-/// An entry of an array that was refused.
+/// A rejected entry of an array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RejectedEntry {
-    /// Its place in the array, from 0.
+    /// Its index in the array, starting at 0.
     pub index: usize,
     /// Why.
     pub error: String,
 }
 
-/// An entry with its id at the warden, which only grows.
+/// An entry with its id at the warden. Ids only increase.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryEntry {
     /// The id, as in the event stream.
@@ -85,12 +85,12 @@ pub struct HistoryEntry {
     pub entry: FleetEntry,
 }
 
-/// Answer of `GET /history`.
+/// Response of `GET /history`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryPage {
-    /// Newest first. A page may have fewer than were asked for, even none, and go on all the same.
+    /// Newest first. A page may have fewer entries than requested, even none, and still have a next page.
     pub entries: Vec<HistoryEntry>,
-    /// `before` of the next page; absent at the end.
+    /// `before` for the next page; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
@@ -103,27 +103,27 @@ pub struct MachineRecord {
     /// Whether its last heartbeat was answered; omitted before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub online: Option<bool>,
-    /// Since when it is online or offline.
+    /// Since when it has been online or offline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub since: Option<Timestamp>,
     /// Why it is offline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When its last entry came.
+    /// When its last entry was received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub last_entry: Option<Timestamp>,
-    /// Greatest number that an entry of it carried.
+    /// Highest sequence number of its entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seq: Option<u64>,
-    /// How many numbers below that have not come.
+    /// Number of missing sequence numbers below that.
     pub missing: u64,
-    /// How many entries of each level have come.
+    /// Number of received entries per level.
     pub counts_by_level: LevelCounts,
 }
 
-/// How many entries of each level have come.
+/// Number of received entries per level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LevelCounts {
@@ -135,7 +135,7 @@ pub struct LevelCounts {
     pub error: u64,
     /// `critical`
     pub critical: u64,
-    /// Any other word.
+    /// Any other level.
     pub other: u64,
 }
 
@@ -152,7 +152,7 @@ impl LevelCounts {
         *count = count.saturating_add(1);
     }
 
-    /// All together.
+    /// The total.
     pub fn total(&self) -> u64 {
         let counts = [self.info, self.warning, self.error, self.critical, self.other];
         counts.into_iter().fold(0, u64::saturating_add)

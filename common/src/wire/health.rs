@@ -1,24 +1,25 @@
-//! Answer of `GET /health` (spec 2.8).
+//! Response of `GET /health` (spec 2.8).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `{"status":"ok"}` with 200; with 503 `{"status":"starting"}` until the services are loaded, or
+/// `{"status":"ok"}` with 200, or with 503 `{"status":"starting"}` until the services are loaded and
 /// `{"status":"unavailable","error":…}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
     /// `ok`, `starting` or `unavailable`.
     pub status: String,
-    /// Why the container engine counts as unavailable. From the warden: why its store is away, for those with `api.token`.
+    /// Why the container engine is considered unavailable. From the warden: why its store is unreachable, only for requests
+    /// with `api.token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why the program can't write its state, while it can't: nothing is deployed or healed then. Absent otherwise.
+    /// Why the program cannot write its state; nothing is deployed or healed meanwhile. Absent if writes succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// `away` while the warden cannot reach its store. Absent otherwise, and from an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
-    /// What is wrong in the configuration, each `<service>: <reason>`.
+    /// Configuration warnings, each `<service>: <reason>`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config_warnings: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The contract: every JSON shape that leaves or enters a daemon, and nothing but shapes.
+//! The wire contract: the types of all JSON that a daemon sends or receives, without any logic.
 
 mod audit;
 mod decisions;
@@ -24,7 +24,8 @@ pub use health::Health;
 pub use pushed::PushedEntry;
 pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTarget};
 pub use reply::{
-    ApproveReply, ApproveRequest, ErrorBody, KeptImage, RedeployReply, TriggerReply, UnblockReply,
+    ApproveReply, ApproveRequest, ErrorBody, KeptImage, LogoutReply, RedeployReply, TriggerReply,
+    UnblockReply,
 };
 pub use status::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, MountRecord, ServiceStatus,

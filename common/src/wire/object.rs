@@ -1,4 +1,4 @@
-//! Objects inside a body that must be objects: what serde derives takes an array for the fields in their order, too.
+//! Deserializes nested objects strictly: derived serde code would also accept an array as the fields in their order.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,12 +6,12 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// An object.
+/// Deserializes an object.
 pub(super) fn one<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     Object::deserialize(from).map(|object| object.0)
 }
 
-/// An array of objects.
+/// Deserializes an array of objects.
 pub(super) fn many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     let objects: Vec<Object<T>> = Vec::deserialize(from)?;
     Ok(objects.into_iter().map(|object| object.0).collect())

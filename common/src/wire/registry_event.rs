@@ -1,5 +1,5 @@
-//! What a distribution registry tells about itself (`application/vnd.docker.distribution.events.v1+json`), as far as
-//! it is read: whatever else stands in it, and whatever is missing, is no fault.
+//! Notifications of a distribution registry (`application/vnd.docker.distribution.events.v1+json`), limited to the fields that
+//! are used. Unknown and missing fields are not an error.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The envelope of `POST /registry/events`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RegistryEvents {
-    /// What happened, in order. Each is read for itself, so that one that can't be read spoils no other.
+    /// The events, in order. Each is parsed separately, so that a malformed one does not affect the others.
     #[serde(default)]
     pub events: Vec<serde_json::Value>,
 }
@@ -17,26 +17,26 @@ pub struct RegistryEvents {
 pub struct RegistryEvent {
     /// `push`, `pull`, `delete` or `mount`.
     pub action: String,
-    /// What it happened to.
+    /// Target of the event.
     pub target: RegistryTarget,
 }
 
-/// What an event is about.
+/// The target of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RegistryTarget {
-    /// Kind of content.
+    /// Media type of the content.
     #[serde(default)]
     pub media_type: String,
     /// Path of the repository.
     #[serde(default)]
     pub repository: String,
-    /// Absent for what is not named by a tag.
+    /// The tag; absent for untagged content.
     #[serde(default)]
     pub tag: String,
 }
 
-/// Answer of `POST /registry/events`.
+/// Response of `POST /registry/events`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventsReply {
     /// Always `accepted`.

@@ -1,16 +1,16 @@
-//! Answers of the endpoints that change something (spec 2.8), and of every refusal.
+//! Responses of the endpoints that change something (spec 2.8), and error responses.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Body of every answer that is an error.
+/// Body of every error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
-    /// What was wrong and why.
+    /// The error and its cause.
     pub error: String,
 }
 
-/// Answer of `POST /trigger` and `POST /trigger/<name>`.
+/// Response of `POST /trigger` and `POST /trigger/<name>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum TriggerReply {
@@ -26,7 +26,15 @@ pub enum TriggerReply {
     },
 }
 
-/// Answer of `POST /redeploy/<name>`.
+/// Response of the warden's `POST /logout`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum LogoutReply {
+    /// The session cookie is deleted.
+    LoggedOut,
+}
+
+/// Response of `POST /redeploy/<name>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum RedeployReply {
@@ -34,7 +42,7 @@ pub enum RedeployReply {
     Redeploying {
         /// The service's name.
         service: String,
-        /// Images that keep what they run, as the last check saw them; left out where there are none.
+        /// Images that stay on their running digest, as of the last check; omitted if there are none.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         kept: Vec<KeptImage>,
     },
@@ -45,13 +53,13 @@ pub enum RedeployReply {
     },
 }
 
-/// An image that a redeployment leaves on what it runs.
+/// An image that a redeployment leaves on its running digest.
 // DECISIONS 7.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeptImage {
-    /// As configured.
+    /// Image as configured.
     pub image: String,
-    /// The digest that is not deployed.
+    /// The digest that will not be deployed.
     pub digest: String,
     /// `blocked` or `signature`.
     pub gate: String,
@@ -59,33 +67,33 @@ pub struct KeptImage {
     pub why: String,
 }
 
-/// What `POST /approve/<name>` may carry.
+/// Optional body of `POST /approve/<name>`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ApproveRequest {
-    /// The digest that is meant, `sha256:<hex>`; without it the one that waits.
+    /// The digest to approve, `sha256:<hex>`; by default the one that is waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
     pub digest: Option<String>,
 }
 
-/// Answer of `POST /approve/<name>`.
+/// Response of `POST /approve/<name>`.
 // DECISIONS 7.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum ApproveReply {
-    /// The digest may be deployed, as far as the approval goes.
+    /// The digest is approved; other gates may still hold it.
     Approved {
         /// The service's name.
         service: String,
-        /// What was approved.
+        /// The approved digest.
         digest: String,
     },
-    /// No digest waits for an approval.
+    /// No digest is waiting for approval.
     NothingWaiting,
 }
 
-/// Answer of `POST /unblock/<name>` and `DELETE /blocked/<name>`.
+/// Response of `POST /unblock/<name>` and `DELETE /blocked/<name>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnblockReply {
     /// `unblocked` or `not_blocked`.

@@ -1,15 +1,15 @@
-//! What a service looks like from outside (spec 2.1-2.5, 3.1).
+//! The status of services as reported by the API (spec 2.1-2.5, 3.1).
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The status of a service in one word: the first that applies, in this order.
+/// The status of a service: the first value that applies, in this order.
 // Spec 3.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StatusValue {
-    /// Max restart attempts reached; someone must act.
+    /// The maximum number of restart attempts was reached; manual action is required.
     Exhausted,
     /// The healer is attempting recovery.
     Degraded,
@@ -23,7 +23,7 @@ pub enum StatusValue {
     Deploying,
     /// Running and healthy.
     Ok,
-    /// Unhealthy, with no recovery under way.
+    /// Unhealthy, with no recovery in progress.
     Unhealthy,
     /// No health data yet.
     Unknown,
@@ -32,7 +32,7 @@ pub enum StatusValue {
 /// Status record of one service.
 // Spec 2.1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-// The wire has that many flags; they are not ours to regroup.
+// The wire format defines these flags.
 #[allow(clippy::struct_excessive_bools)]
 pub struct ServiceStatus {
     /// Configured name.
@@ -42,79 +42,79 @@ pub struct ServiceStatus {
     /// Blocked digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
-    /// Last known remote digest of an image that is not found locally.
+    /// Last known remote digest of an image that was not found locally.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_found: Option<String>,
-    /// Text of the persistent fault.
+    /// Message of the persistent fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errored: Option<String>,
-    /// As configured.
+    /// `auto_update` as configured.
     pub auto_update: bool,
-    /// As configured.
+    /// `auto_start` as configured.
     pub auto_start: bool,
-    /// As configured.
+    /// `auto_heal` as configured.
     pub auto_heal: bool,
-    /// What the containers' health says; absent until something was seen.
+    /// Health of the containers; absent until it has been observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy: Option<bool>,
     /// Why `healthy` is false, for example `stopped by hand` or `web-1 exited with code 1`; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unhealthy_reason: Option<String>,
-    /// A deployment runs, its probation included.
+    /// A deployment is in progress, including its probation.
     pub deploying: bool,
     /// The healer is attempting recovery.
     pub degraded: bool,
     /// The healer gave up.
     pub exhausted: bool,
-    /// Consecutive restarts that did not help.
+    /// Consecutive failed restarts.
     pub restart_failures: u32,
-    /// New images that passed probation, ever.
+    /// Total number of new images that passed probation.
     pub updates_total: u64,
-    /// Deployments that were undone, ever.
+    /// Total number of rollbacks.
     pub rollbacks_total: u64,
-    /// Restarts by the healer, ever.
+    /// Total number of restarts by the healer.
     pub restarts_total: u64,
-    /// Deployments, rollbacks and restarts that failed, ever.
+    /// Total number of failed deployments, rollbacks and restarts.
     pub failures_total: u64,
-    /// What runs; absent until the first successful poll cycle.
+    /// Running images; absent until the first successful poll cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<Vec<ImageRecord>>,
-    /// Containers; absent without compose project and for silent services.
+    /// Containers; absent without a compose project and for silent services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containers: Option<Vec<ContainerRecord>>,
     /// Whether the numbers below come from a measurement.
     pub has_stats: bool,
-    /// Percent of one core, summed over the containers.
+    /// CPU usage in percent of one core, summed over the containers.
     pub cpu_percent: f64,
-    /// Percent of the limit, or of the machine where there is none.
+    /// Memory usage in percent of the limit, or of the machine's memory if there is none.
     pub memory_percent: f64,
-    /// MiB.
+    /// Memory usage in MiB.
     pub memory_usage_mb: f64,
-    /// MiB.
+    /// Memory limit in MiB.
     pub memory_limit_mb: f64,
     /// When the last check ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub last_check: Option<Timestamp>,
-    /// When the next check is due; absent where nothing polls.
+    /// When the next check is due; absent if the service is not polled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub next_check: Option<Timestamp>,
-    /// An update that was found and is held back.
+    /// An available update that is held back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
-    /// Id of the agent of the fleet on which the digest failed, or that is trying it; absent where it is none.
+    /// Id of the agent on which the digest failed, or that is trying it; absent if neither is the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<String>,
-    /// Whether a check runs right now.
+    /// Whether a check is in progress.
     pub check_status: CheckStatus,
-    /// Whether a rollback to what runs would be possible; absent before the first check of that.
+    /// Whether a rollback to the running images would be possible; absent until this has been checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way_back: Option<WayBackValue>,
-    /// What stands in the way of a rollback; absent where nothing does.
+    /// What prevents a rollback; absent if nothing does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way_back_reason: Option<String>,
-    /// The deployment that runs right now.
+    /// The deployment in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deploy: Option<DeployProgress>,
 }
@@ -125,33 +125,33 @@ pub struct ServiceStatus {
 pub struct Waiting {
     /// Image as configured.
     pub image: String,
-    /// Digest that waits, `sha256:<hex>`.
+    /// Waiting digest, `sha256:<hex>`.
     pub digest: String,
-    /// Word of the first gate that holds it.
+    /// Name of the first gate that holds it.
     pub gate: String,
     /// Why, in one sentence.
     pub why: String,
-    /// When that gate lets it go by itself; absent where only an event or a person ends it.
+    /// When that gate opens by itself; absent if it only opens on an event or a manual action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub lifts_at: Option<Timestamp>,
-    /// The request by which a person passes the gate.
+    /// The request with which an operator opens the gate.
     pub clear: String,
-    /// Id of the agent of the fleet on which the digest failed, or that is trying it; absent where it is none.
+    /// Id of the agent on which the digest failed, or that is trying it; absent if neither is the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<String>,
-    /// What was found there: the last log lines of that machine, at most 8 KiB.
+    /// The last log lines of the failure on that machine, at most 8 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
 }
 
-/// Whether a check runs right now.
+/// Whether a check is in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckStatus {
-    /// No check runs.
+    /// No check is in progress.
     Idle,
-    /// The registry and the engine are being asked.
+    /// The registry and the engine are being queried.
     Checking,
 }
 
@@ -159,43 +159,43 @@ pub enum CheckStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WayBackValue {
-    /// What it needs is there.
+    /// Everything that it needs is available.
     Ok,
     /// Something that it needs is missing.
     AtRisk,
 }
 
-/// How far a deployment is.
+/// Progress of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeployProgress {
-    /// What it is doing.
+    /// Current phase.
     pub phase: DeployPhase,
-    /// Image that it is about; several are joined with `, `.
+    /// Image being deployed; several are joined with `, `.
     pub image: String,
-    /// When this phase began.
+    /// When this phase started.
     #[schemars(with = "String")]
     pub since: Timestamp,
-    /// When this phase ends at the latest; absent where it has no end of its own.
+    /// Deadline of this phase; absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub deadline: Option<Timestamp>,
-    /// Bytes that the engine has fetched so far.
+    /// Bytes that the engine has pulled so far.
     pub pulled_bytes: u64,
-    /// Bytes that the engine knows it must fetch; 0 while unknown.
+    /// Total bytes to pull, as far as the engine knows; 0 while unknown.
     pub total_bytes: u64,
 }
 
-/// Phases of a deployment as people see them.
+/// Phases of a deployment as shown to users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeployPhase {
-    /// The old images are held and the new ones fetched.
+    /// The old images are being pinned and the new ones pulled.
     Pulling,
     /// The project is being started with the new images.
     Starting,
-    /// The new containers must prove themselves.
+    /// The new containers are on probation.
     Probation,
-    /// The old images are put back and must prove themselves.
+    /// The old images are being restored, followed by their own probation.
     RollingBack,
 }
 
@@ -205,14 +205,14 @@ pub enum DeployPhase {
 pub struct ImageRecord {
     /// Full image reference.
     pub image: String,
-    /// Digest that runs, `sha256:<hex>`.
+    /// Running digest, `sha256:<hex>`.
     pub digest: String,
     /// First 19 characters of the digest.
     pub short: String,
     /// Uncompressed local size in MiB.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub size_mb: f64,
-    /// The newest tag of those that `tags` looks for, where it is newer than the configured one.
+    /// The newest tag that matches `tags`, if it is newer than the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newer: Option<String>,
 }
@@ -225,29 +225,29 @@ pub struct ContainerRecord {
     pub id: String,
     /// Container name.
     pub name: String,
-    /// For example `running`.
+    /// State, for example `running`.
     pub state: String,
-    /// In the runtime's words, for example `Up 3 minutes (healthy)`, as of the answer.
+    /// Status text of the runtime, for example `Up 3 minutes (healthy)`, as of this response.
     pub status: String,
-    /// When its main process was started last; absent when it never was.
+    /// When its main process was last started; absent if it never was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub started_at: Option<Timestamp>,
-    /// Image reference as the container was made from it.
+    /// Image reference from which the container was created.
     pub image: String,
-    /// What is mounted.
+    /// Mounts of the container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<MountRecord>,
-    /// Percent of one core.
+    /// CPU usage in percent of one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<f64>,
-    /// Percent of the limit.
+    /// Memory usage in percent of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_percent: Option<f64>,
-    /// MiB.
+    /// Memory usage in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_usage_mb: Option<f64>,
-    /// MiB.
+    /// Memory limit in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_mb: Option<f64>,
 }
@@ -269,21 +269,21 @@ pub struct MountRecord {
     pub read_only: bool,
 }
 
-/// Answer of `GET /status`.
+/// Response of `GET /status`.
 // Spec 2.5.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusReport {
-    /// Whether the program has just started and has not loaded its services yet: `services` is empty then. Absent
+    /// Whether the program has just started and has not loaded its services yet; `services` is empty then. Absent
     /// otherwise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub starting: bool,
     /// Whole seconds since the program started.
     pub uptime_seconds: u64,
-    /// When the last poll cycle was complete; absent before the first.
+    /// When the last poll cycle completed; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub last_poll: Option<Timestamp>,
-    /// Completed poll cycles, those of `POST /trigger` included.
+    /// Completed poll cycles, including those of `POST /trigger`.
     pub poll_count: u64,
     /// One record per configured service.
     pub services: Vec<ServiceStatus>,
@@ -299,7 +299,7 @@ pub struct StatusFrame {
     pub services: Vec<ServiceStatus>,
 }
 
-// serde hands the field over by reference.
+// serde passes the field by reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(value: &f64) -> bool {
     *value == 0.0

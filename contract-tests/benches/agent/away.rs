@@ -1,4 +1,4 @@
-//! How soon the API answers while entries cannot be delivered: the warden's store is away, or the warden hangs.
+//! API latency while entries can't be delivered because the warden's store is unreachable or the warden hangs.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use contract_tests::Asker;
+use contract_tests::BackgroundClient;
 use serde_json::json;
 
-use crate::live::{PATHS, judge};
+use crate::live::{PATHS, add_latencies};
 use crate::subject::Subject;
 use crate::{Table, config, fakes, fleet, folder};
 
-/// How long the store is away.
+/// Duration of the outage.
 const AWAY: Duration = Duration::from_mins(1);
-/// Time between two triggers, each of which is worth two entries.
+/// Time between two triggers. Each trigger causes two entries.
 const TRIGGERS: Duration = Duration::from_millis(100);
 
-/// A warden that refuses everything as one whose store is away does, or says nothing at all. Its URL.
+/// Starts a fake warden that rejects every request as if its store were unreachable, or never responds. Returns its URL.
 fn warden(hangs: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let url = format!("http://{}", listener.local_addr().expect("it is bound"));
@@ -42,7 +42,7 @@ fn warden(hangs: bool) -> String {
     url
 }
 
-/// The API's answers while entries come and stay.
+/// Measures the API's latency while new entries can't be delivered.
 pub(crate) fn warden_away(table: &mut Table) {
     for (what, hangs) in [("the warden's store is away for 60 s", false), ("the warden hangs for 60 s", true)]
     {
@@ -62,10 +62,10 @@ pub(crate) fn warden_away(table: &mut Table) {
                 std::thread::sleep(TRIGGERS);
             }
         });
-        let asker = Asker::start(agent.address(), PATHS);
+        let client = BackgroundClient::start(agent.address(), PATHS);
         std::thread::sleep(AWAY);
-        judge(table, what, asker);
+        add_latencies(table, what, client);
         over.store(true, Ordering::Relaxed);
-        writer.join().expect("triggers are taken");
+        writer.join().expect("triggers are accepted");
     }
 }

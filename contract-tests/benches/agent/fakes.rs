@@ -1,4 +1,4 @@
-//! A registry and an engine that cost next to nothing, so that what is measured is the agent.
+//! A fake registry and a fake engine with negligible cost, so that the benchmark measures only the agent.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,30 +12,30 @@ use percent_encoding::percent_decode_str;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-/// An image that the fake engine has, and runs a container of.
+/// An image of the fake engine, with one running container.
 pub(crate) struct FakeImage {
     /// Repository without host.
     pub(crate) repository: String,
     /// Tag.
     pub(crate) tag: String,
-    /// What the tag points at, in the registry and here.
+    /// Digest of the tag, both in the registry and on the engine.
     pub(crate) digest: String,
 }
 
-/// A compose project that runs on the fake engine.
+/// A compose project on the fake engine.
 pub(crate) struct FakeProject {
     /// Its name.
     pub(crate) name: String,
-    /// Its images; one container runs of each.
+    /// Its images, with one running container each.
     pub(crate) images: Vec<FakeImage>,
 }
 
-/// `sha256:<hex>` of a text.
+/// Returns the digest of a text as `sha256:<hex>`.
 pub(crate) fn digest_of(text: &str) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(text)))
 }
 
-/// A registry that knows every tag of every repository. Its address, and how many `HEAD`s it has answered.
+/// Starts a registry that has every tag of every repository. Returns its address and the number of its responses.
 pub(crate) fn registry() -> (String, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let host = listener.local_addr().expect("it is bound").to_string();
@@ -61,15 +61,15 @@ pub(crate) fn registry() -> (String, Arc<AtomicU64>) {
     (host, heads)
 }
 
-/// The digest that [`registry`] gives for a tag.
+/// Returns the digest of a tag in [`registry`].
 pub(crate) fn digest_in_registry(repository: &str, tag: &str) -> String {
     digest_of(&format!("/v2/{repository}/manifests/{tag}"))
 }
 
-/// An engine on a unix socket on which these projects run. How many connections were opened to it.
+/// Starts an engine on a unix socket with these projects. Returns the number of connections opened to it.
 pub(crate) fn engine(socket: &Path, host: &str, projects: &[FakeProject]) -> Arc<AtomicU64> {
     let answers = Arc::new(engine_answers(host, projects));
-    let listener = UnixListener::bind(socket).expect("the socket can be made");
+    let listener = UnixListener::bind(socket).expect("the socket can be created");
     let connections = Arc::new(AtomicU64::new(0));
     let counter = connections.clone();
     std::thread::spawn(move || {
@@ -85,14 +85,14 @@ pub(crate) fn engine(socket: &Path, host: &str, projects: &[FakeProject]) -> Arc
     connections
 }
 
-/// Head and body by path; the path has neither version nor query, a list has `list/<project>`.
+/// Returns headers and body by path, without version and query. Container lists have the key `list/<project>`.
 fn engine_answers(host: &str, projects: &[FakeProject]) -> HashMap<String, String> {
     let mut answers = HashMap::new();
     let version = json!({"Version": "27.0.0", "ApiVersion": "1.46", "MinAPIVersion": "1.24"});
     answers.insert("/version".to_owned(), body(&version));
     answers.insert("/_ping".to_owned(), body(&json!("OK")));
     answers.insert("/info".to_owned(), body(&json!({"MemTotal": 16_u64 << 30})));
-    // Without length: the stream begins, and stays silent.
+    // Without a length: the stream starts but has no events.
     answers.insert("/events".to_owned(), "Content-Type: application/json\r\n\r\n".to_owned());
     for project in projects {
         let mut listed = Vec::new();
@@ -147,7 +147,7 @@ fn engine_answer(answers: &HashMap<String, String>, target: &str) -> Option<Stri
     answers.get(path).cloned()
 }
 
-/// What a container has used until now: a tenth of a core since the epoch.
+/// Returns the stats of a container that has used a tenth of a core since the epoch.
 fn usage() -> serde_json::Value {
     let now = jiff::Timestamp::now();
     json!({
@@ -162,7 +162,7 @@ fn body(value: &serde_json::Value) -> String {
     format!("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}", text.len())
 }
 
-/// Answers requests without body until the other side ends the connection.
+/// Responds to requests, which must have no body, until the client closes the connection.
 fn answer_all(reader: impl Read, mut writer: impl Write, answer: impl Fn(&str) -> Option<String>) {
     let mut reader = BufReader::new(reader);
     let mut line = String::new();

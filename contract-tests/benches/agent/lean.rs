@@ -1,7 +1,7 @@
-//! What it costs to be there: the first answer, memory and wake-ups; beside another program (`$EVENKEEL_OTHER`) on the
-//! same work where one is named.
+//! The cost of an idle agent: time to the first response, memory and wake-ups. If `$EVENKEEL_OTHER` names another program,
+//! it is measured under the same load for comparison.
 //!
-//! Registry and engine are fakes. The other program gets the same configuration file, and has to answer `GET /health`
+//! Registry and engine are fakes. The other program gets the same configuration file and must respond to `GET /health`
 //! and `GET /status` (spec 4.1).
 
 use std::fs;
@@ -15,18 +15,18 @@ use tempfile::TempDir;
 use crate::subject::{Program, Subject};
 use crate::{MIB, Table, config, fakes, fleet, folder};
 
-/// How often each figure is taken.
+/// Number of repetitions of each measurement.
 const STARTS: usize = 15;
 const RUNS: usize = 3;
-/// How long wake-ups are counted.
+/// Period over which wake-ups are counted.
 const WATCHED: Duration = Duration::from_secs(30);
-/// So that nothing falls due meanwhile.
+/// An interval after which nothing is due during a measurement.
 const HOUR: u64 = 3600;
 
-/// What a figure has to be less than, or at most.
+/// Upper limit of a figure.
 type Limit = Option<f64>;
 
-/// A figure of both programs.
+/// The measured values of one figure for both programs.
 struct Figure {
     what: String,
     unit: &'static str,
@@ -46,24 +46,24 @@ impl Figure {
     }
 
     fn show(mut self, table: &mut Table) {
-        let median = middle(&mut self.ours);
-        let mut figure = format!("{median:.1}{} {}", self.unit, spread(&self.ours));
+        let ours = median(&mut self.ours);
+        let mut figure = format!("{ours:.1}{} {}", self.unit, spread(&self.ours));
         if !self.others.is_empty() {
-            let other = middle(&mut self.others);
-            let ratio = if other > 0.0 { format!("{:.2}", median / other) } else { "none".to_owned() };
+            let other = median(&mut self.others);
+            let ratio = if other > 0.0 { format!("{:.2}", ours / other) } else { "none".to_owned() };
             figure.push_str(&format!(
                 "; the other {other:.1}{} {}, ratio {ratio}",
                 self.unit,
                 spread(&self.others)
             ));
         }
-        let target = self.limit.map(|limit| (format!("at most {limit}{}", self.unit), median <= limit));
+        let target = self.limit.map(|limit| (format!("at most {limit}{}", self.unit), ours <= limit));
         table.add(&self.what, figure, target.as_ref().map(|(text, met)| (text.as_str(), *met)));
     }
 }
 
-/// The median; puts the values in order.
-fn middle(values: &mut [f64]) -> f64 {
+/// Returns the median and sorts the values.
+fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
@@ -72,7 +72,7 @@ fn spread(values: &[f64]) -> String {
     format!("(n = {}, {:.1} to {:.1})", values.len(), values[0], values[values.len() - 1])
 }
 
-/// The program's file.
+/// Measures the size of the program's file.
 pub(crate) fn size(table: &mut Table) {
     let mut size = Figure::new("size of the release binary", " MB", Some(9.0));
     for (is_other, program) in programs() {
@@ -81,16 +81,16 @@ pub(crate) fn size(table: &mut Table) {
     size.show(table);
 }
 
-/// Fakes with services on them, and where an agent's files go.
-struct Ground {
+/// A fake registry and engine with services, and the folder of an agent's files.
+struct Fixture {
     folder: TempDir,
     config: Config,
     docker: String,
     connections: Arc<AtomicU64>,
 }
 
-impl Ground {
-    /// One container for each of `services`, polled every `poll_interval` seconds, measured every `stats_interval`.
+impl Fixture {
+    /// Creates fakes with one container per service, and a configuration with these intervals in seconds.
     fn new(services: usize, poll_interval: u64, stats_interval: u64) -> Self {
         let projects = fleet(services, 1);
         let folder = folder();
@@ -107,21 +107,21 @@ impl Ground {
         Subject::start_as(program, self.folder.path(), &self.config, &self.docker)
     }
 
-    /// Lets the next agent begin without a state.
-    fn forget(&self) {
+    /// Deletes the state and the audit file, so that the next agent starts without a state.
+    fn reset(&self) {
         let _ = fs::remove_dir_all(self.folder.path().join("state"));
         let _ = fs::remove_file(self.folder.path().join("audit.jsonl"));
     }
 }
 
-/// Both programs, the other one last, and whether it is the other.
+/// Returns the measured program and, if configured, the other one, each with the flag whether it is the other one.
 fn programs() -> Vec<(bool, Program)> {
     let mut all = vec![(false, Program::ours())];
     all.extend(Program::other().map(|other| (true, other)));
     all
 }
 
-/// The time to the first answer, which is not to depend on the number of services.
+/// Measures the time to the first response, which should not depend on the number of services.
 pub(crate) fn first_answers(table: &mut Table) {
     for services in [1, 50, 300] {
         first_answer(table, services);
@@ -133,11 +133,11 @@ fn first_answer(table: &mut Table, services: usize) {
     let mut again =
         Figure::new(format!("first answer, {services} services, after SIGKILL"), " ms", Some(10.0));
     for (is_other, program) in programs() {
-        let ground = Ground::new(services, HOUR, HOUR);
+        let fixture = Fixture::new(services, HOUR, HOUR);
         for _ in 0..STARTS {
-            ground.forget();
+            fixture.reset();
             for figure in [&mut fresh, &mut again] {
-                let agent = ground.start(&program);
+                let agent = fixture.start(&program);
                 figure.note(is_other, agent.first_answer.as_secs_f64() * 1e3);
                 agent.wait_polls(1, Duration::from_millis(50));
                 agent.kill9();
@@ -148,14 +148,14 @@ fn first_answer(table: &mut Table, services: usize) {
     again.show(table);
 }
 
-/// Memory with many services.
+/// Measures memory with many services.
 pub(crate) fn resident(table: &mut Table) {
     let mut whole = Figure::new("resident after 3 cycles, 300 services", " MiB", Some(13.0));
     let mut own = Figure::new("of it not from files", " MiB", Some(5.0));
     for (is_other, program) in programs() {
         for _ in 0..RUNS {
-            let ground = Ground::new(300, 10, HOUR);
-            let agent = ground.start(&program);
+            let fixture = Fixture::new(300, 10, HOUR);
+            let agent = fixture.start(&program);
             agent.wait_polls(3, Duration::from_millis(500));
             std::thread::sleep(Duration::from_secs(2));
             assert_checked(&agent);
@@ -168,7 +168,7 @@ pub(crate) fn resident(table: &mut Table) {
     own.show(table);
 }
 
-/// Fifty containers that are measured every ten seconds.
+/// Measures the cost of collecting the stats of fifty containers every ten seconds.
 pub(crate) fn watched(table: &mut Table) {
     let mut whole = Figure::new("resident, 50 containers measured every 10 s", " MiB", Some(11.0));
     let mut own = Figure::new("of it not from files", " MiB", None);
@@ -176,8 +176,8 @@ pub(crate) fn watched(table: &mut Table) {
     let mut woken = Figure::new("wake-ups meanwhile", " a second", None);
     for (is_other, program) in programs() {
         for _ in 0..RUNS {
-            let ground = Ground::new(50, HOUR, 10);
-            let agent = ground.start(&program);
+            let fixture = Fixture::new(50, HOUR, 10);
+            let agent = fixture.start(&program);
             let measured = || {
                 let status = agent.get("/status");
                 let services = status["services"].as_array().cloned().unwrap_or_default();
@@ -185,9 +185,9 @@ pub(crate) fn watched(table: &mut Table) {
             };
             agent.wait_until(Duration::from_millis(200), "all containers to be measured", measured);
             std::thread::sleep(Duration::from_secs(5));
-            let before = (ground.connections.load(Ordering::Relaxed), agent.wake_ups());
+            let before = (fixture.connections.load(Ordering::Relaxed), agent.wake_ups());
             std::thread::sleep(WATCHED);
-            let connections = ground.connections.load(Ordering::Relaxed) - before.0;
+            let connections = fixture.connections.load(Ordering::Relaxed) - before.0;
             opened.note(is_other, connections as f64 / WATCHED.as_secs_f64());
             woken.note(is_other, agent.woken_since(&before.1) as f64 / WATCHED.as_secs_f64());
             let (rss, anonymous) = agent.resident();
@@ -200,7 +200,7 @@ pub(crate) fn watched(table: &mut Table) {
     }
 }
 
-/// Every service was checked: else something other than the work would be measured.
+/// Asserts that the checks of all services have succeeded. Otherwise the benchmark would measure something else.
 fn assert_checked(agent: &Subject) {
     let status = agent.get("/status");
     let services = status["services"].as_array().expect("a status has services");
@@ -208,13 +208,13 @@ fn assert_checked(agent: &Subject) {
     assert!(errored.is_none(), "{errored:?}");
 }
 
-/// Nothing falls due.
+/// Measures wake-ups while nothing is due.
 pub(crate) fn idle(table: &mut Table) {
     let mut woken = Figure::new("wake-ups, 50 services, nothing due", " a second", Some(1.0));
     for (is_other, program) in programs() {
-        let ground = Ground::new(50, HOUR, HOUR);
+        let fixture = Fixture::new(50, HOUR, HOUR);
         for _ in 0..RUNS {
-            let agent = ground.start(&program);
+            let agent = fixture.start(&program);
             agent.wait_polls(1, Duration::from_millis(50));
             std::thread::sleep(Duration::from_secs(15));
             let before = agent.wake_ups();

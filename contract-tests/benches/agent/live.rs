@@ -1,21 +1,24 @@
-//! On the real engine: how soon the API answers while something else goes on, and what a hundred containers cost.
+//! Measurements on the real engine: API latency during updates and outages, memory with a hundred containers, and updates
+//! of a swarm service.
 
 use std::time::{Duration, Instant};
 
-use contract_tests::{Asker, Config, Fault, Image, PrivateEngine, Pushed, Registry, Swarm, World, wait_for};
+use contract_tests::{
+    BackgroundClient, Config, Fault, Image, PrivateEngine, Pushed, Registry, Swarm, World, wait_for,
+};
 
 use crate::subject::Subject;
 use crate::{Table, image, mib, shown};
 
 pub(crate) const PATHS: &[&str] = &["/status", "/health", "/audit?limit=100"];
 const SOON: Duration = Duration::from_millis(20);
-/// How long somebody asks while something hangs.
+/// Duration of the measurement while registry or engine hang.
 const HANGS: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_millis(50);
 
-/// Ends asking, and puts the times into the table.
-pub(crate) fn judge(table: &mut Table, what: &str, asker: Asker) {
-    let all = asker.stop();
+/// Stops the client and adds its latencies to the table.
+pub(crate) fn add_latencies(table: &mut Table, what: &str, client: BackgroundClient) {
+    let all = client.stop();
     let answered = all.iter().all(|one| one.answer.as_ref().is_ok_and(|code| [200, 503].contains(code)));
     let mut times: Vec<Duration> = all.iter().map(|one| one.took).collect();
     times.sort_unstable();
@@ -32,25 +35,25 @@ pub(crate) fn judge(table: &mut Table, what: &str, asker: Asker) {
     table.add(&what, figure, Some(("p99 under 50 ms", answered && at(99) < LIMIT)));
 }
 
-/// The API's answers during a deployment, and while registry or engine hang.
+/// Measures the API's latency during updates, and while registry or engine hang.
 pub(crate) fn answers(table: &mut Table) {
     let (world, proxy, _) = World::behind_proxy("bench-api");
     let config = world.config([world.entry("web", &["web:latest"])]);
     let agent = Subject::start(world.folder(), &config, &world.engine.host());
     agent.wait_polls(1, SOON);
-    let asker = Asker::start(agent.address(), PATHS);
+    let client = BackgroundClient::start(agent.address(), PATHS);
     for n in 2..5 {
         world.push("web", &image(&format!("v{n}")));
         let updated = agent.count("updated");
         agent.post("/trigger/web");
         agent.wait_until(Duration::from_millis(500), "the update", || agent.count("updated") > updated);
     }
-    judge(table, "three updates are pulled, started and proven", asker);
+    add_latencies(table, "three updates are pulled, started and proven", client);
     proxy.set(Fault::Hang);
     agent.post("/trigger/web");
-    let asker = Asker::start(agent.address(), PATHS);
+    let client = BackgroundClient::start(agent.address(), PATHS);
     std::thread::sleep(HANGS);
-    judge(table, "the registry hangs", asker);
+    add_latencies(table, "the registry hangs", client);
     drop(agent);
 
     let registry = Registry::start_for_private_engine();
@@ -67,13 +70,13 @@ pub(crate) fn answers(table: &mut Table) {
     agent.wait_polls(1, SOON);
     private.hang();
     agent.post("/trigger/web");
-    let asker = Asker::start(agent.address(), PATHS);
+    let client = BackgroundClient::start(agent.address(), PATHS);
     std::thread::sleep(HANGS);
-    judge(table, "the engine hangs", asker);
-    private.go_on();
+    add_latencies(table, "the engine hangs", client);
+    private.resume();
 }
 
-/// Memory of an agent that measures a hundred containers.
+/// Measures the memory of an agent that collects the stats of a hundred containers.
 pub(crate) fn hundred(table: &mut Table) {
     let mut world = World::new("bench-hundred");
     world.push("web", &Image::good("v1"));
@@ -87,7 +90,7 @@ pub(crate) fn hundred(table: &mut Table) {
         all.iter().filter(|one| one["cpu_percent"].is_number()).count()
     };
     agent.wait_until(Duration::from_millis(200), "a hundred containers to be measured", || measured() == 100);
-    // Some more passes.
+    // Let it run for several more passes.
     std::thread::sleep(Duration::from_secs(30));
     let figure = agent.resident();
     table.add(
@@ -97,19 +100,19 @@ pub(crate) fn hundred(table: &mut Table) {
     );
 }
 
-/// How often a service of a swarm is updated by each.
+/// Number of updates of the swarm service, both by hand and by the agent.
 const ROUNDS: usize = 5;
 
-/// An update of a swarm service by the agent beside `docker service update` by hand, in turn on the same swarm.
+/// Compares updates of a swarm service by the agent with `docker service update` by hand, alternately on the same swarm.
 pub(crate) fn swarm(table: &mut Table) {
     let swarm = Swarm::start();
     swarm.push(&Image::good("v0"));
     swarm.create(&["--replicas", "3"]);
     let config = Config::of([swarm.entry()]).registry(&swarm.registry.host);
-    // For a moment the new specification still has the status of the update before.
+    // For a moment the new specification still has the status of the previous update.
     let started = || swarm.service()["UpdateStatus"]["StartedAt"].clone();
     let converged = |pushed: &Pushed, began: Instant, before: &serde_json::Value| {
-        wait_for("the swarm to be done", || {
+        wait_for("the swarm to complete the update", || {
             let service = swarm.service();
             let is_new = swarm.spec_image().ends_with(&pushed.digest);
             let status = &service["UpdateStatus"];

@@ -1,11 +1,11 @@
 //! Speed, memory and size of the release build, measured from outside.
 //!
-//! `cargo build --release -p evenkeel`, then `cargo bench -p contract-tests --bench agent --profile dev` prints the
-//! table and ends with 1 where a target was missed. Names of parts (see `PARTS`) after `--` measure just these; `lean`
-//! stands for all that begin so. Not beside `dist/test.sh`, which sweeps such folders and containers away.
+//! After `cargo build --release -p evenkeel`, `cargo bench -p contract-tests --bench agent --profile dev` prints the table
+//! and exits with status 1 if a target was missed. Names after `--` select parts (see `PARTS`); `lean` selects all parts
+//! with this prefix. Do not run it at the same time as `dist/test.sh`, which removes such folders and containers.
 //!
-//! The load comes from fakes that cost next to nothing, except where a row says that registry or engine are real.
-//! On a machine that has other work the spread tells how far to trust a figure.
+//! Registry and engine are fakes with negligible cost, unless a row says that they are real. On a busy machine, the spread
+//! shows how reliable a figure is.
 
 mod away;
 mod fakes;
@@ -30,11 +30,11 @@ const STARTS: usize = 15;
 const UPDATES: usize = 5;
 const MIB: f64 = 1_048_576.0;
 
-/// One line of the table.
+/// One row of the table.
 struct Row {
     what: String,
     figure: String,
-    /// What is asked for, and whether it was reached.
+    /// The target, and whether it was met.
     target: Option<(String, bool)>,
 }
 
@@ -48,7 +48,7 @@ impl Table {
         self.0.push(Row { what: what.to_owned(), figure, target });
     }
 
-    /// Median and spread of times; the median has to be under `limit`.
+    /// Adds the median and spread of durations. The median must be under `limit`.
     fn times(&mut self, what: &str, mut times: Vec<Duration>, limit: Option<Duration>) {
         times.sort_unstable();
         let median = times[times.len() / 2];
@@ -91,7 +91,7 @@ fn mib(bytes: u64) -> String {
 
 type Part = fn(&mut Table);
 
-/// What is measured, by the name that asks for it alone.
+/// The parts of the benchmark, by name.
 const PARTS: [(&str, Part); 16] = [
     ("size", size),
     ("starts", starts),
@@ -112,7 +112,7 @@ const PARTS: [(&str, Part); 16] = [
 ];
 
 fn main() -> std::process::ExitCode {
-    // Cargo adds flags of its own.
+    // Cargo adds its own flags.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let facts = machine();
     let mut table = Table::default();
@@ -126,7 +126,7 @@ fn main() -> std::process::ExitCode {
     if table.print() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }
 
-/// `services` services that have `images` images each, none of which is new.
+/// Returns projects for `services` services with `images` up-to-date images each.
 fn fleet(services: usize, images: usize) -> Vec<FakeProject> {
     let project = |n: usize| FakeProject {
         name: format!("bench-{n}"),
@@ -157,22 +157,22 @@ fn config(folder: &Path, registry: &str, poll_interval: u64, projects: &[FakePro
 }
 
 fn folder() -> TempDir {
-    tempfile::Builder::new().prefix(&format!("{PREFIX}bench-")).tempdir().expect("a folder can be made")
+    tempfile::Builder::new().prefix(&format!("{PREFIX}bench-")).tempdir().expect("a folder can be created")
 }
 
-/// An agent with `projects` on fakes; `registry` replaces the fake registry.
-struct Stage {
+/// An agent on a fake engine and, unless a real one is given, a fake registry.
+struct Fixture {
     agent: Subject,
     folder: TempDir,
     heads: std::sync::Arc<std::sync::atomic::AtomicU64>,
 }
 
-impl Stage {
+impl Fixture {
     fn new(projects: &[FakeProject], poll_interval: u64, registry: Option<&str>) -> Self {
         Self::with_gates(projects, poll_interval, registry, None)
     }
 
-    /// The same where every service has these gates.
+    /// Like [`Self::new`], with these gates for every service.
     fn with_gates(
         projects: &[FakeProject],
         poll_interval: u64,
@@ -195,23 +195,23 @@ impl Stage {
             config = Config::from(tree);
         }
         let agent = Subject::start(folder.path(), &config, &format!("unix://{}", socket.display()));
-        let stage = Self { agent, folder, heads };
-        stage.agent.wait_polls(1, Duration::from_millis(50));
-        stage.assert_at_rest(projects.len());
-        stage
+        let fixture = Self { agent, folder, heads };
+        fixture.agent.wait_polls(1, Duration::from_millis(50));
+        fixture.assert_idle(projects.len());
+        fixture
     }
 
-    /// Every service saw that there is nothing to do: else something other than polling would be measured.
-    fn assert_at_rest(&self, services: usize) {
+    /// Asserts that all services are checked and up to date. Otherwise the benchmark would measure more than polling.
+    fn assert_idle(&self, services: usize) {
         let status = self.agent.get("/status");
-        let at_rest = |service: &&Value| {
+        let is_idle = |service: &&Value| {
             service["images"].is_array()
                 && service["deploying"] == false
                 && service.get("errored").is_none()
                 && service.get("not_found").is_none()
         };
         let all = status["services"].as_array().expect("a status has services");
-        assert_eq!(all.iter().filter(at_rest).count(), services, "all services are at rest: {}", all[0]);
+        assert_eq!(all.iter().filter(is_idle).count(), services, "all services are idle: {}", all[0]);
     }
 }
 
@@ -245,16 +245,16 @@ fn starts(table: &mut Table) {
     table.times("start to the first answer, 50 services, after SIGKILL", killed, limit);
 }
 
-/// Memory, and what routine cycles write.
+/// Measures memory and the bytes that routine cycles write to disk.
 fn rest(table: &mut Table) {
     for (services, limit) in [(50, Some(15_u64 << 20)), (500, None)] {
         let projects = fleet(services, 1);
-        let stage = Stage::new(&projects, 10, None);
-        let agent = &stage.agent;
+        let fixture = Fixture::new(&projects, 10, None);
+        let agent = &fixture.agent;
         agent.wait_polls(2, Duration::from_millis(200));
         std::thread::sleep(Duration::from_secs(1));
         let files = |name: &str| {
-            let path = stage.folder.path().join(name);
+            let path = fixture.folder.path().join(name);
             let content = fs::read(&path).expect("the file can be read");
             let modified = fs::metadata(&path).and_then(|data| data.modified()).expect("it has a time");
             (content.len(), Sha256::digest(&content).to_vec(), modified)
@@ -282,27 +282,27 @@ fn cycles(table: &mut Table) {
         [(50, 1, None), (50, 10, Some(Duration::from_secs(2))), (500, 1, Some(Duration::from_secs(2)))]
     {
         let projects = fleet(services, images);
-        let stage = Stage::new(&projects, 3600, None);
-        let before = stage.heads.load(std::sync::atomic::Ordering::Relaxed);
-        let times: Vec<Duration> = (0..CYCLES).map(|_| stage.agent.time_cycle()).collect();
-        let asked = stage.heads.load(std::sync::atomic::Ordering::Relaxed) - before;
+        let fixture = Fixture::new(&projects, 3600, None);
+        let before = fixture.heads.load(std::sync::atomic::Ordering::Relaxed);
+        let times: Vec<Duration> = (0..CYCLES).map(|_| fixture.agent.time_cycle()).collect();
+        let asked = fixture.heads.load(std::sync::atomic::Ordering::Relaxed) - before;
         assert_eq!(asked, (services * images * CYCLES) as u64, "one request per image and cycle");
-        stage.assert_at_rest(services);
+        fixture.assert_idle(services);
         let all = services * images;
         table.times(&format!("poll cycle, {all} images in {services} services, 8 at once"), times, limit);
     }
 }
 
-/// What gates cost where there is nothing to hold.
+/// Measures the cost of gates when there is no update to hold.
 fn gates(table: &mut Table) {
     let projects = fleet(500, 1);
     let all = json!({
         "min_age": 3600, "window": "02:00-05:00", "timezone": "Europe/Vienna", "approve": true, "gate": ["/bin/true"],
     });
     let median = |gates: Option<&Value>| {
-        let stage = Stage::with_gates(&projects, 3600, None, gates);
-        let mut times: Vec<Duration> = (0..CYCLES).map(|_| stage.agent.time_cycle()).collect();
-        stage.assert_at_rest(projects.len());
+        let fixture = Fixture::with_gates(&projects, 3600, None, gates);
+        let mut times: Vec<Duration> = (0..CYCLES).map(|_| fixture.agent.time_cycle()).collect();
+        fixture.assert_idle(projects.len());
         times.sort();
         times[times.len() / 2]
     };
@@ -316,7 +316,7 @@ fn gates(table: &mut Table) {
     );
 }
 
-/// The same against `registry:2` in a container.
+/// Measures poll cycles against `registry:2` in a container.
 fn real_registry(table: &mut Table) {
     let registry = Registry::start();
     let images = push_tags(&registry, "bench/app", 500);
@@ -325,14 +325,14 @@ fn real_registry(table: &mut Table) {
         .enumerate()
         .map(|(n, image)| FakeProject { name: format!("bench-{n}"), images: vec![image] })
         .collect();
-    let stage = Stage::new(&projects, 3600, Some(&registry.host));
-    let times: Vec<Duration> = (0..CYCLES).map(|_| stage.agent.time_cycle()).collect();
-    stage.assert_at_rest(projects.len());
+    let fixture = Fixture::new(&projects, 3600, Some(&registry.host));
+    let times: Vec<Duration> = (0..CYCLES).map(|_| fixture.agent.time_cycle()).collect();
+    fixture.assert_idle(projects.len());
     let limit = Some(Duration::from_secs(2));
     table.times("the same, 500 in 500, against a real registry in a container", times, limit);
 }
 
-/// Puts `count` tags into a repository, each with a manifest of its own that has one tiny blob.
+/// Pushes `count` tags to a repository, each with a different manifest of one tiny blob.
 fn push_tags(registry: &Registry, repository: &str, count: usize) -> Vec<FakeImage> {
     let send = |method: &str, path: &str, kind: &str, body: &[u8]| {
         let reply = request(&registry.host, method, path, &[("Content-Type", kind)], body);
@@ -365,13 +365,13 @@ fn push_tags(registry: &Registry, repository: &str, count: usize) -> Vec<FakeIma
     (0..count).map(push).collect()
 }
 
-/// An image with the health check that `dist/docs/benchmarks.md` tells of.
+/// Returns an image with the health check that `dist/docs/benchmarks.md` describes.
 pub(crate) fn image(version: &str) -> Image {
     let check = Health { timeout: Duration::from_secs(3), ..Health::every_second("true", 3) };
     Image::good(version).with_health(check)
 }
 
-/// A whole update on the real engine, and what a kill in the middle of one costs.
+/// Measures complete updates on the real engine, half of them with a SIGKILL and restart during probation.
 fn updates(table: &mut Table) {
     let (world, _) = World::with_web_of("bench", &image("v1"), &[]);
     let config = world.config([world.entry("web", &["web:latest"])]);
@@ -420,7 +420,7 @@ fn updates(table: &mut Table) {
     table.times("the same update with a SIGKILL and restart on probation: trigger to `updated`", done, None);
 }
 
-/// What this ran on.
+/// Describes the machine.
 fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let value = |text: &str, key: &str| {

@@ -1,4 +1,4 @@
-//! The program that is measured: one process, its API, what the kernel counts about it.
+//! The measured program: its process, its API, its kernel counters.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use contract_tests::{Config, request, unused_port};
 use serde_json::{Value, json};
 
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// Limit of all waits.
+const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The release build: `$EVENKEEL_BIN`, or `target/release/evenkeel`.
+/// Returns the release build: `$EVENKEEL_BIN`, or `target/release/evenkeel`.
 pub(crate) fn program() -> PathBuf {
     if let Some(path) = std::env::var_os("EVENKEEL_BIN") {
         return PathBuf::from(path);
@@ -25,22 +25,22 @@ pub(crate) fn program() -> PathBuf {
     path
 }
 
-/// A program and the arguments that it gets before `--config`.
+/// A program and its arguments before `--config`.
 pub(crate) struct Program(Vec<OsString>);
 
 impl Program {
-    /// The one that is measured.
+    /// Returns the measured program.
     pub(crate) fn ours() -> Self {
         Self(vec![program().into_os_string()])
     }
 
-    /// The one that it is compared with: `$EVENKEEL_OTHER`, its path and arguments with spaces between.
+    /// Returns the program for comparison: `$EVENKEEL_OTHER`, its path and arguments separated by spaces.
     pub(crate) fn other() -> Option<Self> {
         let words = std::env::var("EVENKEEL_OTHER").ok()?;
         Some(Self(words.split_whitespace().map(OsString::from).collect())).filter(|other| !other.0.is_empty())
     }
 
-    /// Bytes of the executable file.
+    /// Returns the size of the executable in bytes.
     pub(crate) fn size(&self) -> u64 {
         fs::metadata(&self.0[0]).expect("the program is a file").len()
     }
@@ -56,17 +56,17 @@ impl Program {
 pub(crate) struct Subject {
     child: Child,
     address: String,
-    /// From the start of the process to its first answer.
+    /// Time from the start of the process to its first response.
     pub(crate) first_answer: Duration,
 }
 
 impl Subject {
-    /// Starts it with `config` on the engine at `docker_host`; its files are in `folder`.
+    /// Starts it with `config` on the engine at `docker_host`, with its files in `folder`.
     pub(crate) fn start(folder: &Path, config: &Config, docker_host: &str) -> Self {
         Self::start_as(&Program::ours(), folder, config, docker_host)
     }
 
-    /// The same with another program.
+    /// Like [`Self::start`], for any program.
     pub(crate) fn start_as(program: &Program, folder: &Path, config: &Config, docker_host: &str) -> Self {
         let address = format!("127.0.0.1:{}", unused_port());
         let config = config
@@ -91,15 +91,15 @@ impl Subject {
             .expect("the program can be run");
         let mut subject = Self { child, address, first_answer: Duration::ZERO };
         while request(&subject.address, "GET", "/health", &[], &[]).is_err() {
-            assert!(matches!(subject.child.try_wait(), Ok(None)), "the agent ended at once");
-            assert!(began.elapsed() < PATIENCE, "the agent does not answer");
+            assert!(matches!(subject.child.try_wait(), Ok(None)), "the agent exited immediately");
+            assert!(began.elapsed() < TIMEOUT, "the agent does not respond");
             std::thread::sleep(Duration::from_millis(1));
         }
         subject.first_answer = began.elapsed();
         subject
     }
 
-    /// `host:port` of its API.
+    /// Returns `host:port` of its API.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
@@ -113,8 +113,8 @@ impl Subject {
         assert_eq!(reply.status, 200, "POST {path}: {}", reply.text());
     }
 
-    /// Poll cycles so far. The number stands near the beginning: reading the whole answer would cost more than
-    /// what is measured.
+    /// Returns the number of poll cycles so far. It is near the beginning of the status: parsing the whole response would
+    /// take longer than the measured operation.
     fn poll_count(&self) -> u64 {
         let reply = request(&self.address, "GET", "/status", &[], &[]).expect("the agent answers");
         let head = String::from_utf8_lossy(&reply.body[..reply.body.len().min(300)]).into_owned();
@@ -123,22 +123,22 @@ impl Subject {
         digits.and_then(|digits| digits.parse().ok()).expect("a status has poll_count")
     }
 
-    /// Waits until `count` cycles are over; polls every `pause`.
+    /// Waits until `count` cycles are complete, and checks every `pause`.
     pub(crate) fn wait_polls(&self, count: u64, pause: Duration) {
         self.wait_until(pause, "a poll cycle", || self.poll_count() >= count);
     }
 
-    /// Waits until `done`, looking every `pause`.
+    /// Waits until `done` returns true, and checks every `pause`.
     pub(crate) fn wait_until(&self, pause: Duration, what: &str, done: impl Fn() -> bool) {
         let began = Instant::now();
         while !done() {
-            assert!(began.elapsed() < PATIENCE, "waited in vain for {what}: {}", self.get("/status"));
+            assert!(began.elapsed() < TIMEOUT, "timed out waiting for {what}: {}", self.get("/status"));
             std::thread::sleep(pause);
         }
     }
 
-    /// Time from `POST /trigger` to the end of that cycle. Cycles that are asked for begin a second apart; that wait is not
-    /// part of it.
+    /// Returns the time from `POST /trigger` to the end of its cycle. Requested cycles start at least one second apart; that
+    /// wait is not included.
     pub(crate) fn time_cycle(&self) -> Duration {
         std::thread::sleep(Duration::from_millis(1100));
         let before = self.poll_count();
@@ -148,13 +148,13 @@ impl Subject {
         began.elapsed()
     }
 
-    /// Audit entries of a kind among the last 500.
+    /// Returns the number of audit entries of a kind among the last 500.
     pub(crate) fn count(&self, kind: &str) -> usize {
         let entries = self.get("/audit?limit=500");
         entries.as_array().map_or(0, |all| all.iter().filter(|entry| entry["event"] == kind).count())
     }
 
-    /// A number of `/proc/<pid>/<file>`, as it stands there.
+    /// Returns a number from `/proc/<pid>/<file>`, without conversion.
     pub(crate) fn proc_number(&self, file: &str, key: &str) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
@@ -162,12 +162,12 @@ impl Subject {
         number.unwrap_or_else(|| panic!("/proc/<pid>/{file} has no {key}"))
     }
 
-    /// Resident memory in bytes, and how much of it comes from no file.
+    /// Returns its resident memory in bytes, and the anonymous part of it.
     pub(crate) fn resident(&self) -> (u64, u64) {
         (self.proc_number("status", "VmRSS") << 10, self.proc_number("status", "RssAnon") << 10)
     }
 
-    /// How often each of its threads gave up the processor so far: each time it is woken it does once.
+    /// Returns the voluntary context switches of each of its threads so far: one per wake-up.
     pub(crate) fn wake_ups(&self) -> HashMap<OsString, u64> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a process has threads");
         let count = |task: fs::DirEntry| {
@@ -179,13 +179,13 @@ impl Subject {
         tasks.flatten().map(count).collect()
     }
 
-    /// Wake-ups of its threads since `before`. Those of a thread that has ended meanwhile are not known.
+    /// Returns the wake-ups of its threads since `before`, except those of threads that have exited since.
     pub(crate) fn woken_since(&self, before: &HashMap<OsString, u64>) -> u64 {
         let since = |(thread, now)| now - before.get(&thread).copied().unwrap_or_default().min(now);
         self.wake_ups().into_iter().map(since).sum()
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL and waits for its process to exit.
     pub(crate) fn kill9(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

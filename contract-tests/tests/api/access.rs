@@ -1,4 +1,4 @@
-//! The agent's API by itself: who may ask, how refusals look. No engine is needed.
+//! Access control and error responses of the agent's API, without an engine.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use contract_tests::{Agent, Config, Reply, Service, request, wait_for};
 use evenkeel_common::wire::AuditEntry;
 use serde_json::json;
 
-/// An agent whose engine is not there, with services that do not update.
+/// Starts an agent without an engine, with services that do not update.
 fn agent() -> Agent {
     agent_with(|config| config)
 }
@@ -21,7 +21,7 @@ fn agent_with(change: impl FnOnce(Config) -> Config) -> Agent {
     })
 }
 
-fn ask(agent: &Agent, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+fn send(agent: &Agent, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
     request(agent.address(), method, path, headers, &[]).expect("the agent answers")
 }
 
@@ -36,29 +36,33 @@ fn assert_refused(reply: &Reply, status: u16) {
 }
 
 #[test]
-fn only_hosts_that_are_ours_may_be_asked_for() {
+fn only_allowed_hosts_are_served() {
     let agent = agent_with(|config| config.set("api.allowed_hosts", json!(["boat.example"])));
     let port = agent.address().rsplit(':').next().unwrap().to_owned();
     for host in ["127.0.0.1", "localhost", "[::1]", "192.0.2.7", "boat.example", "BOAT.example."] {
         for host in [host.to_owned(), format!("{host}:{port}")] {
-            assert_eq!(ask(&agent, "GET", "/status", &[("Host", &host)]).status, 200, "{host}");
+            assert_eq!(send(&agent, "GET", "/status", &[("Host", &host)]).status, 200, "{host}");
         }
     }
     for host in
         ["evil.example", "boat.example.evil.example", "127.0.0.1.evil.example", "localhost.evil.example"]
     {
         for path in ["/status", "/audit", "/blocked", "/status/idle", "/errored", "/not-found"] {
-            let reply = ask(&agent, "GET", path, &[("Host", host)]);
+            let reply = send(&agent, "GET", path, &[("Host", host)]);
             assert_refused(&reply, 403);
-            assert!(reply.text().contains("api.allowed_hosts"), "it names the key to set: {}", reply.text());
+            assert!(
+                reply.text().contains("api.allowed_hosts"),
+                "the error names the key to set: {}",
+                reply.text()
+            );
         }
-        assert_refused(&ask(&agent, "POST", "/trigger", &[("Host", host)]), 403);
-        assert_ne!(ask(&agent, "GET", "/health", &[("Host", host)]).status, 403);
+        assert_refused(&send(&agent, "POST", "/trigger", &[("Host", host)]), 403);
+        assert_ne!(send(&agent, "GET", "/health", &[("Host", host)]).status, 403);
     }
 }
 
 #[test]
-fn a_page_of_another_site_can_change_nothing() {
+fn a_page_from_another_site_can_change_nothing() {
     let agent = agent();
     let own = format!("http://{}", agent.address());
     for (name, value) in [
@@ -74,20 +78,20 @@ fn a_page_of_another_site_can_change_nothing() {
             ("POST", "/unblock/idle"),
             ("DELETE", "/blocked/idle"),
         ] {
-            assert_refused(&ask(&agent, method, path, &[(name, value)]), 403);
+            assert_refused(&send(&agent, method, path, &[(name, value)]), 403);
         }
     }
     for headers in
         [&[][..], &[("Origin", own.as_str())], &[("Origin", own.as_str()), ("Sec-Fetch-Site", "same-origin")]]
     {
-        assert_eq!(ask(&agent, "POST", "/trigger", headers).status, 200, "{headers:?}");
+        assert_eq!(send(&agent, "POST", "/trigger", headers).status, 200, "{headers:?}");
     }
-    let reply = ask(&agent, "GET", "/status", &[("Origin", "http://evil.example")]);
+    let reply = send(&agent, "GET", "/status", &[("Origin", "http://evil.example")]);
     assert_eq!(reply.header("access-control-allow-origin"), None, "no CORS headers");
 }
 
 #[test]
-fn refusals_are_json_and_say_what_is_allowed() {
+fn errors_are_json_and_name_the_allowed_methods() {
     let agent = agent();
     for (method, path, status) in [
         ("GET", "/nothing", 404),
@@ -100,7 +104,7 @@ fn refusals_are_json_and_say_what_is_allowed() {
         ("DELETE", "/blocked/nobody", 404),
         ("POST", "/trigger/wrong", 404),
     ] {
-        assert_refused(&ask(&agent, method, path, &[]), status);
+        assert_refused(&send(&agent, method, path, &[]), status);
     }
     for (method, path, allowed) in [
         ("POST", "/status", "GET"),
@@ -111,7 +115,7 @@ fn refusals_are_json_and_say_what_is_allowed() {
         ("GET", "/redeploy/idle", "POST"),
         ("POST", "/blocked/idle", "DELETE"),
     ] {
-        let reply = ask(&agent, method, path, &[]);
+        let reply = send(&agent, method, path, &[]);
         assert_refused(&reply, 405);
         let allow = reply.header("allow").unwrap_or_default();
         assert!(allow.split(',').any(|one| one.trim() == allowed), "{method} {path}: Allow: {allow}");
@@ -122,12 +126,12 @@ fn refusals_are_json_and_say_what_is_allowed() {
 fn head_works_where_get_does() {
     let agent = agent();
     for path in ["/status", "/status/idle", "/blocked", "/not-found", "/errored", "/audit", "/health"] {
-        let (get, head) = (ask(&agent, "GET", path, &[]), ask(&agent, "HEAD", path, &[]));
+        let (get, head) = (send(&agent, "GET", path, &[]), send(&agent, "HEAD", path, &[]));
         assert_eq!(get.status, head.status, "{path}");
         assert_eq!(get.header("content-type"), head.header("content-type"), "{path}");
     }
-    assert_eq!(ask(&agent, "HEAD", "/status/nobody", &[]).status, 404);
-    assert_eq!(ask(&agent, "HEAD", "/trigger", &[]).status, 405);
+    assert_eq!(send(&agent, "HEAD", "/status/nobody", &[]).status, 404);
+    assert_eq!(send(&agent, "HEAD", "/trigger", &[]).status, 405);
 }
 
 #[test]
@@ -140,114 +144,114 @@ fn a_body_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn the_audit_gives_as_many_entries_as_asked_for_newest_first() {
+fn the_audit_returns_the_requested_number_of_entries_newest_first() {
     let agent = agent();
     for _ in 0..3 {
-        agent.ask("POST", "/trigger");
+        agent.request("POST", "/trigger");
     }
     wait_for("three entries", || {
-        let entries = agent.ask("GET", "/audit").json();
+        let entries = agent.request("GET", "/audit").json();
         if entries.as_array().is_some_and(|all| all.len() >= 4) { Ok(()) } else { Err(entries.to_string()) }
     });
-    let all = agent.ask("GET", "/audit");
+    let all = agent.request("GET", "/audit");
     let entries: Vec<AuditEntry> = serde_json::from_slice(&all.body).unwrap();
     assert!(entries.windows(2).all(|pair| pair[0].timestamp >= pair[1].timestamp), "{entries:#?}");
     for entry in all.json().as_array().unwrap() {
         assert!(entry["timestamp"].as_str().is_some_and(|time| time.ends_with('Z')), "{entry}");
     }
-    let two = agent.ask("GET", "/audit?limit=2").json();
+    let two = agent.request("GET", "/audit?limit=2").json();
     assert_eq!(two.as_array().unwrap().len(), 2);
     for limit in ["500", "501", "99999999999999999999999"] {
-        assert_eq!(agent.ask("GET", &format!("/audit?limit={limit}")).status, 200, "{limit}");
+        assert_eq!(agent.request("GET", &format!("/audit?limit={limit}")).status, 200, "{limit}");
     }
     for limit in ["0", "-1", "x", "1.5", ""] {
-        assert_refused(&agent.ask("GET", &format!("/audit?limit={limit}")), 400);
+        assert_refused(&agent.request("GET", &format!("/audit?limit={limit}")), 400);
     }
 }
 
 #[test]
 fn without_an_audit_file_the_audit_is_empty() {
     let agent = agent_with(|config| config.set("audit", json!({})));
-    agent.ask("POST", "/trigger");
-    let reply = agent.ask("GET", "/audit");
+    agent.request("POST", "/trigger");
+    let reply = agent.request("GET", "/audit");
     assert_eq!((reply.status, reply.json()), (200, json!([])));
 }
 
 #[test]
-fn without_an_engine_the_agent_lives_and_says_so() {
+fn without_an_engine_the_agent_runs_and_reports_it() {
     let agent = agent();
     wait_for("health to be 503", || {
-        let reply = agent.ask("GET", "/health");
+        let reply = agent.request("GET", "/health");
         if reply.status == 503 { Ok(()) } else { Err(reply.text()) }
     });
-    let health = agent.ask("GET", "/health").json();
+    let health = agent.request("GET", "/health").json();
     assert_eq!(health["status"], "unavailable");
     assert!(health["error"].as_str().is_some_and(|text| !text.is_empty()), "{health}");
     let warnings = health["config_warnings"].to_string();
-    assert!(warnings.contains("wrong: "), "the skipped service and its reason are there: {warnings}");
+    assert!(warnings.contains("wrong: "), "the warnings contain the skipped service: {warnings}");
     let status = agent.status();
     let names: Vec<&str> = status.services.iter().map(|service| service.name.as_str()).collect();
     assert_eq!(names, ["idle", "fileless"]);
 }
 
 #[test]
-fn requests_that_can_do_nothing_say_why() {
+fn requests_without_effect_report_the_reason() {
     let agent = agent();
     let skipped = |reason: &str| json!({ "status": "skipped", "reason": reason });
-    assert_eq!(agent.ask("POST", "/trigger").json(), json!({ "status": "triggered", "scope": "all" }));
-    assert_eq!(agent.ask("POST", "/trigger/idle").json(), skipped("auto_update is false"));
-    assert_eq!(agent.ask("POST", "/redeploy/fileless").json(), skipped("no compose files configured"));
+    assert_eq!(agent.request("POST", "/trigger").json(), json!({ "status": "triggered", "scope": "all" }));
+    assert_eq!(agent.request("POST", "/trigger/idle").json(), skipped("auto_update is false"));
+    assert_eq!(agent.request("POST", "/redeploy/fileless").json(), skipped("no compose files configured"));
     let not_blocked = json!({ "status": "not_blocked", "service": "idle" });
-    assert_eq!(agent.ask("POST", "/unblock/idle").json(), not_blocked);
-    assert_eq!(agent.ask("DELETE", "/blocked/idle").json(), not_blocked);
+    assert_eq!(agent.request("POST", "/unblock/idle").json(), not_blocked);
+    assert_eq!(agent.request("DELETE", "/blocked/idle").json(), not_blocked);
     for path in ["/blocked", "/not-found", "/errored"] {
-        assert_eq!(agent.ask("GET", path).json(), json!({}));
+        assert_eq!(agent.request("GET", path).json(), json!({}));
     }
 }
 
 #[test]
-fn the_bare_address_leads_to_the_dashboard() {
+fn the_root_path_redirects_to_the_dashboard() {
     let agent = agent();
     for method in ["GET", "HEAD"] {
-        let reply = ask(&agent, method, "/", &[]);
+        let reply = send(&agent, method, "/", &[]);
         assert_eq!((reply.status, reply.header("location")), (302, Some("/ui")));
     }
-    assert_refused(&ask(&agent, "GET", "/", &[("Host", "evil.example")]), 403);
+    assert_refused(&send(&agent, "GET", "/", &[("Host", "evil.example")]), 403);
 }
 
 #[test]
-fn another_site_can_cause_no_work_and_hold_no_stream() {
+fn another_site_can_neither_cause_work_nor_open_streams() {
     let agent = agent();
     for site in ["cross-site", "same-site"] {
         for path in ["/ui/stream", "/ui/events", "/audit", "/status", "/metrics", "/openapi.json", "/ui"] {
             assert_refused(
-                &ask(&agent, "GET", path, &[("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "no-cors")]),
+                &send(&agent, "GET", path, &[("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "no-cors")]),
                 403,
             );
         }
         let link = [("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", "navigate"), ("Sec-Fetch-Dest", "document")];
-        assert_eq!(ask(&agent, "GET", "/ui", &link).status, 200, "a link may lead to the page");
+        assert_eq!(send(&agent, "GET", "/ui", &link).status, 200, "a link may lead to the page");
     }
 }
 
 #[test]
-fn a_head_that_is_too_large_is_refused_as_everything_else_is() {
+fn oversized_headers_get_an_ordinary_error_response() {
     let agent = agent();
     for size in [20_000, 200_000] {
-        let reply = ask(&agent, "GET", "/status", &[("X-Large", &"x".repeat(size))]);
+        let reply = send(&agent, "GET", "/status", &[("X-Large", &"x".repeat(size))]);
         assert_refused(&reply, 431);
         assert_eq!(reply.header("x-frame-options"), Some("DENY"));
         assert_eq!(reply.header("cache-control"), Some("no-store"));
     }
 }
 
-/// A flood of triggers: each is answered, while the one that waits stands for all that come meanwhile.
+/// Every trigger of a burst gets a response, but pending triggers are coalesced into one check.
 #[test]
-fn triggers_of_a_moment_are_one_check_and_one_entry() {
+fn a_burst_of_triggers_is_coalesced_into_one_check_and_one_entry() {
     let agent = agent();
     let begun = Instant::now();
     for _ in 0..100 {
-        assert_eq!(ask(&agent, "POST", "/trigger", &[]).status, 200);
+        assert_eq!(send(&agent, "POST", "/trigger", &[]).status, 200);
     }
     let most = usize::try_from(begun.elapsed().as_secs()).unwrap() + 2;
     wait_for("the check to end", || {

@@ -1,4 +1,4 @@
-//! The fuzz targets on their seeds and on many small changes of them; `fuzz/Cargo.toml` says how to search for longer.
+//! Runs the fuzz targets on their seeds and on many mutations of them. `fuzz/Cargo.toml` describes longer fuzzing.
 
 use std::fs;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 #[path = "../../fuzz/targets.rs"]
 mod targets;
 
-/// Changed inputs per seed.
+/// Mutated inputs per seed.
 const ROUNDS: usize = 4_000;
 
-/// Bits that look random and are the same in every run.
+/// A deterministic pseudo-random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -18,7 +18,7 @@ impl Dice {
         usize::try_from(self.0 >> 33).expect("31 bits") % end.max(1)
     }
 
-    /// Cuts, doubles, exchanges or overwrites a piece of `input`, or puts in one of another seed.
+    /// Deletes, doubles, reverses or overwrites a piece of `input`, or replaces it with a piece of another seed.
     fn change(&mut self, input: &mut Vec<u8>, other: &[u8]) {
         const TOKENS: [&[u8]; 10] = [
             b"null",
@@ -71,7 +71,7 @@ fn feed(name: &str, target: fn(&[u8])) {
                 let other = dice.below(seeds.len());
                 dice.change(&mut input, &seeds[other]);
             }
-            // The input that breaks a promise is what the next person needs.
+            // Report the input that causes the panic.
             let shown = String::from_utf8_lossy(&input).into_owned();
             let result = std::panic::catch_unwind(|| target(&input));
             assert!(result.is_ok(), "{name} breaks on {shown:?}");
@@ -90,21 +90,21 @@ fn no_state_file_breaks_the_warden() {
 }
 
 #[test]
-fn no_news_of_a_registry_breaks_the_agent() {
+fn no_registry_event_breaks_the_agent() {
     feed("registry_events", targets::registry_events);
 }
 
 #[test]
-fn no_image_reference_is_read_in_two_ways() {
+fn every_image_reference_has_one_canonical_form() {
     feed("image_reference", targets::image_reference);
 }
 
 #[test]
-fn no_template_of_a_webhook_takes_more_than_it_may() {
+fn no_webhook_template_exceeds_its_limits() {
     feed("template", targets::template);
 }
 
 #[test]
-fn no_configuration_breaks_its_reader() {
+fn no_configuration_breaks_the_parser() {
     feed("configuration", targets::configuration);
 }

@@ -1,6 +1,6 @@
-//! Clients that stall, by the hundred, against the real agent: what it holds for them is counted, and a person is served.
+//! Hundreds of stalled clients: the agent limits what it holds for them and still serves other clients.
 //!
-//! The agent's memory is printed (`--no-capture`), not judged: it is a figure for `dist/docs/benchmarks.md`.
+//! The tests only print the agent's memory (`--no-capture`), for `dist/docs/benchmarks.md`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,9 +10,9 @@ use std::time::Duration;
 use contract_tests::{Agent, Config, wait_for};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 
-/// Connections of one address that the agent keeps.
+/// Limit of connections from one address.
 const CONNECTIONS: usize = 640;
-/// What answers may hold together that nobody has taken.
+/// Limit of the total size of responses that clients have not read, in bytes.
 const UNSENT: usize = 32 * 1024 * 1024;
 
 fn agent() -> Agent {
@@ -22,7 +22,7 @@ fn agent() -> Agent {
     })
 }
 
-/// 600 entries with the most evidence that one has.
+/// Writes 600 entries with evidence of the maximum length.
 fn write_audit(path: &Path) {
     let mut text = String::new();
     for number in 0..600 {
@@ -41,7 +41,7 @@ fn open(agent: &Agent, text: &[u8]) -> TcpStream {
     stream
 }
 
-/// Whether the agent still holds its end; what has come is thrown away.
+/// Reports whether the agent keeps the connection open, and discards received data.
 fn is_open(stream: &mut TcpStream) -> bool {
     stream.set_nonblocking(true).expect("a socket");
     let mut buffer = vec![0; 64 * 1024];
@@ -55,17 +55,17 @@ fn is_open(stream: &mut TcpStream) -> bool {
 }
 
 #[track_caller]
-fn a_person_is_served(agent: &Agent) {
-    // The engine is not there, and the answer says so.
-    assert_eq!(agent.ask("GET", "/health").status, 503);
-    assert_eq!(agent.ask("GET", "/status").status, 200);
-    assert_eq!(agent.ask("GET", "/ui").status, 200);
-    let audit = agent.ask("GET", "/audit?limit=500");
+fn assert_still_serves(agent: &Agent) {
+    // The agent has no engine, so it is not healthy.
+    assert_eq!(agent.request("GET", "/health").status, 503);
+    assert_eq!(agent.request("GET", "/status").status, 200);
+    assert_eq!(agent.request("GET", "/ui").status, 200);
+    let audit = agent.request("GET", "/audit?limit=500");
     assert_eq!(audit.json().as_array().map(Vec::len), Some(500));
 }
 
 #[test]
-fn stalled_requests_are_not_kept_and_starve_nobody() {
+fn stalled_requests_are_dropped_and_starve_no_other_client() {
     let agent = agent();
     let before = agent.resident();
     let part = "x".repeat(100_000);
@@ -84,33 +84,33 @@ fn stalled_requests_are_not_kept_and_starve_nobody() {
         };
         stalled.push(open(&agent, text.as_bytes()));
         if number % 100 == 99 {
-            a_person_is_served(&agent);
+            assert_still_serves(&agent);
         }
     }
     println!("900 stalled requests: {} KiB more", (agent.resident().saturating_sub(before)) >> 10);
-    wait_for("the oldest of them to be cut", || {
+    wait_for("the oldest of them to be disconnected", || {
         let open = stalled.iter_mut().map(is_open).filter(|open| *open).count();
         if open <= CONNECTIONS { Ok(()) } else { Err(format!("{open} are open")) }
     });
-    a_person_is_served(&agent);
+    assert_still_serves(&agent);
 }
 
 #[test]
-fn slow_readers_hold_no_more_than_the_budget_and_starve_nobody() {
+fn slow_readers_stay_within_the_budget_and_starve_no_other_client() {
     let agent = agent();
-    let size = agent.ask("GET", "/audit?limit=500").body.len();
+    let size = agent.request("GET", "/audit?limit=500").body.len();
     assert!(size > 4_000_000, "{size}");
     let before = agent.resident();
     let mut readers = Vec::new();
     for number in 0..640 {
         readers.push(open(&agent, b"GET /audit?limit=500 HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         if number % 100 == 99 {
-            a_person_is_served(&agent);
+            assert_still_serves(&agent);
         }
     }
-    a_person_is_served(&agent);
+    assert_still_serves(&agent);
     println!("640 readers of {size} bytes: {} KiB more", (agent.resident().saturating_sub(before)) >> 10);
-    // An answer that the agent still has comes whole; of the others there is what the system had taken.
+    // Responses that the agent still holds arrive completely. Of the others, only data in the socket buffers arrives.
     let mut whole = 0;
     for reader in &mut readers {
         reader.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
@@ -122,6 +122,6 @@ fn slow_readers_hold_no_more_than_the_budget_and_starve_nobody() {
         }
         whole += usize::from(length >= size);
     }
-    // Some are being made, two at a time, while others are read.
+    // Two more responses may be generated while others are read.
     assert!(whole <= UNSENT / size + 2, "{whole} answers of {size} bytes were held");
 }

@@ -1,5 +1,5 @@
-//! What needs no engine, as one binary: who may ask the agent's API, what it shows, clients by the hundred, hostile
-//! input, and the agent's client of the wardens.
+//! Tests without an engine, as one binary: access to the agent's API, its responses and streams, hundreds of clients,
+//! hostile input, and the agent's warden client.
 
 mod access;
 mod fuzz;

@@ -1,5 +1,4 @@
-//! What the agent shows while it runs: streams, metrics, its own description; and that it answers at once whatever
-//! hangs around it.
+//! The agent's streams, metrics and API description, and its latency while registry and engine hang.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -9,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use contract_tests::{Agent, Config, LONG, Reply, Service, request, unique_name, wait_for};
+use contract_tests::{Agent, Config, Reply, Service, WAIT_LIMIT, request, unique_name, wait_for};
 use evenkeel_common::testing::wait_for_async;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -18,17 +17,17 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout_at;
 
-/// A registry or an engine that takes connections and never says a word.
-struct Silence {
+/// A registry and an engine that accept connections and never respond.
+struct HangingServers {
     folder: TempDir,
     registry: TcpListener,
     _engine: UnixListener,
 }
 
-impl Silence {
+impl HangingServers {
     fn new() -> Self {
         let folder = tempfile::Builder::new().prefix(&unique_name("silence")).tempdir().expect("a folder");
-        // The kernel accepts for us; nobody ever reads.
+        // The kernel accepts connections up to the backlog, and no thread reads from them.
         let engine = UnixListener::bind(folder.path().join("engine.sock")).expect("a socket");
         let registry = TcpListener::bind("127.0.0.1:0").expect("a free port");
         Self { folder, registry, _engine: engine }
@@ -51,17 +50,17 @@ impl Silence {
 
 #[test]
 fn the_api_answers_at_once_while_registry_and_engine_hang() {
-    let silence = Silence::new();
-    let agent = silence.agent(20);
+    let servers = HangingServers::new();
+    let agent = servers.agent(20);
     for n in 0..20 {
-        assert_eq!(agent.ask("POST", &format!("/trigger/web-{n}")).status, 200);
+        assert_eq!(agent.request("POST", &format!("/trigger/web-{n}")).status, 200);
     }
     let paths = ["/status", "/status/web-3", "/health", "/audit", "/metrics", "/blocked", "/openapi.json"];
     let mut times = Vec::new();
     for round in 0..100 {
         for path in paths {
             let began = Instant::now();
-            let reply = agent.ask("GET", path);
+            let reply = agent.request("GET", path);
             times.push(began.elapsed());
             assert!(matches!(reply.status, 200 | 503), "{round} {path}: {}", reply.text());
         }
@@ -80,17 +79,17 @@ fn the_api_answers_at_once_while_registry_and_engine_hang() {
 
 // --- metrics ---------------------------------------------------------------------------------------------
 
-/// Prometheus' own checker: on the path, or where dist/test.sh puts it.
+/// Returns Prometheus' promtool, where dist/test.sh installs it or from the path.
 fn promtool() -> PathBuf {
     let brought = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/promtool");
     if brought.is_file() { brought } else { PathBuf::from("promtool") }
 }
 
 #[test]
-fn promtool_finds_nothing_to_complain_about_in_the_metrics() {
-    let silence = Silence::new();
-    let agent = silence.agent(2);
-    let reply = agent.ask("GET", "/metrics");
+fn promtool_accepts_the_metrics() {
+    let servers = HangingServers::new();
+    let agent = servers.agent(2);
+    let reply = agent.request("GET", "/metrics");
     assert_eq!(reply.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     let child = Command::new(promtool())
         .args(["check", "metrics"])
@@ -101,18 +100,22 @@ fn promtool_finds_nothing_to_complain_about_in_the_metrics() {
     let mut child = child.expect("promtool can be run; to get it: . dist/scripts/lib.sh && bring_promtool");
     child.stdin.take().unwrap().write_all(&reply.body).unwrap();
     let output = child.wait_with_output().unwrap();
-    let said =
+    let complaints =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    // What the prometheus crate itself names is not ours to change.
-    assert!(output.status.success() && said.is_empty(), "{}: {said}\n{}", output.status, reply.text());
+    assert!(
+        output.status.success() && complaints.is_empty(),
+        "{}: {complaints}\n{}",
+        output.status,
+        reply.text()
+    );
 }
 
 #[test]
-fn metrics_tell_of_failed_requests_and_of_the_engine() {
-    let silence = Silence::new();
-    let agent = silence.agent(1);
+fn the_metrics_show_an_engine_that_does_not_respond() {
+    let servers = HangingServers::new();
+    let agent = servers.agent(1);
     wait_for("the metrics to show the silent engine", || {
-        let text = agent.ask("GET", "/metrics").text();
+        let text = agent.request("GET", "/metrics").text();
         let value = |name: &str| {
             let line = text.lines().find(|line| line.starts_with(name))?;
             line.rsplit_once(' ')?.1.parse::<f64>().ok()
@@ -127,10 +130,10 @@ fn metrics_tell_of_failed_requests_and_of_the_engine() {
 // --- description -----------------------------------------------------------------------------------------
 
 #[test]
-fn the_description_names_every_endpoint_and_every_endpoint_it_names_answers() {
-    let silence = Silence::new();
-    let agent = silence.agent(1);
-    let document = agent.ask("GET", "/openapi.json");
+fn the_openapi_document_matches_the_endpoints() {
+    let servers = HangingServers::new();
+    let agent = servers.agent(1);
+    let document = agent.request("GET", "/openapi.json");
     assert_eq!(document.header("content-type"), Some("application/json"));
     let document = document.json();
     assert_eq!(document["openapi"], "3.1.0");
@@ -143,7 +146,7 @@ fn the_description_names_every_endpoint_and_every_endpoint_it_names_answers() {
                 continue;
             }
             let unknown = path.replace("{name}", "nobody");
-            let reply = agent.ask(&method, &unknown);
+            let reply = agent.request(&method, &unknown);
             let answered = operations[method.to_lowercase()]["responses"].as_object().unwrap();
             assert!(answered.contains_key(&reply.status.to_string()), "{method} {path}: {}", reply.status);
             if path.contains('{') {
@@ -151,7 +154,7 @@ fn the_description_names_every_endpoint_and_every_endpoint_it_names_answers() {
             }
         }
     }
-    // Spec 4.1 and what DECISIONS add; the page has no JSON to describe but is an endpoint all the same.
+    // Spec 4.1 with the additions of DECISIONS.
     for endpoint in [
         "POST /trigger",
         "POST /trigger/{name}",
@@ -176,9 +179,9 @@ fn the_description_names_every_endpoint_and_every_endpoint_it_names_answers() {
 }
 
 #[test]
-fn every_reference_in_the_description_leads_somewhere() {
-    let silence = Silence::new();
-    let document = silence.agent(0).ask("GET", "/openapi.json").json();
+fn every_reference_in_the_openapi_document_resolves() {
+    let servers = HangingServers::new();
+    let document = servers.agent(0).request("GET", "/openapi.json").json();
     let mut open = vec![&document];
     while let Some(value) = open.pop() {
         if let Some(target) = value.get("$ref").and_then(Value::as_str) {
@@ -196,9 +199,9 @@ fn every_reference_in_the_description_leads_somewhere() {
 // --- registry events -------------------------------------------------------------------------------------
 
 #[test]
-fn a_registry_gets_202_whatever_it_sends_and_whatever_host_it_asks_for() {
-    let silence = Silence::new();
-    let agent = silence.agent(1);
+fn registry_events_get_202_for_any_body_and_any_host() {
+    let servers = HangingServers::new();
+    let agent = servers.agent(1);
     let post = |headers: &[(&str, &str)], body: &[u8]| -> Reply {
         request(agent.address(), "POST", "/registry/events", headers, body).unwrap()
     };
@@ -222,7 +225,7 @@ struct Client {
 }
 
 impl Client {
-    /// `host` is the last part of the client's own address, since the places of one address are few.
+    /// Opens a stream from 127.0.0.`host`, because the number of streams per client address is limited.
     async fn open(agent: &str, path: &str, host: u8, headers: &str) -> Self {
         let socket = TcpSocket::new_v4().expect("the client can work");
         socket.set_recv_buffer_size(4096).expect("the client can work");
@@ -234,9 +237,10 @@ impl Client {
         Self { stream, text: Vec::new() }
     }
 
-    /// Reads until what came contains `wanted`; `false` when for some time neither that nor another entry comes.
+    /// Reads until the received text contains `wanted`. Returns `false` if the stream ends, or if neither `wanted` nor another
+    /// entry arrives in time.
     async fn read_until(&mut self, wanted: &str) -> bool {
-        let mut deadline = tokio::time::Instant::now() + LONG;
+        let mut deadline = tokio::time::Instant::now() + WAIT_LIMIT;
         let mut from = 0;
         loop {
             if contains(&self.text[from..], wanted) {
@@ -248,12 +252,12 @@ impl Client {
                 return false;
             }
             if contains(&self.text[before..], "id: ") {
-                deadline = tokio::time::Instant::now() + LONG;
+                deadline = tokio::time::Instant::now() + WAIT_LIMIT;
             }
         }
     }
 
-    /// Reads what comes next; `false` when the stream ended or nothing came.
+    /// Reads once. Returns `false` if the stream has ended or nothing arrives before the deadline.
     async fn read(&mut self, deadline: tokio::time::Instant) -> bool {
         let mut part = vec![0; 16 * 1024];
         match timeout_at(deadline, self.stream.read(&mut part)).await {
@@ -269,34 +273,34 @@ impl Client {
         String::from_utf8_lossy(&self.text).into_owned()
     }
 
-    /// The ids of the audit frames that are here whole.
+    /// Returns the IDs of the complete audit frames.
     fn ids(&self) -> Vec<u64> {
         let text = self.text();
         let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
         whole.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).collect()
     }
 
-    /// The status of the answer.
+    /// Returns the status code of the response.
     async fn status(&mut self) -> String {
         assert!(self.read_until("\r\n").await, "{}", self.text());
         self.text().split(' ').nth(1).unwrap_or_default().to_owned()
     }
 }
 
-/// The standard library's own search: one of ours, not optimised, takes most of a minute for what 150 clients read.
+/// Uses the search of the standard library: an unoptimised one takes most of a minute for the data of 150 clients.
 fn contains(text: &[u8], wanted: &str) -> bool {
     String::from_utf8_lossy(text).contains(wanted)
 }
 
-/// Clients live no longer than the runtime that they were opened on.
+/// Creates the runtime of the clients, which must not outlive it.
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("the client can work")
 }
 
 #[test]
-fn a_stream_replays_then_goes_on_where_a_client_was_and_ends_with_the_program() {
-    let silence = Silence::new();
-    let mut agent = silence.agent(1);
+fn a_stream_replays_resumes_and_ends_with_the_agent() {
+    let servers = HangingServers::new();
+    let mut agent = servers.agent(1);
     let address = agent.address().to_owned();
     make_entries(&mut agent, 60);
     let runtime = runtime();
@@ -308,12 +312,12 @@ fn a_stream_replays_then_goes_on_where_a_client_was_and_ends_with_the_program() 
         assert!(first.text().contains("text/event-stream") && first.text().contains("x-accel-buffering: no"));
         assert!(!first.text().contains("event: "), "unnamed frames");
 
-        // From the 10th of those on.
+        // Reconnect after the tenth of these entries.
         let headers = format!("Last-Event-ID: {}\r\n", ids[9]);
         let mut again = Client::open(&address, "/ui/stream", 2, &headers).await;
         wait_ids(&mut again, 40).await;
         assert_eq!(again.ids()[0], ids[10]);
-        // To the end of the frame.
+        // Read to the end of the frame.
         assert!(again.read_until("event: status\n").await && again.read_until("]}\n").await);
         let text = again.text();
         let frame = text.split("event: status\ndata: ").nth(1).unwrap().lines().next().unwrap();
@@ -332,14 +336,14 @@ fn a_stream_replays_then_goes_on_where_a_client_was_and_ends_with_the_program() 
     }
 }
 
-/// Has the agent write entries, one for each time that it reads its configuration.
+/// Makes the agent write entries, one per reload of its configuration.
 fn make_entries(agent: &mut Agent, count: usize) {
     let written = |agent: &Agent| {
         agent.log().iter().filter(|line| line.0.contains("event=\"config_reloaded\"")).count()
     };
     for n in 1..=count {
         agent.reload(|_| {});
-        wait_for("the configuration to be read", || {
+        wait_for("the configuration to be reloaded", || {
             let written = written(agent);
             if written >= n { Ok(()) } else { Err(format!("{written} of {n} entries")) }
         });
@@ -347,7 +351,7 @@ fn make_entries(agent: &mut Agent, count: usize) {
 }
 
 async fn wait_ids(client: &mut Client, count: usize) {
-    let deadline = tokio::time::Instant::now() + LONG;
+    let deadline = tokio::time::Instant::now() + WAIT_LIMIT;
     while client.ids().len() < count {
         let read = client.read(deadline).await;
         assert!(read, "{} of {count} entries: {}", client.ids().len(), client.text());
@@ -355,9 +359,9 @@ async fn wait_ids(client: &mut Client, count: usize) {
 }
 
 #[test]
-fn too_many_streams_of_one_address_are_refused_and_a_place_comes_back() {
-    let silence = Silence::new();
-    let agent = silence.agent(1);
+fn too_many_streams_from_one_address_are_rejected_until_one_closes() {
+    let servers = HangingServers::new();
+    let agent = servers.agent(1);
     let address = agent.address().to_owned();
     runtime().block_on(async {
         let mut clients = Vec::new();
@@ -370,7 +374,7 @@ fn too_many_streams_of_one_address_are_refused_and_a_place_comes_back() {
         assert_eq!(Client::open(&address, "/ui/events", 1, "").await.status().await, "429");
         assert_eq!(Client::open(&address, "/ui/events", 2, "").await.status().await, "200");
         clients.pop();
-        wait_for_async("the place of a client that left to come back", async || {
+        wait_for_async("the slot of a disconnected client to become free", async || {
             match Client::open(&address, "/ui/stream", 1, "").await.status().await.as_str() {
                 "200" => Ok(()),
                 other => Err(other.to_owned()),
@@ -383,11 +387,11 @@ fn too_many_streams_of_one_address_are_refused_and_a_place_comes_back() {
 #[test]
 fn of_200_clients_50_do_not_read_and_no_other_misses_an_entry() {
     const ENTRIES: usize = 200;
-    let silence = Silence::new();
-    let mut agent = silence.agent(30);
+    let servers = HangingServers::new();
+    let mut agent = servers.agent(30);
     let address = agent.address().to_owned();
     let memory = |agent: &Agent| {
-        let text = agent.ask("GET", "/metrics").text();
+        let text = agent.request("GET", "/metrics").text();
         let line = text.lines().find_map(|line| line.strip_prefix("process_resident_memory_bytes "));
         line.unwrap().parse::<f64>().unwrap()
     };
@@ -414,7 +418,7 @@ fn of_200_clients_50_do_not_read_and_no_other_misses_an_entry() {
         tasks.join_all().await
     });
     make_entries(&mut agent, ENTRIES);
-    agent.ask("POST", "/trigger");
+    agent.request("POST", "/trigger");
     let readers = runtime.block_on(readers).unwrap();
     assert_eq!(readers.len(), 150);
     for (done, client) in &readers {

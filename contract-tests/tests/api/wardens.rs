@@ -1,4 +1,4 @@
-//! The agent's client of the wardens against real ones, in one process, so that a test can take a warden's store away.
+//! The agent's warden client against real wardens in the test's process, so that tests can disconnect a warden's store.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use evenkeel_agent::adapters::warden::Wardens;
 use evenkeel_agent::config::PushConfig;
-use evenkeel_agent::ports::fleet::{Fleet, Known};
+use evenkeel_agent::ports::fleet::{Fleet, KnownRevisions};
 use evenkeel_common::clock::SystemClock;
 use evenkeel_common::http;
 use evenkeel_common::secret::Secret;
@@ -33,10 +33,10 @@ use tokio_util::sync::CancellationToken;
 
 const TOKEN: &str = "0123456789abcdef-of-a";
 
-/// A store that takes some time, as one over a network does, and can be away.
+/// A store with the latency of a network, which can be unreachable or hang.
 struct Store {
     inner: Arc<Embedded>,
-    is_away: Arc<AtomicBool>,
+    is_unreachable: Arc<AtomicBool>,
     is_hung: Arc<AtomicBool>,
 }
 
@@ -46,7 +46,11 @@ impl Store {
         if self.is_hung.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
-        if self.is_away.load(Ordering::Relaxed) { Err(KeepError("away".to_owned())) } else { Ok(&self.inner) }
+        if self.is_unreachable.load(Ordering::Relaxed) {
+            Err(KeepError("away".to_owned()))
+        } else {
+            Ok(&self.inner)
+        }
     }
 }
 
@@ -97,13 +101,13 @@ impl Keep for Store {
     }
 }
 
-/// A warden in this process.
+/// A warden in the test's process.
 struct Warden {
     at: SocketAddr,
     collector: Arc<Collector>,
-    /// Cuts it off from its store.
-    is_cut_off: Arc<AtomicBool>,
-    /// Has its store give no answer.
+    /// Disconnects its store.
+    is_disconnected: Arc<AtomicBool>,
+    /// Makes its store hang.
     is_hung: Arc<AtomicBool>,
     stop: CancellationToken,
     tasks: TaskSet,
@@ -111,10 +115,10 @@ struct Warden {
 
 impl Warden {
     fn start(inner: &Arc<Embedded>) -> Self {
-        let is_cut_off = Arc::new(AtomicBool::new(false));
+        let is_disconnected = Arc::new(AtomicBool::new(false));
         let is_hung = Arc::new(AtomicBool::new(false));
-        let (is_away, hangs) = (is_cut_off.clone(), is_hung.clone());
-        let keep = Arc::new(Store { inner: inner.clone(), is_away, is_hung: hangs });
+        let (is_unreachable, hangs) = (is_disconnected.clone(), is_hung.clone());
+        let keep = Arc::new(Store { inner: inner.clone(), is_unreachable, is_hung: hangs });
         let retention = Retention { days: 90, bytes: 64 * 1024 * 1024 };
         let (collector, task) = Collector::new(keep, vec!["a".to_owned()], retention, Arc::new(SystemClock));
         let stop = CancellationToken::new();
@@ -145,20 +149,20 @@ impl Warden {
         let tasks = TaskSet::new();
         tasks.spawn("collector", task.run(stop.clone()));
         tasks.spawn("api", http::serve(listeners, routes(api, limits), limits, stop.clone()));
-        Self { at, collector, is_cut_off, is_hung, stop, tasks }
+        Self { at, collector, is_disconnected, is_hung, stop, tasks }
     }
 
-    /// Cuts it off from its store, and waits until it knows.
-    async fn cut_off(&self) {
-        self.is_cut_off.store(true, Ordering::Relaxed);
+    /// Disconnects its store, and waits until it notices.
+    async fn disconnect_store(&self) {
+        self.is_disconnected.store(true, Ordering::Relaxed);
         let mut store = self.collector.store_state();
         let known = store.wait_for(|store| store.error().is_some());
-        tokio::time::timeout(Duration::from_mins(1), known).await.expect("it notices").unwrap();
+        tokio::time::timeout(Duration::from_mins(1), known).await.expect("the warden notices").unwrap();
     }
 
     async fn finish(self) {
         self.stop.cancel();
-        assert!(self.tasks.finish(Duration::from_mins(1)).await, "the warden ends");
+        assert!(self.tasks.finish(Duration::from_mins(1)).await, "the warden shuts down");
     }
 }
 
@@ -187,7 +191,7 @@ fn ask(number: usize) -> FleetAsk {
 }
 
 #[tokio::test]
-async fn forty_services_that_ask_at_once_are_all_answered() {
+async fn forty_concurrent_lease_requests_are_all_answered() {
     let warden = Warden::start(&store());
     let agent = agent_of(&[&warden]);
     let asks: Vec<_> = (0..40).map(ask).collect();
@@ -199,10 +203,10 @@ async fn forty_services_that_ask_at_once_are_all_answered() {
 }
 
 #[tokio::test]
-async fn an_agent_goes_to_the_next_warden_where_one_is_cut_off_from_the_store() {
+async fn an_agent_uses_the_next_warden_when_one_has_lost_its_store() {
     let store = store();
     let (one, other) = (Warden::start(&store), Warden::start(&store));
-    one.cut_off().await;
+    one.disconnect_store().await;
     let agent = agent_of(&[&one, &other]);
     let answer = agent.ask(&ask(1)).await.unwrap();
     assert_eq!((answer.answer, answer.store), (Permission::Go, None));
@@ -210,12 +214,12 @@ async fn an_agent_goes_to_the_next_warden_where_one_is_cut_off_from_the_store() 
     let agent = agent_of(&[&one, &other]);
     let mut stores = Vec::new();
     for _ in 0..3 {
-        let heard = agent.decisions(Known::default(), Duration::ZERO).await.unwrap();
-        stores.push(heard.decisions.store);
+        let received = agent.decisions(KnownRevisions::default(), Duration::ZERO).await.unwrap();
+        stores.push(received.decisions.store);
     }
-    assert_eq!(stores, [Some("away".to_owned()), None, None], "it stays with the one that knows");
+    assert_eq!(stores, [Some("away".to_owned()), None, None], "it stays with the warden that has a store");
 
-    other.cut_off().await;
+    other.disconnect_store().await;
     let answer = agent.ask(&ask(2)).await.unwrap();
     assert_eq!((answer.answer, answer.store.as_deref()), (Permission::Wait, Some("away")));
     one.finish().await;
@@ -223,17 +227,17 @@ async fn an_agent_goes_to_the_next_warden_where_one_is_cut_off_from_the_store() 
 }
 
 #[tokio::test]
-async fn an_agent_that_counts_as_offline_hears_the_decisions_while_the_store_hangs() {
+async fn an_offline_agent_receives_decisions_while_the_store_hangs() {
     let warden = Warden::start(&store());
     let agent = agent_of(&[&warden]);
-    agent.decisions(Known::default(), Duration::ZERO).await.unwrap();
+    agent.decisions(KnownRevisions::default(), Duration::ZERO).await.unwrap();
     assert_eq!(warden.collector.record_heartbeat("a", Err("it has not polled".to_owned())).await, Ok(true));
     while warden.collector.machine_records()[0].online != Some(false) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     warden.is_hung.store(true, Ordering::Relaxed);
     let begin = std::time::Instant::now();
-    agent.decisions(Known::default(), Duration::ZERO).await.unwrap();
+    agent.decisions(KnownRevisions::default(), Duration::ZERO).await.unwrap();
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     warden.is_hung.store(false, Ordering::Relaxed);
     warden.stop.cancel();

@@ -1,31 +1,31 @@
-//! The agent's dashboard in a real browser, with a scripted agent behind it (spec 4.2).
+//! The agent's dashboard in a real browser with a stub agent (spec 4.2).
 
 use std::time::Duration;
 
-use contract_tests::{Browser, Stage, wait_for};
+use contract_tests::{Browser, StubServer, wait_for};
 use serde_json::{Value, json};
 
 use crate::scene::agent::{NEW, OLD, busy_agent, busy_machine, service, with};
 use crate::scene::ago;
 
-/// A stage with the busy machine, and a browser that shows it.
-fn scene() -> (Stage, Browser) {
-    let stage = busy_agent();
+/// Starts a stub agent with the busy machine, and a browser that shows it.
+fn scene() -> (StubServer, Browser) {
+    let stub = busy_agent();
     let browser = Browser::start();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     browser.wait("all rows", "document.querySelectorAll('#rows > tr').length === 9");
     browser.wait("the events", "document.querySelectorAll('#events > tr').length === 6");
-    (stage, browser)
+    (stub, browser)
 }
 
-/// A selector for a part of a service's row.
+/// Returns the selector of a part of a service's row.
 fn row(nth: usize, part: &str) -> String {
     format!("#rows > tr:nth-child({nth}) {part}")
 }
 
 #[test]
 fn every_column_and_section_shows_what_the_status_says() {
-    let (_stage, browser) = scene();
+    let (_stub, browser) = scene();
     let heads = browser.text(".services thead");
     let heads: Vec<&str> = heads.split_whitespace().collect();
     assert_eq!(heads.join(" "), "Name Status Config Next Check Resources Stats Actions");
@@ -64,7 +64,7 @@ fn every_column_and_section_shows_what_the_status_says() {
     assert!(browser.text(&row(4, ".deploy")).contains("left"));
     assert!(browser.text(&row(5, ".note")).contains("connection refused"));
     assert!(
-        browser.text("#summary").contains("1 service ok · 4 need you · 3 being worked on"),
+        browser.text("#summary").contains("1 service ok · 4 need attention · 3 in progress"),
         "{}",
         browser.text("#summary")
     );
@@ -102,7 +102,7 @@ fn every_column_and_section_shows_what_the_status_says() {
 
 #[test]
 fn the_black_box_of_a_failed_deployment_can_be_read_and_copied() {
-    let (_stage, browser) = scene();
+    let (_stub, browser) = scene();
     assert!(
         browser.text(&row(2, ".note")).contains("exited with code 1"),
         "{}",
@@ -110,55 +110,55 @@ fn the_black_box_of_a_failed_deployment_can_be_read_and_copied() {
     );
     browser.click("#events > tr:nth-child(2) summary");
     browser.wait("the box", "document.querySelector('#events .box')");
-    let told = browser.text("#events > tr:nth-child(2)");
+    let text = browser.text("#events > tr:nth-child(2)");
     for part in [OLD, NEW, "exited with code 1 after 4 seconds", "no such column: price", "warning"] {
-        assert!(told.contains(part), "{part:?} is not in {told}");
+        assert!(text.contains(part), "{part:?} is not in {text}");
     }
-    assert!(!told.contains('\u{1b}') && !told.contains("[31m"), "{told}");
+    assert!(!text.contains('\u{1b}') && !text.contains("[31m"), "{text}");
     browser.click("#events > tr:nth-child(2) .box .copy");
     browser.wait_notice("Copied");
 }
 
 #[test]
-fn actions_ask_where_they_interrupt_and_tell_the_answer() {
-    let (stage, browser) = scene();
-    stage.answer("POST /trigger/shop", 200, &json!({ "status": "triggered", "scope": "shop" }));
-    stage.answer("POST /redeploy/shop", 200, &json!({ "status": "skipped", "reason": "deploy in progress" }));
-    stage.answer("POST /unblock/api", 200, &json!({ "status": "unblocked", "service": "api" }));
-    let told = |text: &str| browser.wait_notice(text);
+fn disruptive_actions_ask_first_and_answers_are_shown() {
+    let (stub, browser) = scene();
+    stub.answer("POST /trigger/shop", 200, &json!({ "status": "triggered", "scope": "shop" }));
+    stub.answer("POST /redeploy/shop", 200, &json!({ "status": "skipped", "reason": "deploy in progress" }));
+    stub.answer("POST /unblock/api", 200, &json!({ "status": "unblocked", "service": "api" }));
+    let wait_notice = |text: &str| browser.wait_notice(text);
     assert_eq!(
         browser.value("[...document.querySelectorAll('#rows .actions')].map((a) => [...a.children].filter((b) => !b.hidden && b.textContent === 'Unblock').length)"),
         json!([0, 1, 0, 0, 0, 0, 0, 0, 0])
     );
     browser.click(&row(1, ".actions .button:nth-child(1)"));
-    told("A check of shop has begun.");
+    wait_notice("A check of shop has started.");
     browser.click(&row(1, ".actions .button:nth-child(2)"));
-    browser.wait("the question", "document.querySelector('dialog').open");
+    browser.wait("the dialog", "document.querySelector('dialog').open");
     assert!(browser.text("dialog").contains("Redeploy shop?"));
     browser.click("#dialog-no");
-    browser.wait("the question gone", "!document.querySelector('dialog').open");
-    assert!(!stage.asked().contains(&"POST /redeploy/shop".to_owned()));
+    browser.wait("the dialog to close", "!document.querySelector('dialog').open");
+    assert!(!stub.requests().contains(&"POST /redeploy/shop".to_owned()));
     browser.click(&row(1, ".actions .button:nth-child(2)"));
     browser.click("#dialog-yes");
-    told("shop: deploy in progress.");
+    wait_notice("shop: deploy in progress.");
     browser.click(&row(2, ".actions .button:nth-child(3)"));
     browser.click("#dialog-yes");
-    told("api is not blocked any more");
-    browser.bear(&["status of 404"]);
-    // Not scripted: the refusal is told, and no button stays busy.
+    wait_notice("api is no longer blocked");
+    browser.allow_console_errors(&["status of 404"]);
+    // The stub has no response: the error is shown, and no button stays busy.
     browser.click(&row(5, ".actions .button:nth-child(1)"));
-    told("ledger: nothing here");
-    browser.bear(&["net::ERR_"]);
-    stage.away(true);
+    wait_notice("ledger: nothing here");
+    browser.allow_console_errors(&["net::ERR_"]);
+    stub.set_offline(true);
     browser.click(&row(1, ".actions .button:nth-child(1)"));
-    told("No connection");
+    wait_notice("No connection");
     browser.wait("no busy button", "!document.querySelector('[aria-busy], [aria-disabled]')");
-    assert_eq!(stage.asked().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
+    assert_eq!(stub.requests().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
 }
 
 #[test]
-fn open_parts_scroll_and_focus_survive_updates_that_touch_only_what_changed() {
-    let (stage, browser) = scene();
+fn open_parts_scroll_position_and_focus_survive_updates() {
+    let (stub, browser) = scene();
     browser.click(&row(1, ".fold:nth-child(1)"));
     browser.click("#events > tr:nth-child(2) summary");
     browser.run(
@@ -172,12 +172,12 @@ fn open_parts_scroll_and_focus_survive_updates_that_touch_only_what_changed() {
     );
     let mut report = busy_machine();
     report["services"][4] = service("ledger", "ok");
-    stage.status(&report);
+    stub.status(&report);
     browser.wait(
         "the new status",
         "document.querySelector('#rows > tr:nth-child(5) .badge').innerText.endsWith('ok')",
     );
-    stage.entry(&json!({ "timestamp": ago(0), "service": "ledger", "event": "recovered", "level": "info", "message": "checks work again" }));
+    stub.entry(&json!({ "timestamp": ago(0), "service": "ledger", "event": "recovered", "level": "info", "message": "checks work again" }));
     browser
         .wait("the new entry", "document.querySelector('#events').innerText.includes('checks work again')");
     assert_eq!(browser.value("window.kept.every((node) => node.isConnected)"), true);
@@ -198,25 +198,24 @@ fn open_parts_scroll_and_focus_survive_updates_that_touch_only_what_changed() {
 }
 
 #[test]
-fn the_connection_is_shown_as_it_is_and_comes_back_without_gap_or_double() {
-    let (stage, browser) = scene();
+fn a_lost_connection_is_shown_and_restored_without_gaps_or_duplicates() {
+    let (stub, browser) = scene();
     browser.wait("live", "document.body.dataset.link === 'live'");
-    browser.bear(&["net::ERR_"]);
-    stage.away(true);
+    browser.allow_console_errors(&["net::ERR_"]);
+    stub.set_offline(true);
     browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
     assert!(browser.text("#link").contains("Reconnecting"));
-    stage.entry(&json!({ "timestamp": ago(1), "service": "mail", "event": "updated", "level": "info", "message": "meanwhile" }));
-    stage.away(false);
+    stub.entry(&json!({ "timestamp": ago(1), "service": "mail", "event": "updated", "level": "info", "message": "meanwhile" }));
+    stub.set_offline(false);
     browser.wait("live again", "document.body.dataset.link === 'live'");
-    browser
-        .wait("what happened meanwhile", "document.querySelector('#events').innerText.includes('meanwhile')");
+    browser.wait("the missed entry", "document.querySelector('#events').innerText.includes('meanwhile')");
     assert_eq!(browser.value("document.querySelectorAll('#events > tr').length"), 7);
     assert_eq!(browser.value("document.querySelectorAll('#rows > tr').length"), 9);
 }
 
 #[test]
 fn search_and_filters_narrow_the_table_by_mouse_and_keyboard() {
-    let (_stage, browser) = scene();
+    let (_stub, browser) = scene();
     let visible = "[...document.querySelectorAll('#rows > tr')].filter((r) => !r.hidden).map((r) => r.querySelector('strong').textContent)";
     browser.press(&['/']);
     assert_eq!(browser.value("document.activeElement.id"), "search");
@@ -231,15 +230,15 @@ fn search_and_filters_narrow_the_table_by_mouse_and_keyboard() {
     assert!(browser.text("#empty").contains("No service matches"));
     browser.click("#clear");
     assert_eq!(browser.value(visible).as_array().map(Vec::len), Some(9));
-    // Every control can be reached and used without a mouse.
+    // Every control is usable without a mouse.
     browser.run("document.querySelector('#rows .fold').focus();");
     browser.press(&['\u{e007}']);
     assert_eq!(browser.value("document.querySelector('#rows .fold').getAttribute('aria-expanded')"), "true");
 }
 
 #[test]
-fn the_theme_is_the_systems_until_the_reader_chooses_and_then_stays() {
-    let (stage, browser) = scene();
+fn the_theme_follows_the_system_until_the_user_chooses_one() {
+    let (stub, browser) = scene();
     let background = "getComputedStyle(document.body).backgroundColor";
     let light = browser.value(background);
     browser.prefers("dark", false);
@@ -247,7 +246,7 @@ fn the_theme_is_the_systems_until_the_reader_chooses_and_then_stays() {
     assert_ne!(light, dark);
     browser.click("#theme");
     assert_eq!(browser.value(background), light);
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     assert_eq!(browser.value(background), light, "the choice is kept");
     browser.prefers("light", true);
     browser.click("#theme");
@@ -257,8 +256,8 @@ fn the_theme_is_the_systems_until_the_reader_chooses_and_then_stays() {
 }
 
 #[test]
-fn hostile_text_is_only_text() {
-    let stage = Stage::agent();
+fn hostile_text_is_not_interpreted() {
+    let stub = StubServer::agent();
     let bomb = "<img src=x onerror=\"window.hit=1\"><script>window.hit=1</script>";
     let long = "x".repeat(10 * 1024);
     let record = with(
@@ -271,17 +270,17 @@ fn hostile_text_is_only_text() {
         }),
     );
     let named = service(bomb, bomb);
-    stage.status(&json!({ "uptime_seconds": 1, "services": [record, named] }));
-    stage.answer("GET /health", 200, &json!({ "status": "ok", "config_warnings": [bomb, long] }));
+    stub.status(&json!({ "uptime_seconds": 1, "services": [record, named] }));
+    stub.answer("GET /health", 200, &json!({ "status": "ok", "config_warnings": [bomb, long] }));
     for nth in 0..3 {
-        stage.entry(&json!({
+        stub.entry(&json!({
             "timestamp": if nth == 0 { bomb.to_owned() } else { ago(nth) }, "service": bomb, "event": bomb, "level": bomb,
             "message": format!("{long} {bomb} \u{202e}txt"), "old_digest": bomb, "new_digest": bomb,
             "container": bomb, "reason": bomb, "output": format!("{bomb}\n{long}\n\u{1b}]0;title\u{7}\u{0}\u{202e}"),
         }));
     }
     let browser = Browser::start();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     browser.wait("the entries", "document.querySelectorAll('#events > tr').length === 3");
     browser.run("for (const b of document.querySelectorAll('.fold, .more > summary')) b.click();");
     browser.wait("the boxes", "document.querySelectorAll('.box').length >= 3");
@@ -297,14 +296,14 @@ fn hostile_text_is_only_text() {
 
 #[test]
 fn empty_and_broken_states_say_what_to_do() {
-    let stage = Stage::agent();
-    assert!(stage.size() < 150 * 1024, "{} bytes", stage.size());
-    stage.status(&json!({ "uptime_seconds": 1, "services": [] }));
-    stage.answer("GET /health", 503, &json!({
+    let stub = StubServer::agent();
+    assert!(stub.size() < 150 * 1024, "{} bytes", stub.size());
+    stub.status(&json!({ "uptime_seconds": 1, "services": [] }));
+    stub.answer("GET /health", 503, &json!({
         "status": "unavailable", "error": "cannot reach the engine at /var/run/docker.sock", "config_warnings": ["web: env_file /x does not exist"] }));
     let browser = Browser::start();
-    browser.bear(&["status of 503"]);
-    browser.open(&stage.url());
+    browser.allow_console_errors(&["status of 503"]);
+    browser.open(&stub.url());
     browser.wait("the empty state", "document.querySelector('#empty').innerText.includes('config.json')");
     browser
         .wait("the notice", "document.querySelector('#notice').innerText.includes('/var/run/docker.sock')");
@@ -312,7 +311,7 @@ fn empty_and_broken_states_say_what_to_do() {
     assert!(browser.text("#no-events").contains("Nothing has happened yet"));
 }
 
-/// What the page's main thread has spent its time on.
+/// Returns how the page's main thread has spent its time.
 fn busy(browser: &Browser) -> String {
     let metrics = browser.devtools("Performance.getMetrics", &json!({}));
     let of = |name: &str| {
@@ -330,11 +329,11 @@ fn busy(browser: &Browser) -> String {
 
 #[test]
 fn three_hundred_services_with_fifty_changes_a_second_keep_the_page_usable() {
-    let stage = Stage::agent();
+    let stub = StubServer::agent();
     let mut services: Vec<Value> = (0..300).map(|nth| service(&format!("service-{nth:03}"), "ok")).collect();
-    stage.status(&json!({ "uptime_seconds": 1, "services": services }));
+    stub.status(&json!({ "uptime_seconds": 1, "services": services }));
     let browser = Browser::measuring();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     browser.wait("all rows", "document.querySelectorAll('#rows > tr').length === 300");
     browser.run(
         "window.long = [];
@@ -342,14 +341,14 @@ fn three_hundred_services_with_fifty_changes_a_second_keep_the_page_usable() {
          gc(); window.before = performance.memory.usedJSHeapSize;",
     );
     browser.devtools("Performance.enable", &json!({}));
-    // A slower processor shows differences that a fast one hides.
+    // A slower processor reveals differences that a fast one hides.
     if let Some(rate) = std::env::var("EVENKEEL_THROTTLE").ok().and_then(|text| text.parse::<f64>().ok()) {
         browser.devtools("Emulation.setCPUThrottlingRate", &json!({ "rate": rate }));
     }
     let seconds: u32 =
         std::env::var("EVENKEEL_LOAD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(15);
     for tick in 0..seconds * 5 {
-        // Status is coalesced to five frames a second (DECISIONS 3): ten changes in each.
+        // Status is coalesced to five frames per second (DECISIONS 3), with ten changes in each.
         for change in 0..10 {
             let nth = ((tick * 10 + change) * 37 % 300) as usize;
             let status = ["ok", "degraded", "errored", "blocked"][((tick + change) % 4) as usize];
@@ -358,9 +357,9 @@ fn three_hundred_services_with_fifty_changes_a_second_keep_the_page_usable() {
             let blocked = status == "blocked";
             services[nth]["blocked"] = if blocked { json!(NEW) } else { Value::Null };
         }
-        stage.status(&json!({ "uptime_seconds": tick, "services": services }));
+        stub.status(&json!({ "uptime_seconds": tick, "services": services }));
         for change in 0..10 {
-            stage.entry(
+            stub.entry(
                 &json!({ "timestamp": ago(0), "service": format!("service-{change:03}"), "event": "restarted",
                 "level": "info", "message": format!("change {tick} {change}") }),
             );
@@ -375,7 +374,7 @@ fn three_hundred_services_with_fifty_changes_a_second_keep_the_page_usable() {
     let seen = browser.value("({ long, before, after: (gc(), performance.memory.usedJSHeapSize), events: document.querySelectorAll('#events > tr').length })");
     let over: Vec<&Value> =
         seen["long"].as_array().expect("a list").iter().filter(|ms| ms.as_f64() >= Some(100.0)).collect();
-    // Wall time on a machine that does other things, too: a figure, and a bound only where it is asked for.
+    // Wall time on a shared machine: it is printed, and checked only on request.
     println!(
         "{seconds} s of load: tasks of 50 ms and more: {}; main thread {}",
         seen["long"],
@@ -385,7 +384,7 @@ fn three_hundred_services_with_fifty_changes_a_second_keep_the_page_usable() {
     let grown = seen["after"].as_f64().unwrap_or_default() - seen["before"].as_f64().unwrap_or_default();
     assert!(grown < 4e6, "the heap grew by {grown} bytes: {seen}");
     assert_eq!(seen["events"], 50);
-    wait_for("one stream", || match stage.streams() {
+    wait_for("one stream", || match stub.streams() {
         1 => Ok(()),
         n => Err(format!("{n} streams")),
     });

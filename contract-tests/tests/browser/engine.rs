@@ -1,4 +1,4 @@
-//! The agent's dashboard with the real agent on the real engine: what a click does, and what a crash looks like.
+//! The agent's dashboard with the real agent on the real engine: actions, and a crash of the agent.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ const UNBLOCK: &str = "#rows .actions .button:nth-child(3)";
 const CAN_UNBLOCK: &str = "!document.querySelector('#rows .actions .button:nth-child(3)').hidden";
 const IS_OPEN: &str = "document.querySelector('dialog').open";
 
-/// Waits until the row's badge ends with a word.
+/// Waits until the row's badge ends with this word.
 #[track_caller]
 fn wait_badge(browser: &Browser, word: &str) {
     let sees = format!("document.querySelector('#rows .badge')?.innerText.endsWith({})", json!(word));
     browser.wait(&format!("status {word}"), &sees);
 }
 
-/// Waits until so many events of a kind are in the list.
+/// Waits until the list contains this many events of a kind.
 #[track_caller]
 fn wait_events(browser: &Browser, kind: &str, count: usize) {
     let sees = format!(
@@ -30,7 +30,7 @@ fn wait_events(browser: &Browser, kind: &str, count: usize) {
 }
 
 #[test]
-fn every_action_does_on_the_engine_what_its_button_says() {
+fn every_button_has_its_effect_on_the_engine() {
     let (world, _) = World::with_web_of("clicks", &Image::good("v1"), &[]);
     let agent = world.agent();
     let browser = Browser::start();
@@ -56,11 +56,11 @@ fn every_action_does_on_the_engine_what_its_button_says() {
     }
 }
 
-/// Trigger: a new image goes live, and the page follows it without a reload.
+/// Trigger: a new image is deployed, and the page follows the deployment without a reload.
 fn triggered(world: &World, agent: &Agent, browser: &Browser) {
     let v2 = world.push("web", &Image::good("v2"));
     browser.click(TRIGGER);
-    browser.wait_notice("A check of web has begun.");
+    browser.wait_notice("A check of web has started.");
     browser.wait("the deployment's progress",
         "!document.querySelector('#rows .deploy').hidden && document.querySelector('#rows .deploy').innerText",
     );
@@ -76,31 +76,31 @@ fn triggered(world: &World, agent: &Agent, browser: &Browser) {
     );
 }
 
-/// Redeploy: asked first; a no changes nothing, a yes replaces the container.
+/// Redeploy: asks first. Cancelling changes nothing, confirming replaces the container.
 fn redeployed(world: &World, agent: &Agent, browser: &Browser) {
     let before = world.assert_runs("web", "v2");
     browser.click(REDEPLOY);
-    browser.wait("the question", IS_OPEN);
+    browser.wait("the dialog", IS_OPEN);
     assert!(browser.text("dialog").contains("Redeploy web?"));
     browser.click("#dialog-no");
-    browser.wait("the question gone", &format!("!{IS_OPEN}"));
+    browser.wait("the dialog to close", &format!("!{IS_OPEN}"));
     assert_eq!(agent.entries(&Kind::FORCE_REDEPLOY), []);
     assert_eq!(world.assert_runs("web", "v2").id, before.id);
     browser.click(REDEPLOY);
     browser.click("#dialog-yes");
-    browser.wait_notice("The redeployment of web has begun.");
+    browser.wait_notice("The redeployment of web has started.");
     wait_events(browser, "force redeploy", 1);
     wait_badge(browser, "ok");
     let after = world.assert_runs("web", "v2");
     assert_ne!(after.id, before.id, "the container was replaced");
 }
 
-/// Check all finds a bad image: undone, blocked, and only now there is something to unblock.
+/// Check all finds a bad image: it is rolled back and blocked, and only now can be unblocked.
 fn blocked(world: &World, agent: &Agent, browser: &Browser) -> Pushed {
     assert_eq!(browser.value(CAN_UNBLOCK), false);
     let v3 = world.push("web", &Image::exits("v3", 0));
     browser.click("#check-all");
-    browser.wait_notice("A check of all services has begun.");
+    browser.wait_notice("A check of all services has started.");
     wait_events(browser, "rolled back", 1);
     wait_badge(browser, "blocked");
     browser.wait("the reason", "document.querySelector('#rows .note').innerText.includes('code 7')");
@@ -111,9 +111,9 @@ fn blocked(world: &World, agent: &Agent, browser: &Browser) -> Pushed {
     v3
 }
 
-/// Unblock: the block is gone, and the next check tries that digest again.
+/// Unblock: the block is removed, and the next check tries that digest again.
 fn unblocked(world: &World, agent: &Agent, browser: &Browser, bad: &Pushed) {
-    // The check that follows a deployment by itself must be over, or it is the next one.
+    // The automatic check after a deployment must have finished; otherwise it would be the next check.
     agent.wait_done(3);
     let ended = agent.entries(&Kind::ROLLED_BACK)[0].timestamp;
     wait_for("the check after the deployment", || {
@@ -122,7 +122,7 @@ fn unblocked(world: &World, agent: &Agent, browser: &Browser, bad: &Pushed) {
     });
     browser.click(UNBLOCK);
     browser.click("#dialog-yes");
-    browser.wait_notice("web is not blocked any more.");
+    browser.wait_notice("web is no longer blocked.");
     browser.wait("no button", &format!("!({CAN_UNBLOCK})"));
     wait_badge(browser, "ok");
     assert_eq!(agent.blocked().len(), 0);
@@ -134,17 +134,17 @@ fn unblocked(world: &World, agent: &Agent, browser: &Browser, bad: &Pushed) {
     world.assert_runs("web", "v2");
 }
 
-/// What the list of events says, newest first, to be compared with the agent's own.
+/// The page's list of events, newest first, to compare with the agent's own.
 const LISTED: &str = "[...document.querySelectorAll('#events > tr')].map((r) => [r.querySelector('time').getAttribute('datetime'),
     r.children[1].textContent, r.children[2].textContent])";
 
 #[test]
-fn a_page_outlives_the_agent_and_misses_nothing_of_a_deployment_in_which_it_was_killed() {
+fn a_page_survives_a_killed_agent_and_misses_no_entry_of_its_deployment() {
     let (world, _) = World::with_web_of("reborn", &Image::good("v1"), &[]);
     let mut agent = world.agent();
     let browser = Browser::start();
-    // Nobody answers while the agent is away.
-    browser.bear(&["net::ERR_"]);
+    // Requests fail while the agent is down.
+    browser.allow_console_errors(&["net::ERR_"]);
     browser.open(&format!("http://{}/ui", agent.address()));
     wait_badge(&browser, "ok");
     browser.wait("live", "document.body.dataset.link === 'live'");
@@ -161,11 +161,12 @@ fn a_page_outlives_the_agent_and_misses_nothing_of_a_deployment_in_which_it_was_
     browser.click(TRIGGER);
     browser.wait_notice("No connection. Is the program running?");
 
-    // The clock goes on for longer than the program ever keeps silent.
+    // Advance the clock beyond the longest silence of a healthy program.
     browser.run(
         "const now = Date.now; Date.now = () => now() + 60000; window.back = () => { Date.now = now; };",
     );
-    browser.wait("the honest word", "document.querySelector('#link').innerText.startsWith('Stale since')");
+    browser
+        .wait("the connection state", "document.querySelector('#link').innerText.startsWith('Stale since')");
     browser.run("window.back();");
 
     agent.restart_in_place();
@@ -174,10 +175,10 @@ fn a_page_outlives_the_agent_and_misses_nothing_of_a_deployment_in_which_it_was_
     wait_events(&browser, "updated", 1);
     wait_badge(&browser, "ok");
     world.assert_runs("web", "v2");
-    browser.wait("the container", "document.querySelector('.containers .said')?.innerText");
+    browser.wait("the container", "document.querySelector('.containers .status-text')?.innerText");
     assert_eq!(browser.value("window.sameLoad"), true);
 
-    // Neither gap nor double: the page lists what the file has.
+    // Neither gaps nor duplicates: the page lists the entries of the file.
     wait_for("the page to list what the agent has written", || {
         let written: Vec<Value> = agent
             .audit()
@@ -212,7 +213,7 @@ fn the_page_shows_the_tasks_of_a_swarm_service_and_follows_its_update() {
     }
     let v2 = swarm.push(&Image::good("v2"));
     browser.click(TRIGGER);
-    browser.wait_notice("A check of web has begun.");
+    browser.wait_notice("A check of web has started.");
     browser.wait("the update's progress", "!document.querySelector('#rows .deploy').hidden");
     wait_events(&browser, "updated", 1);
     wait_badge(&browser, "ok");

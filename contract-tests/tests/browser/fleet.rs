@@ -1,6 +1,6 @@
-//! The warden's map of images and machines, freezes, and digests that are withheld (DECISIONS 8).
+//! The warden's map of images and machines, freezes, and withheld digests (DECISIONS 8).
 
-use contract_tests::{Browser, Stage, wait_for};
+use contract_tests::{Browser, StubServer, wait_for};
 use serde_json::{Value, json};
 
 use crate::scene::ago;
@@ -11,24 +11,24 @@ const DOWN: char = '\u{e015}';
 const ENTER: char = '\u{e007}';
 const ESCAPE: char = '\u{e00c}';
 
-/// A stage with a fleet, and a browser that shows its map.
-fn scene() -> (Stage, Browser) {
-    let stage = fleet_warden();
+/// Starts a stub warden with a fleet, and a browser that shows its map.
+fn scene() -> (StubServer, Browser) {
+    let stub = fleet_warden();
     let browser = Browser::start();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     browser.wait("the map", "document.querySelectorAll('#map-rows > tr').length === 2");
-    (stage, browser)
+    (stub, browser)
 }
 
 fn cell(row: u32, column: u32) -> String {
     format!("#map-rows > tr:nth-child({row}) > td:nth-child({})", column + 1)
 }
 
-/// The body of the last request to `path`.
-fn sent(stage: &Stage, path: &str) -> Value {
+/// Returns the body of the last request to `path`.
+fn sent(stub: &StubServer, path: &str) -> Value {
     let mut found = Value::Null;
     wait_for(&format!("a POST to {path}"), || {
-        let received = stage.received();
+        let received = stub.received();
         let last = received.iter().rev().find(|(request, _)| *request == format!("POST {path}"));
         let (_, body) = last.ok_or_else(|| format!("{received:?}"))?;
         found = serde_json::from_str(body).expect("JSON");
@@ -39,15 +39,15 @@ fn sent(stage: &Stage, path: &str) -> Value {
 
 #[test]
 fn the_map_says_which_machine_runs_what_and_why_one_is_behind() {
-    let (_stage, browser) = scene();
+    let (_stub, browser) = scene();
     let text = |row, column| browser.text(&cell(row, column)).replace('\n', " ");
     let short = &DIGEST[7..19];
-    // Two services have that image there; the one that waits comes first.
+    // Two services use that image there; the waiting one comes first.
     let waiting = text(1, 1);
     assert!(waiting.contains(short) && waiting.contains("+1"), "{waiting}");
     assert!(waiting.contains("behind 2 h · approval"), "{waiting}");
     assert_eq!(browser.value(&format!("document.querySelector('{}').innerText", cell(1, 2))), "");
-    // Another machine has failed what this one would get next.
+    // The digest that this machine would get next failed on another machine.
     assert!(text(2, 1).contains("withheld"), "{}", text(2, 1));
     assert!(text(2, 2).contains("failed here"), "{}", text(2, 2));
     assert!(browser.text("#map-note").contains("No inventory from quay"));
@@ -59,13 +59,13 @@ fn the_map_says_which_machine_runs_what_and_why_one_is_behind() {
         "[...document.querySelectorAll('#map-rows > tr')].filter((r) => !r.hidden).length === 1",
     );
     assert!(browser.text("#map-rows > tr:not([hidden]) > th").contains("registry.example/db"));
-    // What the map shows is better known than what entries tell.
+    // The map is more accurate than the entries, so their table is hidden.
     browser.wait("no row of entries", "document.querySelector('#fleet-section').hidden");
 }
 
 #[test]
-fn tab_leads_into_the_map_also_where_a_filter_hides_the_row_that_it_led_to() {
-    let (_stage, browser) = scene();
+fn tab_leads_into_the_map_even_if_a_filter_hides_the_current_row() {
+    let (_stub, browser) = scene();
     browser.click(&cell(1, 1));
     browser.press(&[ESCAPE]);
     browser.click("[data-view=failed]");
@@ -76,9 +76,9 @@ fn tab_leads_into_the_map_also_where_a_filter_hides_the_row_that_it_led_to() {
 }
 
 #[test]
-fn a_cell_opens_by_keyboard_with_the_black_box_and_the_way_to_unblock() {
-    let (stage, browser) = scene();
-    stage.answer("POST /unblock", 200, &json!({ "status": "unblocked", "revision": 8 }));
+fn a_cell_opens_by_keyboard_and_shows_the_diagnosis_and_the_button_to_unblock() {
+    let (stub, browser) = scene();
+    stub.answer("POST /unblock", 200, &json!({ "status": "unblocked", "revision": 8 }));
     browser.run("document.querySelector('#map td[tabindex=\"0\"]').focus();");
     browser.press(&[DOWN, RIGHT]);
     let has_focus =
@@ -86,7 +86,7 @@ fn a_cell_opens_by_keyboard_with_the_black_box_and_the_way_to_unblock() {
     assert_eq!(has_focus(2, 2), true);
     browser.press(&[ENTER]);
     browser.wait("the cell", "document.querySelector('#cell').open");
-    let said = browser.text("#cell");
+    let text = browser.text("#cell");
     for part in [
         "registry.example/shop on lighthouse",
         "failed here",
@@ -94,29 +94,29 @@ fn a_cell_opens_by_keyboard_with_the_black_box_and_the_way_to_unblock() {
         "exited with code 1",
         "no such column: price",
     ] {
-        assert!(said.contains(part), "{part:?} is not in {said}");
+        assert!(text.contains(part), "{part:?} is not in {text}");
     }
     browser.press(&[ESCAPE]);
-    browser.wait("its end", "!document.querySelector('#cell').open");
+    browser.wait("the cell to close", "!document.querySelector('#cell').open");
     assert_eq!(has_focus(2, 2), true, "the focus is back");
 
-    // An approval is made at the agent.
+    // Updates are approved at the agent.
     browser.click(&cell(1, 1));
-    let said = browser.text("#cell");
+    let text = browser.text("#cell");
     assert!(
-        said.contains("at the agent on harbour") && said.contains("evenkeel approve db-replica"),
-        "{said}"
+        text.contains("at the agent on harbour") && text.contains("evenkeel approve db-replica"),
+        "{text}"
     );
     browser.click("#cell-close");
 
     browser.click("#withheld summary");
     browser.click("#withheld .failed-box .button");
-    browser.wait("the question", "document.querySelector('#dialog').open");
+    browser.wait("the dialog", "document.querySelector('#dialog').open");
     let mut after = images();
     after["failed"] = json!([]);
-    stage.answer("GET /fleet/images", 200, &after);
+    stub.answer("GET /fleet/images", 200, &after);
     browser.click("#dialog-yes");
-    assert_eq!(sent(&stage, "/unblock"), json!({ "image": "registry.example/shop", "digest": BAD }));
+    assert_eq!(sent(&stub, "/unblock"), json!({ "image": "registry.example/shop", "digest": BAD }));
     browser.wait("no digest withheld", "document.querySelector('#withheld').hidden");
     browser.wait(
         "the cell of the other",
@@ -125,8 +125,8 @@ fn a_cell_opens_by_keyboard_with_the_black_box_and_the_way_to_unblock() {
 }
 
 #[test]
-fn a_freeze_is_made_shown_and_ended() {
-    let (stage, browser) = scene();
+fn a_freeze_is_created_shown_and_ended() {
+    let (stub, browser) = scene();
     let banner = browser.text("#freezes");
     for part in ["on quay", "trade fair", "by operator", "10 min ago", "until", "in 1 h"] {
         assert!(banner.contains(part), "{part:?} is not in {banner}");
@@ -134,17 +134,14 @@ fn a_freeze_is_made_shown_and_ended() {
     browser.click("#freeze");
     browser.wait("the form", "document.activeElement.name === 'reason'");
     browser.press(&[ENTER]);
-    browser.wait(
-        "what is missing",
-        "document.querySelector('#freeze-fault').innerText.includes('Give a reason')",
-    );
+    browser.wait("the error", "document.querySelector('#freeze-fault').innerText.includes('Give a reason')");
     browser.write("#freeze-form [name=reason]", "inventory day");
     browser.run("const f = document.querySelector('#freeze-form'); f.elements.duration.value = '3600'; f.elements.image.value = 'registry.example/db';");
-    stage.answer("POST /freeze", 400, &json!({ "error": "until is more than 30 days ahead" }));
-    browser.bear(&["status of 400"]);
+    stub.answer("POST /freeze", 400, &json!({ "error": "until is more than 30 days ahead" }));
+    browser.allow_console_errors(&["status of 400"]);
     browser.press(&[ENTER]);
     browser.wait("the refusal", "document.querySelector('#freeze-fault').innerText.includes('30 days')");
-    stage.answer(
+    stub.answer(
         "POST /freeze",
         200,
         &json!({ "status": "frozen", "id": "f2", "until": ago(0), "revision": 8 }),
@@ -153,11 +150,11 @@ fn a_freeze_is_made_shown_and_ended() {
     after["freezes"][0]["id"] = json!("f2");
     after["freezes"][0]["reason"] = json!("inventory day");
     after["freezes"][0]["by"] = json!("fuse");
-    stage.answer("GET /fleet/images", 200, &after);
+    stub.answer("GET /fleet/images", 200, &after);
     browser.press(&[ENTER]);
     browser.wait("the banner", "document.querySelector('#freezes').innerText.includes('inventory day')");
     assert!(browser.text("#freezes").contains("by the fuse"));
-    let body = sent(&stage, "/freeze");
+    let body = sent(&stub, "/freeze");
     assert_eq!(
         (&body["reason"], &body["scope"]),
         (&json!("inventory day"), &json!({ "image": "registry.example/db" }))
@@ -166,17 +163,17 @@ fn a_freeze_is_made_shown_and_ended() {
     let ahead = until.duration_since(ago(0).parse().expect("a time")).as_secs();
     assert!((3500..=3700).contains(&ahead), "{ahead}");
 
-    stage.answer("POST /thaw", 200, &json!({ "status": "thawed", "revision": 9 }));
+    stub.answer("POST /thaw", 200, &json!({ "status": "thawed", "revision": 9 }));
     after["freezes"] = json!([]);
-    stage.answer("GET /fleet/images", 200, &after);
+    stub.answer("GET /fleet/images", 200, &after);
     browser.click("#freezes .button");
     browser.click("#dialog-yes");
     browser.wait("no banner", "document.querySelector('#freezes').hidden");
-    assert_eq!(sent(&stage, "/thaw"), json!({ "id": "f2" }));
+    assert_eq!(sent(&stub, "/thaw"), json!({ "id": "f2" }));
 }
 
 #[test]
-fn hostile_inventories_and_reasons_are_only_text() {
+fn hostile_inventories_and_reasons_are_not_interpreted() {
     let bomb = "<img src=x onerror=\"window.hit=1\">\u{202e}";
     let mut fleet = images();
     let long = "x".repeat(3000);
@@ -187,10 +184,10 @@ fn hostile_inventories_and_reasons_are_only_text() {
     fleet["failed"][0]["repository"] = json!(bomb);
     fleet["images"] = json!([{ "repository": bomb, "cells": [{ "machine": bomb, "ring": 0, "reported": "never",
         "service": bomb, "image": bomb, "digest": bomb, "available": long, "gate": bomb, "why": long, "behind_since": "?" }] }]);
-    let stage = Stage::warden();
-    stage.answer("GET /fleet/images", 200, &fleet);
+    let stub = StubServer::warden();
+    stub.answer("GET /fleet/images", 200, &fleet);
     let browser = Browser::start();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     browser.wait("the map", "document.querySelectorAll('#map-rows > tr').length === 1");
     browser.click("#withheld summary");
     browser.wait("why it is withheld", "document.querySelector('#withheld .failed-box')");
@@ -204,7 +201,7 @@ fn hostile_inventories_and_reasons_are_only_text() {
     assert_eq!(browser.value("document.querySelectorAll('main img, dialog img').length"), 0);
 }
 
-/// What a warden of 50 machines answers that each run these many images.
+/// The answer of a warden with 50 machines that run this many images each.
 fn large(images: usize) -> Value {
     let machines: Vec<String> = (0..50).map(|n| format!("machine-{n:02}")).collect();
     let image = |n: usize| {
@@ -229,8 +226,8 @@ fn large(images: usize) -> Value {
     json!({ "revision": 1, "machines": machines, "freezes": [], "failed": [], "images": images })
 }
 
-/// Milliseconds that the page's thread has worked so far. Other work on the machine does not count.
-fn worked(browser: &Browser) -> f64 {
+/// CPU time of the page's main thread so far, in milliseconds. Other work on the machine does not count.
+fn cpu_time(browser: &Browser) -> f64 {
     let answer = browser.devtools("Performance.getMetrics", &json!({}));
     let metrics = answer["metrics"].as_array().expect("a list");
     let tasks = metrics.iter().find(|metric| metric["name"] == "TaskDuration");
@@ -242,24 +239,24 @@ fn wait_all_cells(browser: &Browser, images: usize) {
     browser.wait("all cells", &all);
 }
 
-/// Rows that get their cells at once.
+/// Number of rows whose cells are created at once.
 const FIRST_ROWS: usize = 12;
 
-/// Milliseconds of work until a map of 50 machines with these many images is on the screen, the best of three pages.
-fn work_for(images: usize) -> f64 {
+/// CPU time until a map of 50 machines with this many images is shown, in milliseconds; the best of three pages.
+fn cpu_time_for(images: usize) -> f64 {
     let times = (0..3).map(|_| {
-        let stage = Stage::warden();
+        let stub = StubServer::warden();
         let browser = Browser::measuring();
-        browser.open(&stage.url());
+        browser.open(&stub.url());
         browser.wait(
             "the page",
             "!document.querySelector('#freeze').hidden && document.body.dataset.link === 'live'",
         );
         browser.devtools("Performance.enable", &json!({ "timeDomain": "threadTicks" }));
-        stage.answer("GET /fleet/images", 200, &large(images));
-        let before = worked(&browser);
-        // A page that hears of a freeze reads the map again.
-        stage.entry(&entry(1, 0, "warden", "warden", "frozen", "warning", "updates are frozen"));
+        stub.answer("GET /fleet/images", 200, &large(images));
+        let before = cpu_time(&browser);
+        // The page reloads the map on a freeze.
+        stub.entry(&entry(1, 0, "warden", "warden", "frozen", "warning", "updates are frozen"));
         let cells = browser.run_async(
             "const done = arguments[0];
              const look = () => {
@@ -269,7 +266,7 @@ fn work_for(images: usize) -> f64 {
              };
              look();",
         );
-        let work = worked(&browser) - before;
+        let work = cpu_time(&browser) - before;
         assert!(cells.as_u64() >= Some(50 * images.min(FIRST_ROWS) as u64), "{cells}");
         wait_all_cells(&browser, images);
         work
@@ -278,24 +275,24 @@ fn work_for(images: usize) -> f64 {
 }
 
 #[test]
-fn a_row_that_is_not_on_the_screen_has_its_cells_when_somebody_gets_there() {
-    let stage = Stage::warden();
-    stage.answer("GET /fleet/images", 200, &large(40));
+fn a_row_outside_the_screen_has_cells_once_it_gets_the_focus() {
+    let stub = StubServer::warden();
+    stub.answer("GET /fleet/images", 200, &large(40));
     let browser = Browser::start();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     browser.wait("the map", "document.querySelectorAll('#map-rows > tr').length === 40");
     browser.run("document.querySelector('#map td[tabindex=\"0\"]').focus();");
     browser.press(&[DOWN; 20]);
     let focus = format!("document.activeElement.matches('{}')", cell(21, 1));
     assert_eq!(browser.value(&focus), true);
     wait_all_cells(&browser, 40);
-    assert_eq!(browser.value(&focus), true, "it stays where it was");
+    assert_eq!(browser.value(&focus), true, "the focus does not move");
 }
 
-/// How long 2,000 cells take is a figure of the benchmarks.
+/// The absolute time for 2,000 cells is measured by the benchmarks.
 #[test]
 fn the_work_for_a_map_grows_no_faster_than_its_cells() {
-    let (few, many) = (work_for(4), work_for(40));
+    let (few, many) = (cpu_time_for(4), cpu_time_for(40));
     println!("50 machines: {few:.0} ms for 4 images, {many:.0} ms for 40");
     assert!(many < 6.0 * few, "200 cells take {few} ms, 2,000 take {many} ms");
 }

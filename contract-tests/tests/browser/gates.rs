@@ -1,14 +1,14 @@
-//! An update that is held back: the row says why, and a person approves what it shows.
+//! An update that is held by a gate: the row says why, and an operator approves it.
 
-use contract_tests::{Browser, Stage};
+use contract_tests::{Browser, StubServer};
 use serde_json::json;
 
 use crate::scene::agent::{NEW, service, with};
 use crate::scene::ahead;
 
 #[test]
-fn an_update_that_waits_says_why_and_is_approved_from_its_row() {
-    let stage = Stage::agent();
+fn a_waiting_update_shows_its_reason_and_can_be_approved() {
+    let stub = StubServer::agent();
     let waiting = |gate: &str, more: &serde_json::Value| {
         let waiting = json!({
             "image": "shop:latest", "digest": NEW, "gate": gate, "why": "nobody has approved it yet",
@@ -17,15 +17,15 @@ fn an_update_that_waits_says_why_and_is_approved_from_its_row() {
         with(service("shop", "ok"), &json!({ "waiting": with(waiting, more) }))
     };
     let show = |record: serde_json::Value| {
-        stage.status(&json!({ "uptime_seconds": 5, "services": [record] }));
+        stub.status(&json!({ "uptime_seconds": 5, "services": [record] }));
     };
     show(waiting("approval", &json!({})));
-    stage.answer(
+    stub.answer(
         "POST /approve/shop",
         200,
         &json!({ "status": "approved", "service": "shop", "digest": NEW }),
     );
-    stage.answer(
+    stub.answer(
         "GET /why/shop",
         200,
         &json!({ "service": "shop", "answer": "nobody has approved it yet", "gates": [
@@ -34,7 +34,7 @@ fn an_update_that_waits_says_why_and_is_approved_from_its_row() {
         ] }),
     );
     let browser = Browser::start();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     browser.wait("the row", "document.querySelector('#rows .is-waiting:not([hidden])') !== null");
     assert!(browser.text("#rows .is-waiting").contains("nobody has approved it yet."));
     browser.click("#rows .fold:nth-child(4)");
@@ -45,9 +45,9 @@ fn an_update_that_waits_says_why_and_is_approved_from_its_row() {
     assert!(browser.text("#dialog-text").contains(NEW));
     browser.click("#dialog-yes");
     browser.wait("the answer", "document.querySelector('#toasts').textContent.includes('is approved')");
-    assert_eq!(stage.asked().iter().filter(|asked| *asked == "POST /approve/shop").count(), 1);
+    assert_eq!(stub.requests().iter().filter(|asked| *asked == "POST /approve/shop").count(), 1);
 
-    // What time alone lifts has a countdown and nothing to approve.
+    // A gate that only lifts with time has a countdown and no approval.
     show(waiting("min_age", &json!({ "why": "it is too young", "lifts_at": ahead(3600) })));
     browser.wait(
         "the other gate",
@@ -56,12 +56,12 @@ fn an_update_that_waits_says_why_and_is_approved_from_its_row() {
     assert_eq!(browser.value(&format!("document.querySelector('{approve}').hidden")), true);
     assert!(browser.text("#rows .is-waiting").contains("lifts"));
     show(service("shop", "ok"));
-    browser.wait("its end", "document.querySelector('#rows .is-waiting').hidden");
+    browser.wait("the note to disappear", "document.querySelector('#rows .is-waiting').hidden");
 }
 
 #[test]
-fn a_newer_tag_a_way_back_at_risk_and_a_failure_elsewhere_are_on_the_row() {
-    let stage = Stage::agent();
+fn the_row_shows_a_newer_tag_a_rollback_at_risk_and_a_failure_elsewhere() {
+    let stub = StubServer::agent();
     let mut record = with(
         service("shop", "ok"),
         &json!({
@@ -72,9 +72,9 @@ fn a_newer_tag_a_way_back_at_risk_and_a_failure_elsewhere_are_on_the_row() {
         }),
     );
     record["images"][0]["newer"] = json!("1.28.3");
-    stage.status(&json!({ "uptime_seconds": 5, "services": [record] }));
+    stub.status(&json!({ "uptime_seconds": 5, "services": [record] }));
     let browser = Browser::start();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     browser.wait("the row", "document.querySelector('#rows .is-waiting:not([hidden])') !== null");
     assert!(browser.text("#rows .is-waiting").contains("It failed on lighthouse"));
     browser.click("#rows .is-waiting summary");
@@ -84,25 +84,25 @@ fn a_newer_tag_a_way_back_at_risk_and_a_failure_elsewhere_are_on_the_row() {
     assert_eq!(browser.text("#rows .fold:nth-child(2)"), "Images 1, newer tag");
     browser.click("#rows .fold:nth-child(2)");
     assert!(browser.text("#rows .images").contains("There is a newer tag: 1.28.3"));
-    // What is over leaves nothing behind.
-    stage.status(&json!({ "uptime_seconds": 6, "services": [service("shop", "ok")] }));
+    // Once it is over, nothing is left on the row.
+    stub.status(&json!({ "uptime_seconds": 6, "services": [service("shop", "ok")] }));
     browser.wait(
-        "its end",
+        "the notes to disappear",
         "document.querySelector('#rows .is-waiting').hidden && document.querySelector('#rows .note').hidden",
     );
     assert_eq!(browser.text("#rows .fold:nth-child(2)"), "Images 1");
 }
 
 #[test]
-fn a_redeployment_names_the_images_that_keep_what_they_run() {
-    let stage = Stage::agent();
-    stage.status(&json!({ "uptime_seconds": 5, "services": [service("shop", "ok")] }));
+fn a_redeployment_names_the_images_that_are_not_updated() {
+    let stub = StubServer::agent();
+    stub.status(&json!({ "uptime_seconds": 5, "services": [service("shop", "ok")] }));
     let browser = Browser::start();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     let redeploy = "#rows .actions .button:nth-child(2)";
     browser.wait("the button", &format!("document.querySelector('{redeploy}') !== null"));
     let kept = |image: &str, gate: &str| json!({ "image": image, "digest": NEW, "gate": gate, "why": "…" });
-    stage.answer(
+    stub.answer(
         "POST /redeploy/shop",
         200,
         &json!({
@@ -113,8 +113,8 @@ fn a_redeployment_names_the_images_that_keep_what_they_run() {
     browser.click(redeploy);
     browser.click("#dialog-yes");
     browser.wait_notice(
-        "The redeployment of shop has begun. shop:latest keeps what it runs (blocked). \
+        "The redeployment of shop has started. shop:latest keeps what it runs (blocked). \
          <b>db</b>:1 keeps what it runs (signature).",
     );
-    assert_eq!(stage.asked().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
+    assert_eq!(stub.requests().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
 }

@@ -1,6 +1,6 @@
-//! Both pages by keyboard alone: real key presses, and after each of them a focus that can be seen.
+//! Both pages operated by keyboard alone: real key presses, and a visible focus after each of them.
 
-use contract_tests::{Browser, Stage, Warden};
+use contract_tests::{Browser, StubServer, Warden};
 use serde_json::{Value, json};
 
 use crate::scene::agent::{busy_agent, busy_machine};
@@ -16,9 +16,8 @@ const DOWN: char = '\u{e015}';
 
 const IS_OPEN: &str = "document.querySelector('dialog').open";
 
-/// What is wrong with how the focus shows: no ring, a ring that can't be told from what is around it, or something that
-/// lies upon it.
-const UNSEEN: &str = "(() => {
+/// Checks that the focus is visible: there is a ring, it has enough contrast, and nothing covers it.
+const FOCUS_FAULT: &str = "(() => {
     const at = document.activeElement;
     if (at === document.body) return 'nothing has the focus';
     const style = getComputedStyle(at);
@@ -43,7 +42,7 @@ const FOCUSED: &str = "document.activeElement.outerHTML.slice(0, 160)";
 
 #[track_caller]
 fn assert_focus_is_seen(browser: &Browser) {
-    assert_eq!(browser.value(UNSEEN), "", "{}", browser.value(FOCUSED));
+    assert_eq!(browser.value(FOCUS_FAULT), "", "{}", browser.value(FOCUSED));
 }
 
 #[track_caller]
@@ -53,13 +52,13 @@ fn assert_focus(browser: &Browser, css: &str) {
     assert_focus_is_seen(browser);
 }
 
-/// Presses Tab until an element has the focus, which is seen at each stop.
+/// Presses Tab until an element has the focus, and checks at each stop that the focus is visible.
 #[track_caller]
 fn tab_to(browser: &Browser, css: &str) {
     walk_to(browser, css, &[TAB]);
 }
 
-/// The same backwards.
+/// Like [`tab_to`], backwards.
 #[track_caller]
 fn back_to(browser: &Browser, css: &str) {
     walk_to(browser, css, &[SHIFT, TAB]);
@@ -84,14 +83,14 @@ fn type_in(browser: &Browser, text: &str) {
     browser.press(&text.chars().collect::<Vec<char>>());
 }
 
-/// A part of the row of a service.
+/// Returns the selector of a part of a service's row.
 fn part(name: &str, css: &str) -> String {
     let names: Vec<Value> = busy_machine()["services"].as_array().expect("a list").clone();
     let nth = names.iter().position(|one| one["name"] == name).expect("a service of the scene") + 1;
     format!("#rows > tr:nth-child({nth}) {css}")
 }
 
-/// The status of all services, with one of them changed.
+/// Returns the status of all services with a change to one of them.
 fn changed(name: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut report = busy_machine();
     let services = report["services"].as_array_mut().expect("a list");
@@ -102,19 +101,19 @@ fn changed(name: &str, change: impl FnOnce(&mut Value)) -> Value {
 const VISIBLE: &str = "[...document.querySelectorAll('#rows > tr')].filter((r) => !r.hidden).map((r) => r.querySelector('strong').textContent)";
 
 #[test]
-fn a_service_is_found_looked_into_and_acted_on_by_keyboard_alone() {
-    let stage = busy_agent();
-    stage.answer("POST /redeploy/shop", 200, &json!({ "status": "redeploying", "service": "shop" }));
-    stage.answer("POST /unblock/api", 200, &json!({ "status": "unblocked", "service": "api" }));
+fn a_service_is_found_inspected_and_acted_on_by_keyboard_alone() {
+    let stub = busy_agent();
+    stub.answer("POST /redeploy/shop", 200, &json!({ "status": "redeploying", "service": "shop" }));
+    stub.answer("POST /unblock/api", 200, &json!({ "status": "unblocked", "service": "api" }));
     let browser = Browser::start();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     browser.wait("all rows", "document.querySelectorAll('#rows > tr').length === 9");
 
     find(&browser);
-    ask(&stage, &browser);
-    act_on_another(&stage, &browser);
+    use_dialog(&stub, &browser);
+    act_on_another(&stub, &browser);
 
-    // The theme, and what it keeps.
+    // Changing the theme keeps the focus and the open sections.
     tab_to(&browser, "#theme");
     browser.press(&[SPACE]);
     assert_eq!(browser.value("document.documentElement.dataset.theme"), "dark");
@@ -122,7 +121,7 @@ fn a_service_is_found_looked_into_and_acted_on_by_keyboard_alone() {
     assert_eq!(browser.value("document.querySelectorAll('.fold[aria-expanded=true]').length"), 3);
 }
 
-/// In, past the header, to what is looked for, and its sections.
+/// From the top past the header to the search, and to the sections of a service.
 fn find(browser: &Browser) {
     browser.press(&[TAB]);
     assert_focus(browser, ".skip");
@@ -137,7 +136,7 @@ fn find(browser: &Browser) {
     browser.wait("the one row", &format!("JSON.stringify({VISIBLE}) === '[\"shop\"]'"));
     assert_focus(browser, "[data-filter=ok]");
 
-    // Its sections.
+    // Open the sections of the service.
     for (nth, key) in [(1, ENTER), (2, SPACE), (3, ENTER)] {
         tab_to(browser, &part("shop", &format!(".fold:nth-child({nth})")));
         browser.press(&[key]);
@@ -153,47 +152,47 @@ fn find(browser: &Browser) {
     assert_focus(browser, &part("shop", ".images .copy"));
 }
 
-/// A question, answered with no while the service changes under it; and one answered with yes.
-fn ask(stage: &Stage, browser: &Browser) {
+/// A dialog cancelled while the service changes, and one confirmed.
+fn use_dialog(stub: &StubServer, browser: &Browser) {
     let redeploy = part("shop", ".actions .button:nth-child(2)");
     tab_to(browser, &redeploy);
     browser.press(&[ENTER]);
-    browser.wait("the question", IS_OPEN);
+    browser.wait("the dialog", IS_OPEN);
     assert_focus(browser, "#dialog-no");
     for _ in 0..4 {
         browser.press(&[TAB]);
         let outside = browser.value("document.activeElement.closest('dialog, body').tagName === 'BODY' && document.activeElement !== document.body");
-        assert_eq!(outside, false, "Tab does not leave the question: {}", browser.value(FOCUSED));
+        assert_eq!(outside, false, "Tab does not leave the dialog: {}", browser.value(FOCUSED));
     }
-    stage.status(&changed("shop", |shop| shop["updates_total"] = json!(42)));
+    stub.status(&changed("shop", |shop| shop["updates_total"] = json!(42)));
     browser.wait(
         "the change",
         &format!("document.querySelector({}).textContent === '42'", json!(part("shop", ".tally dd"))),
     );
     browser.press(&[ESCAPE]);
-    browser.wait("no question", &format!("!{IS_OPEN}"));
+    browser.wait("the dialog to close", &format!("!{IS_OPEN}"));
     assert_focus(browser, &redeploy);
-    assert!(stage.asked().iter().all(|asked| !asked.starts_with("POST")), "{:?}", stage.asked());
+    assert!(stub.requests().iter().all(|asked| !asked.starts_with("POST")), "{:?}", stub.requests());
 
-    // And with yes.
+    // Confirm the dialog.
     browser.press(&[ENTER]);
-    browser.wait("the question", IS_OPEN);
+    browser.wait("the dialog", IS_OPEN);
     tab_to(browser, "#dialog-yes");
     browser.press(&[ENTER]);
-    browser.wait_notice("The redeployment of shop has begun.");
+    browser.wait_notice("The redeployment of shop has started.");
     assert_focus(browser, &redeploy);
-    assert_eq!(stage.asked().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
-    // It is not "ok" meanwhile, as the filter wants it; it stays under the reader's hands all the same.
+    assert_eq!(stub.requests().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
+    // It no longer matches the filter "ok", but its row stays visible while it is in use.
     for status in ["deploying", "ok"] {
-        stage.status(&changed("shop", |shop| shop["status"] = json!(status)));
+        stub.status(&changed("shop", |shop| shop["status"] = json!(status)));
         let word = json!(part("shop", ".state .badge"));
         browser.wait(status, &format!("document.querySelector({word}).innerText.endsWith('{status}')"));
         assert_focus(browser, &redeploy);
     }
 }
 
-/// Another service, by search; the filter is in the way, and can be cleared.
-fn act_on_another(stage: &Stage, browser: &Browser) {
+/// Another service, by search: the filter hides it, and can be cleared.
+fn act_on_another(stub: &StubServer, browser: &Browser) {
     browser.press(&['/']);
     assert_focus(browser, "#search");
     type_in(browser, "api");
@@ -203,7 +202,7 @@ fn act_on_another(stage: &Stage, browser: &Browser) {
     browser.wait("all rows", &format!("{VISIBLE}.length === 9"));
     assert_focus(browser, "#search");
 
-    // Its button goes away with its reason, be it while the question is asked or after the action.
+    // Its button disappears with the block, during the dialog as well as after the action.
     let trigger = part("api", ".actions .button:nth-child(1)");
     let unblock = part("api", ".actions .button:nth-child(3)");
     let gone = format!("document.querySelector({}).hidden", json!(unblock));
@@ -213,21 +212,21 @@ fn act_on_another(stage: &Stage, browser: &Browser) {
     });
     tab_to(browser, &unblock);
     browser.press(&[ENTER]);
-    browser.wait("the question", IS_OPEN);
-    stage.status(&unblocked);
+    browser.wait("the dialog", IS_OPEN);
+    stub.status(&unblocked);
     browser.wait("no button", &gone);
     browser.press(&[ESCAPE]);
-    browser.wait("no question", &format!("!{IS_OPEN}"));
+    browser.wait("the dialog to close", &format!("!{IS_OPEN}"));
     assert_focus(browser, &trigger);
-    stage.status(&busy_machine());
+    stub.status(&busy_machine());
     browser.wait("the button", &format!("!{gone}"));
     browser.press(&[TAB, TAB, ENTER]);
-    browser.wait("the question", IS_OPEN);
+    browser.wait("the dialog", IS_OPEN);
     tab_to(browser, "#dialog-yes");
     browser.press(&[ENTER]);
-    browser.wait_notice("api is not blocked any more");
+    browser.wait_notice("api is no longer blocked");
     assert_focus(browser, &unblock);
-    stage.status(&unblocked);
+    stub.status(&unblocked);
     browser.wait("no button", &gone);
     assert_focus(browser, &trigger);
 }
@@ -239,15 +238,15 @@ fn ingest(warden: &Warden, seq: u32, service: &str, level: &str, message: &str) 
 }
 
 #[test]
-fn a_person_logs_in_filters_shares_and_logs_out_by_keyboard_alone() {
-    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+fn login_filters_sharing_and_logout_work_by_keyboard_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let warden = Warden::start(folder.path(), &[("attic", "127.0.0.1:9"), ("home", "127.0.0.1:9")]);
     ingest(&warden, 1, "shop", "info", "shop-1 is healthy again");
     ingest(&warden, 2, "mail", "warning", "mail-1 is unhealthy");
     let events = "[...document.querySelectorAll('#events > tr')].filter((r) => !r.hidden).length";
     let home = "document.querySelector('[name=machine]').value === 'home'";
     let browser = Browser::start();
-    browser.bear(&["status of 401"]);
+    browser.allow_console_errors(&["status of 401"]);
     browser.open(&warden.url());
     browser.wait("the form", "document.activeElement.id === 'token'");
     assert_focus(&browser, "#token");
@@ -257,7 +256,7 @@ fn a_person_logs_in_filters_shares_and_logs_out_by_keyboard_alone() {
     type_in(&browser, Warden::TOKEN);
     browser.press(&[ENTER]);
     browser.wait("the machines", "document.querySelectorAll('#machines > li').length === 2");
-    // The heartbeat's own words are two more.
+    // The warden's two heartbeat entries are included.
     browser.wait("the entries", &format!("{events} === 4"));
 
     browser.press(&[TAB]);
@@ -289,13 +288,13 @@ fn a_person_logs_in_filters_shares_and_logs_out_by_keyboard_alone() {
     assert_focus(&browser, "#search");
     assert_eq!(browser.url(), warden.url());
 
-    // Not around the corner: a browser without a window gives the next page no focus after that.
+    // Do not wrap around the end: a headless browser would give the next page no focus.
     back_to(&browser, "#theme");
     browser.press(&[ENTER]);
     assert_eq!(browser.value("document.documentElement.dataset.theme"), "dark");
     assert_focus(&browser, "#theme");
 
-    // Out, and the browser has forgotten the token.
+    // Logged out: the browser no longer has the session.
     tab_to(&browser, "#logout");
     browser.press(&[ENTER]);
     browser.wait("the form", "document.activeElement.id === 'token'");
@@ -306,11 +305,11 @@ fn a_person_logs_in_filters_shares_and_logs_out_by_keyboard_alone() {
     browser.wait("the form, still", "document.activeElement.id === 'token'");
 }
 
-/// Everything that can be seen and used.
+/// All visible interactive elements.
 const CONTROLS: &str = "[...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary, [tabindex=\"0\"]')]
     .filter((e) => e.checkVisibility({ visibilityProperty: true }))";
 
-/// Whether Tab has led to what it led to before. A field of time takes several steps, one for each of its parts.
+/// Reports whether Tab has returned to an element visited before. A time field takes several steps, one for each part.
 const IS_ROUND: &str = "(() => {
     const at = document.activeElement;
     if (at === window.last) return false;
@@ -318,14 +317,14 @@ const IS_ROUND: &str = "(() => {
     return met.size === met.add(at).size;
   })()";
 
-/// Walks through a page by Tab in both themes, once wide, once as narrow as a page that is zoomed in.
+/// Tabs through a page in both themes, once wide, and once as narrow as a zoomed-in page.
 #[track_caller]
 fn walk(browser: &Browser) {
     for (scheme, width) in [("light", 1440), ("dark", 390)] {
         browser.prefers(scheme, false);
         browser.size(width, 900);
         browser.run("document.activeElement.blur(); window.scrollTo(0, 0); window.met = new Set(); window.last = null;");
-        // From the first to the last, and around the corner.
+        // From the first to the last, and back to the first.
         for _ in 0..400 {
             browser.press(&[TAB]);
             if browser.value("document.activeElement === document.body") == true {
@@ -344,18 +343,18 @@ fn walk(browser: &Browser) {
 
 #[test]
 fn tab_leads_to_every_control_and_shows_where_it_is_in_both_themes() {
-    for (stage, ready) in [
+    for (stub, ready) in [
         (busy_agent(), "document.querySelectorAll('#events > tr').length === 6"),
         (
             fleet_warden(),
             "document.querySelectorAll('#map-rows > tr').length === 2 && document.querySelectorAll('#events > tr').length === 5",
         ),
-        (Stage::login(), "document.activeElement.id === 'token'"),
+        (StubServer::login(), "document.activeElement.id === 'token'"),
     ] {
         let browser = Browser::start();
-        // The login form looks whether there is a session, which the stage has no answer for.
-        browser.bear(&["/machines - Failed to load resource"]);
-        browser.open(&stage.url());
+        // The login form checks for a session, for which the stub has no response.
+        browser.allow_console_errors(&["/machines - Failed to load resource"]);
+        browser.open(&stub.url());
         browser.wait("the page", ready);
         browser.run("for (const node of document.querySelectorAll('#rows > tr:nth-child(2) .fold, .more > summary')) node.click();");
         walk(&browser);

@@ -1,5 +1,5 @@
-//! The pages in a headless Chromium, as one binary: scripted programs behind them (`scene`), the real ones, and the
-//! real ones on a real engine.
+//! Tests of the pages in a headless Chromium, as one binary: with stub servers (`scene`), with the real programs, and
+//! with the real programs on a real engine.
 
 mod agent;
 mod engine;

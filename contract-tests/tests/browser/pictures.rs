@@ -1,5 +1,5 @@
-//! A machine with everything at once, and a fleet around it, made by the real programs on a real engine with a real
-//! registry. With `EVENKEEL_PICTURES` set, what the pages show then becomes the pictures of the documentation.
+//! A machine with services in every state, and a fleet around it, created by the real programs on a real engine with a real
+//! registry. With `EVENKEEL_PICTURES` set, the screenshots become the pictures of the documentation.
 
 use contract_tests::{
     Agent, Browser, Config, Engine, Health, Image, PREFIX, PrivateEngine, Project, Registry, Service, Shape,
@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::scene::{ago, keep_picture};
+use crate::scene::{ago, save_screenshot};
 
-/// A program that keeps some memory and has something to do now and then.
+/// Returns an image whose container uses some memory and works now and then.
 fn app(version: &str, mebibytes: u32, work: u32) -> Image {
     let script = format!(
         "trap 'exit 0' TERM INT
@@ -24,12 +24,12 @@ fn app(version: &str, mebibytes: u32, work: u32) -> Image {
          done"
     );
     let command = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
-    // Eleven of them share the machine with the browser.
+    // Eleven of these share the machine with the browser.
     let check = Health { interval: Duration::from_secs(3), ..Health::every_second("true", 2) };
     Image { command, ..Image::good(version).with_health(check) }
 }
 
-/// One that finds something wrong after some seconds and says so.
+/// Returns an image whose container logs an error after some seconds and exits.
 fn failing(version: &str) -> Image {
     let script = "echo 'msg=\"Starting Grafana\" version=11.3.0'
         echo 'msg=\"Executing migration\" id=\"add column org_id to dashboard_tag\"'
@@ -40,7 +40,7 @@ fn failing(version: &str) -> Image {
     Image { command, ..Image::good(version) }
 }
 
-/// One whose health check finds something wrong for good.
+/// Returns an image whose health check always fails.
 fn ailing(version: &str, says: &str) -> Image {
     let check = Health::every_second(&format!("echo {says}; false"), 2);
     Image { health: Some(check), ..app(version, 20, 200) }
@@ -57,7 +57,7 @@ impl Machine<'_> {
         self.registry.push(name, "latest", image, Shape::Docker, name);
     }
 
-    /// A project with these containers on its one image, and its part of the agent's configuration.
+    /// Creates a project with these containers of one image. Returns it with its part of the agent's configuration.
     fn project(
         &self,
         name: &str,
@@ -68,8 +68,8 @@ impl Machine<'_> {
     ) -> (Project, Service) {
         self.push(name, image);
         let folder = self.folder.join(name);
-        std::fs::create_dir(&folder).expect("a folder can be made");
-        let mut project = Project::called(name, &folder, self.engine);
+        std::fs::create_dir(&folder).expect("a folder can be created");
+        let mut project = Project::named(name, &folder, self.engine);
         let reference = format!("{}/{name}:latest", self.registry.host);
         let lines =
             [format!("mem_limit: {limit}m"), format!("shm_size: {limit}m"), "restart: \"no\"".to_owned()];
@@ -89,7 +89,7 @@ impl Machine<'_> {
     }
 }
 
-/// What the other machines of the fleet have sent in the last hours.
+/// Sends the entries of the other machines of the fleet, from the last hours.
 fn send_history(warden: &Warden) {
     let history: &[(&str, u32, u32, &str, &str, &str, &str)] = &[
         ("garage-pi", 41, 30_000, "evenkeel", "started", "info", "watching 2 services"),
@@ -130,8 +130,8 @@ fn send_history(warden: &Warden) {
     }
 }
 
-/// Each picture in light, dark, and on a phone.
-fn take(browser: &Browser, name: &str, height: u32) {
+/// Takes screenshots in light, dark, and on a phone.
+fn take_screenshots(browser: &Browser, name: &str, height: u32) {
     for (scheme, width, height, suffix) in
         [("light", 1440, height, "light"), ("dark", 1440, height, "dark"), ("light", 390, 844, "phone")]
     {
@@ -143,16 +143,16 @@ fn take(browser: &Browser, name: &str, height: u32) {
             true,
             "{name} {width}"
         );
-        keep_picture(browser, &format!("{name}-{suffix}"));
+        save_screenshot(browser, &format!("{name}-{suffix}"));
     }
 }
 
-/// What the machine has: name, containers, image, memory limit in MiB, and what else its configuration says.
+/// Starts the projects of the machine: name, containers, image, memory limit in MiB, and additional configuration.
 fn projects(machine: &Machine) -> (Vec<Project>, Vec<Service>) {
     let made = [
         machine.project("home-assistant", &["app"], &app("v1", 180, 900), 512, &[]),
         machine.project("nextcloud", &["app", "db", "redis"], &app("v1", 90, 400), 256, &[]),
-        // Long enough for all pictures while it is on probation, on a slow machine, too.
+        // Long enough to take all pictures during its probation, even on a slow machine.
         machine.project("paperless", &["app"], &app("v1", 150, 600), 384, &[("health_grace", 120.into())]),
         machine.project("grafana", &["app"], &app("v1", 60, 300), 256, &[("health_grace", 10.into())]),
         machine.project("jellyfin", &["app"], &app("v1", 440, 4000), 512, &[]),
@@ -185,10 +185,10 @@ fn projects(machine: &Machine) -> (Vec<Project>, Vec<Service>) {
     (projects, entries)
 }
 
-/// Words of the services' status, in their order.
+/// The services' status words, in order.
 const WANTED: [&str; 9] = ["ok", "ok", "deploying", "blocked", "ok", "unhealthy", "exhausted", "ok", "ok"];
 
-/// One update that is good, one that is not, and one whose proof takes its time.
+/// One good update, one bad one, and one with a long probation.
 fn update(machine: &Machine, agent: &Agent) {
     machine.push("home-assistant", &app("v2", 190, 900));
     machine.push("grafana", &failing("v2"));
@@ -200,7 +200,7 @@ fn update(machine: &Machine, agent: &Agent) {
     machine.push("paperless", &app("v2", 160, 600));
     agent.trigger("paperless");
     wait_for("the states of the services", || {
-        let status = agent.ask("GET", "/status").json();
+        let status = agent.request("GET", "/status").json();
         let services = status["services"].as_array().cloned().unwrap_or_default();
         let words: Vec<&str> = services.iter().filter_map(|one| one["status"].as_str()).collect();
         let phase = &services[2]["deploy"]["phase"];
@@ -208,7 +208,7 @@ fn update(machine: &Machine, agent: &Agent) {
     });
 }
 
-/// Waits until the agent's page shows all of it.
+/// Waits until the agent's page shows everything.
 fn wait_shown(page: &Browser) {
     page.wait(
         "the states on the page",
@@ -218,7 +218,7 @@ fn wait_shown(page: &Browser) {
         ),
     );
     page.wait(
-        "some of the proof",
+        "the progress of the probation",
         "document.querySelector('#rows .deploying [role=progressbar]').ariaValueNow >= 10",
     );
     page.wait(
@@ -226,46 +226,45 @@ fn wait_shown(page: &Browser) {
         r"!/(^|\s)0\.0 MiB/.test(document.querySelector('#rows .deploying .resources').innerText)",
     );
     page.wait(
-        "some course of the curves",
+        "the curves to have several points",
         "document.querySelector('#rows .curve path').getAttribute('d')?.split('L').length >= 4",
     );
     page.wait(
-        "why nothing is done about one",
+        "the reason for which one service is not restarted",
         "document.querySelector('#rows > tr:nth-child(6) .note').textContent.includes('pihole-app-1 is unhealthy. Auto heal is off')",
     );
-    // The black box of what failed.
+    // The black box of the failed deployment.
     page.click("#rows > tr:nth-child(4) .fold:nth-child(3)");
     page.click("#rows > tr:nth-child(4) .events .more > summary");
     page.wait(
-        "its last words",
+        "its logs",
         "document.querySelector('#rows > tr:nth-child(4) .box')?.textContent.includes('no such column: org_id')",
     );
 }
 
 fn show_fleet(warden: &Warden) {
     let fleet = Browser::start();
-    fleet.bear(&["status of 401"]);
+    fleet.allow_console_errors(&["status of 401"]);
     fleet.open(&warden.url());
     fleet.size(900, 500);
-    keep_picture(&fleet, "warden-login");
+    save_screenshot(&fleet, "warden-login");
     fleet.write("#token", Warden::TOKEN);
     fleet.press(&['\u{e007}']);
     fleet.wait("the fleet", "[...document.querySelectorAll('.card .badge span:last-child')].filter((b) => b.textContent === 'online').length === 3");
     fleet.wait(
-        "the machine that does not answer",
+        "the offline machine",
         "document.querySelector('.card.offline')?.textContent.includes('3 entries missing')",
     );
-    fleet.wait(
-        "what was rolled back",
-        "document.querySelector('#events').textContent.includes('rolled back')",
-    );
-    take(&fleet, "warden", 1080);
+    fleet.wait("the rollback", "document.querySelector('#events').textContent.includes('rolled back')");
+    take_screenshots(&fleet, "warden", 1080);
 }
 
 #[test]
-fn a_machine_with_everything_at_once_and_its_fleet_look_as_in_the_documentation() {
-    let folder =
-        tempfile::Builder::new().prefix(&format!("{PREFIX}fleet-")).tempdir().expect("a folder can be made");
+fn a_machine_with_services_in_every_state_and_its_fleet_look_as_in_the_documentation() {
+    let folder = tempfile::Builder::new()
+        .prefix(&format!("{PREFIX}fleet-"))
+        .tempdir()
+        .expect("a folder can be created");
     let folder = folder.path();
     let registry = Registry::start_for_private_engine();
     let private = PrivateEngine::start(&registry);
@@ -281,13 +280,13 @@ fn a_machine_with_everything_at_once_and_its_fleet_look_as_in_the_documentation(
     let page = Browser::start();
     page.open(&format!("http://{}/ui", agent.address()));
 
-    // The fleet around it: two machines that answer, and one that does not.
+    // The rest of the fleet: two machines that are online, and one that is offline.
     let others = ["nas", "media-box"].map(|name| {
         let app = Service::named("app").set("container_name", "app").set("auto_heal", true);
         Agent::without_engine(name, |_| Config::of([app]))
     });
     let warden_folder = folder.join("warden");
-    std::fs::create_dir(&warden_folder).expect("a folder can be made");
+    std::fs::create_dir(&warden_folder).expect("a folder can be created");
     let warden = Warden::start(
         &warden_folder,
         &[
@@ -303,6 +302,6 @@ fn a_machine_with_everything_at_once_and_its_fleet_look_as_in_the_documentation(
 
     update(&machine, &agent);
     wait_shown(&page);
-    take(&page, "agent", 1200);
+    take_screenshots(&page, "agent", 1200);
     show_fleet(&warden);
 }

@@ -1,5 +1,5 @@
-//! The agent's dashboard as the real program serves it, without an engine: what the page says then, on the wire, and
-//! when its stream is cut, hangs, or is refused.
+//! The agent's dashboard as served by the real program without an engine: the page, its responses, and a stream that is cut,
+//! hangs, or is refused.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,11 +17,11 @@ fn agent() -> Agent {
     })
 }
 
-/// A browser that shows its page.
+/// Opens the agent's page in a browser.
 fn page_of(agent: &Agent) -> Browser {
     let browser = Browser::start();
-    // What /health says without an engine.
-    browser.bear(&["status of 503"]);
+    // The status of /health without an engine.
+    browser.allow_console_errors(&["status of 503"]);
     browser.open(&format!("http://{}/ui", agent.address()));
     browser
 }
@@ -50,16 +50,17 @@ fn the_real_agent_serves_a_live_page_that_says_what_is_wrong() {
 }
 
 #[test]
-fn a_stream_that_hangs_is_told_as_stale_and_taken_up_again() {
+fn a_stream_that_hangs_is_shown_as_stale_and_resumes() {
     let agent = agent();
     let browser = page_of(&agent);
     browser.wait("live", "document.body.dataset.link === 'live'");
-    // Its connections stay open, and nothing comes any more.
+    // The connections stay open, but no more data arrives.
     agent.freeze(true);
     browser.run(
         "const now = Date.now; Date.now = () => now() + 60000; window.back = () => { Date.now = now; };",
     );
-    browser.wait("the honest word", "document.querySelector('#link').innerText.startsWith('Stale since')");
+    browser
+        .wait("the connection state", "document.querySelector('#link').innerText.startsWith('Stale since')");
     browser.run("window.back();");
     agent.freeze(false);
     browser.wait("live again", "document.body.dataset.link === 'live'");
@@ -67,9 +68,9 @@ fn a_stream_that_hangs_is_told_as_stale_and_taken_up_again() {
 }
 
 #[test]
-fn without_a_stream_the_page_asks_now_and_then_and_says_so() {
+fn without_a_stream_the_page_polls_and_shows_that() {
     let agent = agent();
-    // All places of this address are taken (DECISIONS 6).
+    // The address has reached its limit of streams (DECISIONS 6).
     let taken: Vec<TcpStream> = (0..32)
         .map(|_| {
             let mut stream = TcpStream::connect(agent.address()).expect("the agent listens");
@@ -81,14 +82,14 @@ fn without_a_stream_the_page_asks_now_and_then_and_says_so() {
         })
         .collect();
     let browser = page_of(&agent);
-    browser.bear(&["status of 429"]);
+    browser.allow_console_errors(&["status of 429"]);
     browser.wait("the row", "document.querySelectorAll('#rows > tr').length === 1");
     browser
-        .wait("the honest word", "document.querySelector('#link').innerText.includes('asking now and then')");
-    // It says nothing else until it is live, however often it tries.
+        .wait("the connection state", "document.querySelector('#link').innerText.includes('No live stream')");
+    // The page shows nothing else until it is live, however often it retries.
     browser.run("window.said = new Set(); new MutationObserver(() => said.add(document.body.dataset.link)).observe(document.body, { attributes: true });");
     browser
-        .wait("some more answers", "performance.getEntriesByName(`${location.origin}/status`).length >= 3");
+        .wait("some more responses", "performance.getEntriesByName(`${location.origin}/status`).length >= 3");
     drop(taken);
     browser.wait("live", "document.body.dataset.link === 'live'");
     assert_eq!(browser.value("[...said].filter((word) => !['polling', 'live'].includes(word))"), json!([]));

@@ -1,4 +1,4 @@
-//! What the tests of both pages share.
+//! Helpers for the tests of both pages.
 
 pub(crate) mod agent;
 pub(crate) mod warden;
@@ -9,12 +9,12 @@ use contract_tests::Browser;
 use evenkeel_common::clock::{Clock, SystemClock};
 use jiff::SignedDuration;
 
-/// A time so many seconds ago, as on the wire.
+/// A time this many seconds ago, as on the wire.
 pub(crate) fn ago(seconds: u32) -> String {
     (SystemClock.now() - SignedDuration::from_secs(seconds.into())).to_string()
 }
 
-/// A time in so many seconds.
+/// A time this many seconds ahead.
 pub(crate) fn ahead(seconds: u32) -> String {
     (SystemClock.now() + SignedDuration::from_secs(seconds.into())).to_string()
 }
@@ -23,7 +23,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_owned()
 }
 
-/// axe-core's script. Required where `EVENKEEL_AXE` says so (dist/test.sh fetches it), else used where it is.
+/// The script of axe-core. Required if `EVENKEEL_AXE` is set (dist/test.sh fetches it), otherwise used if it exists.
 pub(crate) fn axe() -> Option<String> {
     let path = std::env::var_os("EVENKEEL_AXE").map(PathBuf::from);
     let required = path.is_some();
@@ -41,14 +41,14 @@ pub(crate) fn axe() -> Option<String> {
     }
 }
 
-/// Keeps a picture of the window for the documentation, where `EVENKEEL_PICTURES` says that this run makes them.
-pub(crate) fn keep_picture(browser: &Browser, name: &str) {
-    let picture = browser.picture();
+/// Saves a picture of the window for the documentation if `EVENKEEL_PICTURES` is set.
+pub(crate) fn save_screenshot(browser: &Browser, name: &str) {
+    let picture = browser.screenshot();
     assert!(picture.len() > 10_000, "{name} is empty");
     assert!(picture.len() < 250_000, "{name} has {} bytes", picture.len());
     if std::env::var_os("EVENKEEL_PICTURES").is_some() {
         let folder = repository().join("dist/docs/img");
-        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        std::fs::create_dir_all(&folder).expect("the folder can be created");
         std::fs::write(folder.join(format!("{name}.png")), picture).expect("the picture can be written");
     }
 }

@@ -1,29 +1,29 @@
-//! The warden's dashboard in a real browser, with a scripted warden behind it (spec 4.3).
+//! The warden's dashboard in a real browser with a stub warden (spec 4.3).
 
-use contract_tests::{Browser, Stage};
+use contract_tests::{Browser, StubServer};
 use serde_json::{Value, json};
 
 use crate::scene::ahead;
 use crate::scene::warden::{DIGEST, busy_warden, entry};
 
-/// A stage with a fleet, and a browser that shows it.
-fn scene() -> (Stage, Browser) {
-    let stage = busy_warden();
+/// Starts a stub warden with a fleet, and a browser that shows it.
+fn scene() -> (StubServer, Browser) {
+    let stub = busy_warden();
     let browser = Browser::start();
-    browser.open(&format!("{}?token=secret", stage.url()));
+    browser.open(&format!("{}?token=secret", stub.url()));
     browser.wait("the cards", "document.querySelectorAll('#machines > li').length === 3");
     browser.wait("the entries", "document.querySelectorAll('#events > tr').length === 5");
-    (stage, browser)
+    (stub, browser)
 }
 
 const VISIBLE: &str = "[...document.querySelectorAll('#events > tr')].filter((r) => !r.hidden).length";
 
 #[test]
 fn machines_fleet_and_feed_show_what_the_warden_knows() {
-    let (stage, browser) = scene();
-    assert!(stage.size() < 150 * 1024, "{} bytes", stage.size());
-    assert_eq!(browser.url(), stage.url(), "the token is out of the address");
-    assert!(browser.text("#summary").contains("1 machine online · 1 offline · 1 not asked yet"));
+    let (stub, browser) = scene();
+    assert!(stub.size() < 150 * 1024, "{} bytes", stub.size());
+    assert_eq!(browser.url(), stub.url(), "the token is not in the URL");
+    assert!(browser.text("#summary").contains("1 machine online · 1 offline · 1 unknown"));
     let card = browser.text("#machines > li:nth-child(2)");
     for part in [
         "lighthouse",
@@ -50,8 +50,8 @@ fn machines_fleet_and_feed_show_what_the_warden_knows() {
 }
 
 #[test]
-fn a_filtered_view_is_kept_in_the_address_and_can_be_shared() {
-    let (stage, browser) = scene();
+fn a_filtered_view_is_kept_in_the_url_and_can_be_shared() {
+    let (stub, browser) = scene();
     browser.click("#machines > li:nth-child(2) .pick");
     browser.wait("its entries", &format!("{VISIBLE} === 3"));
     browser.run("const s = document.querySelector('[name=level]'); s.value = 'critical'; s.dispatchEvent(new Event('input'));");
@@ -66,35 +66,34 @@ fn a_filtered_view_is_kept_in_the_address_and_can_be_shared() {
     );
     reader.click("#clear");
     reader.wait("everything", &format!("{VISIBLE} === 5"));
-    assert_eq!(reader.url(), stage.url());
+    assert_eq!(reader.url(), stub.url());
     reader.write("#search", "code 1");
-    reader.wait("what has the reason", &format!("{VISIBLE} === 1"));
+    reader.wait("the entry with the reason", &format!("{VISIBLE} === 1"));
 }
 
 #[test]
-fn entries_come_live_and_a_reconnect_makes_neither_gap_nor_double() {
-    let (stage, browser) = scene();
-    stage.entry(&entry(813, 0, "harbour", "shop", "unhealthy", "warning", "shop-1 is unhealthy"));
+fn entries_arrive_live_and_a_reconnect_causes_neither_gaps_nor_duplicates() {
+    let (stub, browser) = scene();
+    stub.entry(&entry(813, 0, "harbour", "shop", "unhealthy", "warning", "shop-1 is unhealthy"));
     browser
         .wait("the new entry", "document.querySelector('#events').innerText.includes('shop-1 is unhealthy')");
-    browser.bear(&["net::ERR_"]);
-    stage.away(true);
+    browser.allow_console_errors(&["net::ERR_"]);
+    stub.set_offline(true);
     browser.wait("the loss", "document.body.dataset.link === 'reconnecting'");
-    stage.entry(&entry(814, 0, "harbour", "shop", "healthy", "info", "meanwhile"));
-    stage.away(false);
-    browser
-        .wait("what happened meanwhile", "document.querySelector('#events').innerText.includes('meanwhile')");
+    stub.entry(&entry(814, 0, "harbour", "shop", "healthy", "info", "meanwhile"));
+    stub.set_offline(false);
+    browser.wait("the missed entry", "document.querySelector('#events').innerText.includes('meanwhile')");
     assert_eq!(browser.value("document.querySelectorAll('#events > tr').length"), 7);
     browser.reload();
     browser.wait("all of them", "document.querySelectorAll('#events > tr').length === 7");
 }
 
 #[test]
-fn hostile_text_is_only_text() {
+fn hostile_text_is_not_interpreted() {
     let bomb = "<img src=x onerror=\"window.hit=1\">";
     let long = "x".repeat(10 * 1024);
-    let stage = Stage::warden();
-    stage.answer(
+    let stub = StubServer::warden();
+    stub.answer(
         "GET /machines",
         200,
         &json!([{ "id": bomb, "online": false, "reason": long, "missing": 1,
@@ -103,9 +102,9 @@ fn hostile_text_is_only_text() {
     let mut hostile = entry(1, 5, bomb, bomb, bomb, bomb, &format!("{bomb}{long}\u{202e}\u{1b}[31m"));
     hostile["output"] = json!(long);
     hostile["new_digest"] = json!(bomb);
-    stage.entry(&hostile);
+    stub.entry(&hostile);
     let browser = Browser::start();
-    browser.open(&stage.url());
+    browser.open(&stub.url());
     browser.wait("the entry", "document.querySelectorAll('#events > tr').length === 1");
     browser.wait("the card", "document.querySelectorAll('#machines > li').length === 1");
     browser.run("document.querySelector('#events summary').click();");
@@ -120,29 +119,29 @@ fn hostile_text_is_only_text() {
 
 #[test]
 fn the_login_form_keeps_the_view_and_says_when_a_token_was_refused() {
-    let stage = Stage::login_refused();
+    let stub = StubServer::login_refused();
     let browser = Browser::start();
-    browser.open(&format!("{}?level=error&token=wrong", stage.url()));
+    browser.open(&format!("{}?level=error&token=wrong", stub.url()));
     browser.wait("the refusal", "!document.querySelector('#refused').hidden");
-    assert_eq!(browser.url(), format!("{}?level=error", stage.url()));
+    assert_eq!(browser.url(), format!("{}?level=error", stub.url()));
     assert_eq!(browser.value("document.activeElement.id"), "token");
     assert_eq!(browser.value("document.querySelector('form').getAttribute('action')"), "/login?level=error");
 }
 
 #[test]
-fn a_stream_that_does_not_bring_what_a_machine_has_reported_is_opened_again() {
-    let (stage, browser) = scene();
+fn a_stream_without_the_latest_entry_of_a_machine_is_reopened() {
+    let (stub, browser) = scene();
     browser.wait("the stream", "document.body.dataset.link === 'live'");
-    stage.mute();
-    // More than a stream without a past begins with.
+    stub.stall_streams();
+    // More entries than a new stream replays.
     for seq in 813..900 {
         let message = format!("queue-1 is unhealthy, number {seq}");
-        stage.entry(&entry(seq, 0, "harbour", "queue", "unhealthy", "warning", &message));
+        stub.entry(&entry(seq, 0, "harbour", "queue", "unhealthy", "warning", &message));
     }
-    stage.answer("GET /machines", 200, &json!([{ "id": "harbour", "online": true, "last_entry": ahead(6) }]));
-    // Long enough for the entry to be overdue, and not for the page to take the whole warden for silent.
+    stub.answer("GET /machines", 200, &json!([{ "id": "harbour", "online": true, "last_entry": ahead(6) }]));
+    // Long enough for the entry to be overdue, but not for the page to consider the warden silent.
     browser.run("const now = Date.now; Date.now = () => now() + 25000;");
     browser.run("document.dispatchEvent(new Event('visibilitychange'));");
     browser.wait("all of them", "document.querySelectorAll('#events > tr').length === 5 + 87");
-    assert_eq!(stage.streams(), 1);
+    assert_eq!(stub.streams(), 1);
 }

@@ -1,4 +1,4 @@
-//! `adopt` on projects that it has never seen: what it prints is accepted, and the agent updates by it.
+//! `adopt` on existing projects: its output is a valid configuration with which the agent updates the project.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use contract_tests::{Config, Image, LABEL, World, run_agent, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::{Value, json};
 
-/// A compose file of the test's own beside the project's.
+/// Writes a file next to the project's compose file and returns its path.
 fn write(world: &World, name: &str, text: &str) -> String {
     let labels = format!("{{ {LABEL}: {} }}", world.project.name);
     let path = world.folder().join(name);
@@ -21,21 +21,21 @@ fn compose(world: &World, arguments: &[&str]) {
     world.engine.docker(&all);
 }
 
-/// What `adopt` prints for the project, which `--check` accepts without a warning; and its remarks.
+/// Runs `adopt` for the project and `--check` on its output. Returns the configuration and the remarks of `adopt`.
 #[track_caller]
 fn adopt(world: &World) -> (Value, String) {
     let none = world.folder().join("none.json");
-    let said = run_agent(&world.engine, &none, &["adopt", &world.project.name]);
-    assert_eq!(said.code, Some(0), "{said:#?}");
+    let output = run_agent(&world.engine, &none, &["adopt", &world.project.name]);
+    assert_eq!(output.code, Some(0), "{output:#?}");
     let printed = world.folder().join("adopted.json");
-    std::fs::write(&printed, &said.out).expect("a file can be written");
+    std::fs::write(&printed, &output.stdout).expect("a file can be written");
     let checked = run_agent(&world.engine, &printed, &["--check"]);
     assert_eq!(checked.code, Some(0), "{checked:#?}");
-    assert!(checked.err.contains("valid; services: 1, warnings: 0"), "{checked:#?}");
-    (said.json(), said.err)
+    assert!(checked.stderr.contains("valid; services: 1, warnings: 0"), "{checked:#?}");
+    (output.json(), output.stderr)
 }
 
-/// The agent updates the service `updated` by what was printed, once there is a new image in its repository.
+/// Asserts that an agent with the adopted configuration updates the service `updated` after a push to `repository`.
 #[track_caller]
 fn assert_updates(world: &World, mut printed: Value, repository: &str, updated: &str) {
     // The default would be a minute of probation.
@@ -48,7 +48,7 @@ fn assert_updates(world: &World, mut printed: Value, repository: &str, updated: 
 }
 
 fn wait_running(world: &World, count: usize) {
-    wait_for("all to run", || {
+    wait_for("all containers to run", || {
         let views = world.project.containers();
         let running = views.iter().filter(|view| view.state == "running").count();
         if running == count { Ok(()) } else { Err(format!("{views:#?}")) }
@@ -71,16 +71,16 @@ fn a_project_of_two_files_and_an_env_file_is_adopted_and_updated() {
     assert_eq!(service["images"], json!([world.reference("web")]));
     assert_eq!(service["compose_files"], json!([base, more]));
     assert_eq!(service["env_file"], json!(variables));
-    // What it prints may replace the configuration file without the audit log being lost.
+    // The output keeps the configured audit log, so it can replace the configuration file.
     let audit = json!({ "path": world.folder().join("audit.jsonl") });
     let before = write(&world, "before.json", &json!({ "audit": audit }).to_string());
-    let said = run_agent(&world.engine, before.as_ref(), &["adopt", &world.project.name]);
-    assert_eq!(said.json()["audit"], audit, "{said:#?}");
+    let output = run_agent(&world.engine, before.as_ref(), &["adopt", &world.project.name]);
+    assert_eq!(output.json()["audit"], audit, "{output:#?}");
     assert_updates(&world, printed, "web", "web");
 }
 
 #[test]
-fn of_two_services_the_one_that_was_built_here_is_left_out_and_said() {
+fn a_service_that_was_built_locally_is_omitted_and_reported() {
     let mut world = World::new("adopt-built");
     world.push("web", &Image::good("v1"));
     world.service("web", "web", &[]);
@@ -95,7 +95,7 @@ fn of_two_services_the_one_that_was_built_here_is_left_out_and_said() {
     world.assert_runs("built", "v1");
 }
 
-/// A project with a service that has a profile.
+/// Creates a project with a service that has a profile.
 fn with_profile(about: &str) -> (World, String) {
     let world = World::new(about);
     world.push("web", &Image::good("v1"));
@@ -112,14 +112,16 @@ fn with_profile(about: &str) -> (World, String) {
 }
 
 #[test]
-fn a_service_of_a_profile_that_is_off_is_left_out_and_said() {
+fn a_service_of_an_inactive_profile_is_omitted_and_reported() {
     let (world, file) = with_profile("adopt-off");
     compose(&world, &["--profile", "jobs", "-f", &file, "up", "-d"]);
     wait_running(&world, 2);
     let (printed, remarks) = adopt(&world);
     assert_eq!(printed["services"][0]["images"], json!([world.reference("web")]));
     assert!(
-        remarks.contains("a profile that is off, or no longer in the files: worker; set COMPOSE_PROFILES"),
+        remarks.contains(
+            "their profile is off, or they are no longer in the files: worker; set COMPOSE_PROFILES"
+        ),
         "{remarks}"
     );
     assert_updates(&world, printed, "web", "web");
@@ -127,7 +129,7 @@ fn a_service_of_a_profile_that_is_off_is_left_out_and_said() {
 }
 
 #[test]
-fn a_service_of_a_profile_that_the_env_file_turns_on_is_adopted_and_updated() {
+fn a_service_of_a_profile_enabled_by_the_env_file_is_adopted_and_updated() {
     let (world, file) = with_profile("adopt-on");
     let variables = write(&world, "stack.env", "COMPOSE_PROFILES=jobs\n");
     compose(&world, &["--env-file", &variables, "-f", &file, "up", "-d"]);
@@ -143,8 +145,11 @@ fn a_service_of_a_profile_that_the_env_file_turns_on_is_adopted_and_updated() {
 #[test]
 fn a_project_that_does_not_run_is_not_adopted() {
     let engine = contract_tests::Engine::under_test();
-    let said =
+    let output =
         run_agent(&engine, Path::new("/nonexistent/config.json"), &["adopt", "ektest-nothing-of-this-name"]);
-    assert_eq!((said.code, said.out.as_str()), (Some(1), ""), "{said:#?}");
-    assert!(said.err.contains("nothing of project ektest-nothing-of-this-name can be watched"), "{said:#?}");
+    assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""), "{output:#?}");
+    assert!(
+        output.stderr.contains("no running container of project ektest-nothing-of-this-name can be managed"),
+        "{output:#?}"
+    );
 }

@@ -1,10 +1,10 @@
-//! Images that were deployed and are no longer needed are removed, and no others.
+//! The agent removes images that it deployed and no longer needs, and no others.
 
 use contract_tests::{Image, World, wait_for};
 use evenkeel_common::wire::{Kind, WayBackValue};
 
 #[test]
-fn an_update_removes_what_was_deployed_and_is_not_among_the_last_proven() {
+fn an_update_removes_deployed_images_except_the_last_proven_ones() {
     let (world, v1) = World::with_web("cleanup");
     let agent = world.agent_for([world.entry("web", &["web:latest"]).set("keep_images", 2)]);
     let here = |digest: &str| world.engine.image_id(&format!("{}/web@{digest}", world.host)).is_some();
@@ -18,14 +18,14 @@ fn an_update_removes_what_was_deployed_and_is_not_among_the_last_proven() {
         agent.wait_done(n - 1);
     }
     wait_for("version 2 to be removed", || {
-        if here(&digests[1]) { Err("it is here".to_owned()) } else { Ok(()) }
+        if here(&digests[1]) { Err("it is present".to_owned()) } else { Ok(()) }
     });
-    // The first was there before the agent, the third is among the last two that are proven.
+    // The first image was present before the agent started. The third is one of the last two proven images.
     assert_eq!(digests.iter().map(|digest| here(digest)).collect::<Vec<_>>(), [true, false, true, true]);
     world.assert_runs("web", "v4");
 
     agent.check("web");
-    wait_for("the way back to be checked", || {
+    wait_for("the rollback to be checked", || {
         let service = agent.service("web");
         if service.way_back == Some(WayBackValue::Ok) { Ok(()) } else { Err(format!("{service:#?}")) }
     });

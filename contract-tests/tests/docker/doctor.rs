@@ -1,19 +1,20 @@
-//! `doctor` on a real engine with a real registry: nothing to say about what is well, and each planted fault by name.
+//! `doctor` on a real engine with a real registry: no findings for a healthy setup, and a finding for each injected fault.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use contract_tests::{
-    Config, Fault, Image, Proxy, Said, Warden, World, run_agent, run_agent_at, unused_port,
+    CommandOutput, Config, Fault, Image, Proxy, Warden, World, run_agent, run_agent_at, unused_port,
 };
 use serde_json::{Value, json};
 
-/// A world with one healthy service, and what its configuration needs to be without a finding.
+/// Creates a world with one healthy service.
 fn healthy(about: &str) -> World {
     World::with_web_of(about, &Image::healthy("v1"), &[]).0
 }
 
+/// Returns a configuration without findings.
 fn config(world: &World) -> Config {
     let service = world.entry("web", &["web:latest"]).set("health_grace", 120);
     world
@@ -23,16 +24,16 @@ fn config(world: &World) -> Config {
         .set("api", json!({ "address": [format!("127.0.0.1:{}", unused_port())] }))
 }
 
-fn examine(world: &World, config: Config) -> Said {
+fn examine(world: &World, config: Config) -> CommandOutput {
     let path = world.folder().join("config.json");
     std::fs::write(&path, Value::from(config).to_string()).expect("a file can be written");
     run_agent(&world.engine, &path, &["doctor", "--json"])
 }
 
-/// The findings as `severity area: what`, and each has something to do.
+/// Returns the findings as `severity area: what`, and asserts that each has a remedy.
 #[track_caller]
-fn findings(said: &Said) -> Vec<String> {
-    let report = said.json();
+fn findings(output: &CommandOutput) -> Vec<String> {
+    let report = output.json();
     let found = report["findings"].as_array().expect("a list").clone();
     assert!(
         found.iter().all(|one| one["remedy"].as_str().is_some_and(|text| !text.is_empty())),
@@ -45,35 +46,35 @@ fn findings(said: &Said) -> Vec<String> {
         .collect()
 }
 
-/// A finding begins so, and the exit code is what the worst of them makes it.
+/// Asserts that a finding begins with `beginning`, and that the exit code matches the most severe finding.
 #[track_caller]
-fn assert_names(said: &Said, beginning: &str) {
-    let found = findings(said);
+fn assert_names(output: &CommandOutput, beginning: &str) {
+    let found = findings(output);
     assert!(found.iter().any(|one| one.starts_with(beginning)), "{beginning}: {found:#?}");
     let worst = i32::from(found.iter().any(|one| one.starts_with("error")));
-    assert_eq!(said.code, Some(worst), "{found:#?}");
+    assert_eq!(output.code, Some(worst), "{found:#?}");
 }
 
 #[test]
 fn a_healthy_setup_has_no_finding_with_the_agent_running_and_without() {
     let world = healthy("doctor-well");
-    let said = examine(&world, config(&world));
-    assert_eq!((said.code, findings(&said)), (Some(0), vec![]), "{said:#?}");
+    let output = examine(&world, config(&world));
+    assert_eq!((output.code, findings(&output)), (Some(0), vec![]), "{output:#?}");
     let agent = world.agent_with(config(&world), &[]);
-    let said = run_agent(&world.engine, &world.folder().join("config.json"), &["doctor", "--json"]);
-    assert_eq!((said.code, findings(&said)), (Some(0), vec![]), "{said:#?}");
+    let output = run_agent(&world.engine, &world.folder().join("config.json"), &["doctor", "--json"]);
+    assert_eq!((output.code, findings(&output)), (Some(0), vec![]), "{output:#?}");
     drop(agent);
 }
 
 #[test]
-fn planted_faults_of_registry_and_engine_are_named() {
+fn faults_of_registry_and_engine_are_found() {
     let world = healthy("doctor-away");
     let with = |key: &str, value: Value| examine(&world, config(&world).set(key, value));
 
     let absent = world.entry("web", &["absent:latest"]).set("health_grace", 120);
-    let said = examine(&world, config(&world).set("services", json!([Value::from(absent)])));
-    assert_names(&said, "error registry: ");
-    assert_names(&said, "warning services: no container is made from");
+    let output = examine(&world, config(&world).set("services", json!([Value::from(absent)])));
+    assert_names(&output, "error registry: ");
+    assert_names(&output, "warning services: no container uses");
 
     let proxy = Proxy::start(&world.host);
     let through = |image: &str| format!("{}/{image}:latest", proxy.host);
@@ -84,15 +85,15 @@ fn planted_faults_of_registry_and_engine_are_named() {
     proxy.set(Fault::Answer(401, vec![], "{}".to_owned()));
     assert_names(&examine(&world, config_of(&service)), "error registry: registry 127.0.0.1");
     proxy.set(Fault::Hang);
-    let said = examine(&world, config_of(&service));
+    let output = examine(&world, config_of(&service));
     assert!(
-        findings(&said).iter().any(|one| one.starts_with("error registry: ") && one.contains("no answer")),
-        "{said:#?}"
+        findings(&output).iter().any(|one| one.starts_with("error registry: ") && one.contains("no answer")),
+        "{output:#?}"
     );
     let gone = proxy.host.clone();
     drop(proxy);
-    let said = examine(&world, config_of(&service));
-    assert!(findings(&said).iter().any(|one| one.contains("connection refused")), "{gone}: {said:#?}");
+    let output = examine(&world, config_of(&service));
+    assert!(findings(&output).iter().any(|one| one.contains("connection refused")), "{gone}: {output:#?}");
 
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap().to_string();
@@ -101,9 +102,9 @@ fn planted_faults_of_registry_and_engine_are_named() {
     let path = world.folder().join("config.json");
     let nobody = format!("unix://{}", world.folder().join("no.sock").display());
     std::fs::write(&path, Value::from(config(&world)).to_string()).unwrap();
-    let said = run_agent_at(&nobody, &path, &["doctor", "--json"]);
-    assert_names(&said, "error engine: ");
-    let report = said.json();
+    let output = run_agent_at(&nobody, &path, &["doctor", "--json"]);
+    assert_names(&output, "error engine: ");
+    let report = output.json();
     assert_eq!(report["findings"][0]["area"], "engine", "{report:#}");
     assert!(
         report["areas"].as_array().unwrap().contains(&json!({"area": "services", "state": "skipped"})),
@@ -112,7 +113,7 @@ fn planted_faults_of_registry_and_engine_are_named() {
 }
 
 #[test]
-fn planted_faults_of_the_project_are_named() {
+fn faults_of_the_project_are_found() {
     let mut world = World::new("doctor-shop");
     world.push("web", &Image::good("v1"));
     world.push("slow", &Image::healthy("v1"));
@@ -127,39 +128,39 @@ fn planted_faults_of_the_project_are_named() {
         let service = change(world.entry("web", &images).set("health_grace", 1));
         examine(&world, config(&world).set("services", json!([Value::from(service)])))
     };
-    let said = with(&|service| service);
-    assert_names(&said, "warning services: it has no health check");
-    assert_names(&said, "warning services: its health check may take");
-    assert_names(&said, "error registry: ");
+    let output = with(&|service| service);
+    assert_names(&output, "warning services: it has no health check");
+    assert_names(&output, "warning services: its health check may take");
+    assert_names(&output, "error registry: ");
     if !world.engine.has_containerd_store() {
-        assert_names(&said, "warning way back: its image was not pulled from");
+        assert_names(&output, "warning way back: its image was not pulled from");
     }
 
-    // Beside it, what compose takes by itself.
+    // An override file that compose uses implicitly.
     let beside = world.folder().join("compose.override.yml");
     std::fs::write(&beside, "services: {}\n").unwrap();
-    assert_names(&with(&|service| service), "warning services: compose takes");
+    assert_names(&with(&|service| service), "warning services: compose uses");
     std::fs::remove_file(&beside).unwrap();
 
-    // The same text elsewhere, as a container that sees the folder at another path has it.
+    // The same file at another path, as in a container that mounts the folder elsewhere.
     let elsewhere = world.folder().join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
     let copy: PathBuf = elsewhere.join("compose.yml");
     std::fs::copy(&world.project.file, &copy).unwrap();
-    let said = with(&|service| service.set("compose_files", json!([copy])));
-    assert_names(&said, "error services: its containers were made from other compose files");
-    assert_names(&said, "error services: /data comes from");
+    let output = with(&|service| service.set("compose_files", json!([copy])));
+    assert_names(&output, "error services: its containers were created from other compose files");
+    assert_names(&output, "error services: /data is mounted from");
 
     std::fs::write(&copy, "services: { web: { ports: 3 } }\n").unwrap();
-    let said = with(&|service| service.set("compose_files", json!([copy])));
-    assert_names(&said, "error services: its compose files can't be used");
+    let output = with(&|service| service.set("compose_files", json!([copy])));
+    assert_names(&output, "error services: its compose files can't be used");
 
-    let said = with(&|service| service.set("compose_project", "ektest-nothing-runs-here"));
-    assert_names(&said, "warning services: nothing of it runs");
+    let output = with(&|service| service.set("compose_project", "ektest-nothing-runs-here"));
+    assert_names(&output, "warning services: none of its containers is running");
 }
 
 #[test]
-fn planted_faults_of_the_configuration_and_of_what_is_told_others_are_named() {
+fn faults_of_configuration_notifications_and_warden_are_found() {
     let world = healthy("doctor-file");
     let with = |key: &str, value: Value| examine(&world, config(&world).set(key, value));
     let hook = json!({ "webhook_url": "$EVENKEEL_NO_SUCH_VARIABLE" });
@@ -173,15 +174,15 @@ fn planted_faults_of_the_configuration_and_of_what_is_told_others_are_named() {
     let warden = Warden::of_fleet(world.folder(), &["a"]);
     let url = warden.url();
     let refused = with("push", push(&url, "another-token-entirely"));
-    assert_names(&refused, "error warden: it refuses this agent's token");
+    assert_names(&refused, "error warden: it rejects this agent's token");
     assert_eq!(findings(&with("push", push(&url, &Warden::agent_token("a")))), Vec::<String>::new());
 
-    // Whoever can change the file can have the agent run any command.
+    // Any user who can write the file can make the agent run any command.
     let path = world.folder().join("config.json");
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).expect("the file is ours");
-    let said = run_agent(&world.engine, &path, &["doctor", "--json"]);
-    assert_names(&said, "warning configuration: ");
-    assert!(said.out.contains("chmod go-w"), "{said:#?}");
+    let output = run_agent(&world.engine, &path, &["doctor", "--json"]);
+    assert_names(&output, "warning configuration: ");
+    assert!(output.stdout.contains("chmod go-w"), "{output:#?}");
     std::fs::write(&path, "{ \"services\": [ }").expect("a file can be written");
     assert_names(&run_agent(&world.engine, &path, &["doctor", "--json"]), "error configuration: ");
 }

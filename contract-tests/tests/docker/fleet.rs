@@ -1,11 +1,13 @@
-//! A fleet on a real engine: what hurts one machine is not deployed on the others.
+//! A fleet on a real engine: an image that fails on one machine is not deployed on the others.
 
-use contract_tests::{Agent, Config, FullEngine, Image, PREFIX, Project, Service, Warden, World, wait_for};
+use contract_tests::{
+    Agent, Config, DiskFullEngine, Image, PREFIX, Project, Service, Warden, World, wait_for,
+};
 use evenkeel_common::wire::{DeployPhase, Kind, ServiceStatus, Waiting};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Three machines with a project each, one registry and one warden. All run version 1.
+/// Three machines with one project each, a registry and a warden. All projects run version 1.
 struct Fleet {
     agents: Vec<Agent>,
     warden: Warden,
@@ -19,7 +21,7 @@ impl Fleet {
         Self::with_rings(about, [0; 3], &Value::Null)
     }
 
-    /// Each machine in a ring.
+    /// Creates a fleet with these rings of its machines.
     fn with_rings(about: &str, rings: [u8; 3], rules: &Value) -> Self {
         let world = World::new(about);
         world.push("web", &Image::good("v1"));
@@ -28,7 +30,7 @@ impl Fleet {
         let mut fleet = Self { agents: Vec::new(), warden, projects: Vec::new(), world, folders: Vec::new() };
         for (id, ring) in ids.into_iter().zip(rings) {
             let folder = tempfile::Builder::new().prefix(&format!("{PREFIX}{about}-{id}-")).tempdir();
-            let folder = folder.expect("a temporary folder can be made");
+            let folder = folder.expect("a temporary folder can be created");
             let mut project = Project::new(&format!("{about}-{id}"), folder.path(), &fleet.world.engine);
             project.service("web", &fleet.world.reference("web"), &[]);
             project.up();
@@ -48,17 +50,17 @@ impl Fleet {
     fn trigger_all(&self) {
         std::thread::scope(|scope| {
             for agent in &self.agents {
-                scope.spawn(|| assert_eq!(agent.ask("POST", "/trigger").status, 200));
+                scope.spawn(|| assert_eq!(agent.request("POST", "/trigger").status, 200));
             }
         });
     }
 
-    /// How many agents have an entry of this kind.
+    /// Returns the number of agents with an entry of this kind.
     fn with(&self, kind: &Kind) -> usize {
         self.agents.iter().filter(|agent| !agent.entries(kind).is_empty()).count()
     }
 
-    /// What the agents that wait say; an error until `count` do.
+    /// Waits until `count` agents wait for `gate`, and returns what all agents wait for.
     fn waiting(&self, gate: &str, count: usize) -> Vec<Waiting> {
         wait_for(&format!("{count} agents to wait for {gate}"), || {
             let services = self.records();
@@ -71,7 +73,8 @@ impl Fleet {
         })
     }
 
-    /// When containers of a version were made in the projects since a time (in seconds), in nanoseconds, oldest first.
+    /// Returns when containers of a version were created in the projects since a time (in seconds), in nanoseconds, oldest
+    /// first.
     fn made(&self, since: i64, version: &str) -> Vec<i128> {
         let until = (now() + 1).to_string();
         let (since, label) = (since.to_string(), format!("label=evenkeel.version={version}"));
@@ -82,21 +85,21 @@ impl Fleet {
         let of_projects = |line: &str| {
             let (time, project) = line.trim().split_once(' ')?;
             let is_ours = self.projects.iter().any(|ours| ours.name == project);
-            is_ours.then(|| time.parse().expect("the engine tells nanoseconds"))
+            is_ours.then(|| time.parse().expect("the engine reports nanoseconds"))
         };
         let mut made: Vec<i128> = output.lines().filter_map(of_projects).collect();
         made.sort_unstable();
         made
     }
 
-    /// When the container of each project was made, in nanoseconds; all run this version. (The engine does not keep its
-    /// events for long.)
+    /// Returns when the container of each project was created, in nanoseconds. All must run this version. Unlike
+    /// [`Self::made`], it does not need events, which the engine does not keep for long.
     fn made_now(&self, version: &str) -> Vec<i128> {
         let made = |project: &Project| {
             let view = project.container("web");
             assert_eq!(view.version, version, "{view:#?}");
             let output = self.world.engine.docker(&["inspect", "-f", "{{.Created}}", &view.id]);
-            let time: jiff::Timestamp = output.trim().parse().expect("the engine tells a time");
+            let time: jiff::Timestamp = output.trim().parse().expect("the engine reports a time");
             time.as_nanosecond()
         };
         self.projects.iter().map(made).collect()
@@ -114,13 +117,13 @@ impl Fleet {
     }
 }
 
-/// Whole seconds since 1970.
+/// Returns the seconds since 1970.
 fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
 #[test]
-fn a_bad_image_that_all_find_at_once_hurts_one_machine() {
+fn a_bad_image_found_by_all_machines_at_once_affects_one() {
     let mut fleet = Fleet::new("fleet-bad");
     let since = now();
     fleet.world.push("web", &Image::exits("fleet-bad-v2", 1));
@@ -131,13 +134,13 @@ fn a_bad_image_that_all_find_at_once_hurts_one_machine() {
     });
     let held = fleet.waiting("immunity", 2);
     assert!(held.iter().all(|waiting| waiting.why.contains("failed")), "{held:#?}");
-    // A person's trigger does not pass it.
+    // A manual trigger does not override it.
     fleet.trigger_all();
     fleet.waiting("immunity", 2);
     assert_eq!((fleet.with(&Kind::ROLLED_BACK), fleet.with(&Kind::UPDATED)), (1, 0));
     assert_eq!(fleet.made(since, "fleet-bad-v2").len(), 1);
 
-    // What is known holds while no warden answers, also after a restart of the agents.
+    // The known failure still holds updates while the warden is down, even after a restart of the agents.
     fleet.warden.kill9();
     for agent in &mut fleet.agents {
         agent.kill9(false);
@@ -148,7 +151,7 @@ fn a_bad_image_that_all_find_at_once_hurts_one_machine() {
     fleet.waiting("immunity", 2);
     assert_eq!(fleet.made(since, "fleet-bad-v2").len(), 1);
 
-    // A new digest is tried again.
+    // A new digest is tried.
     fleet.warden.restart();
     fleet.world.push("web", &Image::good("fleet-good-v3"));
     fleet.trigger_all();
@@ -156,7 +159,7 @@ fn a_bad_image_that_all_find_at_once_hurts_one_machine() {
 }
 
 #[test]
-fn a_good_image_is_proven_on_one_machine_first_and_then_everywhere() {
+fn a_good_image_is_proven_on_one_machine_before_the_others() {
     let fleet = Fleet::new("fleet-good");
     let since = now();
     fleet.world.push("web", &Image::good("fleet-good-v2"));
@@ -178,11 +181,11 @@ fn a_freeze_holds_updates_everywhere_until_it_is_lifted() {
     let fleet = Fleet::new("fleet-freeze");
     let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
     let body = json!({ "reason": "migration", "until": until });
-    let reply = fleet.warden.person("POST", "/freeze", &body);
+    let reply = fleet.warden.as_operator("POST", "/freeze", &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
     let id = reply.json()["id"].as_str().map(str::to_owned);
     fleet.world.push("web", &Image::good("v2"));
-    // The decision reaches each agent within a second; a trigger before that would not tell anything.
+    // The decision reaches each agent within a second. A trigger before that would start the update.
     wait_for("the freeze to reach all agents", || {
         fleet.trigger_all();
         let held = fleet.agents.iter().filter_map(|agent| agent.service("web").waiting);
@@ -194,18 +197,19 @@ fn a_freeze_holds_updates_everywhere_until_it_is_lifted() {
     assert_eq!(fleet.with(&Kind::UPDATED), 0);
     let held = fleet.waiting("freeze", 3);
     assert!(held.iter().all(|waiting| waiting.why.contains("migration")), "{held:#?}");
-    assert_eq!(fleet.warden.person("POST", "/thaw", &json!({ "id": id })).status, 200);
+    assert_eq!(fleet.warden.as_operator("POST", "/thaw", &json!({ "id": id })).status, 200);
     fleet.wait_all_updated();
 }
 
 #[test]
-fn three_rings_follow_one_another_and_time_stamps_prove_it() {
+fn three_rings_are_updated_one_after_the_other() {
     let soak = 4;
-    // The last one configured is the first. Ring 2 needs two machines, of which ring 1 has one; ring 1 all that there are.
+    // The last machine is in ring 0. Ring 2 needs two machines in lower rings, of which ring 1 is one; ring 1 needs all there
+    // are.
     let rings = [2, 1, 0];
     let fleet = Fleet::with_rings("fleet-rings", rings, &json!({ "soak": soak, "need": 2 }));
-    wait_for("the warden to know what runs", || {
-        let images = fleet.warden.person("GET", "/fleet/images", &Value::Null).json();
+    wait_for("the warden to receive all inventories", || {
+        let images = fleet.warden.as_operator("GET", "/fleet/images", &Value::Null).json();
         match images["images"][0]["cells"].as_array().map_or(0, Vec::len) {
             3 => Ok(()),
             _ => Err(images.to_string()),
@@ -216,7 +220,7 @@ fn three_rings_follow_one_another_and_time_stamps_prove_it() {
     let held = fleet.waiting("ring", 2);
     assert!(held.iter().all(|waiting| waiting.why.contains("machines in lower rings")), "{held:#?}");
     let proven = |at: usize| fleet.agents[at].wait_entry(&Kind::UPDATED, 1).timestamp.as_nanosecond();
-    // One after the other, so that each has the whole time for it.
+    // Wait one after the other, so that each wait has the full time limit.
     let (first, second, third) = (proven(2), proven(1), proven(0));
     let made = fleet.made_now("fleet-rings-v2");
     let soak = i128::from(soak) * 1_000_000_000;
@@ -230,9 +234,9 @@ fn three_rings_follow_one_another_and_time_stamps_prove_it() {
 #[test]
 fn a_machine_whose_disk_is_full_does_not_spread_its_failure() {
     let mut fleet = Fleet::new("fleet-full");
-    // The first one goes on with an engine that has no room for another image.
+    // Restart the first agent with an engine whose disk is full.
     let socket = fleet.folders[0].path().join("full.sock");
-    let engine = FullEngine::start(&socket, &fleet.world.engine);
+    let engine = DiskFullEngine::start(&socket, &fleet.world.engine);
     fleet.agents[0].terminate();
     let service = Service::of_project("web", &fleet.projects[0], &["web:latest"]);
     let config = fleet.world.config([service]).set("push", fleet.warden.push("one"));
@@ -241,15 +245,15 @@ fn a_machine_whose_disk_is_full_does_not_spread_its_failure() {
     fleet.agents[0].wait_first_poll();
 
     fleet.world.push("web", &Image::good("fleet-full-v2"));
-    // It is the first that asks: what it has is given back, and nobody learns anything from it.
+    // It is the first to request a lease. It releases the lease, and its failure does not affect the others.
     fleet.agents[0].trigger("web");
-    let fault = wait_for("the first one to fail", || {
+    let fault = wait_for("the first agent to fail", || {
         let service = fleet.agents[0].service("web");
         service.errored.clone().ok_or_else(|| format!("{service:#?}"))
     });
     assert!(fault.contains("no space left on device"), "{fault}");
     for agent in &fleet.agents[1..] {
-        assert_eq!(agent.ask("POST", "/trigger").status, 200);
+        assert_eq!(agent.request("POST", "/trigger").status, 200);
     }
     wait_for("the others to be updated", || match fleet.with(&Kind::UPDATED) {
         2 => Ok(()),
@@ -257,16 +261,16 @@ fn a_machine_whose_disk_is_full_does_not_spread_its_failure() {
     });
     assert!(engine.failed() > 0);
     assert_eq!(fleet.with(&Kind::ROLLED_BACK), 0);
-    let images = fleet.warden.person("GET", "/fleet/images", &Value::Null).json();
-    assert_eq!(images["failed"], json!([]), "a pull that fails is no verdict");
+    let images = fleet.warden.as_operator("GET", "/fleet/images", &Value::Null).json();
+    assert_eq!(images["failed"], json!([]), "a failed pull is not reported as a failed image");
 }
 
 #[test]
-fn a_machine_that_is_lost_while_it_tries_is_followed_when_its_lease_is_dead() {
+fn another_machine_continues_once_the_lease_of_a_lost_one_has_expired() {
     let mut fleet = Fleet::new("fleet-lost");
     fleet.world.push("web", &Image::good("fleet-lost-v2"));
     fleet.trigger_all();
-    let trying = wait_for("one to try it", || {
+    let trying = wait_for("one agent to try it", || {
         let at = fleet.agents.iter().position(|agent| {
             let deploy = agent.service("web").deploy;
             deploy.is_some_and(|deploy| deploy.phase == DeployPhase::Probation)
@@ -281,8 +285,8 @@ fn a_machine_that_is_lost_while_it_tries_is_followed_when_its_lease_is_dead() {
         fleet.agents[*at].wait_entry(&Kind::UPDATED, 1);
     }
     let made = fleet.made_now("fleet-lost-v2");
-    // Its lease was taken before its container was made, and lives 90 s from then.
+    // Its lease was acquired before its container was created, and is valid for 90 s.
     let next = others.iter().map(|at| made[*at]).min().expect("there are two");
     let between = (next - made[trying]) / 1_000_000_000;
-    assert!(between > 60, "the next one went after {between} s");
+    assert!(between > 60, "the next one started after {between} s");
 }

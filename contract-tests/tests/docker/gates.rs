@@ -1,4 +1,4 @@
-//! What holds an update back, on a real engine: a held digest is neither fetched nor started.
+//! Gates on a real engine: a held digest is neither pulled nor started.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,17 +8,17 @@ use contract_tests::{Agent, Image, Pushed, Service, World, request, wait_for};
 use evenkeel_common::wire::{Kind, Waiting};
 use serde_json::{Value, json};
 
-/// `web` with these gates, on version 1; the registry has version 2.
+/// Starts `web` with these gates on version 1, and pushes version 2.
 fn gated(about: &str, update: &Value) -> (World, Agent, Pushed) {
     let (world, _) = World::with_web(about);
     let web: Service = world.entry("web", &["web:latest"]).set("update", update.clone());
     let agent = world.agent_for([web]);
     let v2 = world.push("web", &Image::good("v2"));
-    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    assert_eq!(agent.request("POST", "/trigger").status, 200);
     (world, agent, v2)
 }
 
-/// What the update waits for, once that is known and accepted by `settled`.
+/// Waits until the update waits for `gate` and `settled` accepts its details.
 fn waiting(agent: &Agent, gate: &str, settled: impl Fn(&Waiting) -> bool) -> Waiting {
     wait_for("the update to wait", || {
         let service = agent.service("web");
@@ -29,15 +29,15 @@ fn waiting(agent: &Agent, gate: &str, settled: impl Fn(&Waiting) -> bool) -> Wai
     })
 }
 
-/// It runs version 1, and nothing of version 2 was fetched.
+/// Asserts that version 1 runs and version 2 has not been pulled.
 fn is_untouched(world: &World, agent: &Agent, v2: &Pushed) {
     world.assert_runs("web", "v1");
     assert_eq!(agent.steps(), Vec::<String>::new());
     let reference = format!("{}@{}", world.reference("web").trim_end_matches(":latest"), v2.digest);
-    assert_eq!(world.engine.image_id(&reference), None, "a held digest was fetched");
+    assert_eq!(world.engine.image_id(&reference), None, "a held digest was pulled");
 }
 
-/// A body that says nothing useful is 400, and a digest that does not wait is 409; neither approves anything.
+/// Asserts that invalid bodies get 400 and digests that do not wait get 409.
 fn assert_approvals_are_refused(agent: &Agent) {
     let headers = [("Content-Type", "application/json")];
     let other = json!({ "digest": format!("sha256:{}", "0".repeat(64)) }).to_string();
@@ -63,32 +63,35 @@ fn an_update_waits_for_its_approval_and_goes_with_it() {
     let held = waiting(&agent, "approval", |_| true);
     assert_eq!((held.digest.as_str(), held.clear.as_str()), (&*v2.digest, "POST /approve/web"));
     is_untouched(&world, &agent, &v2);
-    let told = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
-    assert_eq!((told.new_digest.as_deref(), told.reason.as_deref()), (Some(&*v2.digest), Some("approval")));
-    assert_eq!(agent.ask("POST", "/approve/none").status, 404);
+    let announced = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
+    assert_eq!(
+        (announced.new_digest.as_deref(), announced.reason.as_deref()),
+        (Some(&*v2.digest), Some("approval"))
+    );
+    assert_eq!(agent.request("POST", "/approve/none").status, 404);
     assert_approvals_are_refused(&agent);
     is_untouched(&world, &agent, &v2);
-    let reply = agent.ask("POST", "/approve/web");
+    let reply = agent.request("POST", "/approve/web");
     assert_eq!(reply.json(), json!({"status": "approved", "service": "web", "digest": v2.digest}));
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
     agent.wait_done(1);
-    // The check that follows the update forgets what was approved.
-    wait_for("nothing to wait any more", || {
-        let reply = agent.ask("POST", "/approve/web").json();
+    // The check after the update clears the approval.
+    wait_for("no update to wait any longer", || {
+        let reply = agent.request("POST", "/approve/web").json();
         if reply == json!({"status": "nothing_waiting"}) { Ok(()) } else { Err(reply.to_string()) }
     });
     assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1);
 }
 
 #[test]
-fn a_minimum_age_is_waited_for_over_a_kill_and_a_trigger_passes_it() {
+fn a_minimum_age_survives_a_kill_and_a_trigger_overrides_it() {
     let (world, mut agent, v2) = gated("age", &json!({"min_age": 3600}));
     let before = waiting(&agent, "min_age", |_| true);
     agent.kill9(false);
     agent.restart();
     let after = waiting(&agent, "min_age", |_| true);
-    assert_eq!(after.lifts_at, before.lifts_at, "since when it waits is not forgotten");
+    assert_eq!(after.lifts_at, before.lifts_at, "the start of the wait is kept");
     is_untouched(&world, &agent, &v2);
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 1);
@@ -96,7 +99,7 @@ fn a_minimum_age_is_waited_for_over_a_kill_and_a_trigger_passes_it() {
 }
 
 #[test]
-fn a_minimum_age_that_has_passed_lets_the_update_begin_without_a_poll() {
+fn an_update_starts_without_a_poll_once_its_minimum_age_has_passed() {
     let (world, agent, _) = gated("short-age", &json!({"min_age": 5}));
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
@@ -104,7 +107,7 @@ fn a_minimum_age_that_has_passed_lets_the_update_begin_without_a_poll() {
 }
 
 #[test]
-fn a_closed_window_holds_an_update_until_it_is_configured_open() {
+fn a_closed_window_holds_an_update_until_it_is_reconfigured() {
     // Open for one minute a week, half a week from now.
     let away = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(84);
     let minute = away.strftime("%a %H:%M-").to_string();
@@ -115,13 +118,13 @@ fn a_closed_window_holds_an_update_until_it_is_configured_open() {
     assert!(held.lifts_at.is_some_and(|at| at > jiff::Timestamp::now()), "{held:?}");
     is_untouched(&world, &agent, &v2);
     agent.reload(|config| config["services"][0]["update"] = json!({"window": "00:00-24:00"}));
-    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    assert_eq!(agent.request("POST", "/trigger").status, 200);
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
 }
 
 #[test]
-fn a_gate_command_holds_an_update_until_it_says_go() {
+fn a_gate_command_holds_an_update_until_it_allows_it() {
     let folder = tempfile::tempdir().unwrap();
     let (answer, program): (PathBuf, PathBuf) =
         (folder.path().join("answer"), folder.path().join("may-update"));
@@ -136,17 +139,17 @@ fn a_gate_command_holds_an_update_until_it_says_go() {
     agent.trigger("web");
     is_untouched(&world, &agent, &v2);
     fs::write(&answer, "3").unwrap();
-    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    assert_eq!(agent.request("POST", "/trigger").status, 200);
     agent.wait_entry(&Kind::ERROR, 1);
     is_untouched(&world, &agent, &v2);
     fs::write(&answer, "0").unwrap();
-    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    assert_eq!(agent.request("POST", "/trigger").status, 200);
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
     assert_eq!(agent.entries(&Kind::RECOVERED).len(), 1);
 }
 
-/// A program beside the world with this text and mode.
+/// Writes a script with this text and mode.
 fn script(folder: &std::path::Path, text: &str, mode: u32) -> PathBuf {
     let program = folder.join("may-update");
     fs::write(&program, text).expect("the program can be written");
@@ -155,7 +158,7 @@ fn script(folder: &std::path::Path, text: &str, mode: u32) -> PathBuf {
 }
 
 #[test]
-fn a_gate_command_that_can_not_be_run_lets_nothing_go() {
+fn a_gate_command_that_can_not_be_run_holds_updates() {
     let folder = tempfile::tempdir().unwrap();
     let program = script(folder.path(), "#!/bin/sh\nexit 0\n", 0o644);
     let (world, agent, v2) = gated("not-executable", &json!({"gate": [program]}));
@@ -170,7 +173,7 @@ fn a_gate_command_that_can_not_be_run_lets_nothing_go() {
 }
 
 #[test]
-fn a_gate_command_that_floods_its_output_and_leaves_children_has_its_last_line_read() {
+fn the_last_line_of_a_gate_command_that_floods_its_output_and_leaves_children_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let pid = folder.path().join("pid");
     let text = format!(
@@ -183,14 +186,14 @@ fn a_gate_command_that_floods_its_output_and_leaves_children_has_its_last_line_r
     assert!(held.why.ends_with("holds it back: enough"), "{held:?}");
     is_untouched(&world, &agent, &v2);
     let child = PathBuf::from("/proc").join(fs::read_to_string(&pid).unwrap().trim());
-    wait_for("the child of the command to end", || match fs::read_to_string(child.join("stat")) {
+    wait_for("the child of the command to exit", || match fs::read_to_string(child.join("stat")) {
         Ok(stat) if !stat.contains(") Z ") => Err(stat),
         _ => Ok(()),
     });
 }
 
 #[test]
-fn a_gate_command_that_hangs_delays_no_other_service_and_one_that_others_can_change_is_told() {
+fn a_gate_command_that_hangs_delays_no_other_service_and_one_that_is_writable_by_others_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let program = script(folder.path(), "#!/bin/sh\nsleep 600\n", 0o777);
     let (mut world, _) = World::with_web("hangs");
@@ -199,8 +202,8 @@ fn a_gate_command_that_hangs_delays_no_other_service_and_one_that_others_can_cha
     world.project.up();
     let web = world.entry("web", &["web:latest"]).set("update", json!({"gate": [program]}));
     let agent = world.agent_for([web, world.entry("api", &["api:latest"])]);
-    let health = agent.ask("GET", "/health").text();
-    assert!(health.contains("can be changed by others than its owner (mode 0777)"), "{health}");
+    let health = agent.request("GET", "/health").text();
+    assert!(health.contains("is writable by users other than its owner (mode 0777)"), "{health}");
     world.push("web", &Image::good("v2"));
     world.push("api", &Image::good("a2"));
     agent.trigger("web");

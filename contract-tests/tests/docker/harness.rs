@@ -1,11 +1,11 @@
-//! The harness itself: what the other tests stand on.
+//! Tests of the harness itself.
 
 use std::time::Duration;
 
 use contract_tests::{Engine, Fault, Image, Proxy, Registry, Shape, World, request, wait_for};
 
 #[test]
-fn the_engine_runs_images_of_every_shape_that_were_pushed_behind_its_back() {
+fn the_engine_runs_images_with_every_kind_of_manifest() {
     let mut world = World::new("shapes");
     let shapes = [Shape::Docker, Shape::Oci, Shape::OciIndex, Shape::DockerList];
     for (nr, shape) in shapes.into_iter().enumerate() {
@@ -24,7 +24,7 @@ fn the_engine_runs_images_of_every_shape_that_were_pushed_behind_its_back() {
 }
 
 #[test]
-fn containers_behave_as_their_images_promise() {
+fn containers_behave_as_their_images_specify() {
     let mut world = World::new("promises");
     let start_period = Duration::from_secs(10);
     let images = [
@@ -34,14 +34,14 @@ fn containers_behave_as_their_images_promise() {
         ("turns", Image::turning_unhealthy("v1"), "unhealthy"),
         ("slow", Image::slow_starter("v1", 5, start_period), "healthy"),
         ("stubborn", Image::ignores_term("v1"), "healthy"),
-        ("hungry", Image::eats_memory("v1"), "exited"),
+        ("hungry", Image::exhausts_memory("v1"), "exited"),
     ];
     for (name, image, _) in &images {
         world.push(name, image);
         world.service(name, name, &["mem_limit: 24m", "memswap_limit: 24m", "stop_grace_period: 1s"]);
     }
     assert!(world.project.compose(&["up", "-d"]).status.success());
-    wait_for("every container to be as promised", || {
+    wait_for("every container to behave as specified", || {
         let views = world.project.containers();
         let kept = images.iter().all(|(name, _, end)| {
             views.iter().any(|view| view.service == *name && (view.health == *end || view.state == *end))
@@ -51,7 +51,7 @@ fn containers_behave_as_their_images_promise() {
 }
 
 #[test]
-fn nothing_is_left_of_a_world_that_is_over() {
+fn a_dropped_world_leaves_nothing_behind() {
     let engine = Engine::under_test();
     let (world, _) = World::with_web("gone");
     let name = world.project.name.clone();
@@ -63,22 +63,22 @@ fn nothing_is_left_of_a_world_that_is_over() {
 }
 
 #[test]
-fn a_proxy_passes_on_or_misbehaves_as_told() {
+fn a_proxy_forwards_or_misbehaves_as_configured() {
     let registry = Registry::start();
     let pushed = registry.push("web", "latest", &Image::good("v1"), Shape::Docker, "proxy");
     let proxy = Proxy::start(&registry.host);
     let accept = [("Accept", "application/vnd.docker.distribution.manifest.v2+json")];
-    let ask = |method| request(&proxy.host, method, "/v2/web/manifests/latest", &accept, &[]).unwrap();
+    let fetch = |method| request(&proxy.host, method, "/v2/web/manifests/latest", &accept, &[]).unwrap();
     for method in ["HEAD", "GET"] {
-        let reply = ask(method);
+        let reply = fetch(method);
         assert_eq!(reply.header("docker-content-digest"), Some(&*pushed.digest), "{reply:?}");
     }
     proxy.set(Fault::NoDigest);
-    assert_eq!(ask("HEAD").header("docker-content-digest"), None);
+    assert_eq!(fetch("HEAD").header("docker-content-digest"), None);
     proxy.set(Fault::WrongDigest("sha256:00".to_owned()));
-    assert_eq!(ask("HEAD").header("docker-content-digest"), Some("sha256:00"));
+    assert_eq!(fetch("HEAD").header("docker-content-digest"), Some("sha256:00"));
     proxy.set(Fault::Answer(429, vec![("Retry-After", "3".to_owned())], "slow down".to_owned()));
-    let reply = ask("GET");
+    let reply = fetch("GET");
     assert_eq!((reply.status, reply.header("retry-after"), &*reply.text()), (429, Some("3"), "slow down"));
     assert_eq!(proxy.manifest_requests(), 5);
 }

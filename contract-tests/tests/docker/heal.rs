@@ -1,5 +1,5 @@
-//! What falls over is restarted, what was stopped on purpose is not; what should run is started; changed compose
-//! files are followed. On the real engine.
+//! Restarts of crashed and unhealthy containers, start of stopped projects, and changed compose files on a real engine.
+//! Containers stopped by an operator stay stopped.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use contract_tests::{Agent, Image, Kill, PrivateEngine, Project, Registry, World
 use evenkeel_common::wire::{Kind, Level, StatusValue};
 use serde_json::Value;
 
-/// An agent that heals and does not deploy.
+/// Starts an agent with healing enabled.
 fn healer(world: &World, more: &[(&str, Value)]) -> Agent {
     let entry = world.entry("web", &["web:latest"]).healing(3);
     world.agent_for([more.iter().fold(entry, |entry, (key, value)| entry.set(key, value.clone()))])
@@ -31,7 +31,7 @@ fn a_crashed_container_is_restarted_and_one_that_was_stopped_is_not() {
     let agent = healer(&world, &[]);
     world.engine.docker(&["stop", "-t", "1", &world.project.container("stopped").name]);
     world.engine.docker(&["kill", &world.project.container("killed").name]);
-    // Later than the two: when this one is well again, the others had their time.
+    // Crash this one last: once it has been restarted, the agent has also handled the other two.
     world.crash(&["web"]);
     let entry = agent.wait_entry(&Kind::RESTARTED, 1);
     assert_eq!(entry.container.as_deref(), Some(&*world.project.container("web").name));
@@ -45,7 +45,7 @@ fn a_crashed_container_is_restarted_and_one_that_was_stopped_is_not() {
 }
 
 #[test]
-fn a_container_that_no_restart_helps_is_given_up_once() {
+fn a_container_that_keeps_failing_is_exhausted_once() {
     let mut world = World::new("cap");
     world.push("web", &Image::unhealthy("v1"));
     world.service("web", "web", &["stop_grace_period: 1s"]);
@@ -54,17 +54,17 @@ fn a_container_that_no_restart_helps_is_given_up_once() {
     let entry = agent.wait_entry(&Kind::EXHAUSTED, 1);
     assert_eq!(entry.level, Level::Critical);
     assert!(!entry.reason.unwrap_or_default().is_empty());
-    // On a busy machine a probe may be cut off before it says why it fails, but not all of them.
-    let told = agent.audit().into_iter().filter_map(|entry| entry.reason);
+    // On a busy machine a probe may time out before it prints its message, but not all of them do.
+    let reasons = agent.audit().into_iter().filter_map(|entry| entry.reason);
     assert!(
-        told.into_iter().any(|reason| reason.contains("the database is not there")),
+        reasons.into_iter().any(|reason| reason.contains("the database is not there")),
         "{:#?}",
         agent.audit()
     );
     let service = agent.service("web");
     assert_eq!((service.status, service.restart_failures), (StatusValue::Exhausted, 2), "{service:#?}");
     assert_eq!(agent.entries(&Kind::RESTARTING).len(), 2);
-    // It survives a restart of the agent, and a person starts it over.
+    // The state survives a restart of the agent, and a manual trigger resets it.
     let mut agent = agent;
     agent.kill9(false);
     agent.restart();
@@ -75,7 +75,7 @@ fn a_container_that_no_restart_helps_is_given_up_once() {
 }
 
 #[test]
-fn a_container_that_falls_ill_again_soon_after_each_restart_is_given_up() {
+fn a_container_that_relapses_soon_after_each_restart_is_exhausted() {
     let mut world = World::new("relapse");
     world.push("web", &Image::relapsing("v1"));
     world.service("web", "web", &["stop_grace_period: 1s"]);
@@ -89,7 +89,7 @@ fn a_container_that_falls_ill_again_soon_after_each_restart_is_given_up() {
 }
 
 #[test]
-fn the_probation_of_one_service_makes_no_patients_of_another_one_of_its_project() {
+fn the_probation_of_one_service_does_not_make_another_one_unhealthy() {
     let mut world = World::new("siblings");
     for service in ["web", "api"] {
         world.push(service, &Image::good("v1"));
@@ -102,14 +102,14 @@ fn the_probation_of_one_service_makes_no_patients_of_another_one_of_its_project(
     world.push("web", &Image::unhealthy("v2"));
     agent.trigger("web");
     agent.wait_entry(&Kind::ROLLED_BACK, 1);
-    // What falls ill afterwards is seen again, by whoever is first.
+    // A crash after the probation is detected again, by either service.
     world.crash(&["web"]);
     agent.wait_entry(&Kind::RESTARTED, 1);
     assert_eq!(agent.entries(&Kind::UNHEALTHY), []);
 }
 
 #[test]
-fn without_auto_heal_it_is_said_and_left_alone() {
+fn without_auto_heal_a_crash_is_only_reported() {
     let (world, _) = World::with_web_of("report", &Image::healthy("v1"), &[]);
     let agent = world.agent();
     world.crash(&["web"]);
@@ -122,11 +122,11 @@ fn without_auto_heal_it_is_said_and_left_alone() {
 }
 
 #[test]
-fn a_project_of_which_nothing_runs_is_started_at_the_next_check() {
+fn a_project_without_running_containers_is_started_at_the_next_check() {
     let (world, _) = World::with_web("start");
     let agent = world.agent_for([world.entry("web", &["web:latest"]).set("auto_start", true)]);
     assert!(world.project.compose(&["down"]).status.success());
-    // Somebody is at work on it just now: asked for until that is some seconds ago.
+    // The agent does not start a project that was changed within the last seconds, so trigger until it does.
     wait_for("the project to be started", || {
         agent.trigger("web");
         let started = agent.entries(&Kind::STARTED).into_iter().any(|entry| entry.service == "web");
@@ -137,7 +137,7 @@ fn a_project_of_which_nothing_runs_is_started_at_the_next_check() {
 }
 
 #[test]
-fn an_image_that_only_the_compose_files_name_is_fetched_where_it_is_missing() {
+fn a_missing_image_that_is_only_in_the_compose_file_is_pulled() {
     let (mut world, _) = World::with_web("start-missing");
     world.push("side", &Image::good("s1"));
     world.service("side", "side", &[]);
@@ -149,7 +149,7 @@ fn an_image_that_only_the_compose_files_name_is_fetched_where_it_is_missing() {
 }
 
 #[test]
-fn changed_compose_files_are_applied_also_those_that_changed_while_the_agent_was_away() {
+fn changed_compose_files_are_applied_even_if_the_agent_was_down() {
     let (world, _) = World::with_web("drift");
     let mut agent = world.agent_for([world.entry("web", &["web:latest"]).set("compose_watch", true)]);
     let add = |line: &str| {
@@ -180,7 +180,7 @@ fn changed_compose_files_are_applied_also_those_that_changed_while_the_agent_was
 }
 
 #[test]
-fn ten_containers_that_their_engine_took_down_are_all_back() {
+fn ten_containers_stopped_by_their_engine_are_all_restarted() {
     for signal in ["TERM", "KILL"] {
         let registry = Registry::start_for_private_engine();
         let mut private = PrivateEngine::start(&registry);
@@ -205,13 +205,14 @@ fn ten_containers_that_their_engine_took_down_are_all_back() {
     }
 }
 
-/// What a restart of the one that owns a network does to those that use it (FIELD: healing a provider leaves its
-/// dependents dead).
-/// How many networks the container of this service is connected to; none while it does not run.
+// Containers that share the network of another container lose it when that one is restarted (FIELD: healing a provider
+// leaves its dependents dead).
+
+/// Returns the number of networks of this service's container, or 0 if it does not run.
 fn links(world: &World, service: &str) -> usize {
     let views = world.project.containers();
     let Some(view) = views.iter().find(|view| view.service == service) else { return 0 };
-    // It may be gone by now.
+    // The container may have been removed since.
     let asked =
         world.engine.cli(&["inspect", "-f", "{{.State.Pid}}", &view.id]).output().expect("docker runs");
     let pid = String::from_utf8_lossy(&asked.stdout).trim().to_owned();
@@ -221,7 +222,7 @@ fn links(world: &World, service: &str) -> usize {
 }
 
 #[test]
-fn a_container_that_uses_the_network_of_one_that_crashed_is_connected_again() {
+fn a_container_that_uses_the_network_of_a_crashed_one_is_reconnected() {
     let mut world = World::new("network");
     world.push("web", &Image::good("v1"));
     let image = world.reference("web");
@@ -241,18 +242,18 @@ fn a_container_that_uses_the_network_of_one_that_crashed_is_connected_again() {
     });
     assert_eq!((links(&world, "vpn"), links(&world, "client")), (1, 1));
     let client = world.project.container("client").name;
-    let said = agent.wait_entry(&Kind::UNHEALTHY, 1);
-    assert_eq!(said.container.as_deref(), Some(&*client));
-    assert!(said.reason.as_ref().is_some_and(|why| why.contains("network of")), "{said:#?}");
+    let entry = agent.wait_entry(&Kind::UNHEALTHY, 1);
+    assert_eq!(entry.container.as_deref(), Some(&*client));
+    assert!(entry.reason.as_ref().is_some_and(|why| why.contains("network of")), "{entry:#?}");
 }
 
-/// A client whose network is that of a container in another project, and that project.
+/// Creates a client that shares the network of a container in another project, and that project.
 fn with_foreign_network(about: &str) -> (World, Project) {
     let mut world = World::new(about);
     world.push("web", &Image::good("v1"));
     let image = world.reference("web");
     let folder = world.folder().join("vpn");
-    std::fs::create_dir(&folder).expect("the folder can be made");
+    std::fs::create_dir(&folder).expect("the folder can be created");
     let mut vpn = Project::new(&format!("{about}vpn"), &folder, &world.engine);
     let name = format!("{}-vpn", vpn.name);
     vpn.write_text(&format!(
@@ -275,7 +276,7 @@ fn wait_connected(world: &World, agent: &Agent) {
 }
 
 #[test]
-fn a_container_that_uses_the_network_of_another_project_s_is_made_anew_when_that_is_replaced() {
+fn a_container_that_uses_the_network_of_another_project_is_recreated_with_it() {
     let (world, vpn) = with_foreign_network("foreign");
     let agent = healer(&world, &[]);
     let before = world.project.container("client");
@@ -284,10 +285,10 @@ fn a_container_that_uses_the_network_of_another_project_s_is_made_anew_when_that
     let client = world.project.container("client");
     assert_ne!(client.id, before.id);
     assert_eq!((&client.image, &client.name), (&before.image, &before.name));
-    let said = agent.wait_entry(&Kind::RESTARTED, 1);
-    assert_eq!(said.container.as_ref(), Some(&client.name));
+    let entry = agent.wait_entry(&Kind::RESTARTED, 1);
+    assert_eq!(entry.container.as_ref(), Some(&client.name));
 
-    // While it is away there is nothing to connect to, and nothing that could be given up.
+    // Without the other container there is no network to connect to, and the client must not be exhausted.
     vpn.compose(&["down"]);
     agent.wait_entry(&Kind::RESTART_FAILED, 1);
     vpn.up();
@@ -300,7 +301,7 @@ fn a_container_that_uses_the_network_of_another_project_s_is_made_anew_when_that
 }
 
 #[test]
-fn an_agent_killed_while_it_makes_a_container_anew_does_so_when_it_is_back() {
+fn an_agent_killed_while_recreating_a_container_does_so_after_its_restart() {
     for (after, compose_too) in [(0, false), (150, true), (400, true)] {
         let (world, vpn) = with_foreign_network("foreignkill");
         let mut agent = healer(&world, &[]);

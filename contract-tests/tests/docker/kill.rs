@@ -1,11 +1,12 @@
-//! Killed at any instant and started again, the agent ends in the proven new state or in exactly the old one.
+//! An agent that is killed at any point of a deployment and restarted ends in the proven new state or exactly in the old
+//! one.
 
 use std::time::Duration;
 
 use contract_tests::{Agent, Image, Kill, World, wait_for};
 use evenkeel_common::wire::{Kind, StatusValue};
 
-/// Starts a deploy of `bad` or good `v2`, kills the agent at a journal step, and starts it again.
+/// Deploys a good or bad `v2`, kills the agent at a journal step, and starts it again.
 fn killed(step: &str, after: u64, compose_too: bool, bad: bool) {
     let about = format!("kill-{}", step.replace('_', "-"));
     let (world, _) = World::with_web_of(&about, &Image::good("v1"), &[]);
@@ -34,15 +35,15 @@ fn killed(step: &str, after: u64, compose_too: bool, bad: bool) {
     }
     world.assert_tidy();
 
-    // Nothing is said twice, and the next check finds nothing to do.
+    // There are no duplicate entries, and the next check finds nothing to do.
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     assert_eq!(agent.entries(&Kind::UPDATED).len(), usize::from(!bad));
     assert_eq!(agent.entries(&Kind::ROLLED_BACK).len(), usize::from(bad));
     assert_eq!(agent.entries(&Kind::ROLLBACK_FAILED), []);
     let resumed = agent.entries(&Kind::RESUMED).len();
     match last.as_str() {
-        "done" => assert_eq!(resumed, 0, "there was nothing to take up"),
-        // It may have ended just before the kill, too late for its log line.
+        "done" => assert_eq!(resumed, 0, "there was nothing to resume"),
+        // The deployment may have completed just before the kill, without its log line.
         "unpin" => assert!(resumed <= 1, "{resumed}"),
         _ => assert_eq!(resumed, 1, "killed after {last}"),
     }
@@ -51,13 +52,13 @@ fn killed(step: &str, after: u64, compose_too: bool, bad: bool) {
     assert_eq!((service.updates_total, service.rollbacks_total), (u64::from(!bad), u64::from(bad)));
 }
 
-/// Waits until nothing of the deployment is left to do.
+/// Waits until the deployment is complete.
 fn settle(agent: &Agent, last: &str) {
     if last != "done" {
-        wait_for("the deployment to be over", || {
+        wait_for("the deployment to complete", || {
             let deploying = agent.service("web").deploying;
             let steps = agent.steps();
-            // Where the kill came too late for the line about the end, a restart tells of no step at all.
+            // If the deployment completed before the kill, but without its log line, the restart logs no further step.
             let over = steps.last().is_some_and(|step| step == "done" || step == "unpin");
             if over && !deploying { Ok(()) } else { Err(format!("{steps:?}")) }
         });
@@ -73,7 +74,7 @@ macro_rules! killed_at {
             }
 
             #[test]
-            fn a_moment_later_while_compose_lives_on() {
+            fn a_moment_later_while_compose_keeps_running() {
                 super::super::killed(stringify!($step), 100, false, $bad);
             }
 
@@ -94,13 +95,13 @@ mod a_bad_deploy_ends_undone_when_killed_at {
 }
 
 #[test]
-fn an_agent_that_is_killed_again_and_again_still_ends_where_it_should() {
+fn an_agent_that_is_killed_repeatedly_still_completes_the_update() {
     let (world, _) = World::with_web_of("kill-often", &Image::good("v1"), &[]);
     let mut agent = world.agent();
     world.push("web", &Image::good("v2"));
     for after in [0, 20, 40, 60, 80, 100] {
         agent.kill_at(Kill { step: None, after: Duration::from_millis(after), compose_too: true });
-        // After the first time it goes on by itself.
+        // After the first kill, the agent resumes the deployment by itself.
         if after == 0 {
             agent.trigger("web");
         }
@@ -115,14 +116,14 @@ fn an_agent_that_is_killed_again_and_again_still_ends_where_it_should() {
 }
 
 #[test]
-fn a_compose_that_was_killed_while_it_recreated_does_not_stand_in_the_way() {
-    // The old container needs six seconds to end; meanwhile the new one exists under a name of compose's own.
+fn a_compose_process_killed_while_recreating_does_not_prevent_the_update() {
+    // The old container takes six seconds to stop. During that time the new one has a temporary name of compose.
     let stubborn = ["stop_grace_period: 6s"];
     let (world, _) = World::with_web_of("conflict", &Image::ignores_term("v1"), &stubborn);
     let mut agent = world.agent();
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    wait_for("compose to be in the middle of it", || {
+    wait_for("compose to have created the new container", || {
         let names: Vec<String> = world.project.containers().into_iter().map(|view| view.name).collect();
         if names.len() == 2 { Ok(()) } else { Err(format!("{names:?}")) }
     });

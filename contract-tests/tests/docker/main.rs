@@ -1,6 +1,6 @@
-//! Whole programs on a real engine with a real registry, as one binary, so that harness and dependencies are linked
-//! once. `.config/nextest.toml` and `dist/scripts/engine-suites.sh` choose among the modules by the path of a test
-//! (`test(/^matrix::/)`).
+//! Tests of the complete programs on a real engine with a real registry. They are one binary, so that harness and
+//! dependencies are linked only once. `.config/nextest.toml` and `dist/scripts/engine-suites.sh` select modules by the
+//! path of a test (`test(/^matrix::/)`).
 
 mod adopt;
 mod cleanup;

@@ -1,10 +1,10 @@
-//! What must hold on every engine, every image store and every compose version, beside the other tests:
-//! `dist/test.sh --engines` runs them on all that can be had.
+//! Tests that must pass on every engine, every image store and every compose version. `dist/test.sh --engines` runs them on
+//! all available ones.
 
 use contract_tests::{Agent, Image, Project, Service, Shape, World, wait_for};
 use evenkeel_common::wire::{Kind, StatusValue};
 
-/// As a person does who wants to have the new image here already.
+/// Pulls the new image manually.
 #[track_caller]
 fn compose_pull(world: &World) {
     let output = world.project.compose(&["pull", "-q"]);
@@ -12,7 +12,7 @@ fn compose_pull(world: &World) {
 }
 
 #[test]
-fn an_image_that_a_person_pulled_before_the_check_is_deployed() {
+fn an_image_pulled_manually_before_the_check_is_deployed() {
     let (world, v1) = World::with_web("pulled");
     let agent = world.agent();
     let v2 = world.push("web", &Image::good("v2"));
@@ -30,11 +30,11 @@ fn an_image_that_a_person_pulled_before_the_check_is_deployed() {
 }
 
 #[test]
-fn an_agent_that_starts_after_a_person_s_pull_deploys_it() {
+fn an_agent_that_starts_after_a_manual_pull_deploys_the_image() {
     let (world, v1) = World::with_web("pulled-before");
     let v2 = world.push("web", &Image::good("v2"));
     compose_pull(&world);
-    // It has never seen the old image under its tag.
+    // The agent has never seen the tag on the old image.
     let agent = world.agent();
     let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
@@ -47,7 +47,7 @@ fn an_agent_that_starts_after_a_person_s_pull_deploys_it() {
 }
 
 #[test]
-fn a_bad_image_that_a_person_pulled_before_the_check_is_undone() {
+fn a_bad_image_pulled_manually_before_the_check_is_rolled_back() {
     let (world, v1) = World::with_web("pulled-bad");
     let agent = world.agent();
     let v2 = world.push("web", &Image::unhealthy("v2"));
@@ -57,7 +57,7 @@ fn a_bad_image_that_a_person_pulled_before_the_check_is_undone() {
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     agent.wait_done(1);
     let after = world.assert_runs("web", "v1");
-    assert_eq!(world.engine.image_id(&world.reference("web")), Some(after.image), "the tag names what runs");
+    assert_eq!(world.engine.image_id(&world.reference("web")), Some(after.image), "the tag is restored");
     assert_eq!(agent.blocked().get("web/web:latest"), Some(&v2.digest));
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     world.assert_runs("web", "v1");
@@ -65,7 +65,7 @@ fn a_bad_image_that_a_person_pulled_before_the_check_is_undone() {
 }
 
 #[test]
-fn an_index_with_attestations_is_followed_and_no_check_sees_an_update_where_there_is_none() {
+fn an_index_with_attestations_is_deployed_once_and_not_again() {
     let mut world = World::new("attested");
     world.push_as("web", &Image::good("v1"), Shape::AttestedIndex);
     world.service("web", "web", &[]);
@@ -88,11 +88,11 @@ fn an_index_with_attestations_is_followed_and_no_check_sees_an_update_where_ther
     world.assert_tidy();
 }
 
-/// A second project on the tag of the first, and an agent for both.
+/// Creates two projects on the same tag, and an agent for both.
 fn shared_tag(about: &str) -> (World, Project, Agent) {
     let (world, _) = World::with_web_of(about, &Image::healthy("v1"), &[]);
     let folder = world.folder().join("second");
-    std::fs::create_dir(&folder).expect("the folder can be made");
+    std::fs::create_dir(&folder).expect("the folder can be created");
     let mut second = Project::new(&format!("{about}-two"), &folder, &world.engine);
     second.service("web", &world.reference("web"), &[]);
     second.up();
@@ -102,10 +102,10 @@ fn shared_tag(about: &str) -> (World, Project, Agent) {
 }
 
 #[test]
-fn two_projects_on_one_tag_are_both_updated_and_both_taken_back() {
+fn two_projects_on_one_tag_are_both_updated_and_both_rolled_back() {
     let (world, second, agent) = shared_tag("onetag");
     world.push("web", &Image::healthy("v2"));
-    agent.ask("POST", "/trigger");
+    agent.request("POST", "/trigger");
     agent.wait_entry(&Kind::UPDATED, 2);
     agent.wait_done(2);
     let good = world.assert_runs("web", "v2");
@@ -115,8 +115,8 @@ fn two_projects_on_one_tag_are_both_updated_and_both_taken_back() {
     );
 
     let bad = world.push("web", &Image::unhealthy("v3"));
-    agent.ask("POST", "/trigger");
-    wait_for("both to be on what worked, and the bad image to be blocked", || {
+    agent.request("POST", "/trigger");
+    wait_for("both to run the previous image again, and the bad image to be blocked", || {
         let runs = [world.project.containers(), second.containers()].concat();
         let back = runs.len() == 2
             && runs.iter().all(|view| view.image == good.image && view.health == "healthy")
@@ -129,7 +129,7 @@ fn two_projects_on_one_tag_are_both_updated_and_both_taken_back() {
             Err(format!("{runs:#?} {blocked:?} {:#?}", agent.audit()))
         }
     });
-    assert_eq!(world.engine.image_id(&world.reference("web")), Some(good.image), "the tag names what runs");
+    assert_eq!(world.engine.image_id(&world.reference("web")), Some(good.image), "the tag is restored");
     for name in ["one", "two"] {
         assert_eq!(agent.check(name).event, Kind::CHECKED);
         assert_eq!(agent.service(name).status, StatusValue::Blocked);
@@ -139,7 +139,7 @@ fn two_projects_on_one_tag_are_both_updated_and_both_taken_back() {
 }
 
 #[test]
-fn an_image_that_was_only_built_here_is_not_found_and_is_not_replaced() {
+fn an_image_that_was_only_built_locally_is_not_found_and_not_replaced() {
     let mut world = World::new("builtonly");
     let reference = world.reference("web");
     let theirs = world.push("web", &Image::good("theirs"));
@@ -162,11 +162,12 @@ fn an_image_that_was_only_built_here_is_not_found_and_is_not_replaced() {
 }
 
 #[test]
-fn an_image_whose_record_was_removed_by_force_stops_neither_updates_nor_the_service() {
+fn an_image_removed_by_force_breaks_neither_updates_nor_the_service() {
     let (world, _) = World::with_web("forced");
     let agent = world.agent();
     let before = world.project.container("web");
-    // Most engines refuse, as a container uses it. Docker 28 with containerd's store takes tags and content away beneath it.
+    // Most engines refuse because a container uses the image. Docker 28 with the containerd image store removes its tags and
+    // content nevertheless.
     let removed = world.engine.cli(&["rmi", "-f", &before.image]).output().expect("docker can be run");
     eprintln!("docker rmi -f: {removed:?}");
     agent.check("web");

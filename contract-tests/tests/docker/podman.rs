@@ -1,12 +1,12 @@
-//! Podman under a booted systemd. Not part of a plain run: `dist/test.sh` brings such a machine up, and
-//! `dist/scripts/with-engine.sh podman-5` does for a single test. No other engine can run these.
+//! Podman with a booted systemd. These tests are excluded by default. `dist/test.sh` starts such a machine, and
+//! `dist/scripts/with-engine.sh podman-5` does so for a single test. No other engine can run them.
 
-use contract_tests::{Agent, Health, Image, LABEL, Service, World, beside_engine, wait_for};
+use contract_tests::{Agent, Health, Image, LABEL, Service, World, on_engine_host, wait_for};
 use evenkeel_common::wire::Kind;
 use std::io::Write;
 use std::process::Stdio;
 
-/// A unit of a quadlet file, started. Goes on drop.
+/// A started unit of a quadlet file. Stopped and removed on drop.
 struct Unit {
     name: String,
 }
@@ -16,7 +16,7 @@ impl Unit {
     fn start(name: &str, quadlet: &str) -> Self {
         let script = "mkdir -p /run/containers/systemd && cat >/run/containers/systemd/$0.container &&
             systemctl daemon-reload && systemctl start $0";
-        let mut child = beside_engine("sh")
+        let mut child = on_engine_host("sh")
             .args(["-euc", script, name])
             .stdin(Stdio::piped())
             .spawn()
@@ -31,7 +31,7 @@ impl Unit {
 impl Drop for Unit {
     fn drop(&mut self) {
         let script = "systemctl stop $0; rm -f /run/containers/systemd/$0.container; systemctl daemon-reload";
-        let _ = beside_engine("sh").args(["-c", script, &self.name]).status();
+        let _ = on_engine_host("sh").args(["-c", script, &self.name]).status();
     }
 }
 
@@ -49,19 +49,19 @@ fn a_container_that_crashed_or_turned_unhealthy_is_restarted() {
     world.project.up();
     let agent = healer(&world, None);
     let name = world.project.container("ill").name;
-    wait_for("the one that is unhealthy to be restarted", || {
+    wait_for("the unhealthy container to be restarted", || {
         let restarted = agent.entries(&Kind::RESTARTED);
         let found = restarted.iter().any(|entry| entry.container.as_deref() == Some(&*name));
         if found { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
     });
     world.crash(&["web"]);
     let name = world.project.container("web").name;
-    wait_for("the one that crashed to be restarted", || {
+    wait_for("the crashed container to be restarted", || {
         let restarted = agent.entries(&Kind::RESTARTED);
         let found = restarted.iter().any(|entry| entry.container.as_deref() == Some(&*name));
         if found { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
     });
-    wait_for("it to run", || {
+    wait_for("the container to run", || {
         let view = world.project.container("web");
         if view.state == "running" { Ok(()) } else { Err(format!("{view:#?}")) }
     });
@@ -88,11 +88,11 @@ fn a_container_of_a_systemd_unit_is_not_healed() {
     let before = started();
     let unit = Service::named("unit").set("container_name", &*name).healing(3).set("health_grace", 3);
     let agent = healer(&world, Some(unit));
-    wait_for("it to be unhealthy", || {
+    wait_for("the container to be unhealthy", || {
         let health = world.engine.docker(&["inspect", "-f", "{{.State.Health.Status}}", &name]);
         if health == "unhealthy" { Ok(()) } else { Err(health) }
     });
-    // Later than the other: when this one is well again, that had its time.
+    // Crash this one last: once it has been restarted, the agent has also handled the other one.
     world.crash(&["web"]);
     agent.wait_entry(&Kind::RESTARTED, 1);
     agent.trigger("unit");
@@ -120,8 +120,8 @@ fn a_project_with_a_container_of_a_systemd_unit_is_not_updated() {
     let after = world.assert_runs("web", "v1");
     assert_eq!((before.id, before.started_at), (after.id, after.started_at));
     assert_eq!(agent.steps(), Vec::<String>::new());
-    let told = agent.log().into_iter().any(|line| line.0.contains("systemd"))
+    let reported = agent.log().into_iter().any(|line| line.0.contains("systemd"))
         || agent.audit().iter().any(|entry| format!("{entry:?}").contains("systemd"))
-        || agent.ask("GET", "/health").text().contains("systemd");
-    assert!(told, "that it belongs to systemd is said: {:#?}", agent.audit());
+        || agent.request("GET", "/health").text().contains("systemd");
+    assert!(reported, "the agent reports that it belongs to systemd: {:#?}", agent.audit());
 }

@@ -1,5 +1,5 @@
-//! Projects as people have them: several files, variables, replicas, one-shots, profiles, volumes, shared networks. An
-//! update or its undoing changes what it is about and nothing else.
+//! Realistic projects: several files, variables, replicas, one-shots, profiles, volumes, shared networks. An update or a
+//! rollback changes only its own service.
 
 use contract_tests::{
     Agent, ContainerView, Image, LABEL, Pushed, Service, World, kill_from_outside, unused_port, wait_for,
@@ -8,7 +8,8 @@ use evenkeel_common::wire::Kind;
 use serde_json::json;
 use std::net::TcpListener;
 
-/// The base file and one on top of it, with a variable from an env file; two replicas behind a one-shot.
+/// Creates a project of a base file and an override file with a variable from an env file, with two replicas that depend on
+/// a one-shot service.
 fn shop(about: &str) -> (World, Agent, Pushed) {
     let mut world = World::new(about);
     let done = Image {
@@ -65,7 +66,7 @@ fn of(views: &[ContainerView], service: &str) -> Vec<ContainerView> {
     views.iter().filter(|view| view.service == service).cloned().collect()
 }
 
-/// Puts a word into a file of each container, which is gone with the container unless it is on a volume.
+/// Writes a file in each container, which is lost with the container unless it is on a volume.
 fn mark(world: &World, views: &[ContainerView], path: &str) {
     for view in views {
         world.engine.docker(&["exec", &view.name, "/bin/sh", "-c", &format!("echo kept > {path}")]);
@@ -80,7 +81,7 @@ fn assert_marked(world: &World, views: &[ContainerView], path: &str) {
     }
 }
 
-/// What an update of `web` must leave as it is.
+/// The state that an update of `web` must preserve.
 struct Untouched {
     db: ContainerView,
 }
@@ -110,13 +111,13 @@ impl Untouched {
         }
         let migrate = of(&views, "migrate");
         assert!(migrate.len() == 1 && migrate[0].state == "exited", "{migrate:#?}");
-        assert_eq!(of(&views, "tool"), [], "a profile that is not asked for");
+        assert_eq!(of(&views, "tool"), [], "its profile is not enabled");
         world.assert_tidy();
     }
 }
 
 #[test]
-fn a_project_with_all_that_compose_offers_is_updated_and_keeps_all_the_rest() {
+fn a_complex_project_is_updated_and_keeps_everything_else() {
     let (world, agent, _) = shop("offers");
     let rest = Untouched::before(&world);
     let v2 = world.push("web", &Image::good("v2"));
@@ -127,12 +128,12 @@ fn a_project_with_all_that_compose_offers_is_updated_and_keeps_all_the_rest() {
     rest.assert(&world, "v2");
     assert_eq!(agent.check("shop").event, Kind::CHECKED);
     for kind in [Kind::DIED, Kind::UNHEALTHY, Kind::RESTARTING, Kind::ROLLED_BACK] {
-        assert_eq!(agent.entries(&kind), [], "a one-shot that is done is no patient");
+        assert_eq!(agent.entries(&kind), [], "a completed one-shot is not healed");
     }
 }
 
 #[test]
-fn a_project_with_all_that_compose_offers_goes_back_whole_when_its_new_image_is_bad() {
+fn a_complex_project_is_rolled_back_completely() {
     let (world, agent, v1) = shop("whole");
     let rest = Untouched::before(&world);
     let v2 = world.push("web", &Image::unhealthy("v2"));
@@ -147,7 +148,7 @@ fn a_project_with_all_that_compose_offers_goes_back_whole_when_its_new_image_is_
 }
 
 #[test]
-fn a_one_shot_that_fails_in_its_new_version_takes_the_update_back() {
+fn a_one_shot_that_fails_rolls_the_update_back() {
     let (world, agent, _) = shop("migration");
     let rest = Untouched::before(&world);
     let v2 = world.push("migrate", &Image::exits("v2", 0));
@@ -157,12 +158,12 @@ fn a_one_shot_that_fails_in_its_new_version_takes_the_update_back() {
     agent.wait_done(1);
     rest.assert(&world, "v1");
     assert_eq!(agent.blocked().get("shop/migrate:latest"), Some(&v2.digest));
-    let told = format!("{} {}", entry.reason.unwrap_or_default(), entry.output);
-    assert!(told.contains("migrate") && told.contains("cannot open the ledger"), "{told}");
+    let text = format!("{} {}", entry.reason.unwrap_or_default(), entry.output);
+    assert!(text.contains("migrate") && text.contains("cannot open the ledger"), "{text}");
 }
 
 #[test]
-fn what_shares_the_network_of_an_updated_container_goes_with_it_there_and_back() {
+fn containers_that_share_the_network_of_an_updated_one_follow_it() {
     let mut world = World::new("shared-net");
     world.push("vpn", &Image::good("v1"));
     world.push("client", &Image::good("v1"));
@@ -204,7 +205,7 @@ fn what_shares_the_network_of_an_updated_container_goes_with_it_there_and_back()
 }
 
 #[test]
-fn a_project_whose_port_is_taken_is_said_so_and_starts_once_the_port_is_free() {
+fn a_port_in_use_is_reported_and_the_project_starts_once_it_is_free() {
     let mut world = World::new("port");
     world.push("web", &Image::good("v1"));
     let port = unused_port();
@@ -223,25 +224,25 @@ fn a_project_whose_port_is_taken_is_said_so_and_starts_once_the_port_is_free() {
         Some(text) if text.contains(&port.to_string()) => Ok(()),
         other => Err(format!("{other:?}, {:#?}", agent.audit())),
     });
-    wait_for("two more rounds", || {
+    wait_for("two more polls", || {
         let count = agent.status().poll_count;
         if count >= 5 { Ok(()) } else { Err(count.to_string()) }
     });
-    assert_eq!(agent.entries(&Kind::ERROR).len(), 1, "said once: {:#?}", agent.audit());
+    assert_eq!(agent.entries(&Kind::ERROR).len(), 1, "reported once: {:#?}", agent.audit());
 
     drop(taken);
-    wait_for("it to run", || {
+    wait_for("the container to run", || {
         let view = world.project.container("web");
         if view.state == "running" { Ok(()) } else { Err(format!("{view:#?}, {:#?}", agent.audit())) }
     });
     world.assert_runs("web", "v1");
-    wait_for("the fault to be over", || {
+    wait_for("the error to be cleared", || {
         if agent.errored().is_empty() { Ok(()) } else { Err(format!("{:?}", agent.errored())) }
     });
 }
 
 #[test]
-fn an_override_file_that_is_not_configured_is_named_and_never_dropped() {
+fn an_override_file_that_is_not_configured_is_reported_and_never_dropped() {
     let (world, _) = World::with_web("override");
     let file = world.folder().join("compose.override.yml");
     std::fs::write(&file, "services: { web: { environment: { FROM: override } } }\n").unwrap();
@@ -253,17 +254,17 @@ fn an_override_file_that_is_not_configured_is_named_and_never_dropped() {
     let mut agent = world.agent_for([world.entry("web", &["web:latest"]).set("auto_start", true)]);
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    let said = agent.wait_entry(&Kind::ERROR, 1);
-    assert!(said.message.contains(&file.display().to_string()), "{said:#?}");
+    let error = agent.wait_entry(&Kind::ERROR, 1);
+    assert!(error.message.contains(&file.display().to_string()), "{error:#?}");
     agent.trigger("web");
     assert_eq!((world.assert_runs("web", "v1").id, has_it()), (before.id.clone(), true));
 
     kill_from_outside(&world.pids(&["web"]));
-    wait_for("it to be down", || {
+    wait_for("the container to be down", || {
         let state = world.project.container("web").state;
         if state == "exited" { Ok(()) } else { Err(state) }
     });
-    wait_for("it to be started as it is", || {
+    wait_for("the unchanged container to be started", || {
         agent.trigger("web");
         let view = world.project.container("web");
         if view.state == "running" { Ok(()) } else { Err(format!("{view:#?}, {:#?}", agent.audit())) }
@@ -276,7 +277,7 @@ fn an_override_file_that_is_not_configured_is_named_and_never_dropped() {
     assert!(has_it());
     assert!(agent.errored().is_empty(), "{:?}", agent.errored());
 
-    // One that only adds services changes nothing of what is there.
+    // A file that only adds services does not change the existing ones.
     let more = world.folder().join("more.yml");
     world.push("db", &Image::good("v1"));
     let db = json!({"image": world.reference("db"), "labels": {LABEL: world.project.name}, "network_mode": "none"});
@@ -291,7 +292,7 @@ fn an_override_file_that_is_not_configured_is_named_and_never_dropped() {
 }
 
 #[test]
-fn a_project_that_moved_is_updated_though_its_old_file_is_still_there() {
+fn a_moved_project_is_updated_although_its_old_file_still_exists() {
     let (world, _) = World::with_web("moved");
     let old = world.folder().join("old.yml");
     let text = std::fs::read_to_string(&world.project.file).unwrap();
@@ -317,11 +318,11 @@ fn a_project_that_moved_is_updated_though_its_old_file_is_still_there() {
 }
 
 #[test]
-fn containers_outside_compose_are_healed_by_name_and_those_that_a_person_stopped_are_not() {
+fn containers_outside_compose_are_healed_by_name_unless_stopped_manually() {
     let world = World::new("solo");
     world.push("web", &Image::good("v1"));
     let names = ["crashes", "stopped"].map(|what| format!("{}-{what}", world.project.name));
-    // The project's label makes the harness remove them.
+    // With the project's label, the harness removes them.
     let owner = format!("com.docker.compose.project={}", world.project.name);
     for name in &names {
         let image = world.reference("web");
@@ -333,10 +334,10 @@ fn containers_outside_compose_are_healed_by_name_and_those_that_a_person_stopped
     };
     let agent = world.agent_for([entry(crashes), entry(stopped)]);
     world.engine.docker(&["stop", "-t", "1", stopped]);
-    // Later than the other: when this one is well again, that had its time.
+    // Crash this one last: once it has been restarted, the agent has also handled the other one.
     kill_from_outside(&[world.engine.docker(&["inspect", "-f", "{{.State.Pid}}", crashes])]);
-    let said = agent.wait_entry(&Kind::RESTARTED, 1);
-    assert_eq!((&said.service, said.container.as_ref()), (crashes, Some(crashes)));
+    let restarted = agent.wait_entry(&Kind::RESTARTED, 1);
+    assert_eq!((&restarted.service, restarted.container.as_ref()), (crashes, Some(crashes)));
     let state = |name: &str| world.engine.docker(&["inspect", "-f", "{{.State.Status}}", name]);
     assert_eq!((&*state(crashes), &*state(stopped)), ("running", "exited"));
     assert_eq!(agent.entries(&Kind::RESTARTING).len(), 1, "{:#?}", agent.audit());

@@ -1,4 +1,4 @@
-//! A registry tells the agent of a push, and the new image runs long before the next poll.
+//! A registry notifies the agent of a push, and the new image runs long before the next poll.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Instant;
 use contract_tests::{Engine, Image, Registry, Shape, World, wait_for};
 use evenkeel_common::wire::Kind;
 
-/// An address that is known before the agent is started; what comes there goes on to the agent.
+/// Starts a relay to the agent, so that the registry can be configured before the agent's address is known.
 fn relay() -> (String, mpsc::Sender<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("it is bound").to_string();
@@ -34,8 +34,8 @@ fn push_goes_live(about: &str, shape: Shape) {
     world.project.up();
     let agent = world.agent();
     agents.send(agent.address().to_owned()).expect("the relay waits for it");
-    // What the registry had to say before the agent was there.
-    wait_for("the service to be at rest", || {
+    // The registry may still send notifications from before the agent's start.
+    wait_for("the service to be idle", || {
         let service = agent.service("web");
         if service.deploying { Err(format!("{service:#?}")) } else { Ok(()) }
     });
@@ -48,10 +48,10 @@ fn push_goes_live(about: &str, shape: Shape) {
         if runs { Ok(began.elapsed()) } else { Err(format!("{views:#?}")) }
     });
     println!("{about}: from the push to the new container running: {running:?}");
-    // The next poll is an hour away, and the wait is not as long.
+    // The next poll is an hour away, longer than the time limit of the wait.
     let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
-    assert_eq!(agent.entries(&Kind::MANUAL_TRIGGER), [], "nobody asked");
+    assert_eq!(agent.entries(&Kind::MANUAL_TRIGGER), [], "there was no manual trigger");
     agent.wait_done(1);
     world.assert_tidy();
 }

@@ -1,4 +1,4 @@
-//! Registries that are down, slow, cross or confused.
+//! Registries that are down, slow, rate-limited or respond incorrectly.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn a_registry_that_is_down_is_an_error_until_it_is_back() {
     assert_eq!(service.status, StatusValue::Errored, "{service:#?}");
     let text = agent.errored().remove("web").unwrap();
     assert_eq!(service.errored, Some(text.clone()));
-    // The same fault again is the same text, and is said once.
+    // A repeated error has the same text and is reported once.
     assert_eq!(agent.check("web").event, Kind::TRIGGER_FAILED);
     assert_eq!(agent.errored().remove("web"), Some(text));
     assert_eq!(agent.entries(&Kind::ERROR).len(), 1);
@@ -48,14 +48,14 @@ fn a_registry_that_hangs_delays_neither_other_registries_nor_the_api() {
     world.push("web", &Image::good("v2"));
     world.push("other", &Image::good("v2"));
     let began = Instant::now();
-    agent.ask("POST", "/trigger");
+    agent.request("POST", "/trigger");
     wait_for("the service of the other registry to be updated", || {
         let asked = Instant::now();
         let entries = agent.entries(&Kind::UPDATED);
         assert!(asked.elapsed() < Duration::from_secs(20), "the API took {:?}", asked.elapsed());
         entries.into_iter().find(|entry| entry.service == "other").ok_or("not yet".to_owned())
     });
-    wait_for("the hanging registry to be given up", || {
+    wait_for("the requests to the hanging registry to time out", || {
         let errored = agent.errored();
         if errored.contains_key("web") { Ok(()) } else { Err(format!("{errored:?} {:?}", began.elapsed())) }
     });
@@ -65,7 +65,7 @@ fn a_registry_that_hangs_delays_neither_other_registries_nor_the_api() {
 }
 
 #[test]
-fn a_registry_that_wants_to_be_left_alone_is_left_alone() {
+fn a_registry_that_limits_requests_gets_none_until_retry_after() {
     let (world, proxy, _) = World::behind_proxy("limit");
     let agent = world.agent();
     let limit = vec![("Retry-After", "6".to_owned())];
@@ -73,14 +73,14 @@ fn a_registry_that_wants_to_be_left_alone_is_left_alone() {
     assert_eq!(agent.check("web").event, Kind::TRIGGER_FAILED);
     let asked = (Instant::now(), proxy.manifest_requests());
     assert!(agent.errored()["web"].contains("429"), "{:?}", agent.errored());
-    // Even a person's request waits for the time that the registry named.
+    // Even a manual trigger does not send a request before the time in `Retry-After` has passed.
     assert_eq!(agent.check("web").event, Kind::TRIGGER_FAILED);
     if asked.0.elapsed() < Duration::from_secs(5) {
         assert_eq!(proxy.manifest_requests(), asked.1);
     }
     proxy.set(Fault::None);
     world.push("web", &Image::good("v2"));
-    wait_for("the limit to be over", || {
+    wait_for("the rate limit to end", || {
         agent.trigger("web");
         let errored = agent.errored();
         if errored.is_empty() { Ok(()) } else { Err(format!("{errored:?}")) }
@@ -90,7 +90,7 @@ fn a_registry_that_wants_to_be_left_alone_is_left_alone() {
 }
 
 #[test]
-fn a_registry_that_refuses_to_know_us_is_an_error() {
+fn a_registry_that_rejects_the_agent_is_an_error() {
     let (world, proxy, _) = World::behind_proxy("refused");
     let agent = world.agent();
     let challenge = vec![("WWW-Authenticate", "Basic realm=\"a \\\"quoted\\\", realm\"".to_owned())];
@@ -101,7 +101,7 @@ fn a_registry_that_refuses_to_know_us_is_an_error() {
 }
 
 #[test]
-fn a_registry_that_talks_nonsense_changes_nothing() {
+fn a_registry_with_invalid_responses_changes_nothing() {
     let (world, proxy, _) = World::behind_proxy("nonsense");
     let before = world.project.container("web");
     let agent = world.agent();
@@ -118,7 +118,7 @@ fn a_registry_that_talks_nonsense_changes_nothing() {
     ] {
         proxy.set(fault.clone());
         agent.trigger("web");
-        wait_for("the fault to be seen", || {
+        wait_for("the error to be reported", || {
             let errored = agent.errored();
             match errored.get("web") {
                 Some(text) if text.chars().any(char::is_control) => panic!("control characters in {text:?}"),
@@ -127,7 +127,7 @@ fn a_registry_that_talks_nonsense_changes_nothing() {
             }
         });
         proxy.set(Fault::None);
-        wait_for("the fault to be over", || {
+        wait_for("the error to be cleared", || {
             agent.trigger("web");
             let errored = agent.errored();
             if errored.is_empty() { Ok(()) } else { Err(format!("{errored:?}")) }
@@ -138,25 +138,29 @@ fn a_registry_that_talks_nonsense_changes_nothing() {
 }
 
 #[test]
-fn an_image_whose_content_does_not_come_is_an_error_and_not_held_against_it() {
+fn an_image_whose_content_can_not_be_pulled_is_an_error_and_not_blocked() {
     let (world, proxy, _) = World::behind_proxy("content");
     let before = world.project.container("web");
     let agent = world.agent();
     proxy.set(Fault::NoBlobs);
     let v2 = world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    wait_for("the fault to be said", || {
+    wait_for("the error to be reported", || {
         if agent.errored().contains_key("web") { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
     });
     agent.trigger("web");
     agent.wait_step("pull", 2);
-    wait_for("the second try to be over", || {
+    wait_for("the second attempt to end", || {
         if agent.service("web").deploying { Err("it deploys".to_owned()) } else { Ok(()) }
     });
     assert_eq!(agent.entries(&Kind::ERROR).len(), 1, "{:#?}", agent.audit());
     assert_eq!(agent.blocked().len(), 0);
     let after = world.assert_runs("web", "v1");
-    assert_eq!((&after.id, &after.started_at), (&before.id, &before.started_at), "nobody touched it");
+    assert_eq!(
+        (&after.id, &after.started_at),
+        (&before.id, &before.started_at),
+        "the container was not touched"
+    );
     assert_eq!(world.engine.image_id(&world.reference("web")), Some(before.image));
 
     proxy.set(Fault::None);
@@ -168,7 +172,7 @@ fn an_image_whose_content_does_not_come_is_an_error_and_not_held_against_it() {
     world.assert_tidy();
 }
 
-/// Updates once, and only once, though the registry misbehaves.
+/// Asserts that the agent updates exactly once despite a faulty registry.
 fn updates_in_spite_of(about: &str, fault: Fault) {
     let (world, proxy, v1) = World::behind_proxy(about);
     proxy.set(fault);
@@ -190,22 +194,22 @@ fn updates_in_spite_of(about: &str, fault: Fault) {
 }
 
 #[test]
-fn a_registry_without_digest_headers_is_followed() {
+fn updates_work_without_digest_headers() {
     updates_in_spite_of("nodigest", Fault::NoDigest);
 }
 
 #[test]
-fn a_registry_with_wrong_digest_headers_does_not_make_the_agent_deploy_for_ever() {
+fn wrong_digest_headers_do_not_cause_endless_deployments() {
     updates_in_spite_of("wrongdigest", Fault::WrongDigest(format!("sha256:{}", "ab".repeat(32))));
 }
 
 #[test]
-fn a_registry_that_dislikes_head_is_followed() {
+fn updates_work_with_a_registry_that_rejects_head() {
     updates_in_spite_of("nohead", Fault::NoHead);
 }
 
 #[test]
-fn a_login_of_the_docker_configuration_is_used() {
+fn the_login_of_the_docker_configuration_is_used() {
     let folder = tempfile::Builder::new().prefix("ektest-login-").tempdir().unwrap();
     let htpasswd = folder.path().join("htpasswd");
     // Password: secret
@@ -219,7 +223,7 @@ fn a_login_of_the_docker_configuration_is_used() {
     std::fs::create_dir(&docker).unwrap();
     let config = json!({ "auths": { world.host.clone(): { "auth": auth } } });
     std::fs::write(docker.join("config.json"), config.to_string()).unwrap();
-    // Compose may be installed for this user only, and is looked for in this folder.
+    // Compose may be installed only for this user, and is then found in this folder.
     let usual = std::env::var_os("DOCKER_CONFIG").map_or_else(
         || std::path::PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".docker"),
         Into::into,

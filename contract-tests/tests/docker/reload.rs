@@ -1,13 +1,13 @@
-//! SIGHUP while a deployment is under way: it goes on to its end, and the new configuration holds.
+//! SIGHUP during a deployment: the deployment completes, and the new configuration takes effect.
 
 use contract_tests::{Agent, Image, World, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::Value;
 
-/// Deploys a good image, reloads at a journal step with the service changed, and waits for the end.
+/// Deploys a good image, reloads with a changed configuration at a journal step, and waits for the end of the deployment.
 fn deploys_on(world: &World, step: &str, change: impl FnOnce(&mut Value)) -> Agent {
     let mut agent = world.agent();
-    // Its probation lasts longer than that of one without a health check.
+    // The health check makes its probation longer.
     let v2 = world.push("web", &Image::healthy("v2"));
     agent.trigger("web");
     agent.wait_step(step, 1);
@@ -30,23 +30,23 @@ fn goes_on_when_changed(about: &str, step: &str) {
     let agent = deploys_on(&world, step, |config| config["services"][0]["auto_heal"] = true.into());
     assert_eq!(agent.entries(&Kind::RESUMED).len(), 1, "{:#?}", agent.audit());
     let service = agent.service("web");
-    assert!(service.auto_heal, "the new configuration holds: {service:#?}");
+    assert!(service.auto_heal, "the new configuration is in effect: {service:#?}");
     assert_eq!((service.updates_total, service.restarts_total), (1, 0), "{service:#?}");
     world.crash(&["web"]);
     agent.wait_entry(&Kind::RESTARTED, 1);
 }
 
 #[test]
-fn a_deployment_on_probation_outlives_a_reload_that_changes_its_service() {
+fn a_deployment_on_probation_survives_a_reload_that_changes_its_service() {
     goes_on_when_changed("reload-p", "probation");
 }
 
 #[test]
-fn a_deployment_that_compose_is_busy_with_outlives_a_reload_that_changes_its_service() {
+fn a_deployment_in_compose_survives_a_reload_that_changes_its_service() {
     goes_on_when_changed("reload-s", "start");
 }
 
-/// A bad image is on probation, and the file says something else by then.
+/// Deploys a bad image and reloads with a changed configuration during its probation.
 fn reloaded_on_probation(world: &World, change: impl FnOnce(&mut Value)) -> Agent {
     let mut agent = world.agent();
     world.push("web", &Image::unhealthy("v2"));
@@ -62,7 +62,7 @@ fn rename(config: &mut Value) {
 }
 
 #[track_caller]
-fn assert_undone_by_web(world: &World, agent: &Agent) {
+fn assert_rolled_back_by_web(world: &World, agent: &Agent) {
     let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.service, "web", "{entry:#?}");
     agent.wait_done(1);
@@ -71,40 +71,40 @@ fn assert_undone_by_web(world: &World, agent: &Agent) {
 }
 
 #[test]
-fn a_bad_image_on_probation_is_undone_when_its_service_is_renamed_meanwhile() {
+fn a_bad_image_is_rolled_back_when_its_service_is_renamed_during_probation() {
     let (world, _) = World::with_web("rename");
     let agent = reloaded_on_probation(&world, rename);
-    assert_undone_by_web(&world, &agent);
-    assert_eq!(agent.entries(&Kind::RESUMED), [], "nobody was interrupted");
+    assert_rolled_back_by_web(&world, &agent);
+    assert_eq!(agent.entries(&Kind::RESUMED), [], "the deployment was not interrupted");
     agent.wait_first_poll();
     let names: Vec<String> = agent.status().services.into_iter().map(|one| one.name).collect();
     assert_eq!(names, ["shop"]);
 }
 
 #[test]
-fn a_bad_image_on_probation_is_undone_when_its_service_is_renamed_and_the_agent_is_killed() {
+fn a_bad_image_is_rolled_back_when_its_service_is_renamed_and_the_agent_is_killed() {
     let (world, _) = World::with_web("orphan");
     let mut agent = reloaded_on_probation(&world, rename);
     agent.kill9(false);
     agent.restart();
-    assert_undone_by_web(&world, &agent);
+    assert_rolled_back_by_web(&world, &agent);
 }
 
 #[test]
-fn a_bad_image_on_probation_is_undone_in_the_project_that_the_file_named_when_it_was_deployed() {
+fn a_bad_image_is_rolled_back_in_the_project_configured_at_its_deployment() {
     let (world, _) = World::with_web("moved");
     let elsewhere = format!("{}-elsewhere", world.project.name);
     let agent = reloaded_on_probation(&world, |config| {
         config["services"][0]["compose_project"] = elsewhere.clone().into();
     });
-    assert_undone_by_web(&world, &agent);
+    assert_rolled_back_by_web(&world, &agent);
     let resumed = agent.wait_entry(&Kind::RESUMED, 1);
     assert!(resumed.reason.as_deref().is_some_and(|why| why.contains("configuration")), "{resumed:#?}");
     assert_eq!(world.engine.containers(&elsewhere).len(), 0);
 }
 
 #[test]
-fn a_deployment_does_not_even_notice_a_reload_that_is_about_others() {
+fn a_deployment_is_not_affected_by_a_reload_that_changes_other_services() {
     let (world, _) = World::with_web("reload-o");
     let other = world.entry("other", &["web:latest"]).set("auto_update", false);
     let agent = deploys_on(&world, "probation", |config| {

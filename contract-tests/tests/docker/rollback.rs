@@ -1,9 +1,9 @@
-//! A bad image is undone, explained and remembered.
+//! A bad image is rolled back, diagnosed and blocked.
 
 use contract_tests::{Agent, Image, Pushed, World};
 use evenkeel_common::wire::{AuditEntry, Kind, Level, StatusValue};
 
-/// Pushes a bad `v2` onto a good `v1`, and sees it undone.
+/// Pushes a bad `v2` after a good `v1`, and asserts that it is rolled back and blocked.
 fn undone(about: &str, first: &Image, bad: &Image, more: &[&str]) -> (World, Agent, Pushed, AuditEntry) {
     let (world, v1) = World::with_web_of(about, first, more);
     let before = world.project.container("web");
@@ -18,14 +18,14 @@ fn undone(about: &str, first: &Image, bad: &Image, more: &[&str]) -> (World, Age
     assert_eq!(agent.entries(&Kind::UPDATED), []);
     agent.wait_done(1);
 
-    // Exactly what ran before runs again, and the tag names it, so that an operator's `up` keeps it.
+    // Exactly the previous image runs again, and the tag refers to it, so that an operator's `up` keeps it.
     let after = world.assert_runs("web", "v1");
     assert_eq!(after.image, before.image);
     assert_eq!(world.engine.image_id(&world.reference("web")), Some(before.image));
     assert_eq!(agent.blocked().get("web/web:latest"), Some(&v2.digest));
     world.assert_tidy();
 
-    // It is remembered: the next checks leave it alone.
+    // The digest is blocked: further checks do not deploy it.
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     let service = agent.service("web");
@@ -40,12 +40,12 @@ fn undone(about: &str, first: &Image, bad: &Image, more: &[&str]) -> (World, Age
 fn has(entry: &AuditEntry, words: &[&str]) {
     let text = format!("{} {}", entry.reason.as_deref().unwrap_or_default(), entry.output).to_lowercase();
     for word in words {
-        assert!(text.contains(word), "the black box does not tell of {word:?}: {entry:#?}");
+        assert!(text.contains(word), "the diagnosis does not contain {word:?}: {entry:#?}");
     }
 }
 
 #[test]
-fn an_unhealthy_image_is_undone() {
+fn an_unhealthy_image_is_rolled_back() {
     let (_world, agent, _, entry) = undone("unhealthy", &Image::healthy("v1"), &Image::unhealthy("v2"), &[]);
     has(&entry, &["unhealthy", "the database is not there"]);
     assert_eq!(
@@ -65,21 +65,21 @@ fn an_unhealthy_image_is_undone() {
 }
 
 #[test]
-fn an_image_that_crashes_again_and_again_is_undone() {
+fn an_image_that_crashes_repeatedly_is_rolled_back() {
     let restart = ["restart: always"];
     let (_world, _agent, _, entry) = undone("loop", &Image::good("v1"), &Image::exits("v2", 0), &restart);
     has(&entry, &["code", "7", "cannot open the ledger"]);
 }
 
 #[test]
-fn an_image_that_crashes_without_a_health_check_is_undone() {
+fn an_image_that_crashes_without_a_health_check_is_rolled_back() {
     let first = Image::good("v1");
     let (_world, _agent, _, entry) = undone("crash", &first, &Image::exits("v2", 1), &[]);
     has(&entry, &["7", "cannot open the ledger"]);
 }
 
 #[test]
-fn an_image_that_crashes_once_within_the_grace_and_is_started_again_is_undone() {
+fn an_image_that_crashes_once_within_the_grace_is_rolled_back() {
     // Compose and `up --wait` would call this healthy (DOMAIN 11.4).
     let first = Image::good("v1");
     let restart = ["restart: unless-stopped"];
@@ -88,33 +88,34 @@ fn an_image_that_crashes_once_within_the_grace_and_is_started_again_is_undone() 
 }
 
 #[test]
-fn an_image_whose_health_flaps_within_the_grace_is_undone() {
+fn an_image_whose_health_flaps_within_the_grace_is_rolled_back() {
     let (_world, _agent, _, entry) = undone("flaps", &Image::healthy("v1"), &Image::flapping("v2"), &[]);
     has(&entry, &["unhealthy"]);
 }
 
 #[test]
-fn an_image_that_turns_unhealthy_after_it_was_healthy_is_undone() {
+fn an_image_that_turns_unhealthy_is_rolled_back() {
     let (_world, _agent, _, entry) =
         undone("turns", &Image::healthy("v1"), &Image::turning_unhealthy("v2"), &[]);
     has(&entry, &["unhealthy"]);
 }
 
 #[test]
-fn an_image_that_runs_out_of_memory_is_undone() {
+fn an_image_that_runs_out_of_memory_is_rolled_back() {
     let limits = ["mem_limit: 24m", "memswap_limit: 24m"];
-    let (_world, _agent, _, entry) = undone("oom", &Image::good("v1"), &Image::eats_memory("v2"), &limits);
+    let (_world, _agent, _, entry) =
+        undone("oom", &Image::good("v1"), &Image::exhausts_memory("v2"), &limits);
     has(&entry, &["memory"]);
 }
 
 #[test]
-fn an_image_that_cannot_be_started_is_undone() {
+fn an_image_that_cannot_be_started_is_rolled_back() {
     let (_world, _agent, _, entry) = undone("entry", &Image::good("v1"), &Image::bad_entrypoint("v2"), &[]);
     has(&entry, &["/no/such/program"]);
 }
 
 #[test]
-fn an_image_built_on_this_machine_is_undone_to_the_one_built_before_it() {
+fn a_locally_built_image_is_rolled_back_to_the_one_built_before() {
     let mut world = World::new("localbad");
     let reference = world.reference("web");
     let owner = world.project.name.clone();
@@ -137,14 +138,14 @@ fn an_image_built_on_this_machine_is_undone_to_the_one_built_before_it() {
     agent.wait_entry(&Kind::ROLLED_BACK, 1);
     agent.wait_done(2);
     assert_eq!(world.assert_runs("web", "v2").image, v2.image);
-    assert_eq!(world.engine.image_id(&reference), Some(v2.image), "the tag names what runs");
+    assert_eq!(world.engine.image_id(&reference), Some(v2.image), "the tag refers to the running image");
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     world.assert_runs("web", "v2");
     world.assert_tidy();
 }
 
 #[test]
-fn one_bad_image_of_two_takes_both_back() {
+fn one_bad_image_of_two_rolls_both_back() {
     let mut world = World::new("onebad");
     for name in ["web", "db"] {
         world.push(name, &Image::good("v1"));
@@ -157,7 +158,7 @@ fn one_bad_image_of_two_takes_both_back() {
     let db = world.push("db", &Image::unhealthy("v2"));
     agent.trigger("app");
     let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
-    assert_eq!(entry.new_digest.as_deref(), Some(&*db.digest), "the one to blame is named");
+    assert_eq!(entry.new_digest.as_deref(), Some(&*db.digest), "the entry names the failed image");
     agent.wait_done(1);
     for view in before {
         assert_eq!(world.assert_runs(&view.service, "v1").image, view.image);
@@ -169,7 +170,7 @@ fn one_bad_image_of_two_takes_both_back() {
 }
 
 #[test]
-fn a_blocked_image_stays_on_what_it_runs_while_its_sibling_is_updated() {
+fn a_service_with_a_blocked_image_is_kept_while_its_sibling_is_updated() {
     let mut world = World::new("sibling");
     for name in ["web", "db"] {
         world.push(name, &Image::good("v1"));
@@ -183,7 +184,7 @@ fn a_blocked_image_stays_on_what_it_runs_while_its_sibling_is_updated() {
     agent.wait_done(1);
     let kept = world.assert_runs("db", "v1");
 
-    // Somebody pulls: the tag on this machine names the blocked image now.
+    // A manual pull makes the local tag refer to the blocked image.
     world.engine.docker(&["pull", "-q", &world.reference("db")]);
     let good = world.push("web", &Image::good("v2"));
     agent.trigger("app");
@@ -229,7 +230,7 @@ fn blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block() {
 }
 
 #[test]
-fn a_block_that_a_person_lifts_is_back_after_the_same_image_has_failed_again() {
+fn a_removed_block_is_restored_when_the_same_image_fails_again() {
     let first = Image::good("v1");
     let (world, agent, bad, _) = undone("unblock", &first, &Image::exits("v2", 0), &[]);
     assert_eq!(agent.unblock("web"), "unblocked");
@@ -241,7 +242,7 @@ fn a_block_that_a_person_lifts_is_back_after_the_same_image_has_failed_again() {
     agent.wait_done(2);
     assert_eq!(agent.blocked().get("web/web:latest"), Some(&bad.digest));
     world.assert_runs("web", "v1");
-    let lifted = agent.ask("DELETE", "/blocked/web");
+    let lifted = agent.request("DELETE", "/blocked/web");
     assert_eq!(lifted.json(), serde_json::json!({ "status": "unblocked", "service": "web" }));
-    assert_eq!(agent.ask("POST", "/unblock/nobody").status, 404);
+    assert_eq!(agent.request("POST", "/unblock/nobody").status, 404);
 }

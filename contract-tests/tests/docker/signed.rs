@@ -1,4 +1,4 @@
-//! An image that must be signed is not even fetched before it is.
+//! An image that requires a signature is not even pulled before it is signed.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,10 +11,10 @@ use serde_json::json;
 pub(crate) fn key() -> Ed25519KeyPair {
     let document =
         Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("the system has random numbers");
-    Ed25519KeyPair::from_pkcs8(document.as_ref()).expect("it was just made")
+    Ed25519KeyPair::from_pkcs8(document.as_ref()).expect("the document is valid")
 }
 
-/// The public key as a PEM file has it (RFC 8410).
+/// Returns the public key in PEM format (RFC 8410).
 pub(crate) fn pem(key: &Ed25519KeyPair) -> String {
     let mut der = vec![0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
     der.extend_from_slice(key.public_key().as_ref());
@@ -25,7 +25,7 @@ fn sign(world: &World, digest: &str, key: &Ed25519KeyPair) {
     sign_for(&world.registry, &world.reference("web"), digest, digest, key);
 }
 
-/// Attaches a signature to one image of `web` that was made for another.
+/// Attaches a signature for `digest` to the image `attached_to` of `web`.
 pub(crate) fn sign_for(
     registry: &Registry,
     reference: &str,
@@ -47,7 +47,7 @@ pub(crate) fn sign_for(
 }
 
 #[test]
-fn an_image_goes_live_when_it_is_signed_and_is_not_fetched_before() {
+fn an_image_is_deployed_once_it_is_signed_and_not_pulled_before() {
     let (world, _) = World::with_web("signed");
     let (ours, other) = (key(), key());
     let file = world.folder().join("cosign.pub");
@@ -58,34 +58,37 @@ fn an_image_goes_live_when_it_is_signed_and_is_not_fetched_before() {
     let waits = |part: &str| {
         wait_for(part, || {
             agent.trigger("web");
-            let why = agent.ask("GET", "/why/web").text();
+            let why = agent.request("GET", "/why/web").text();
             if why.contains(part) { Ok(()) } else { Err(why) }
         });
     };
     waits("is not signed");
     let held = agent.service("web").waiting.expect("it waits");
     assert_eq!((held.digest.as_str(), held.gate.as_str()), (&*v2.digest, "signature"));
-    let told = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
-    assert_eq!((told.new_digest.as_deref(), told.reason.as_deref()), (Some(&*v2.digest), Some("signature")));
+    let announced = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
+    assert_eq!(
+        (announced.new_digest.as_deref(), announced.reason.as_deref()),
+        (Some(&*v2.digest), Some("signature"))
+    );
     sign(&world, &v2.digest, &other);
     waits("not with a key of signed_by");
     let v1 = agent.service("web").images.expect("it runs").remove(0).digest;
     sign_for(&world.registry, &world.reference("web"), &v2.digest, &v1, &ours);
     waits("was made for another image");
     world.registry.push_signature("web", &v2.digest, b"no payload", "no signature");
-    waits("in a form that is known");
+    waits("in a known format");
     agent.redeploy("web");
     agent.wait_entry(&Kind::FORCE_REDEPLOY, 1);
     world.assert_runs("web", "v1");
     let reference = format!("{}/web@{}", world.host, v2.digest);
-    assert_eq!(world.engine.image_id(&reference), None, "what is not signed is not fetched");
+    assert_eq!(world.engine.image_id(&reference), None, "an unsigned image is not pulled");
 
     sign(&world, &v2.digest, &ours);
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
     assert_eq!(agent.service("web").waiting, None);
-    assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1, "it was told once");
+    assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1, "it was reported once");
 }
 
 #[test]

@@ -1,19 +1,19 @@
-//! Who ended a container, and is it healed? Every way of DOMAIN 4.2 side by side on the real engine.
+//! Every way in which a container can stop (DOMAIN 4.2) on a real engine, and whether the agent then restarts it.
 
 use contract_tests::{Image, World, wait_for};
 use evenkeel_common::wire::{AuditEntry, Kind};
 
-/// Must a person's wish be respected, or is it a crash?
+/// How the agent must react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// Left as it is then, in this state (empty: it is gone).
+    /// Not restarted; the container is in this state (empty: removed).
     LeftAlone(&'static str),
     /// Restarted, once.
     Healed,
 }
 use Verdict::{Healed, LeftAlone};
 
-/// What happens to a container.
+/// What stops a container.
 #[derive(Debug, Clone, Copy)]
 enum Blow {
     /// `docker` with arguments and the container's name.
@@ -22,16 +22,16 @@ enum Blow {
     Dockers(&'static [&'static [&'static str]]),
     /// `compose` with arguments and the service's name.
     Compose(&'static [&'static str]),
-    /// Its runs end by themselves, with these exit codes.
+    /// Exits by itself with these exit codes, one per run.
     Exits(&'static str),
     /// Killed from outside the engine.
     Crash,
-    /// A signal through the engine that it survives, then killed from outside.
+    /// Survives a signal that the engine sends, and is then killed from outside the engine.
     SignalThenCrash(&'static str),
 }
 use Blow::{Compose, Crash, Docker, Dockers, Exits, SignalThenCrash};
 
-/// Name, lines of the compose file, what happens, and what the agent makes of it.
+/// Service name, lines of the compose file, what stops the container, and the expected reaction.
 const CASES: &[(&str, &[&str], Blow, Verdict)] = &[
     ("stop", &[], Docker(&["stop"]), LeftAlone("exited")),
     ("stop-deaf", &["environment: { ON_TERM: '' }"], Docker(&["stop", "-t", "1"]), LeftAlone("exited")),
@@ -76,8 +76,8 @@ const CASES: &[(&str, &[&str], Blow, Verdict)] = &[
 const ENDS_ON_HUP: &str = "environment: { ON_HUP: exit 5 }";
 const LITTLE_MEMORY: &[&str] = &["mem_limit: 24m", "memswap_limit: 24m"];
 
-/// Ends each run with the next exit code that it is told, and serves when there is none.
-fn obedient() -> Image {
+/// Returns an image that exits with the next exit code from a file in the container, and runs while there is none.
+fn scripted() -> Image {
     let script = r#"
         trap "${ON_TERM-exit 0}" TERM; trap "exit 0" INT; trap "${ON_HUP-:}" HUP
         while :; do
@@ -121,9 +121,9 @@ fn strike(world: &World, service: &str, blow: Blow) {
 }
 
 #[test]
-fn what_a_person_or_the_engine_did_is_left_alone_and_everything_else_is_healed() {
+fn manual_stops_and_engine_restarts_are_left_alone_and_crashes_are_healed() {
     let mut world = World::new("matrix");
-    world.push("web", &obedient());
+    world.push("web", &scripted());
     for (service, more, _, _) in CASES {
         world.service(service, "web", more);
     }
@@ -132,7 +132,7 @@ fn what_a_person_or_the_engine_did_is_left_alone_and_everything_else_is_healed()
     for (service, _, blow, _) in CASES {
         strike(&world, service, *blow);
     }
-    // The last one is a crash: when all are healed, those that are left alone had their time.
+    // The last one is a crash: once all are healed, the agent has also handled those that it must not restart.
     let healed: Vec<&str> =
         CASES.iter().filter(|(.., verdict)| *verdict == Healed).map(|(name, ..)| *name).collect();
     let name_of = |service: &str| format!("{}-{service}-1", world.project.name);
@@ -140,7 +140,7 @@ fn what_a_person_or_the_engine_did_is_left_alone_and_everything_else_is_healed()
         let name = name_of(service);
         agent.entries(kind).into_iter().filter(|entry| entry.container.as_ref() == Some(&name)).collect()
     };
-    wait_for("all that crashed to be healed", || {
+    wait_for("all crashed containers to be healed", || {
         let open: Vec<&&str> = healed.iter().filter(|name| of(&Kind::RESTARTED, name).is_empty()).collect();
         if open.is_empty() { Ok(()) } else { Err(format!("{open:?} not: {:#?}", agent.audit())) }
     });

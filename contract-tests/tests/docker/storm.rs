@@ -1,18 +1,18 @@
-//! Much at once on the real engine: twenty containers crash together, ten thousand events rush by.
+//! Bursts on a real engine: twenty simultaneous crashes, ten thousand events.
 
 use std::collections::BTreeMap;
 
-use contract_tests::{Agent, Asker, Image, LoudEngine, Service, World};
+use contract_tests::{Agent, BackgroundClient, DuplicatingEngine, Image, Service, World};
 use evenkeel_common::wire::{AuditEntry, Kind, StatusValue};
 use jiff::SignedDuration;
 
 const STORM: usize = 20;
 const EVENTS: usize = 10_000;
-/// How often each event is told in a flood.
-const TOLD: usize = 100;
+/// Number of repetitions of each event in the flood.
+const REPEATS: usize = 100;
 const PATHS: &[&str] = &["/status", "/health", "/audit?limit=50", "/status/web"];
 
-/// A world of services on one image, and their names.
+/// Creates a world with `count` services of one image. Returns it with the services' names.
 fn world_of(about: &str, count: usize, image: &Image) -> (World, Vec<String>) {
     let mut world = World::new(about);
     world.push("web", image);
@@ -23,7 +23,7 @@ fn world_of(about: &str, count: usize, image: &Image) -> (World, Vec<String>) {
     (world, services)
 }
 
-/// The project as service `web`, which is healed.
+/// Returns the agent's configuration of the project as service `web`, with healing.
 fn entry(world: &World, cooldown: u32, max_restarts: u32) -> Service {
     world.entry("web", &["web:latest"]).healing(cooldown).set("heal_max_restarts", max_restarts)
 }
@@ -32,7 +32,7 @@ fn healer(world: &World, cooldown: u32, max_restarts: u32) -> Agent {
     world.agent_for([entry(world, cooldown, max_restarts)])
 }
 
-/// The entries of one kind by container, oldest first.
+/// Returns the entries of one kind by container, oldest first.
 fn by_container(agent: &Agent, kind: &Kind) -> BTreeMap<String, Vec<AuditEntry>> {
     let mut all = BTreeMap::<String, Vec<AuditEntry>>::new();
     for entry in agent.entries(kind) {
@@ -41,7 +41,7 @@ fn by_container(agent: &Agent, kind: &Kind) -> BTreeMap<String, Vec<AuditEntry>>
     all
 }
 
-/// Each of these containers has so many entries of this kind, and no other container has any.
+/// Asserts that each of these containers has `count` entries of this kind, and no other container has any.
 #[track_caller]
 fn assert_each(agent: &Agent, kind: &Kind, containers: &[String], count: usize) {
     let counts: BTreeMap<String, usize> =
@@ -50,7 +50,7 @@ fn assert_each(agent: &Agent, kind: &Kind, containers: &[String], count: usize) 
     assert_eq!(counts, wanted, "{kind}");
 }
 
-/// No container was restarted again within its cooldown.
+/// Asserts that no container was restarted twice within the cooldown.
 #[track_caller]
 fn assert_cooled(agent: &Agent, cooldown: i64) {
     for (name, restarts) in by_container(agent, &Kind::RESTARTING) {
@@ -66,12 +66,12 @@ fn names(world: &World, services: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn twenty_containers_that_crash_at_once_are_each_restarted_once_and_not_again_within_the_cooldown() {
+fn twenty_simultaneous_crashes_cause_one_restart_each_per_cooldown() {
     let (world, services) = world_of("storm", STORM, &Image::good("v1"));
     world.project.up();
     let agent = healer(&world, 20, 3);
     let containers = names(&world, &services);
-    let asker = Asker::start(agent.address(), PATHS);
+    let client = BackgroundClient::start(agent.address(), PATHS);
     let all: Vec<&str> = services.iter().map(String::as_str).collect();
     for round in 1..=2 {
         world.crash(&all);
@@ -81,8 +81,8 @@ fn twenty_containers_that_crash_at_once_are_each_restarted_once_and_not_again_wi
         }
     }
     assert_cooled(&agent, 20);
-    asker.assert_answered(&[200]);
-    // Who crashes again as soon as it is well was not helped for long.
+    client.assert_answered(&[200]);
+    // The first restart counts as failed because the container has crashed again soon after it.
     assert_each(&agent, &Kind::RESTART_FAILED, &containers, 1);
     assert_eq!(agent.entries(&Kind::EXHAUSTED), []);
     for view in world.project.containers() {
@@ -94,20 +94,20 @@ fn twenty_containers_that_crash_at_once_are_each_restarted_once_and_not_again_wi
 }
 
 #[test]
-fn twenty_containers_that_no_restart_helps_are_each_given_up_once() {
+fn twenty_containers_that_keep_failing_are_each_exhausted_once() {
     let (mut world, services) = world_of("hopeless", STORM, &Image::exits("v1", 0));
     world.push("good", &Image::good("good"));
     world.service("good", "good", &["stop_grace_period: 1s"]);
     let up = world.project.compose(&["up", "-d"]);
     assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
     let agent = healer(&world, 3, 2);
-    let asker = Asker::start(agent.address(), PATHS);
+    let client = BackgroundClient::start(agent.address(), PATHS);
     let containers = names(&world, &services);
     agent.wait_entry(&Kind::EXHAUSTED, STORM);
-    // Its restart and the judgement of that take longer than a cooldown: the others had their time.
+    // Its restart and the verification take longer than a cooldown, so the agent has had time for the others.
     world.crash(&["good"]);
     agent.wait_entry(&Kind::RESTARTED, 1);
-    asker.assert_answered(&[200]);
+    client.assert_answered(&[200]);
     assert_each(&agent, &Kind::EXHAUSTED, &containers, 1);
     assert_each(&agent, &Kind::RESTART_FAILED, &containers, 2);
     let restarts: Vec<AuditEntry> = agent.entries(&Kind::RESTARTING);
@@ -118,41 +118,41 @@ fn twenty_containers_that_no_restart_helps_are_each_given_up_once() {
 }
 
 #[test]
-fn ten_thousand_events_hide_neither_a_crash_nor_a_stop_and_fill_no_memory() {
+fn ten_thousand_events_hide_no_crash_or_stop_and_do_not_grow_memory() {
     let (world, services) = world_of("flood", 5, &Image::good("v1"));
     world.project.up();
     let socket = world.folder().join("loud.sock");
-    // The engine's own rate would take minutes on a busy machine.
-    let loud = LoudEngine::start(&socket, &world.engine, TOLD);
+    // Without the repetitions, this would take minutes on a busy machine.
+    let relay = DuplicatingEngine::start(&socket, &world.engine, REPEATS);
     let config = world.config([entry(&world, 3, 3)]);
     let agent = world.agent_with(config, &[("DOCKER_HOST", &format!("unix://{}", socket.display()))]);
     let before = world.project.containers();
     let view = |service: &str| world.project.container(service);
-    let (memory, told) = (agent.resident(), loud.told());
-    let asker = Asker::start(agent.address(), PATHS);
+    let (memory, sent) = (agent.resident(), relay.sent());
+    let client = BackgroundClient::start(agent.address(), PATHS);
     let noise = |count: usize| {
         for n in 0..count {
-            // The engine tells of every signal; this one moves nobody.
+            // The engine reports every signal. This one has no effect on the container.
             let id = &before[3 + n % 2].id;
             let code = world.engine.post(&format!("/containers/{id}/kill?signal=WINCH"));
             assert_eq!(code.expect("the engine answers"), 204);
         }
     };
-    let quiet = EVENTS / TOLD / 4;
+    let quiet = EVENTS / REPEATS / 4;
     noise(quiet);
     world.engine.docker(&["stop", "-t", "1", &before[1].id]);
     noise(quiet);
     world.crash(&[&services[0]]);
     noise(2 * quiet);
     agent.wait_entry(&Kind::RESTARTED, 1);
-    // And afterwards the stream is as good as before.
+    // The event stream still works after the flood.
     world.crash(&[&services[2]]);
     agent.wait_entry(&Kind::RESTARTED, 2);
     let grown = agent.resident().saturating_sub(memory);
-    asker.assert_answered(&[200]);
-    let told = loud.told() - told;
-    println!("{told} events; memory {} KiB, and {} KiB more afterwards", memory >> 10, grown >> 10);
-    assert!(told >= EVENTS, "{told}");
+    client.assert_answered(&[200]);
+    let sent = relay.sent() - sent;
+    println!("{sent} events; memory {} KiB, and {} KiB more afterwards", memory >> 10, grown >> 10);
+    assert!(sent >= EVENTS, "{sent}");
     assert!(grown < 16 << 20, "memory grew from {memory} by {grown} bytes");
     let healed = [before[0].name.clone(), before[2].name.clone()];
     for kind in [Kind::DIED, Kind::RESTARTING, Kind::RESTARTED] {
@@ -161,6 +161,6 @@ fn ten_thousand_events_hide_neither_a_crash_nor_a_stop_and_fill_no_memory() {
     let stopped = view(&services[1]);
     assert_eq!((&*stopped.state, &stopped.started_at), ("exited", &before[1].started_at), "{stopped:#?}");
     for n in [3, 4] {
-        assert_eq!(view(&services[n]), before[n], "nobody touched it");
+        assert_eq!(view(&services[n]), before[n], "the container was not touched");
     }
 }

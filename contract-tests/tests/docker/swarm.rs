@@ -1,11 +1,11 @@
-//! Services of a swarm: updated, proven, rolled back and blocked as compose projects are.
+//! Swarm services: updated, proven, rolled back and blocked like compose projects.
 
 use std::time::Duration;
 
 use contract_tests::{Agent, Image, Kill, Pushed, Swarm, run_agent, wait_for};
 use evenkeel_common::wire::{Kind, RedeployReply, StatusValue};
 
-/// A swarm whose service `shop_web` runs `v1`, with an agent.
+/// Starts a swarm whose service `shop_web` runs `v1`, and an agent.
 pub(crate) fn with_v1(options: &[&str]) -> (Swarm, Pushed, Agent) {
     let swarm = Swarm::start();
     let v1 = swarm.push(&Image::good("v1"));
@@ -14,8 +14,8 @@ pub(crate) fn with_v1(options: &[&str]) -> (Swarm, Pushed, Agent) {
     (swarm, v1, agent)
 }
 
-/// The same in the middle of an update to `v2`.
-pub(crate) fn with_v2_under_way(options: &[&str]) -> (Swarm, [Pushed; 2], Agent) {
+/// Like [`with_v1`], with an update to `v2` in progress.
+pub(crate) fn with_v2_in_progress(options: &[&str]) -> (Swarm, [Pushed; 2], Agent) {
     let (swarm, v1, agent) = with_v1(options);
     let v2 = swarm.push(&Image::good("v2"));
     agent.trigger("web");
@@ -23,7 +23,7 @@ pub(crate) fn with_v2_under_way(options: &[&str]) -> (Swarm, [Pushed; 2], Agent)
     (swarm, [v1, v2], agent)
 }
 
-/// The third cycle, and the fourth, do nothing: the digest is blocked, and the service is not touched.
+/// Asserts that the digest is blocked and that further checks do not change the service.
 #[track_caller]
 fn assert_blocked(swarm: &Swarm, agent: &Agent, bad: &Pushed) {
     assert_eq!(agent.blocked().values().next(), Some(&bad.digest));
@@ -53,7 +53,7 @@ fn a_good_image_is_proven_and_bad_ones_are_rolled_back_and_blocked() {
     let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
-    // The registry tells what the labels say: the images are on the nodes.
+    // The versions come from the registry, because the images are on other nodes.
     assert!(entry.message.contains("was updated from v1 to v2 and passed"), "{}", entry.message);
     assert_eq!(entry.output, "version: v1 → v2");
     swarm.assert_runs(&v2, 2);
@@ -87,7 +87,7 @@ fn a_good_image_is_proven_and_bad_ones_are_rolled_back_and_blocked() {
     let service = agent.service("web");
     assert_eq!((service.updates_total, service.rollbacks_total), (1, 4));
 
-    // A new digest goes on; a redeploy recreates the tasks of the image that runs.
+    // A new digest is deployed. A redeploy recreates the tasks with the running image.
     let v3 = swarm.push(&Image::good("v3"));
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 2);
@@ -184,19 +184,19 @@ fn an_agent_that_is_killed_at_any_step_ends_the_update() {
 }
 
 #[test]
-fn what_somebody_else_does_in_the_middle_is_respected_and_told() {
-    let (swarm, [v1, v2], agent) = with_v2_under_way(&["--replicas", "2", "--update-delay", "20s"]);
-    // Somebody else's update to another image.
+fn manual_changes_during_an_update_are_respected_and_reported() {
+    let (swarm, [v1, v2], agent) = with_v2_in_progress(&["--replicas", "2", "--update-delay", "20s"]);
+    // A manual update to another image.
     let old = format!("{}@{}", swarm.image(), v1.digest);
     swarm.change(&["--image", &old, "--update-delay", "0s"]);
     agent.wait_step("done", 1);
-    wait_for("the interference to be told", || match agent.errored().get("web") {
-        Some(text) if text.contains("somebody") => Ok(()),
+    wait_for("the interference to be reported", || match agent.errored().get("web") {
+        Some(text) if text.contains("by someone else") => Ok(()),
         other => Err(format!("{other:?}")),
     });
     assert_eq!(agent.blocked().len(), 0);
     assert!(swarm.spec_image().ends_with(&v1.digest));
-    // A change of something else in the middle stays, and the update goes on.
+    // A manual change of another property during an update is kept, and the update continues.
     swarm.wait_state("completed");
     agent.trigger("web");
     agent.wait_step("converge", 2);
@@ -208,20 +208,20 @@ fn what_somebody_else_does_in_the_middle_is_respected_and_told() {
 }
 
 #[test]
-fn an_engine_that_is_no_manager_and_a_service_that_is_not_there_are_told_in_a_sentence() {
+fn an_engine_that_is_not_a_manager_and_a_missing_service_are_reported() {
     let swarm = Swarm::engine_only();
     swarm.push(&Image::good("v1"));
     let agent = swarm.agent(swarm.entry());
     let errored = || agent.errored().get("web").cloned().unwrap_or_default();
-    assert!(errored().contains("no manager of a swarm"), "{}", errored());
+    assert!(errored().contains("this engine is not a swarm manager"), "{}", errored());
     let examined = || {
         let file = swarm.folder().join("config.json");
         run_agent(&swarm.engine(), &file, &["doctor", "--json"]).json()["findings"].to_string()
     };
-    assert!(examined().contains("no manager of a swarm"), "{}", examined());
+    assert!(examined().contains("this engine is not a swarm manager"), "{}", examined());
     swarm.engine().docker(&["swarm", "init", "--advertise-addr", "127.0.0.1"]);
     agent.trigger("web");
-    wait_for("the service to be missed", || match errored() {
+    wait_for("the missing service to be reported", || match errored() {
         text if text == "the swarm has no service \"shop_web\"" => Ok(()),
         text => Err(text),
     });
@@ -232,9 +232,9 @@ fn an_engine_that_is_no_manager_and_a_service_that_is_not_there_are_told_in_a_se
 }
 
 #[test]
-fn an_image_that_no_node_can_run_or_that_no_node_takes_blocks_nothing() {
+fn an_update_that_waits_for_a_node_blocks_nothing() {
     let (swarm, v1, agent) = with_v1(&["--replicas", "1", "--update-failure-action", "pause"]);
-    // A drained node: the update waits, and goes on when the node is back.
+    // While the node is drained, the update waits. It continues when the node is active again.
     let v2 = swarm.push(&Image::good("v2"));
     let node = swarm.engine().docker(&["node", "ls", "--format", "{{.ID}}"]);
     swarm.engine().docker(&["node", "update", "--availability", "drain", &node]);

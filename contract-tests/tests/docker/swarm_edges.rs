@@ -1,11 +1,11 @@
-//! Services of a swarm at the edges: people's decisions, logins, platforms, images without a digest.
+//! Edge cases of swarm services: manual rollbacks, logins, platforms, images without a digest.
 
 use base64::Engine as _;
 use contract_tests::{Image, Registry, Shape, Swarm, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::json;
 
-use crate::swarm::{with_v1, with_v2_under_way};
+use crate::swarm::{with_v1, with_v2_in_progress};
 use crate::swarm_gates::cycle;
 
 fn roll_back(swarm: &Swarm) {
@@ -14,7 +14,7 @@ fn roll_back(swarm: &Swarm) {
 }
 
 #[test]
-fn what_a_person_rolled_back_stays_so_until_a_new_digest_or_until_somebody_asks() {
+fn a_manual_rollback_is_kept_until_a_new_digest_or_a_manual_trigger() {
     let (swarm, v1, mut agent) = with_v1(&["--replicas", "2"]);
     let v2 = swarm.push(&Image::good("v2"));
     agent.trigger("web");
@@ -24,46 +24,46 @@ fn what_a_person_rolled_back_stays_so_until_a_new_digest_or_until_somebody_asks(
     roll_back(&swarm);
     let held = cycle(&agent, "blocked");
     assert_eq!((held.digest.as_str(), held.clear.as_str()), (&*v2.digest, "POST /trigger/web"));
-    let told = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
-    assert_eq!(told.new_digest.as_deref(), Some(&*v2.digest));
-    let why = agent.ask("GET", "/why/web").json();
-    assert!(why["answer"].as_str().unwrap().contains("somebody has replaced"), "{why}");
+    let announced = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
+    assert_eq!(announced.new_digest.as_deref(), Some(&*v2.digest));
+    let why = agent.request("GET", "/why/web").json();
+    assert!(why["answer"].as_str().unwrap().contains("was replaced manually"), "{why}");
     agent.terminate();
     agent.restart();
     agent.wait_first_poll();
     cycle(&agent, "blocked");
     swarm.assert_runs(&v1, 2);
     assert_eq!((agent.blocked().len(), agent.errored().len()), (0, 0));
-    assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1, "it is told once");
+    assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1, "it is reported once");
 
-    // A person asks for it after all.
+    // A manual trigger overrides it.
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 2);
     swarm.assert_runs(&v2, 2);
     agent.wait_done(2);
     roll_back(&swarm);
     cycle(&agent, "blocked");
-    assert_eq!(agent.ask("POST", "/unblock/web").json()["status"], "unblocked");
-    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    assert_eq!(agent.request("POST", "/unblock/web").json()["status"], "unblocked");
+    assert_eq!(agent.request("POST", "/trigger").status, 200);
     agent.wait_entry(&Kind::UPDATED, 3);
     agent.wait_done(3);
 
-    // A new digest is another matter.
+    // A new digest is deployed.
     roll_back(&swarm);
     cycle(&agent, "blocked");
     let v3 = swarm.push(&Image::good("v3"));
-    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    assert_eq!(agent.request("POST", "/trigger").status, 200);
     agent.wait_entry(&Kind::UPDATED, 4);
     swarm.assert_runs(&v3, 2);
 }
 
 #[test]
-fn what_a_person_rolls_back_in_the_middle_of_an_update_stays_so() {
-    let (swarm, [v1, v2], agent) = with_v2_under_way(&["--replicas", "2", "--update-delay", "15s"]);
+fn a_manual_rollback_during_an_update_is_kept() {
+    let (swarm, [v1, v2], agent) = with_v2_in_progress(&["--replicas", "2", "--update-delay", "15s"]);
     roll_back(&swarm);
     agent.wait_done(1);
     let errored = agent.errored().get("web").cloned().unwrap_or_default();
-    assert!(errored.contains("somebody has rolled the swarm service shop_web back"), "{errored}");
+    assert!(errored.contains("the swarm service shop_web was rolled back"), "{errored}");
     let held = cycle(&agent, "blocked");
     assert_eq!(held.digest, v2.digest);
     swarm.assert_runs(&v1, 2);
@@ -74,7 +74,7 @@ fn what_a_person_rolls_back_in_the_middle_of_an_update_stays_so() {
 }
 
 #[test]
-fn a_service_that_is_configured_no_more_ends_its_update_also_after_a_restart() {
+fn a_removed_service_completes_its_update_even_after_a_restart() {
     let (swarm, v1, mut agent) = with_v1(&["--replicas", "1", "--update-failure-action", "pause"]);
     swarm.push(&Image::exits("bad", 1));
     agent.trigger("web");
@@ -89,7 +89,7 @@ fn a_service_that_is_configured_no_more_ends_its_update_also_after_a_restart() {
 }
 
 #[test]
-fn the_login_goes_along_to_nodes_that_have_none() {
+fn the_login_is_passed_to_nodes_without_one() {
     let folder = tempfile::Builder::new().prefix("ektest-swarm-login-").tempdir().unwrap();
     let htpasswd = folder.path().join("htpasswd");
     // Password: secret
@@ -103,7 +103,7 @@ fn the_login_goes_along_to_nodes_that_have_none() {
     std::fs::write(docker.join("config.json"), config.to_string()).unwrap();
     let docker = docker.display().to_string();
 
-    let swarm = Swarm::start_beside(registry);
+    let swarm = Swarm::start_with(registry);
     swarm.push(&Image::good("v1"));
     swarm.create_with(&["--config", &docker], &["--with-registry-auth"]);
     let agent = swarm.agent_with(swarm.entry(), &[("DOCKER_CONFIG", &docker)]);
@@ -120,12 +120,12 @@ fn the_login_goes_along_to_nodes_that_have_none() {
 }
 
 #[test]
-fn an_image_for_other_machines_is_not_set_and_one_that_can_not_be_fetched_is_rolled_back_and_not_blocked() {
+fn an_image_for_other_platforms_is_not_deployed_and_one_that_can_not_be_pulled_is_not_blocked() {
     let (swarm, v1, agent) = with_v1(&["--replicas", "1", "--update-failure-action", "pause"]);
     swarm.push_as(&Image::good("s390x"), Shape::ForeignIndex);
     let before = swarm.service();
     agent.trigger("web");
-    wait_for("the platform to be told", || match agent.errored().get("web") {
+    wait_for("the platform to be reported", || match agent.errored().get("web") {
         Some(text) if text.contains("no node of the swarm can run") && text.contains("linux/s390x") => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -134,7 +134,7 @@ fn an_image_for_other_machines_is_not_set_and_one_that_can_not_be_fetched_is_rol
 
     let lost = Image::good("lost");
     swarm.push_as(&lost, Shape::OciIndex);
-    swarm.lose(&lost);
+    swarm.delete_config(&lost);
     agent.trigger("web");
     agent.wait_done(2);
     let errored = agent.errored().get("web").cloned().unwrap_or_default();
@@ -150,7 +150,7 @@ fn an_image_for_other_machines_is_not_set_and_one_that_can_not_be_fetched_is_rol
 }
 
 #[test]
-fn one_task_after_the_other_is_replaced_and_metrics_and_record_tell_of_them() {
+fn tasks_are_replaced_one_by_one_and_shown_in_metrics_and_status() {
     let (swarm, _, agent) = with_v1(&["--replicas", "5", "--update-parallelism", "1"]);
     wait_for("five tasks to run", || match swarm.running().len() {
         5 => Ok(()),
@@ -172,7 +172,7 @@ fn one_task_after_the_other_is_replaced_and_metrics_and_record_tell_of_them() {
         let measured = containers.iter().filter(|one| one.memory_usage_mb.is_some()).count();
         if (containers.len(), measured) == (5, 5) { Ok(()) } else { Err(format!("{service:#?}")) }
     });
-    let metrics = agent.ask("GET", "/metrics").text();
+    let metrics = agent.request("GET", "/metrics").text();
     for line in [
         "evenkeel_service_containers{service=\"web\"} 5",
         "evenkeel_service_updates_total{service=\"web\"} 1",
@@ -183,7 +183,7 @@ fn one_task_after_the_other_is_replaced_and_metrics_and_record_tell_of_them() {
 }
 
 #[test]
-fn a_service_without_a_digest_or_with_another_image_is_told_in_words_of_the_swarm() {
+fn a_swarm_service_without_a_digest_or_with_another_image_is_reported() {
     let swarm = Swarm::start();
     let v1 = swarm.push(&Image::good("v1"));
     swarm.create(&["--no-resolve-image"]);
@@ -199,9 +199,8 @@ fn a_service_without_a_digest_or_with_another_image_is_told_in_words_of_the_swar
 
     swarm.registry.push("web", "other", &Image::good("other"), Shape::Docker, "swarm");
     agent.reload(|config| config["services"][0]["images"] = json!(["web:other"]));
-    let expected =
-        format!("the swarm service shop_web runs {}, and not web:other, which is configured", swarm.image());
-    wait_for("the other image to be told", || match agent.errored().get("web") {
+    let expected = format!("the swarm service shop_web runs {}, not the configured web:other", swarm.image());
+    wait_for("the other image to be reported", || match agent.errored().get("web") {
         Some(text) if *text == expected => Ok(()),
         other => Err(format!("{other:?}, and not {expected}")),
     });
@@ -209,7 +208,7 @@ fn a_service_without_a_digest_or_with_another_image_is_told_in_words_of_the_swar
 }
 
 #[test]
-fn a_digest_that_failed_is_tried_again_when_somebody_unblocks_it() {
+fn a_failed_digest_is_deployed_again_after_an_unblock() {
     let (swarm, v1, agent) = with_v1(&["--replicas", "1", "--update-failure-action", "pause"]);
     let bad = swarm.push(&Image::exits("bad", 0));
     agent.trigger("web");
@@ -219,8 +218,8 @@ fn a_digest_that_failed_is_tried_again_when_somebody_unblocks_it() {
     assert_eq!(agent.unblock("web"), "unblocked");
     assert_eq!(agent.blocked().len(), 0);
     agent.wait_entry(&Kind::UNBLOCKED, 1);
-    // A cycle is enough, and it fails once more.
-    assert_eq!(agent.ask("POST", "/trigger").status, 200);
+    // A poll cycle deploys it again, and it fails again.
+    assert_eq!(agent.request("POST", "/trigger").status, 200);
     let entry = agent.wait_entry(&Kind::ROLLED_BACK, 2);
     assert_eq!(entry.new_digest.as_deref(), Some(&*bad.digest));
     assert_eq!(agent.blocked().values().next(), Some(&bad.digest));

@@ -1,13 +1,13 @@
-//! The commands and the configuration of the manual's page about swarms, as they stand there.
+//! Runs the commands and the configuration of the manual's swarm page exactly as documented.
 
 use contract_tests::{Agent, Config, Image, Swarm, run_agent, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::Value;
 
-/// Host of the registry in the manual.
+/// Registry host in the manual.
 const HOST: &str = "registry.example:5000";
 
-/// Blocks of a language in the part under "Quick start".
+/// Returns the code blocks of a language in the section "Quick start".
 fn blocks(page: &str, language: &str) -> Vec<String> {
     let part =
         page.split("\n## ").find(|part| part.starts_with("Quick start")).expect("it has a quick start");
@@ -30,7 +30,7 @@ fn the_quick_start_brings_an_update_to_a_service() {
     let create = here(create);
     let words: Vec<&str> = create.split_whitespace().collect();
     assert_eq!(words[..3], ["docker", "service", "create"], "{create}");
-    // Containers of the tests' engine have no network of their own.
+    // Containers of the private engine have no network.
     swarm.engine().docker(&[&["service", "create", "--detach", "--network", "host"], &words[3..]].concat());
     wait_for("the service to run", || match swarm.running().len() {
         2 => Ok(()),
@@ -44,17 +44,17 @@ fn the_quick_start_brings_an_update_to_a_service() {
     agent.wait_first_poll();
     let v2 = swarm.push(&Image::good("v2"));
     let file = swarm.folder().join("config.json");
-    let mut said = String::new();
+    let mut output = String::new();
     for line in use_it.lines() {
         let words: Vec<&str> = line.split(" #").next().unwrap_or_default().split_whitespace().collect();
         match words.as_slice() {
-            ["docker", rest @ ..] => said.push_str(&swarm.engine().docker(rest)),
+            ["docker", rest @ ..] => output.push_str(&swarm.engine().docker(rest)),
             ["evenkeel", rest @ ..] => {
                 let ended = run_agent(&swarm.engine(), &file, rest);
                 assert_eq!(ended.code, Some(0), "{line}: {ended:?}");
-                said.push_str(&ended.out);
+                output.push_str(&ended.stdout);
             }
-            other => panic!("{other:?} is no command that can be tried here"),
+            other => panic!("{other:?} is not a command that this test can run"),
         }
         if words.get(1) == Some(&"trigger") {
             agent.wait_entry(&Kind::UPDATED, 1);
@@ -62,6 +62,6 @@ fn the_quick_start_brings_an_update_to_a_service() {
     }
     swarm.assert_runs(&v2, 2);
     for part in ["shop_web.1", "updated", &v2.digest[..19]] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(output.contains(part), "{part}: {output}");
     }
 }

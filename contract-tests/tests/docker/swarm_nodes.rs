@@ -1,17 +1,17 @@
-//! A swarm of several nodes: one that is a worker, one that is down, one that is drained.
+//! Swarms with several nodes: a worker, a node that is down, a drained node.
 
 use contract_tests::{Agent, Image, Swarm, wait_for};
 use evenkeel_common::wire::Kind;
 
 #[test]
-fn a_worker_refuses_in_a_sentence_and_an_update_waits_while_the_quorum_is_lost() {
+fn a_worker_is_reported_and_an_update_waits_while_the_quorum_is_lost() {
     let swarm = Swarm::start_for_others();
     swarm.push(&Image::good("v1"));
     let first = swarm.engine().docker(&["info", "--format", "{{.Swarm.NodeID}}"]);
     swarm.create(&["--replicas", "2", "--update-delay", "10s", "--constraint", &format!("node.id=={first}")]);
     let mut other = swarm.join();
 
-    // A worker knows nothing of services; promoted, it does.
+    // A worker can't manage services. After its promotion it can.
     let folder = tempfile::Builder::new().prefix("ektest-swarm-node-").tempdir().unwrap();
     let agent = swarm.agent_on(&other, folder.path());
     let errored = |agent: &Agent| agent.errored().get("web").cloned().unwrap_or_default();
@@ -26,26 +26,26 @@ fn a_worker_refuses_in_a_sentence_and_an_update_waits_while_the_quorum_is_lost()
     });
     drop(agent);
 
-    // Of two managers one is too few.
+    // One of two managers is not a quorum.
     let agent = swarm.agent(swarm.entry());
     let v2 = swarm.push(&Image::good("v2"));
     agent.trigger("web");
     agent.wait_step("converge", 1);
-    other.is_up(false);
-    wait_for("the lost quorum to be told", || match errored(&agent) {
+    other.set_running(false);
+    wait_for("the lost quorum to be reported", || match errored(&agent) {
         text if text.contains("leader") => Ok(()),
         text => Err(text),
     });
-    other.is_up(true);
+    other.set_running(true);
     agent.wait_entry(&Kind::UPDATED, 1);
     swarm.assert_runs(&v2, 2);
     assert_eq!(agent.blocked().len(), 0);
     assert_eq!(errored(&agent), "");
 }
 
-/// The swarm counts a task that it stops itself, while it watches it, as one that has failed.
+/// A swarm counts a task that it stops itself within the monitoring period as failed.
 #[test]
-fn a_node_that_is_drained_in_the_middle_of_an_update_blocks_nothing() {
+fn a_node_drained_during_an_update_blocks_nothing() {
     for action in ["pause", "rollback"] {
         let swarm = Swarm::start_for_others();
         let v1 = swarm.push(&Image::good("v1"));
@@ -82,7 +82,7 @@ fn a_node_that_is_drained_in_the_middle_of_an_update_blocks_nothing() {
         assert!(errored.contains("was rolled back, but is not blocked"), "{action}: {errored}");
         assert_eq!(agent.blocked().len(), 0, "{action}");
         swarm.assert_runs(&v1, 2);
-        // A person asks again.
+        // A manual trigger deploys it again.
         agent.trigger("web");
         agent.wait_entry(&Kind::UPDATED, 1);
         swarm.assert_runs(&v2, 2);

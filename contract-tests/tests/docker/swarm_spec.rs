@@ -1,4 +1,4 @@
-//! What an update of a swarm service leaves alone: all of its specification but the image.
+//! An update of a swarm service changes only the image in its specification.
 
 use contract_tests::{Image, Swarm};
 use evenkeel_common::wire::Kind;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::swarm::with_v1;
 
-/// The specification without what names the image.
+/// Returns the specification without the image and its platforms.
 fn rest(swarm: &Swarm) -> Value {
     let mut spec = swarm.service()["Spec"].clone();
     spec["TaskTemplate"]["ContainerSpec"]["Image"] = Value::Null;
@@ -42,7 +42,7 @@ fn an_update_and_a_rollback_keep_all_of_the_specification_but_the_image() {
     let before = rest(&swarm);
     for part in ["Secrets", "Configs", "Ulimits", "CapabilityAdd", "DNSConfig", "Hosts", "Healthcheck"] {
         let there = &before["TaskTemplate"]["ContainerSpec"][part];
-        assert!(!there.is_null(), "the engine does not know {part}, so nothing is tested of it: {before:#}");
+        assert!(!there.is_null(), "the engine does not support {part}, so it is not tested: {before:#}");
     }
 
     let v2 = swarm.push(&Image::good("v2"));
@@ -52,7 +52,7 @@ fn an_update_and_a_rollback_keep_all_of_the_specification_but_the_image() {
     assert_eq!(rest(&swarm), before);
     assert_ne!(v1.digest, v2.digest);
 
-    // By the swarm, and by the agent.
+    // One rollback by the swarm, one by the agent.
     for (n, action) in [(1, "rollback"), (2, "pause")] {
         swarm.change(&["--update-failure-action", action]);
         let before = rest(&swarm);
@@ -64,9 +64,9 @@ fn an_update_and_a_rollback_keep_all_of_the_specification_but_the_image() {
     }
 }
 
-/// With a change in the middle the previous specification of the swarm is one with the new image.
+/// After a change during the update, the swarm's previous specification has the new image.
 #[test]
-fn a_label_that_somebody_changes_in_the_middle_neither_keeps_the_bad_image_nor_is_lost() {
+fn a_label_changed_during_an_update_is_kept_and_does_not_prevent_the_rollback() {
     for action in ["pause", "rollback"] {
         let (swarm, v1, agent) =
             with_v1(&["--replicas", "2", "--update-failure-action", action, "--update-delay", "2s"]);
@@ -78,7 +78,7 @@ fn a_label_that_somebody_changes_in_the_middle_neither_keeps_the_bad_image_nor_i
         assert_eq!(entry.new_digest.as_deref(), Some(&*bad.digest), "{action}");
         assert_eq!(agent.blocked().values().next(), Some(&bad.digest), "{action}");
         swarm.assert_runs(&v1, 2);
-        // A rollback of the swarm's own goes back to the specification before the label.
+        // A rollback by the swarm restores the specification without the label.
         if action == "pause" {
             assert_eq!(swarm.service()["Spec"]["Labels"], json!({ "by": "somebody" }));
         }

@@ -1,12 +1,12 @@
-//! What dies in the middle of an update of a swarm service: the agent, in each state of `UpdateStatus`, and the leader.
+//! Kills during an update of a swarm service: of the agent in each state of `UpdateStatus`, and of the leader.
 
 use contract_tests::{Agent, Image, Node, Pushed, Swarm, wait_for};
 use evenkeel_common::wire::Kind;
 
-/// A state of `UpdateStatus` that the agent is killed in.
+/// A state of `UpdateStatus` in which the agent is killed.
 struct Case {
     state: &'static str,
-    /// What is set before.
+    /// Options that are set before the update.
     options: &'static [&'static str],
     is_good: bool,
 }
@@ -30,7 +30,7 @@ const CASES: [Case; 6] = [
         is_good: false,
     },
     Case { state: "rollback_completed", options: &["--rollback-delay", "0s"], is_good: false },
-    // The new image fails when what the old one needs is taken away, so that the rollback can't find it.
+    // The new image fails when the file that the old image needs is removed, so that the rollback fails, too.
     Case {
         state: "rollback_paused",
         options: &[
@@ -49,13 +49,13 @@ fn script(version: &str, script: &str) -> Image {
     Image { command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(), ..Image::good(version) }
 }
 
-/// Runs if a file is there when it starts.
-fn in_need(version: &str) -> Image {
+/// Runs if a file exists at its start.
+fn needs_file(version: &str) -> Image {
     script(version, "test -e /flag/ok || exit 3; trap 'exit 0' TERM INT; sleep 86400 & wait")
 }
 
-/// The first task fails as soon as that file is gone. The other one runs on: what fails may be made anew from the old image
-/// before the rollback gets there, and would not count for it.
+/// The first task fails as soon as that file is removed. The other one keeps running: the swarm may recreate a failed task
+/// from the old image before the rollback reaches it, and such a task does not count for the rollback.
 fn fails_without(version: &str) -> Image {
     let text =
         "trap 'exit 0' TERM INT; while test -e /flag/ok || test $SLOT != 1; do sleep 0.2; done; exit 1";
@@ -69,7 +69,7 @@ fn an_agent_that_is_killed_in_each_state_of_the_update_ends_in_the_proven_new_or
     std::fs::create_dir(&flag).unwrap();
     let (needed, mount) = (flag.join("ok"), format!("type=bind,src={},dst=/flag", flag.display()));
     std::fs::write(&needed, "").unwrap();
-    let mut runs = swarm.push(&in_need("v1"));
+    let mut runs = swarm.push(&needs_file("v1"));
     swarm.create(&["--replicas", "2", "--mount", &mount, "--env", "SLOT={{.Task.Slot}}"]);
     let mut agent = swarm.agent(swarm.entry());
     let (mut updated, mut rolled_back) = (0, 0);
@@ -78,14 +78,14 @@ fn an_agent_that_is_killed_in_each_state_of_the_update_ends_in_the_proven_new_or
         swarm.change(case.options);
         let version = format!("{state}-{n}");
         let image = match state {
-            _ if case.is_good => in_need(&version),
+            _ if case.is_good => needs_file(&version),
             "rollback_paused" => fails_without(&version),
             _ => Image::exits(&version, 1),
         };
         let pushed = swarm.push(&image);
         agent.trigger("web");
         agent.wait_step("converge", n + 1);
-        // It finds the state when it is back.
+        // Suspend the agent, so that it sees the state only after its restart.
         agent.freeze(true);
         if state == "rollback_paused" {
             wait_for("both tasks to run the new image", || {
@@ -96,7 +96,7 @@ fn an_agent_that_is_killed_in_each_state_of_the_update_ends_in_the_proven_new_or
             std::fs::remove_file(&needed).unwrap();
         }
         match state {
-            // A swarm that has made all failed tasks anew from the old image is done with the rollback in no time.
+            // If the swarm has already recreated all failed tasks from the old image, the rollback completes immediately.
             "rollback_started" => swarm.wait_any_state(&[state, "rollback_completed"]),
             _ => swarm.wait_state(state),
         }
@@ -120,7 +120,7 @@ fn an_agent_that_is_killed_in_each_state_of_the_update_ends_in_the_proven_new_or
     }
 }
 
-/// The one of these nodes that leads; none while nobody does, or it is another one.
+/// Returns the index of the leader among these nodes, if it is one of them.
 fn leader(of: &[Node]) -> Option<usize> {
     of.iter().position(|node| {
         let seen = node.engine().cli(&["node", "ls", "--format", "{{.Self}} {{.ManagerStatus}}"]).output();
@@ -131,7 +131,7 @@ fn leader(of: &[Node]) -> Option<usize> {
 
 #[track_caller]
 fn wait_leader(of: &[Node]) -> usize {
-    wait_for("another manager to lead", || leader(of).ok_or_else(|| "nobody leads".to_owned()))
+    wait_for("another manager to lead", || leader(of).ok_or_else(|| "no leader".to_owned()))
 }
 
 #[track_caller]
@@ -158,16 +158,16 @@ fn an_update_goes_on_when_the_leader_dies_in_the_middle_of_it() {
     });
     let agent = swarm.agent(swarm.entry());
 
-    // The agent's own engine leads, and dies.
+    // The agent's engine is the leader and is killed.
     let v2 = swarm.push(&Image::good("v2"));
     agent.trigger("web");
     agent.wait_step("converge", 1);
-    swarm.is_up(false);
+    swarm.set_running(false);
     wait_leader(&others);
-    swarm.is_up(true);
+    swarm.set_running(true);
     assert_updated(&swarm, &agent, 1, &v2);
 
-    // Another manager leads, and dies; the tasks are elsewhere.
+    // Another manager, which runs none of the tasks, is the leader and is killed.
     swarm.change(&["--constraint-rm", &away, "--constraint-add", &here, "--update-delay", "0s"]);
     wait_for("the tasks to be on the agent's node", || {
         let tasks = swarm.engine().get("/tasks");
@@ -184,7 +184,7 @@ fn an_update_goes_on_when_the_leader_dies_in_the_middle_of_it() {
     agent.trigger("web");
     agent.wait_step("converge", 2);
     let leads = wait_leader(&others);
-    others[leads].is_up(false);
+    others[leads].set_running(false);
     assert_updated(&swarm, &agent, 2, &v3);
-    assert_ne!(leader(&others), Some(leads), "the one that was killed is not back");
+    assert_ne!(leader(&others), Some(leads), "the killed leader does not lead");
 }

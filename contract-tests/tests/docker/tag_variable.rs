@@ -1,4 +1,4 @@
-//! Newer tags that are written into the env file and deployed.
+//! Newer tags are written to the env file and deployed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,16 +9,16 @@ use contract_tests::{Agent, FakeWarden, Image, Kill, Pushed, Shape, World, wait_
 use evenkeel_common::wire::{Kind, StatusValue};
 use serde_json::{Value, json};
 
-/// Compose's own file, too: a person's `docker compose up` reads the same.
+/// Content of `.env`, which a manual `docker compose up` reads, too.
 const BEFORE: &str = "# the shop\r\nexport WEB_TAG='1.27.0' # ours\r\nSECRET=\"a b\"";
 
-/// `web:${WEB_TAG}` on 1.27.0, with what its configuration needs.
-struct Stage {
+/// A project with the image `web:${WEB_TAG}`, on 1.27.0, and its env file.
+struct Shop {
     world: World,
     env_file: PathBuf,
 }
 
-impl Stage {
+impl Shop {
     fn new(about: &str) -> Self {
         Self::on(about, "${WEB_TAG:?}")
     }
@@ -31,10 +31,10 @@ impl Stage {
         fs::set_permissions(&env_file, fs::Permissions::from_mode(0o640))
             .expect("files of the test can be used");
         world.project.service("web", &image, &[]);
-        let stage = Self { world, env_file };
-        stage.push("1.27.0", &Image::good("v1"));
-        stage.world.project.up();
-        stage
+        let shop = Self { world, env_file };
+        shop.push("1.27.0", &Image::good("v1"));
+        shop.world.project.up();
+        shop
     }
 
     fn push(&self, tag: &str, image: &Image) -> Pushed {
@@ -81,33 +81,33 @@ fn waits(agent: &Agent) {
 }
 
 #[test]
-fn the_newest_tag_is_written_deployed_and_followed_from_then_on() {
-    let stage = Stage::new("tag-newer");
-    stage.push("1.27.3", &Image::good("v3"));
-    let v4 = stage.push("1.27.4", &Image::good("v4"));
-    stage.push("1.28.0", &Image::good("v5"));
-    let mut agent = stage.agent(&json!({}));
+fn the_newest_tag_is_written_deployed_and_used_from_then_on() {
+    let shop = Shop::new("tag-newer");
+    shop.push("1.27.3", &Image::good("v3"));
+    let v4 = shop.push("1.27.4", &Image::good("v4"));
+    shop.push("1.28.0", &Image::good("v5"));
+    let mut agent = shop.agent(&json!({}));
     let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v4.digest));
     assert!(entry.message.contains("from tag 1.27.0 to 1.27.4"), "{entry:?}");
     agent.wait_done(1);
-    stage.world.assert_runs("web", "v4");
-    stage.assert_tag("1.27.4");
-    stage.world.assert_tidy();
+    shop.world.assert_runs("web", "v4");
+    shop.assert_tag("1.27.4");
+    shop.world.assert_tidy();
     wait_for("the record to name the new tag", || match agent.service("web").images {
         Some(images) if images[0].image.ends_with("/web:1.27.4") => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    // The tag in force is what moves now, not the one that is configured.
-    stage.push("1.27.0", &Image::good("v0"));
+    // From now on, pushes to the current tag are deployed, not those to the configured one.
+    shop.push("1.27.0", &Image::good("v0"));
     assert_eq!(agent.check("web").event, Kind::CHECKED);
-    let moved = stage.push("1.27.4", &Image::good("v4b"));
+    let moved = shop.push("1.27.4", &Image::good("v4b"));
     agent.trigger("web");
     assert_eq!(agent.wait_entry(&Kind::UPDATED, 2).new_digest.as_deref(), Some(&*moved.digest));
     agent.wait_done(2);
-    stage.world.assert_runs("web", "v4b");
-    stage.assert_tag("1.27.4");
-    // A new start finds it all as it was.
+    shop.world.assert_runs("web", "v4b");
+    shop.assert_tag("1.27.4");
+    // The state survives a restart.
     agent.terminate();
     agent.restart();
     assert_eq!(agent.check("web").event, Kind::CHECKED);
@@ -115,207 +115,207 @@ fn the_newest_tag_is_written_deployed_and_followed_from_then_on() {
 }
 
 #[test]
-fn an_old_image_goes_with_its_tag_and_one_that_somebody_else_names_or_uses_stays() {
-    let stage = Stage::new("tag-cleanup");
-    let env_file = stage.env_file.to_str().expect("the path is text");
+fn old_images_are_removed_with_their_tags_unless_tagged_manually() {
+    let shop = Shop::new("tag-cleanup");
+    let env_file = shop.env_file.to_str().expect("the path is text");
     let update = json!({"tags": "~1.27", "tag_variable": "WEB_TAG"});
-    let entry = stage.world.entry("web", &["web:1.27.0"]).set("env_file", env_file);
-    let mut agent = stage.world.agent_for([entry.set("keep_images", 1).set("update", update)]);
-    let engine = &stage.world.engine;
-    let name = |tag: u32| format!("{}/web:1.27.{tag}", stage.world.host);
+    let entry = shop.world.entry("web", &["web:1.27.0"]).set("env_file", env_file);
+    let mut agent = shop.world.agent_for([entry.set("keep_images", 1).set("update", update)]);
+    let engine = &shop.world.engine;
+    let name = |tag: u32| format!("{}/web:1.27.{tag}", shop.world.host);
     let here = |tag: u32| engine.image_id(&name(tag)).is_some();
     let mut deploy = |n: usize| {
-        let pushed = stage.push(&format!("1.27.{n}"), &Image::good(&format!("newer-{n}")));
-        // The list of tags is read again by a new agent at once.
+        let pushed = shop.push(&format!("1.27.{n}"), &Image::good(&format!("newer-{n}")));
+        // After a restart, the agent reads the list of tags immediately.
         agent.terminate();
         agent.restart();
         assert_eq!(agent.wait_entry(&Kind::UPDATED, n).new_digest.as_deref(), Some(&*pushed.digest));
-        wait_for("the deployment to be over", || {
+        wait_for("the deployment to complete", || {
             if agent.service("web").deploying { Err(format!("{:?}", agent.steps())) } else { Ok(()) }
         });
     };
     deploy(1);
     deploy(2);
-    let mine = format!("{}/web:mine", stage.world.host);
+    let mine = format!("{}/web:mine", shop.world.host);
     engine.docker(&["tag", &name(2), &mine]);
     deploy(3);
     deploy(4);
-    wait_for("what is no longer needed to go", || {
+    wait_for("unused images to be removed", || {
         let left: Vec<u32> = (0..=4).filter(|n| here(*n)).collect();
-        // The first one was there before the agent, the second one has a person's name.
+        // The first image was present before the agent, the second one has a tag of the operator.
         if left == [0, 2, 4] { Ok(()) } else { Err(format!("{left:?}")) }
     });
     assert!(engine.image_id(&mine).is_some());
-    stage.world.assert_runs("web", "newer-4");
+    shop.world.assert_runs("web", "newer-4");
 }
 
 #[test]
 fn a_bad_newer_tag_is_rolled_back_with_its_line_and_the_next_one_is_tried() {
-    let stage = Stage::new("tag-bad");
-    let bad = stage.push("1.27.4", &Image::exits("v4", 1));
-    let mut agent = stage.agent(&json!({}));
+    let shop = Shop::new("tag-bad");
+    let bad = shop.push("1.27.4", &Image::exits("v4", 1));
+    let mut agent = shop.agent(&json!({}));
     let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*bad.digest));
     agent.wait_done(1);
-    stage.world.assert_runs("web", "v1");
-    stage.assert_tag("1.27.0");
+    shop.world.assert_runs("web", "v1");
+    shop.assert_tag("1.27.0");
     assert_eq!(agent.blocked().get("web/web:1.27.0"), Some(&bad.digest));
     assert_eq!(agent.check("web").event, Kind::CHECKED);
-    stage.world.assert_runs("web", "v1");
-    // Meanwhile another digest under the tag in force is an update.
-    let patched = stage.push("1.27.0", &Image::good("v1b"));
+    shop.world.assert_runs("web", "v1");
+    // A new digest of the current tag is still an update.
+    let patched = shop.push("1.27.0", &Image::good("v1b"));
     agent.trigger("web");
     assert_eq!(agent.wait_entry(&Kind::UPDATED, 1).new_digest.as_deref(), Some(&*patched.digest));
     agent.wait_done(2);
-    stage.world.assert_runs("web", "v1b");
+    shop.world.assert_runs("web", "v1b");
     assert_eq!(agent.blocked().get("web/web:1.27.0"), Some(&bad.digest));
-    // The list of tags is read again by a new agent at once.
-    let good = stage.push("1.27.5", &Image::good("v5"));
+    // After a restart, the agent reads the list of tags immediately.
+    let good = shop.push("1.27.5", &Image::good("v5"));
     agent.terminate();
     agent.restart();
     assert_eq!(agent.wait_entry(&Kind::UPDATED, 2).new_digest.as_deref(), Some(&*good.digest));
     agent.wait_done(1);
-    stage.world.assert_runs("web", "v5");
-    stage.assert_tag("1.27.5");
+    shop.world.assert_runs("web", "v5");
+    shop.assert_tag("1.27.5");
     assert_eq!(agent.blocked().len(), 0);
 }
 
 #[test]
-fn while_the_newest_tag_is_blocked_the_next_newest_is_deployed_and_the_block_stays() {
-    let stage = Stage::new("tag-next");
-    let next = stage.push("1.27.3", &Image::good("v3"));
-    let bad = stage.push("1.27.4", &Image::exits("v4", 1));
-    let mut agent = stage.agent(&json!({}));
+fn while_the_newest_tag_is_blocked_the_second_newest_is_deployed() {
+    let shop = Shop::new("tag-next");
+    let next = shop.push("1.27.3", &Image::good("v3"));
+    let bad = shop.push("1.27.4", &Image::exits("v4", 1));
+    let mut agent = shop.agent(&json!({}));
     assert_eq!(agent.wait_entry(&Kind::ROLLED_BACK, 1).new_digest.as_deref(), Some(&*bad.digest));
     agent.wait_done(1);
     agent.trigger("web");
     assert_eq!(agent.wait_entry(&Kind::UPDATED, 1).new_digest.as_deref(), Some(&*next.digest));
     agent.wait_done(2);
-    stage.world.assert_runs("web", "v3");
-    stage.assert_tag("1.27.3");
+    shop.world.assert_runs("web", "v3");
+    shop.assert_tag("1.27.3");
     assert_eq!(agent.blocked().get("web/web:1.27.0"), Some(&bad.digest));
-    // Neither a check nor a new agent deploys the bad one again.
+    // Neither a check nor a restarted agent deploys the bad tag again.
     agent.terminate();
     agent.restart();
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     assert_eq!(agent.entries(&Kind::ROLLED_BACK).len(), 1);
-    stage.world.assert_runs("web", "v3");
-    // Mended under its own name, it goes live.
-    let mended = stage.push("1.27.4", &Image::good("v4b"));
+    shop.world.assert_runs("web", "v3");
+    // A fixed image with the same tag is deployed.
+    let mended = shop.push("1.27.4", &Image::good("v4b"));
     agent.trigger("web");
     assert_eq!(agent.wait_entry(&Kind::UPDATED, 2).new_digest.as_deref(), Some(&*mended.digest));
     agent.wait_done(1);
-    stage.world.assert_runs("web", "v4b");
+    shop.world.assert_runs("web", "v4b");
     assert_eq!(agent.blocked().len(), 0);
-    stage.world.assert_tidy();
+    shop.world.assert_tidy();
 }
 
 #[test]
-fn a_newer_tag_waits_for_its_gates_and_one_with_the_same_content_is_no_update() {
-    let stage = Stage::new("tag-gate");
-    stage.push("1.27.1", &Image::good("v1"));
-    let mut agent = stage.agent(&json!({"approve": true}));
+fn a_newer_tag_waits_for_its_gates_and_the_same_content_is_not_an_update() {
+    let shop = Shop::new("tag-gate");
+    shop.push("1.27.1", &Image::good("v1"));
+    let mut agent = shop.agent(&json!({"approve": true}));
     agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     assert_eq!(agent.service("web").waiting, None, "it has the same content");
-    stage.assert_tag("1.27.0");
+    shop.assert_tag("1.27.0");
 
-    let v2 = stage.push("1.27.2", &Image::good("v2"));
+    let v2 = shop.push("1.27.2", &Image::good("v2"));
     agent.terminate();
     agent.restart();
     wait_for("the newer tag to wait", || match agent.service("web").waiting {
         Some(waiting) if waiting.digest == v2.digest => Ok(()),
         other => Err(format!("{other:?}")),
     });
-    stage.assert_tag("1.27.0");
-    stage.world.assert_runs("web", "v1");
-    assert_eq!(agent.ask("POST", "/approve/web").status, 200);
+    shop.assert_tag("1.27.0");
+    shop.world.assert_runs("web", "v1");
+    assert_eq!(agent.request("POST", "/approve/web").status, 200);
     agent.wait_entry(&Kind::UPDATED, 1);
-    stage.world.assert_runs("web", "v2");
-    stage.assert_tag("1.27.2");
+    shop.world.assert_runs("web", "v2");
+    shop.assert_tag("1.27.2");
 }
 
 #[test]
-fn a_file_that_does_not_use_the_variable_is_told_and_nothing_is_written() {
-    let stage = Stage::on("tag-unused", "1.27.0");
-    stage.push("1.27.4", &Image::good("v4"));
-    let agent = stage.agent(&json!({}));
+fn a_file_that_does_not_use_the_variable_is_reported_and_nothing_is_written() {
+    let shop = Shop::on("tag-unused", "1.27.0");
+    shop.push("1.27.4", &Image::good("v4"));
+    let agent = shop.agent(&json!({}));
     let entry = agent.wait_entry(&Kind::ERROR, 1);
     assert!(entry.message.contains("do not use WEB_TAG"), "{entry:?}");
     agent.wait_done(1);
-    stage.world.assert_runs("web", "v1");
-    stage.assert_tag("1.27.0");
+    shop.world.assert_runs("web", "v1");
+    shop.assert_tag("1.27.0");
 }
 
 #[test]
-fn a_line_that_a_person_changes_meanwhile_is_never_overwritten() {
-    let stage = Stage::new("tag-edit");
-    let wanted = stage.push("1.27.2", &Image::good("v2"));
-    let bad = stage.push("1.27.4", &Image::exits("v4", 3));
-    let agent = stage.agent(&json!({}));
+fn a_line_changed_manually_during_the_update_is_never_overwritten() {
+    let shop = Shop::new("tag-edit");
+    let wanted = shop.push("1.27.2", &Image::good("v2"));
+    let bad = shop.push("1.27.4", &Image::exits("v4", 3));
+    let agent = shop.agent(&json!({}));
     agent.wait_step("probation", 1);
     let edited = BEFORE.replace("1.27.0", "1.27.2");
-    fs::write(&stage.env_file, &edited).unwrap();
+    fs::write(&shop.env_file, &edited).unwrap();
     let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*bad.digest));
     agent.wait_done(1);
-    assert_eq!(stage.text(), edited);
-    let told = agent.entries(&Kind::ERROR);
-    assert!(told.iter().any(|entry| entry.message.contains("was not put back to 1.27.0")), "{told:#?}");
-    // The newer tag is blocked, so the one that the person has set is deployed next, by a cycle or by this request.
-    assert_eq!(agent.ask("POST", "/trigger/web").status, 200);
+    assert_eq!(shop.text(), edited);
+    let errors = agent.entries(&Kind::ERROR);
+    assert!(errors.iter().any(|entry| entry.message.contains("was not restored to 1.27.0")), "{errors:#?}");
+    // The newer tag is blocked, so the manually set one is deployed next, by a poll cycle or by this trigger.
+    assert_eq!(agent.request("POST", "/trigger/web").status, 200);
     assert_eq!(agent.wait_entry(&Kind::UPDATED, 1).new_digest.as_deref(), Some(&*wanted.digest));
     agent.wait_done(2);
-    stage.world.assert_runs("web", "v2");
-    assert_eq!(stage.text(), edited);
+    shop.world.assert_runs("web", "v2");
+    assert_eq!(shop.text(), edited);
 }
 
 #[test]
-fn a_line_that_a_person_changed_before_it_was_written_ends_the_update() {
-    let stage = Stage::new("tag-taken");
-    stage.push("1.27.4", &Image::good("v4"));
-    let mut agent = stage.agent(&json!({"approve": true}));
+fn a_line_changed_manually_before_it_is_written_cancels_the_update() {
+    let shop = Shop::new("tag-taken");
+    shop.push("1.27.4", &Image::good("v4"));
+    let mut agent = shop.agent(&json!({"approve": true}));
     waits(&agent);
     agent.kill_at(Kill { step: Some("pull".to_owned()), after: Duration::ZERO, compose_too: true });
-    assert_eq!(agent.ask("POST", "/approve/web").status, 200);
+    assert_eq!(agent.request("POST", "/approve/web").status, 200);
     agent.wait_end();
     let edited = BEFORE.replace("'1.27.0'", "1.27.0");
-    fs::write(&stage.env_file, &edited).unwrap();
+    fs::write(&shop.env_file, &edited).unwrap();
     agent.restart();
     let entry = agent.wait_entry(&Kind::ERROR, 1);
     assert!(entry.message.contains("was changed after the check"), "{entry:?}");
-    assert_eq!(stage.text(), edited);
-    stage.world.assert_runs("web", "v1");
+    assert_eq!(shop.text(), edited);
+    shop.world.assert_runs("web", "v1");
 }
 
 /// Kills the agent at a step of the deployment of a newer tag, and starts it again.
 fn killed(step: &str, after: u64, bad: bool) {
-    let stage = Stage::new(&format!("tag-kill-{}", step.replace('_', "-")));
+    let shop = Shop::new(&format!("tag-kill-{}", step.replace('_', "-")));
     let image = if bad { Image::exits("v4", 1) } else { Image::good("v4") };
-    let v4 = stage.push("1.27.4", &image);
-    let mut agent = stage.agent(&json!({"approve": true}));
+    let v4 = shop.push("1.27.4", &image);
+    let mut agent = shop.agent(&json!({"approve": true}));
     waits(&agent);
     agent.kill_at(Kill {
         step: Some(step.to_owned()),
         after: Duration::from_millis(after),
         compose_too: true,
     });
-    assert_eq!(agent.ask("POST", "/approve/web").status, 200);
+    assert_eq!(agent.request("POST", "/approve/web").status, 200);
     agent.wait_end();
     agent.restart();
     let entry = agent.wait_entry(if bad { &Kind::ROLLED_BACK } else { &Kind::UPDATED }, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v4.digest));
-    wait_for("the deployment to be over", || {
+    wait_for("the deployment to complete", || {
         let steps = agent.steps();
         let over = steps.last().is_none_or(|step| step == "done" || step == "unpin");
         if over && !agent.service("web").deploying { Ok(()) } else { Err(format!("{steps:?}")) }
     });
-    stage.world.assert_runs("web", if bad { "v1" } else { "v4" });
-    stage.assert_tag(if bad { "1.27.0" } else { "1.27.4" });
+    shop.world.assert_runs("web", if bad { "v1" } else { "v4" });
+    shop.assert_tag(if bad { "1.27.0" } else { "1.27.4" });
     assert_eq!(agent.blocked().len(), usize::from(bad));
-    stage.world.assert_tidy();
+    shop.world.assert_tidy();
     assert_eq!(agent.check("web").event, Kind::CHECKED);
-    stage.assert_tag(if bad { "1.27.0" } else { "1.27.4" });
+    shop.assert_tag(if bad { "1.27.0" } else { "1.27.4" });
 }
 
 macro_rules! killed_at {
@@ -343,23 +343,24 @@ mod a_bad_newer_tag_ends_undone_when_killed_at {
 }
 
 #[test]
-fn the_inventory_names_the_tag_in_force() {
-    let stage = Stage::new("tags-fleet");
-    stage.push("1.27.1", &Image::good("v2"));
+fn the_inventory_contains_the_current_tag() {
+    let shop = Shop::new("tags-fleet");
+    shop.push("1.27.1", &Image::good("v2"));
     let warden = FakeWarden::start();
     let update = json!({"tags": "~1.27", "tag_variable": "WEB_TAG", "approve": true});
-    let entry = stage.world.entry("web", &["web:1.27.0"]);
-    let env_file = stage.env_file.to_str().expect("the path is text");
-    let config = stage.world.config([entry.set("env_file", env_file).set("update", update)]);
-    let agent = stage.world.agent_with(config.set("push", warden.push()), &[]);
+    let entry = shop.world.entry("web", &["web:1.27.0"]);
+    let env_file = shop.env_file.to_str().expect("the path is text");
+    let config = shop.world.config([entry.set("env_file", env_file).set("update", update)]);
+    let agent = shop.world.agent_with(config.set("push", warden.push()), &[]);
     let reported = |tag: &str, is_behind: bool| {
         wait_for(&format!("the inventory to name {tag}"), || {
-            let heard = warden.heard("POST /inventory");
-            let image = heard.last().map(|heard| heard.body["images"][0].clone()).unwrap_or_default();
-            let is_it = image["image"] == format!("{}/web:{tag}", stage.world.host)
+            let received = warden.received("POST /inventory");
+            let image =
+                received.last().map(|received| received.body["images"][0].clone()).unwrap_or_default();
+            let is_it = image["image"] == format!("{}/web:{tag}", shop.world.host)
                 && image["digest"].is_string()
                 && image["available"].is_string() == is_behind;
-            if is_it { Ok(()) } else { Err(format!("{heard:#?}")) }
+            if is_it { Ok(()) } else { Err(format!("{received:#?}")) }
         });
     };
     reported("1.27.0", true);

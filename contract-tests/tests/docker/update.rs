@@ -1,4 +1,4 @@
-//! A good image that is pushed goes live and is proven, and nothing else is touched.
+//! A good image is deployed and proven, and nothing else is touched.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn a_pushed_image_goes_live_and_is_proven() {
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     assert_eq!((entry.service.as_str(), entry.level), ("web", Level::Info));
-    // Written after probation, so the proof is already there.
+    // The entry is written after probation, so the container is already healthy.
     assert_eq!(world.assert_runs("web", "v2").health, "healthy");
     agent.wait_done(1);
     assert_eq!(agent.steps(), ["pin_images", "pull", "start", "probation", "unpin", "done"]);
@@ -37,7 +37,7 @@ fn a_pushed_image_goes_live_and_is_proven() {
 }
 
 #[test]
-fn updated_is_written_only_after_probation_and_a_trigger_meanwhile_is_skipped() {
+fn updated_is_written_only_after_probation_and_triggers_during_it_are_skipped() {
     let (world, _) = World::with_web("patience");
     let agent = world.agent_for([world.entry("web", &["web:latest"]).set("health_grace", 30)]);
     world.push("web", &Image::healthy("v2"));
@@ -71,33 +71,33 @@ fn updates_to(about: &str, shape: Shape) {
     );
     world.assert_runs("web", "v2");
     agent.wait_done(1);
-    // The digest that was deployed is the one that the registry goes on to name: no endless redeploy.
+    // The deployed digest is the one that the registry reports for the tag, so it is not deployed again.
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     assert_eq!(agent.entries(&Kind::UPDATED).len(), 1);
 }
 
 #[test]
-fn a_tag_that_holds_an_oci_manifest_is_followed() {
+fn a_tag_with_an_oci_manifest_is_updated() {
     updates_to("oci", Shape::Oci);
 }
 
 #[test]
-fn a_tag_that_holds_an_oci_index_is_followed() {
+fn a_tag_with_an_oci_index_is_updated() {
     updates_to("index", Shape::OciIndex);
 }
 
 #[test]
-fn a_tag_that_holds_a_docker_list_is_followed() {
+fn a_tag_with_a_docker_list_is_updated() {
     updates_to("list", Shape::DockerList);
 }
 
 #[test]
-fn an_image_is_fetched_for_the_platform_that_the_compose_file_names() {
+fn an_image_is_pulled_for_the_platform_in_the_compose_file() {
     let mut world = World::new("platform");
     world.push_as("web", &Image::good("v1"), Shape::TwoPlatforms);
     let platform = format!("platform: linux/{OTHER_ARCHITECTURE}");
-    // Another tag of the repository, which this machine's platform is meant for.
+    // Another tag of the repository, used for this machine's platform.
     let owner = world.project.name.clone();
     world.registry.push("web", "native", &Image::good("native"), Shape::TwoPlatforms, &owner);
     let native = format!("{}/web:native", world.registry.host);
@@ -106,7 +106,7 @@ fn an_image_is_fetched_for_the_platform_that_the_compose_file_names() {
     world.project.up();
     let agent = world.agent();
     let v2 = world.push_as("web", &Image::good("v2"), Shape::TwoPlatforms);
-    // It is here for this machine's own platform, for which nobody wants it.
+    // The digest is present locally, but for this machine's platform instead of the configured one.
     let pinned = format!("{}/web@{}", world.registry.host, v2.digest);
     world.engine.docker(&["pull", "-q", &pinned]);
     agent.trigger("web");
@@ -135,7 +135,7 @@ fn a_new_digest_for_the_same_image_is_a_success() {
     agent.wait_done(1);
     assert_eq!(agent.check("web").event, Kind::CHECKED);
     let after = world.assert_runs("web", "v1");
-    // Where a digest is an image's ID there is a new image, and its container is made anew; elsewhere nothing is.
+    // With the containerd store, a new digest is a new image ID and its container is recreated. Otherwise nothing changes.
     if world.engine.has_containerd_store() {
         assert_ne!(before.id, after.id);
     } else {
@@ -157,7 +157,7 @@ fn an_image_built_and_pushed_on_this_machine_goes_live() {
     world.project.service("web", &reference, &[]);
     world.project.up();
     let agent = world.agent();
-    // The tag on this machine already names the new image; what runs is the old one.
+    // The local tag already refers to the new image, but the old one is running.
     build("v2");
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 1);
@@ -168,7 +168,7 @@ fn an_image_built_and_pushed_on_this_machine_goes_live() {
 }
 
 #[test]
-fn an_image_that_is_not_here_is_not_found_until_a_person_deploys_it() {
+fn an_image_that_is_not_present_is_not_found_until_it_is_redeployed() {
     let mut world = World::new("first");
     let v1 = world.push("web", &Image::good("v1"));
     world.service("web", "web", &[]);
@@ -192,7 +192,7 @@ fn an_image_that_is_not_here_is_not_found_until_a_person_deploys_it() {
 }
 
 #[test]
-fn a_first_deploy_that_fails_is_blocked_and_said_to_have_no_way_back() {
+fn a_failed_first_deployment_is_blocked_and_can_not_be_rolled_back() {
     let mut world = World::new("firstbad");
     let v1 = world.push("web", &Image::unhealthy("v1"));
     world.service("web", "web", &[]);
@@ -228,7 +228,7 @@ fn a_pinned_reference_never_updates() {
 }
 
 #[test]
-fn another_image_of_the_project_is_left_alone_though_its_tag_has_moved() {
+fn another_image_of_the_project_is_not_updated_although_its_tag_has_moved() {
     let mut world = World::new("others");
     for name in ["web", "db"] {
         world.push(name, &Image::good("v1"));
@@ -252,7 +252,7 @@ fn another_image_of_the_project_is_left_alone_though_its_tag_has_moved() {
 }
 
 #[test]
-fn several_changed_images_of_a_project_are_one_deploy() {
+fn several_changed_images_of_a_project_are_one_deployment() {
     let mut world = World::new("several");
     for name in ["web", "db"] {
         world.push(name, &Image::good("v1"));
@@ -282,12 +282,12 @@ fn two_services_on_one_project_are_deployed_one_after_the_other() {
     let agent = world.agent_for([world.entry("web", &["web:latest"]), world.entry("db", &["db:latest"])]);
     world.push("web", &Image::good("v2"));
     world.push("db", &Image::good("v2"));
-    agent.ask("POST", "/trigger");
+    agent.request("POST", "/trigger");
     agent.wait_entry(&Kind::UPDATED, 2);
     world.assert_runs("web", "v2");
     world.assert_runs("db", "v2");
     agent.wait_done(2);
-    // Between the begin and the end of one there is no step of the other.
+    // The steps of the two deployments do not overlap.
     let lines: Vec<String> =
         agent.log().into_iter().filter(|line| line.step().is_some()).map(|line| line.0).collect();
     let first_is_web = lines[0].contains("service=\"web\"") || lines[0].contains("service=web");
@@ -298,7 +298,7 @@ fn two_services_on_one_project_are_deployed_one_after_the_other() {
 }
 
 #[test]
-fn a_slow_starter_has_the_time_that_its_own_start_period_gives_it() {
+fn a_slow_starter_gets_the_time_of_its_start_period() {
     let (world, _) = World::with_web("slow");
     let agent = world.agent();
     world.push("web", &Image::slow_starter("v2", 7, Duration::from_secs(10)));
@@ -309,7 +309,7 @@ fn a_slow_starter_has_the_time_that_its_own_start_period_gives_it() {
 }
 
 #[test]
-fn a_redeploy_makes_new_containers_and_never_takes_a_blocked_digest() {
+fn a_redeploy_recreates_containers_and_never_deploys_a_blocked_digest() {
     let (world, _) = World::with_web("redeploy");
     let agent = world.agent();
     let before = world.project.container("web");
@@ -332,7 +332,7 @@ fn a_redeploy_makes_new_containers_and_never_takes_a_blocked_digest() {
 }
 
 #[test]
-fn a_compose_file_that_is_broken_changes_nothing_and_is_said() {
+fn a_broken_compose_file_is_reported_and_changes_nothing() {
     let (world, _) = World::with_web("broken");
     let agent = world.agent();
     let before = world.project.container("web");
@@ -359,7 +359,7 @@ fn a_compose_file_that_is_broken_changes_nothing_and_is_said() {
 }
 
 #[test]
-fn an_agent_that_is_told_to_stop_ends_well_and_says_so() {
+fn an_agent_shuts_down_on_sigterm_and_writes_an_entry() {
     let (world, _) = World::with_web("stop");
     let mut agent = world.agent();
     let status = agent.terminate();

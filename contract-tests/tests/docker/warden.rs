@@ -1,12 +1,12 @@
-//! A whole agent and a warden that says what it wants: what the agent hears, what it believes, and how it goes on where that
-//! is of no use.
+//! The agent with a fake warden: it follows the warden's decisions, and continues without them if the warden is faulty or
+//! unreachable.
 
 use contract_tests::{Agent, Behaviour, FakeWarden, Image, World, wait_for};
 use evenkeel_common::wire::{Kind, Level};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-/// A machine that runs version 1, its agent, and its warden.
+/// A machine that runs version 1, its agent, and a fake warden.
 struct Machine {
     agent: Agent,
     warden: FakeWarden,
@@ -24,7 +24,7 @@ impl Machine {
         Self { agent, warden, world }
     }
 
-    /// A new version is there, and a person has the agent look for it.
+    /// Pushes a new version and triggers a check.
     fn offer(&self, version: &str) {
         self.world.push("web", &Image::good(version));
         self.agent.trigger("web");
@@ -40,19 +40,19 @@ impl Machine {
         })
     }
 
-    /// The warden decides, and the agent has heard of it.
-    fn hears(&self, decisions: Value) {
+    /// Sets the warden's decisions, and waits until the agent has received them.
+    fn decide(&self, decisions: Value) {
         let next = format!("GET /fleet?after={}&wait=50", decisions["revision"]);
         self.warden.decide(decisions);
-        wait_for("the long poll after the decision", || match self.warden.heard(&next).len() {
-            0 => Err(format!("{:?}", self.warden.heard("GET /fleet"))),
+        wait_for("the long poll after the decision", || match self.warden.received(&next).len() {
+            0 => Err(format!("{:?}", self.warden.received("GET /fleet"))),
             _ => Ok(()),
         });
     }
 
     fn wait_link(&self) {
-        wait_for("the warden to be heard", || {
-            let text = self.agent.ask("GET", "/metrics").text();
+        wait_for("the warden to be reachable", || {
+            let text = self.agent.request("GET", "/metrics").text();
             if text.contains("evenkeel_fleet_reachable 1") { Ok(()) } else { Err(text) }
         });
     }
@@ -76,31 +76,31 @@ fn nothing(revision: u64) -> Value {
 }
 
 #[test]
-fn decisions_come_by_the_long_poll_and_a_revision_that_goes_back_is_believed() {
+fn decisions_arrive_by_long_poll_and_a_lower_revision_is_accepted() {
     let machine = Machine::new("warden-poll", |_| {});
-    machine.hears(freeze(5, in_an_hour(), 3600));
-    let first = &machine.warden.heard("GET /fleet")[0];
+    machine.decide(freeze(5, in_an_hour(), 3600));
+    let first = &machine.warden.received("GET /fleet")[0];
     assert_eq!(
         first.line, "GET /fleet?after=0&wait=0&verdicts=0",
-        "the first one tells that there is a warden"
+        "the first request establishes that the warden is reachable"
     );
     machine.offer("v2");
     assert!(machine.wait_gate("freeze").contains("launch"));
-    assert_eq!(machine.warden.heard("POST /fleet/ask").len(), 0, "it is asked last");
-    // The store of the warden was put back: what it says now counts.
+    assert_eq!(machine.warden.received("POST /fleet/ask").len(), 0, "the lease is requested last");
+    // The warden's store was restored to an earlier state: its lower revision is accepted.
     machine.warden.decide(nothing(3));
     machine.updated(1);
-    let asked = &machine.warden.heard("POST /fleet/ask")[0].body;
+    let asked = &machine.warden.received("POST /fleet/ask")[0].body;
     assert_eq!((&asked["service"], &asked["ring"]), (&json!("web"), &json!(0)));
-    wait_for("the inventory", || match machine.warden.heard("POST /inventory").last() {
-        Some(heard) if heard.body["images"][0]["available"].is_null() => Ok(()),
+    wait_for("the inventory", || match machine.warden.received("POST /inventory").last() {
+        Some(received) if received.body["images"][0]["available"].is_null() => Ok(()),
         other => Err(format!("{other:?}")),
     });
     machine.world.assert_runs("web", "v2");
 }
 
 #[test]
-fn answers_that_cannot_be_used_are_no_decision_and_a_ring_0_goes_on() {
+fn invalid_responses_are_ignored_and_ring_0_continues() {
     let machine = Machine::new("warden-bad", |_| {});
     machine.wait_link();
     let bad = [
@@ -117,9 +117,9 @@ fn answers_that_cannot_be_used_are_no_decision_and_a_ring_0_goes_on() {
         machine.world.assert_runs("web", &format!("bad-{number}"));
         machine.agent.wait_done(number + 1);
     }
-    // What was decided before holds while nothing better comes.
+    // Earlier decisions stay in effect while responses are invalid.
     machine.warden.behave(Behaviour::Good);
-    machine.hears(freeze(9, in_an_hour(), 3600));
+    machine.decide(freeze(9, in_an_hour(), 3600));
     machine.warden.behave(Behaviour::Garbage);
     machine.offer("held");
     machine.wait_gate("freeze");
@@ -127,7 +127,7 @@ fn answers_that_cannot_be_used_are_no_decision_and_a_ring_0_goes_on() {
 }
 
 #[test]
-fn a_warden_that_knows_of_no_fleet_gets_its_entries_and_holds_nothing() {
+fn a_warden_without_fleet_support_receives_entries_and_holds_nothing() {
     let warden = FakeWarden::start();
     warden.behave(Behaviour::Status(404));
     let (world, _) = World::with_web("warden-old");
@@ -137,46 +137,46 @@ fn a_warden_that_knows_of_no_fleet_gets_its_entries_and_holds_nothing() {
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 1);
     wait_for("the entry at the warden", || {
-        let heard = warden.heard("POST /ingest");
-        let all = heard.iter().flat_map(|heard| match &heard.body {
+        let received = warden.received("POST /ingest");
+        let all = received.iter().flat_map(|received| match &received.body {
             Value::Array(entries) => entries.clone(),
             entry => vec![entry.clone()],
         });
         if all.into_iter().any(|entry| entry["event"] == "updated") {
             Ok(())
         } else {
-            Err(format!("{heard:?}"))
+            Err(format!("{received:?}"))
         }
     });
-    assert_eq!(warden.heard("POST /fleet/ask").len() + warden.heard("POST /inventory").len(), 0);
+    assert_eq!(warden.received("POST /fleet/ask").len() + warden.received("POST /inventory").len(), 0);
     assert_eq!(agent.entries(&Kind::FLEET_AWAY), []);
 }
 
 #[test]
-fn the_second_warden_of_the_list_decides_where_the_first_is_dead() {
+fn the_second_warden_of_the_list_decides_while_the_first_is_down() {
     let dead = contract_tests::unused_port();
     let machine = Machine::new("warden-list", |push| {
         push["warden_url"] = json!([format!("http://127.0.0.1:{dead}"), push["warden_url"]]);
     });
-    machine.hears(freeze(2, in_an_hour(), 3600));
+    machine.decide(freeze(2, in_an_hour(), 3600));
     machine.offer("v2");
     machine.wait_gate("freeze");
     machine.warden.decide(nothing(3));
     machine.updated(1);
-    assert!(!machine.warden.heard("POST /fleet/ask").is_empty(), "it is asked there, too");
+    assert!(!machine.warden.received("POST /fleet/ask").is_empty(), "leases are requested there, too");
     assert_eq!(machine.agent.entries(&Kind::FLEET_AWAY), []);
 }
 
 #[test]
-fn a_wardens_clock_that_is_off_is_told_and_its_seconds_count() {
+fn a_clock_difference_to_the_warden_is_reported_and_remaining_seconds_count() {
     let machine = Machine::new("warden-clock", |_| {});
     machine.warden.set_clock(SignedDuration::from_mins(-15));
-    // By the warden's clock it ends in an hour; by this machine's that time has passed.
+    // By the warden's clock the freeze ends in an hour. By this machine's clock it has already ended.
     let until = Timestamp::now() - SignedDuration::from_secs(1);
-    machine.hears(freeze(2, until, 3600));
+    machine.decide(freeze(2, until, 3600));
     machine.offer("v2");
     machine.wait_gate("freeze");
-    let health = machine.agent.ask("GET", "/health").json();
+    let health = machine.agent.request("GET", "/health").json();
     let warnings = health["config_warnings"].to_string();
     assert!(
         warnings.contains("this machine's clock is") && warnings.contains("ahead of the warden's"),
@@ -188,10 +188,10 @@ fn a_wardens_clock_that_is_off_is_told_and_its_seconds_count() {
 }
 
 #[test]
-fn a_freeze_ends_at_its_time_when_no_warden_is_left() {
+fn a_freeze_ends_on_time_without_a_warden() {
     let machine = Machine::new("warden-thaw", |_| {});
     let until = Timestamp::now() + SignedDuration::from_secs(30);
-    machine.hears(freeze(2, until, 30));
+    machine.decide(freeze(2, until, 30));
     machine.offer("v2");
     machine.wait_gate("freeze");
     machine.warden.behave(Behaviour::Gone);
@@ -202,7 +202,7 @@ fn a_freeze_ends_at_its_time_when_no_warden_is_left() {
 }
 
 #[test]
-fn without_a_warden_a_ring_waits_its_patience_and_that_is_told_once() {
+fn without_a_warden_a_ring_waits_for_its_patience_and_reports_it_once() {
     let machine = Machine::new("warden-away", |push| {
         (push["ring"], push["patience"]) = (json!(1), json!(10));
     });
@@ -212,7 +212,7 @@ fn without_a_warden_a_ring_waits_its_patience_and_that_is_told_once() {
     assert!(why.contains("this machine is in ring 1"), "{why}");
     let away = machine.agent.wait_entry(&Kind::FLEET_AWAY, 1);
     assert_eq!(away.level, Level::Warning);
-    assert_eq!(machine.agent.entries(&Kind::UPDATED), [], "it waits its patience from then on");
+    assert_eq!(machine.agent.entries(&Kind::UPDATED), [], "it waits for its patience from then on");
     machine.updated(1);
     machine.warden.behave(Behaviour::Good);
     let back = machine.agent.wait_entry(&Kind::FLEET_AWAY, 2);
@@ -221,7 +221,7 @@ fn without_a_warden_a_ring_waits_its_patience_and_that_is_told_once() {
 }
 
 #[test]
-fn what_the_fleet_has_seen_long_ago_need_not_wait_here_again() {
+fn the_minimum_age_counts_from_when_the_fleet_first_saw_the_digest() {
     let (world, _) = World::with_web("warden-seen");
     let v2 = world.push("web", &Image::good("v2"));
     let warden = FakeWarden::start();
@@ -239,44 +239,44 @@ fn what_the_fleet_has_seen_long_ago_need_not_wait_here_again() {
 }
 
 #[test]
-fn a_lease_that_came_too_late_is_given_back_at_once() {
+fn a_lease_that_arrives_too_late_is_released_immediately() {
     let machine = Machine::new("warden-lease", |_| {});
     machine.wait_link();
     machine.warden.decide_while_asked(freeze(2, in_an_hour(), 3600));
     machine.offer("v2");
-    let given_back = wait_for("the lease to be given back", || {
-        let heard = machine.warden.heard("POST /fleet/release");
-        heard.first().cloned().ok_or_else(|| format!("{:?}", machine.warden.heard("POST /fleet")))
+    let release = wait_for("the lease to be released", || {
+        let received = machine.warden.received("POST /fleet/release");
+        received.first().cloned().ok_or_else(|| format!("{:?}", machine.warden.received("POST /fleet")))
     });
-    assert_eq!(given_back.body, machine.warden.heard("POST /fleet/ask")[0].body);
+    assert_eq!(release.body, machine.warden.received("POST /fleet/ask")[0].body);
     machine.wait_gate("freeze");
     assert_eq!(machine.agent.entries(&Kind::UPDATED), []);
 }
 
 #[test]
-fn a_service_that_is_configured_no_more_gives_back_the_lease_that_it_is_about_to_get() {
+fn a_removed_service_releases_a_lease_that_it_has_requested() {
     let mut machine = Machine::new("warden-removed", |_| {});
     machine.wait_link();
-    // The answer takes its time.
+    // Delays the response.
     machine.warden.decide_while_asked(nothing(2));
     machine.offer("v2");
-    wait_for("the warden to be asked", || match machine.warden.heard("POST /fleet/ask").len() {
+    wait_for("the lease to be requested", || match machine.warden.received("POST /fleet/ask").len() {
         0 => Err(format!("{:#?}", machine.agent.service("web"))),
         _ => Ok(()),
     });
     machine.agent.reload(|config| config["services"] = json!([]));
-    let given_back = wait_for("the lease to be given back", || {
-        let heard = machine.warden.heard("POST /fleet/release");
-        heard.first().cloned().ok_or_else(|| format!("{:?}", machine.warden.heard("POST /fleet")))
+    let release = wait_for("the lease to be released", || {
+        let received = machine.warden.received("POST /fleet/release");
+        received.first().cloned().ok_or_else(|| format!("{:?}", machine.warden.received("POST /fleet")))
     });
-    assert_eq!(given_back.body, machine.warden.heard("POST /fleet/ask")[0].body);
+    assert_eq!(release.body, machine.warden.received("POST /fleet/ask")[0].body);
     machine.agent.wait_entry(&Kind::CONFIG_RELOADED, 1);
     assert_eq!(machine.agent.entries(&Kind::UPDATED), []);
     machine.world.assert_runs("web", "v1");
 }
 
 #[test]
-fn a_service_that_is_configured_no_more_keeps_the_lease_of_its_deployment() {
+fn a_removed_service_keeps_the_lease_of_its_deployment() {
     let mut machine = Machine::new("warden-removed-late", |_| {});
     machine.wait_link();
     machine.world.push("web", &Image::healthy("v2"));
@@ -284,6 +284,10 @@ fn a_service_that_is_configured_no_more_keeps_the_lease_of_its_deployment() {
     machine.agent.wait_step("probation", 1);
     machine.agent.reload(|config| config["services"] = json!([]));
     machine.agent.wait_entry(&Kind::UPDATED, 1);
-    assert_eq!(machine.warden.heard("POST /fleet/release").len(), 0, "others wait for its verdict");
+    assert_eq!(
+        machine.warden.received("POST /fleet/release").len(),
+        0,
+        "other machines wait for its verdict"
+    );
     machine.world.assert_runs("web", "v2");
 }

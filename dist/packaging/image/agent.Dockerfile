@@ -1,7 +1,7 @@
-# The agent, with the docker and compose clients that it calls. Made by dist/images.sh, which prepares the folder.
+# The agent, with the docker and compose clients that it uses. Built by dist/images.sh, which prepares the build context.
 ARG BASE=debian:trixie-slim
 FROM ${BASE}
-# A mirror that this machine uses, where it is not Debian's own.
+# An alternative Debian mirror for the build.
 ARG APT_SOURCES=""
 RUN set -eu; \
     if [ -n "$APT_SOURCES" ]; then printf '%s\n' "$APT_SOURCES" >/etc/apt/sources.list; rm -f /etc/apt/sources.list.d/*; fi; \
@@ -14,7 +14,7 @@ RUN set -eu; \
     chown 10001:10001 /var/lib/evenkeel /var/log/evenkeel
 COPY evenkeel /usr/bin/evenkeel
 COPY agent.json /etc/evenkeel/config.json
-# Not root. The engine's socket belongs to a group of the machine: docker run --group-add, group_add in compose.
+# Not root. Access to the engine's socket requires its group: docker run --group-add, or group_add in compose.
 USER 10001:10001
 ENV HOME=/var/lib/evenkeel
 VOLUME ["/var/lib/evenkeel", "/var/log/evenkeel"]

@@ -1,8 +1,8 @@
-# The warden: one static program and the certificates of the authorities. Made by dist/images.sh, which prepares the folder.
+# The warden: a static program and the CA certificates. Built by dist/images.sh, which prepares the build context.
 FROM scratch
 COPY evenkeel /evenkeel
 COPY ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-# A volume takes over the owner of the folder that it covers.
+# A volume inherits the owner of the folder on which it is mounted.
 COPY --chown=10002:10002 state /var/lib/evenkeel-warden
 COPY warden.json /etc/evenkeel/warden.json
 USER 10002:10002

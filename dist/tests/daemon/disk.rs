@@ -1,16 +1,16 @@
-//! A state on a disk that fills up.
+//! The state on a full disk.
 
 use super::*;
 
-/// A small file system of its own, which can be filled. Only root can mount one.
+/// A small file system that can be filled. Only root can mount one.
 struct SmallDisk {
     at: PathBuf,
-    /// Removed once nothing is mounted in it.
+    /// Removed after unmounting.
     _folder: TempDir,
 }
 
 impl SmallDisk {
-    /// Mounts one at `at`, which is in `folder`.
+    /// Mounts a file system at `at`, which is in `folder`.
     fn mount(folder: TempDir, at: PathBuf) -> Self {
         fs::create_dir(&at).unwrap();
         let mut mount = Command::new("mount");
@@ -23,7 +23,7 @@ impl SmallDisk {
         self.at.join("filler")
     }
 
-    /// Writes until nothing more fits.
+    /// Fills the disk completely.
     fn fill(&self) {
         let mut file = fs::File::create(self.filler()).unwrap();
         for size in [4096, 512, 1] {
@@ -43,16 +43,16 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_state_disk_shows_in_health_and_status_is_told_once_and_is_over_when_there_is_room() {
+fn a_full_state_disk_is_shown_and_reported_once_until_there_is_free_space() {
     if !rustix::process::geteuid().is_root() {
-        println!("NOT RUN: only root can mount a file system of its own");
+        println!("NOT RUN: only root can mount a file system");
         return;
     }
     let outer = tempfile::tempdir().unwrap();
     let folder = TempDir::new_in(outer.path()).unwrap();
     let disk = SmallDisk::mount(outer, folder.path().join("state"));
     let mut daemon = Daemon::start_in(folder, &json!([service("a")]), &[]);
-    let told = |d: &Daemon, event: &str, words: &str| {
+    let reported = |d: &Daemon, event: &str, words: &str| {
         let entries = d.get("/audit?limit=500").unwrap_or_default();
         let is_it = |entry: &&Value| {
             entry["event"] == event && entry["message"].as_str().is_some_and(|text| text.contains(words))
@@ -63,7 +63,7 @@ fn a_full_state_disk_shows_in_health_and_status_is_told_once_and_is_over_when_th
     disk.fill();
     let reloads = std::cell::Cell::new(0);
     daemon.wait("the full disk shows", |d| {
-        // Every reload makes an entry, which is to be kept durably.
+        // Every reload records an entry, which must be written to disk.
         d.signal(Signal::HUP);
         reloads.set(reloads.get() + 1);
         sleep(Duration::from_millis(200));
@@ -73,12 +73,14 @@ fn a_full_state_disk_shows_in_health_and_status_is_told_once_and_is_over_when_th
     assert_eq!(record["status"], "errored", "after {} reloads: {record}", reloads.get());
     let text = record["errored"].as_str().unwrap();
     assert!(text.contains("No space left") && text.contains("nothing is deployed or healed"), "{text}");
-    daemon.wait("it is told", |d| told(d, "error", "the state can't be written") == 1);
+    daemon.wait("it is reported", |d| reported(d, "error", "the state can't be written") == 1);
     disk.free();
     daemon.wait("it is over", |d| d.get("/health").is_some_and(|health| health["state"].is_null()));
-    daemon.wait("that is told", |d| told(d, "recovered", "the state can be written again") == 1);
+    daemon.wait("the recovery is reported", |d| {
+        reported(d, "recovered", "the state can be written again") == 1
+    });
     assert_ne!(daemon.get("/status/a").unwrap()["status"], "errored");
-    assert_eq!(told(&daemon, "error", "the state can't be written"), 1, "once");
+    assert_eq!(reported(&daemon, "error", "the state can't be written"), 1, "once");
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait_for_end().code(), Some(0));
 }

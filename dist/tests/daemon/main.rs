@@ -1,5 +1,5 @@
-//! The shipped program as a service: signals, reload, and what it tells the service manager (DECISIONS 2, DOMAIN 9).
-//! No container engine is needed: the agent has to start and stop while there is none.
+//! The shipped program as a service: signals, reload, and service manager notifications (DECISIONS 2, DOMAIN 9).
+//! No container engine is needed: the agent must start and stop without one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,12 +15,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use evenkeel_common::testing::{LONG, unused_port, wait_for};
+use evenkeel_common::testing::{WAIT_LIMIT, unused_port, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A running agent with files of its own.
+/// A running agent with its own files.
 struct Daemon {
     folder: TempDir,
     port: u16,
@@ -28,12 +28,12 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it with these services and waits until they are loaded.
+    /// Starts the agent with these services and waits until they are loaded.
     fn start(services: &Value, environment: &[(&str, &str)]) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), services, environment)
     }
 
-    /// The same where its files are already.
+    /// The same in an existing folder.
     fn start_in(folder: TempDir, services: &Value, environment: &[(&str, &str)]) -> Self {
         let mut daemon = Self::begin(folder, services, environment);
         daemon.wait_loaded();
@@ -78,17 +78,17 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Head and body of an answer; `None` when nobody listens.
+    /// Head and body of a response; `None` if the agent is not listening.
     fn ask(&self, method: &str, path: &str) -> Option<(String, String)> {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        socket.set_read_timeout(Some(LONG)).unwrap();
+        socket.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
         write!(socket, "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
         let mut text = String::new();
         socket.read_to_string(&mut text).ok()?;
         text.split_once("\r\n\r\n").map(|(head, body)| (head.to_lowercase(), body.to_owned()))
     }
 
-    /// The JSON that a path answers with; `None` when nobody listens.
+    /// The JSON response of a path; `None` if the agent is not listening.
     fn get(&self, path: &str) -> Option<Value> {
         serde_json::from_str(&self.ask("GET", path)?.1).ok()
     }
@@ -104,13 +104,13 @@ impl Daemon {
         self.get("/audit")?.as_array()?.iter().find(|entry| entry["event"] == kind).cloned()
     }
 
-    fn wait(&mut self, what: &str, mut so: impl FnMut(&Self) -> bool) {
+    fn wait(&mut self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
         wait_for(what, || {
-            if so(self) {
+            if condition(self) {
                 return Ok(());
             }
-            let dead = self.child.try_wait().unwrap();
-            assert!(dead.is_none(), "never came true: {what} ({dead:?})\n{}", self.log());
+            let exited = self.child.try_wait().unwrap();
+            assert!(exited.is_none(), "the agent exited before: {what} ({exited:?})\n{}", self.log());
             Err(self.log())
         });
     }
@@ -165,7 +165,7 @@ fn a_reload_adds_changes_and_removes_services() {
     assert_eq!((&entry["service"], &entry["level"]), (&json!("evenkeel"), &json!("info")));
     assert_eq!(
         entry["message"],
-        "the configuration was read again: 1 services added, 1 changed, 1 removed, 1 untouched"
+        "the configuration was reloaded: 1 services added, 1 changed, 1 removed, 1 untouched"
     );
     assert_eq!(entry["reason"], "added: d; changed: b; removed: c");
     let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
@@ -177,9 +177,9 @@ fn a_reload_adds_changes_and_removes_services() {
     daemon.wait("so are the warnings", |d| d.get("/health").unwrap().get("config_warnings").is_none());
 }
 
-/// A compose in `folder` that does not say its version, which the agent asks for while it loads, before there is a file
-/// `go`. What to set `PATH` to.
-fn compose_that_waits(folder: &TempDir) -> String {
+/// Creates a compose in `folder` that blocks on the version query, which the agent sends while it loads, until there is a
+/// file `go`. Returns the `PATH` to use.
+fn blocking_compose(folder: &TempDir) -> String {
     let path = folder.path().display();
     let script = format!(
         "#!/bin/sh\nwhile [ ! -e {path}/go ]; do sleep 0.05; done\necho 'Docker Compose version v2.30.0'\n"
@@ -190,13 +190,13 @@ fn compose_that_waits(folder: &TempDir) -> String {
 }
 
 #[test]
-fn the_api_answers_before_the_services_are_loaded_however_many_there_are() {
+fn the_api_responds_before_the_services_are_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let notify = folder.path().join("notify.sock");
     let manager = UnixDatagram::bind(&notify).unwrap();
     manager.set_nonblocking(true).unwrap();
     let mut buffer = [0; 500];
-    let path = compose_that_waits(&folder);
+    let path = blocking_compose(&folder);
     let compose = folder.path().join("compose.yml");
     fs::write(&compose, "services: {}").unwrap();
     let service = |n| json!({ "name": format!("s{n}"), "compose_project": format!("p{n}"), "compose_files": [compose] });
@@ -233,7 +233,7 @@ fn the_api_answers_before_the_services_are_loaded_however_many_there_are() {
     }
     assert!(manager.recv(&mut buffer).is_err(), "it is not ready");
 
-    // What needs no service is kept until there are some.
+    // Requests that do not need a service are kept until the services are loaded.
     assert!(daemon.ask("POST", "/trigger").unwrap().0.starts_with("http/1.1 200"));
     fs::write(daemon.path("go"), "").unwrap();
     daemon.wait_loaded();
@@ -241,13 +241,13 @@ fn the_api_answers_before_the_services_are_loaded_however_many_there_are() {
     assert!(daemon.get("/status").unwrap().get("starting").is_none());
     let length = manager.recv(&mut buffer).unwrap();
     assert_eq!(String::from_utf8_lossy(&buffer[..length]), "READY=1\nSTATUS=watching 300 services\n");
-    daemon.wait("the trigger is taken up", |d| d.entry("manual_trigger").is_some());
+    daemon.wait("the trigger is handled", |d| d.entry("manual_trigger").is_some());
 }
 
 #[test]
 fn an_agent_that_is_stopped_while_it_loads_ends_cleanly() {
     let folder = tempfile::tempdir().unwrap();
-    let path = compose_that_waits(&folder);
+    let path = blocking_compose(&folder);
     let compose = folder.path().join("compose.yml");
     fs::write(&compose, "services: {}").unwrap();
     let service = json!({ "name": "a", "compose_project": "a", "compose_files": [compose] });
@@ -256,12 +256,12 @@ fn an_agent_that_is_stopped_while_it_loads_ends_cleanly() {
     let began = Instant::now();
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait_for_end().code(), Some(0), "{}", daemon.log());
-    assert!(began.elapsed() < Duration::from_secs(8), "compose may take longer: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(8), "it waited for compose: {:?}", began.elapsed());
     assert!(!daemon.log().contains("ready"), "{}", daemon.log());
 }
 
 #[test]
-fn a_file_with_faults_is_refused_and_the_old_one_stays() {
+fn an_invalid_file_is_rejected_and_the_old_one_stays_active() {
     let mut daemon = Daemon::start(&json!([service("a")]), &[]);
     let files = [
         r#"{"runtime": "lxc", "docker_health": {"timeout": 0}, "services": []}"#,
@@ -290,15 +290,15 @@ fn a_file_with_faults_is_refused_and_the_old_one_stays() {
     assert!(reasons[1].contains("is not JSON"), "{reasons:?}");
     assert!(reasons[0].starts_with("services: an object; allowed: an array"), "{reasons:?}");
     let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
-    assert!(warnings.contains("is not in force"), "{warnings}");
+    assert!(warnings.contains("is not active"), "{warnings}");
 
     daemon.write_services(&json!([service("a")]));
     daemon.signal(Signal::HUP);
-    daemon.wait("it is well again", |d| d.get("/health").unwrap().get("config_warnings").is_none());
+    daemon.wait("the warnings are gone", |d| d.get("/health").unwrap().get("config_warnings").is_none());
 }
 
 #[test]
-fn what_needs_a_restart_is_said_and_the_rest_holds() {
+fn changes_that_need_a_restart_are_reported_and_the_rest_is_applied() {
     let mut daemon = Daemon::start(&json!([service("a")]), &[]);
     let mut file = config(&daemon.folder, daemon.port, &json!([service("a"), service("b")]));
     file["api"]["address"] = json!(["127.0.0.1:1"]);
@@ -306,28 +306,28 @@ fn what_needs_a_restart_is_said_and_the_rest_holds() {
     file["docker_health"] = json!({ "check_interval": 5, "timeout": 1 });
     daemon.write(&file.to_string());
     daemon.signal(Signal::HUP);
-    daemon.wait("b is there", |d| d.names() == ["a", "b"]);
-    daemon.wait("it is said", |d| d.entry("config_reloaded").is_some());
+    daemon.wait("b is loaded", |d| d.names() == ["a", "b"]);
+    daemon.wait("it is reported", |d| d.entry("config_reloaded").is_some());
     let entry = daemon.entry("config_reloaded").unwrap();
     assert_eq!(entry["level"], "warning");
     assert_eq!(entry["reason"], "added: b; needs a restart: api.address");
     let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
-    assert!(warnings.contains("api.address: has changed in the file, which needs a restart"), "{warnings}");
-    // A file that is refused after that changes nothing about it.
+    assert!(warnings.contains("api.address: changed in the file, which needs a restart"), "{warnings}");
+    // A rejected file after that does not change the warning.
     daemon.write("{");
     daemon.signal(Signal::HUP);
     daemon.wait("it is refused", |d| d.entry("config_rejected").is_some());
     let warnings = daemon.get("/health").unwrap()["config_warnings"].to_string();
-    assert!(warnings.contains("which needs a restart") && warnings.contains("not in force"), "{warnings}");
+    assert!(warnings.contains("which needs a restart") && warnings.contains("not active"), "{warnings}");
 }
 
 #[test]
-fn a_state_that_is_lost_is_an_entry_that_every_channel_gets() {
+fn a_lost_state_is_reported_as_an_entry() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("state")).unwrap();
     fs::write(folder.path().join("state/state.redb"), "no database").unwrap();
     let mut daemon = Daemon::start_in(folder, &json!([service("a")]), &[]);
-    daemon.wait("it is said", |d| d.entry("error").is_some());
+    daemon.wait("it is reported", |d| d.entry("error").is_some());
     let entry = daemon.entry("error").unwrap();
     assert_eq!((&entry["service"], &entry["level"]), (&json!("evenkeel"), &json!("error")));
     let message = entry["message"].as_str().unwrap();
@@ -336,7 +336,7 @@ fn a_state_that_is_lost_is_an_entry_that_every_channel_gets() {
 }
 
 #[test]
-fn an_engine_address_that_cannot_be_used_is_told_and_the_rest_runs() {
+fn an_unusable_engine_address_is_reported_and_the_rest_runs() {
     let services = json!([service("web")]);
     for (environment, part) in [
         (vec![("DOCKER_HOST", ""), ("DOCKER_CONTEXT", "gone")], "docker context \"gone\""),
@@ -354,7 +354,7 @@ fn an_engine_address_that_cannot_be_used_is_told_and_the_rest_runs() {
         assert!(health["config_warnings"].to_string().replace("\\\"", "\"").contains(part), "{health}");
         assert_eq!(daemon.names(), ["web"]);
     }
-    // The Docker configuration alone names no engine as a rule.
+    // A broken Docker configuration alone is only a warning: it usually does not name an engine.
     let folder = tempfile::tempdir().unwrap();
     let docker = folder.path().join("docker");
     fs::create_dir(&docker).unwrap();
@@ -370,7 +370,7 @@ fn an_engine_address_that_cannot_be_used_is_told_and_the_rest_runs() {
 }
 
 #[test]
-fn a_signal_stops_it_soon_with_code_0_and_a_last_entry() {
+fn a_signal_stops_it_with_code_0_and_a_final_entry() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut daemon = Daemon::start(&json!([service("a")]), &[]);
         let begin = Instant::now();
@@ -384,9 +384,9 @@ fn a_signal_stops_it_soon_with_code_0_and_a_last_entry() {
 }
 
 #[test]
-fn a_second_signal_stops_it_at_once() {
+fn a_second_signal_stops_it_immediately() {
     let mut daemon = Daemon::start(&json!([service("a")]), &[]);
-    // A client that never sends the body that is waited for keeps the first stop waiting.
+    // A client that never sends its body delays the graceful shutdown.
     let mut client = TcpStream::connect(("127.0.0.1", daemon.port)).unwrap();
     let head = "POST /registry/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
     client.write_all(format!("{head}Content-Length: 9\r\n\r\n").as_bytes()).unwrap();
@@ -394,56 +394,59 @@ fn a_second_signal_stops_it_at_once() {
     daemon.signal(Signal::TERM);
     daemon.wait("it is stopping", |d| d.log().contains("stopping"));
     sleep(Duration::from_millis(500));
-    assert_eq!(daemon.child.try_wait().unwrap(), None, "the client holds it\n{}", daemon.log());
+    assert_eq!(daemon.child.try_wait().unwrap(), None, "the client delays it\n{}", daemon.log());
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait_for_end().code(), Some(1));
     assert!(daemon.log().contains("a second SIGTERM"), "{}", daemon.log());
 }
 
 #[test]
-fn the_service_manager_is_told_all_along() {
+fn the_service_manager_is_notified_throughout() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(LONG)).unwrap();
-    let hear = || {
+    manager.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
+    let receive = || {
         let mut buffer = [0; 500];
         let n = manager.recv(&mut buffer).expect("a message in time");
         String::from_utf8(buffer[..n].to_vec()).unwrap()
     };
-    // The next message that is no sign of life.
-    let hear_more = || loop {
-        let message = hear();
+    // The next message that is not a keep-alive.
+    let receive_other = || loop {
+        let message = receive();
         if message != "WATCHDOG=1\n" {
             return message;
         }
     };
     let environment = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "400000")];
     let mut daemon = Daemon::start(&json!([service("a"), service("b")]), &environment);
-    assert_eq!(hear_more(), "READY=1\nSTATUS=watching 2 services\n");
+    assert_eq!(receive_other(), "READY=1\nSTATUS=watching 2 services\n");
     let begin = Instant::now();
     for _ in 0..5 {
-        assert_eq!(hear(), "WATCHDOG=1\n");
+        assert_eq!(receive(), "WATCHDOG=1\n");
     }
-    assert!(begin.elapsed() < Duration::from_secs(15), "a sign of life at half the time");
+    assert!(begin.elapsed() < Duration::from_secs(15), "a keep-alive at half the watchdog timeout");
 
     daemon.write_services(&json!([service("a")]));
     daemon.signal(Signal::HUP);
-    let reloading = hear_more();
+    let reloading = receive_other();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
-    assert_eq!(hear_more(), "READY=1\nSTATUS=watching 1 service\n");
+    assert_eq!(receive_other(), "READY=1\nSTATUS=watching 1 service\n");
     daemon.write("{");
     daemon.signal(Signal::HUP);
-    assert!(hear_more().starts_with("RELOADING=1\n"));
-    assert_eq!(hear_more(), "READY=1\nSTATUS=watching 1 service; the file has faults and is not in force\n");
+    assert!(receive_other().starts_with("RELOADING=1\n"));
+    assert_eq!(
+        receive_other(),
+        "READY=1\nSTATUS=watching 1 service; the file has errors and is not active\n"
+    );
 
     daemon.signal(Signal::TERM);
-    assert_eq!(hear_more(), "STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");
+    assert_eq!(receive_other(), "STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");
     assert_eq!(daemon.wait_for_end().code(), Some(0));
 }
 
 #[test]
-fn the_command_line_asks_the_running_agent_and_its_exit_codes_tell_how_it_is() {
+fn the_command_line_queries_the_running_agent_with_meaningful_exit_codes() {
     let daemon = Daemon::start(&json!([service("a")]), &[]);
     let ask = |arguments: &[&str]| {
         let out = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
@@ -467,7 +470,7 @@ fn the_command_line_asks_the_running_agent_and_its_exit_codes_tell_how_it_is() {
     assert_eq!((code, out.as_str()), (Some(1), "nothing was started: auto_update is false\n"));
     let (code, out, _) = ask(&["audit", "-n", "500"]);
     assert!(code == Some(0) && out.contains("watching 1 service"), "{code:?} {out}");
-    // No engine answers.
+    // There is no engine.
     let (code, out, _) = ask(&["health"]);
     assert!(code == Some(1) && out.starts_with("unavailable\nengine: "), "{code:?} {out}");
     let (code, out, error) = ask(&["status", "nobody"]);

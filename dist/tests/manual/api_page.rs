@@ -1,4 +1,4 @@
-//! An `OpenAPI` document as a page: the endpoints in one table, then the fields of the objects.
+//! Renders an `OpenAPI` document as a page: the endpoints in one table, then the fields of the objects.
 
 use std::fmt::Write as _;
 
@@ -7,19 +7,19 @@ use serde_json::Value;
 use crate::GENERATED;
 use crate::schema::{constants, kind, text};
 
-/// The page, paths and objects in alphabetical order.
+/// Renders the page, with paths and objects in alphabetical order.
 pub(crate) fn render(title: &str, first: &str, document: &Value) -> String {
     let about = document["info"]["description"].as_str().unwrap();
     let mut page = format!(
         "# {title}\n\n{GENERATED}\n\n{first} {about}\n\n\
-         ## Endpoints\n\n| endpoint | | answers |\n|---|---|---|\n"
+         ## Endpoints\n\n| endpoint | | responses |\n|---|---|---|\n"
     );
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
             endpoint(&mut page, path, &method.to_uppercase(), operation);
         }
     }
-    page.push_str("\nEvery other answer is an error: [`ErrorBody`](#errorbody) with its status code.\n");
+    page.push_str("\nAll other responses are errors: [`ErrorBody`](#errorbody) with a status code.\n");
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
         section(&mut page, name, schema);
     }
@@ -75,7 +75,7 @@ fn fields(page: &mut String, schema: &Value) {
     let required = schema["required"].as_array();
     for (name, field) in properties {
         let always = required.is_some_and(|required| required.iter().any(|one| one == name));
-        let always = if always { "" } else { ", may be absent" };
+        let always = if always { "" } else { ", optional" };
         writeln!(page, "| `{name}` | {}{always} | {} |", kind(field), text(field)).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! A JSON Schema of a configuration file as a page with a table for each object.
+//! Renders the JSON Schema of a configuration file as a page with a table for each object.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 use crate::GENERATED;
 use crate::schema::{constants, kind, text};
 
-/// The page, keys in alphabetical order.
+/// Renders the page, with keys in alphabetical order.
 pub(crate) fn render(title: &str, about: &str, schema: &Value) -> String {
     let mut page = format!("# {title}\n\n{GENERATED}\n\n{about}\n");
     object(&mut page, "", schema);
     page
 }
 
-/// The table of an object's own keys, then the objects in it, each with a section.
+/// Renders the table of an object's keys, followed by a section for each nested object.
 fn object(page: &mut String, path: &str, schema: &Value) {
     let required: Vec<&str> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -41,13 +41,13 @@ fn object(page: &mut String, path: &str, schema: &Value) {
     }
 }
 
-/// The object that a key holds, or an array of them.
+/// The object, or array of objects, that is the value of a key.
 fn inner(value: &Value) -> Option<(&'static str, &Value)> {
     let places = [("", value), ("", &value["anyOf"][0]), ("[]", &value["items"])];
     places.into_iter().find(|(_, place)| place["properties"].is_object())
 }
 
-/// The values that are allowed, with what is said of each beyond its name.
+/// The allowed values, each with its description if it has one.
 fn choices(value: &Value) -> String {
     let choices = constants(value);
     if choices.iter().all(|(choice, about)| *about == format!("`{choice}`")) {
@@ -57,7 +57,7 @@ fn choices(value: &Value) -> String {
     choices.iter().map(|(choice, about)| format!("`{choice}`: {about}")).collect::<Vec<_>>().join(" ")
 }
 
-/// What the schema says beyond the type.
+/// The restrictions beyond the type.
 fn limits(value: &Value) -> String {
     let number = |key: &str| value[key].as_f64().map(|number| number.to_string());
     match (number("minimum"), number("maximum"), value["pattern"].as_str()) {

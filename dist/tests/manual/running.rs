@@ -1,14 +1,14 @@
-//! What a running agent and a running warden say of themselves.
+//! The `OpenAPI` documents of a running agent and a running warden.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::{fs, io};
 
-use evenkeel_common::testing::{LONG, unused_port, wait_for};
+use evenkeel_common::testing::{WAIT_LIMIT, unused_port, wait_for};
 use serde_json::{Value, json};
 
-/// A program that is ended with its value.
+/// A program that is killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -60,7 +60,7 @@ pub(crate) fn warden_document() -> Value {
 
 fn get(port: u16, path: &str) -> io::Result<Value> {
     let mut socket = TcpStream::connect(("127.0.0.1", port))?;
-    socket.set_read_timeout(Some(LONG))?;
+    socket.set_read_timeout(Some(WAIT_LIMIT))?;
     write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     socket.read_to_string(&mut text)?;

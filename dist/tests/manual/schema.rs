@@ -1,8 +1,8 @@
-//! What both kinds of pages say of a JSON Schema.
+//! JSON Schema helpers for both kinds of pages.
 
 use serde_json::Value;
 
-/// A type in words, with a link where it has a section of its own.
+/// Describes a type, with a link if it has its own section.
 pub(crate) fn kind(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
         return format!("[`{name}`](#{})", name.to_lowercase());
@@ -30,19 +30,19 @@ pub(crate) fn kind(schema: &Value) -> String {
     }
 }
 
-/// That a value may be `null` is said by its default, or by its absence.
+/// Omits `null`: the default or the optional field already expresses it.
 fn either(kinds: impl Iterator<Item = String>) -> String {
     kinds.filter(|kind| kind != "null").collect::<Vec<_>>().join(" or ")
 }
 
-/// The strings that are allowed, each with its description; empty where it is not a choice of such.
+/// The allowed strings, each with its description; empty if the schema is not an enumeration.
 pub(crate) fn constants(schema: &Value) -> Vec<(&str, String)> {
     let choices = schema["anyOf"][0]["oneOf"].as_array().or_else(|| schema["oneOf"].as_array());
     let choices = choices.into_iter().flatten().map(|choice| Some((choice["const"].as_str()?, text(choice))));
     choices.collect::<Option<_>>().unwrap_or_default()
 }
 
-/// A description as one line of a table, without the places in the specification that it comes from.
+/// The description as one line of a table, without references to the specification.
 pub(crate) fn text(schema: &Value) -> String {
     let text = schema["description"].as_str().unwrap_or_default();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");

@@ -14,7 +14,7 @@ const TOKEN: &str = "0123456789abcdef-people";
 const DIGEST: &str = "sha256:6c3c624b58dbbcd3c0dd82b4c53f04194d1247c6eebdaab7c610cf7d66709b3b";
 const BAD: &str = "sha256:b5b2b2c507a0944348e0303114d8d93aaaa081732b86451d9bce1f432a537bc7";
 
-/// A warden that knows a few answers, and what it was asked.
+/// A scripted warden that records the requests.
 struct Warden {
     url: String,
     bodies: Receiver<(String, Value)>,
@@ -95,7 +95,7 @@ fn answer(mut stream: TcpStream, bodies: &Sender<(String, Value)>) {
     );
 }
 
-/// Nothing in it depends on what time it is.
+/// Contains nothing that depends on the current time.
 fn images() -> Value {
     let cell = |machine: &str, more: Value| {
         let mut cell = json!({ "machine": machine, "ring": 0, "reported": "2026-01-02T03:04:05Z", "service": "shop",
@@ -142,7 +142,7 @@ r.example/shop
 }
 
 #[test]
-fn a_freeze_is_made_with_its_scope_and_ended_by_its_id() {
+fn a_freeze_is_created_with_its_scope_and_ended_by_its_id() {
     let warden = Warden::start();
     let frozen = warden.run(&[
         "freeze",
@@ -175,12 +175,12 @@ fn a_freeze_is_made_with_its_scope_and_ended_by_its_id() {
     assert_eq!(warden.bodies.recv().unwrap(), ("/thaw".to_owned(), json!({ "id": "f7" })));
     assert_shown(warden.run(&["thaw"]), "thawed\n", 0);
     assert_eq!(warden.bodies.recv().unwrap(), ("/thaw".to_owned(), json!({})));
-    // Whoever names a freeze that is not there is told so.
+    // An unknown freeze is reported.
     assert_shown(warden.run(&["thaw", "f9"]), "nothing frozen\n", 1);
 }
 
 #[test]
-fn what_can_not_be_asked_has_its_own_exit_code() {
+fn failed_requests_have_their_own_exit_codes() {
     let warden = Warden::start();
     let file = warden.token_file("wrong");
     let file = file.to_str().unwrap();

@@ -1,5 +1,5 @@
-//! What people see: `status`, `why` and `doctor` in a pseudo-terminal of 80 and of 40 columns, without colours, and in a
-//! pipe. The agent is a script, so that every character is known.
+//! The output of `status`, `why` and `doctor` on a pseudo-terminal with 80 and 40 columns, without colours, and in a pipe.
+//! The agent is scripted, so that every character is known.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,21 +9,21 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use evenkeel_common::testing::LONG;
+use evenkeel_common::testing::WAIT_LIMIT;
 use expectrl::{Eof, Expect as _, Session};
 use serde_json::{Value, json};
 
-/// An API that knows a few answers.
+/// A scripted API.
 struct Api(String);
 
 impl Api {
-    /// Answers for as long as the test runs.
+    /// Serves requests until the end of the test.
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                // A stream lasts while others are answered.
+                // A stream stays open while other requests are served.
                 std::thread::spawn(|| answer(stream.unwrap()));
             }
         });
@@ -46,11 +46,11 @@ fn answer(mut stream: TcpStream) {
         if is_page {
             let _ = write!(stream, "event:status\ndata:{}\n\n", status());
         }
-        // The audit file has those from the second one on, and the last two are new.
+        // `/audit` returns the second and the third one; the last two are new.
         for (id, message) in ["oldest", "older", "old", "first", "second"].iter().enumerate() {
             let _ = write!(stream, "event:audit\ndata:{}\nid:{id}\n\n", entry(id, message));
         }
-        // Open until the other side goes.
+        // Keep it open until the client disconnects.
         let _ = stream.read(&mut part);
         return;
     }
@@ -107,20 +107,20 @@ fn why() -> Value {
     ]})
 }
 
-/// What a command shows at a terminal of so many columns, and its exit code.
+/// The output of a command on a terminal with this many columns, and its exit code.
 fn at_terminal(columns: u16, variables: &[(&str, &str)], arguments: &[&str]) -> (String, i32) {
     let mut command = Command::new("sh");
-    // The library sets a size of its own when the process runs already: the shell waits until that is over.
+    // The library sets the terminal size after the process has started, so the shell waits for that first.
     command.args(["-c", &format!("read go && stty cols {columns} rows 50 && exec \"$0\" \"$@\"")]);
     command.arg(env!("CARGO_BIN_EXE_evenkeel")).args(arguments);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("TERM", "xterm-256color");
     command.envs(variables.iter().copied());
     let mut session = Session::spawn(command).unwrap();
-    session.set_expect_timeout(Some(LONG));
+    session.set_expect_timeout(Some(WAIT_LIMIT));
     session.send("\n").unwrap();
     let found = session.expect(Eof).unwrap();
     let shown = String::from_utf8_lossy(found.as_bytes()).replace("\r\n", "\n");
-    // What was sent is echoed.
+    // The input is echoed.
     let shown = shown.trim_start_matches('\n').to_owned();
     let expectrl::process::unix::WaitStatus::Exited(_, code) = session.get_process().wait().unwrap() else {
         panic!("killed: {shown}")
@@ -128,7 +128,7 @@ fn at_terminal(columns: u16, variables: &[(&str, &str)], arguments: &[&str]) -> 
     (shown, code)
 }
 
-/// The same in a pipe.
+/// The output of a command in a pipe, and its exit code.
 fn in_pipe(arguments: &[&str]) -> (String, i32) {
     let output = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
         .args(arguments)
@@ -140,7 +140,7 @@ fn in_pipe(arguments: &[&str]) -> (String, i32) {
     (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
 }
 
-/// Colours as words, so that a snapshot can be read.
+/// Replaces colour codes by names, so that the snapshots are readable.
 fn in_words(shown: &str) -> String {
     let names = [("31", "red"), ("33", "yellow"), ("32", "green"), ("2", "faint")];
     let text = names.iter().fold(shown.to_owned(), |text, (code, name)| {
@@ -157,7 +157,7 @@ fn assert_shown((shown, code): (String, i32), expected: &str, expected_code: i32
 }
 
 #[test]
-fn status_is_coloured_and_cut_to_the_terminal() {
+fn status_is_coloured_and_truncated_to_the_terminal() {
     let api = Api::start();
     let arguments = ["status", "--api", &api.0];
     assert_shown(
@@ -192,7 +192,7 @@ api   errored    sha256:aaaaaaaaaaaa  never    registry localhost:5000: connecti
 }
 
 #[test]
-fn why_shows_which_gate_holds_and_what_ends_it() {
+fn why_shows_which_gate_holds_and_how_to_open_it() {
     let api = Api::start();
     let arguments = ["why", "web", "--api", &api.0];
     assert_shown(
@@ -222,13 +222,13 @@ blocked   holds  sha256:aaaaaaaaaaaa
 }
 
 #[test]
-fn a_followed_audit_has_the_deployments_on_a_line_below() {
+fn audit_follow_shows_deployments_on_a_line_below() {
     let api = Api::start();
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
     command.args(["audit", "--follow", "--api", &api.0]);
     command.env_clear().env("TERM", "xterm").env("NO_COLOR", "1");
     let mut session = Session::spawn(command).unwrap();
-    session.set_expect_timeout(Some(LONG));
+    session.set_expect_timeout(Some(WAIT_LIMIT));
     let bar = "web: pulling [#####---------------]  25 % web:1";
     let entry = |second: u8, message: &str| {
         format!("2026-01-01 00:00:0{second}  db             checked          {message}\r\n")
@@ -237,7 +237,7 @@ fn a_followed_audit_has_the_deployments_on_a_line_below() {
         format!("{}{}{bar}", entry(1, "older"), entry(2, "old")),
         format!("\r\x1b[K{}{bar}", entry(3, "first")),
         format!("\r\x1b[K{}{bar}", entry(4, "second")),
-        // It goes on without any news.
+        // It is redrawn without new entries.
         format!("\r\x1b[K{bar}"),
     ] {
         session.expect(&*wanted).unwrap_or_else(|error| panic!("{wanted:?}: {error}"));
@@ -246,7 +246,7 @@ fn a_followed_audit_has_the_deployments_on_a_line_below() {
 }
 
 #[test]
-fn a_followed_audit_begins_with_as_many_entries_as_asked_for_and_goes_on_with_new_ones_only() {
+fn audit_follow_starts_with_the_requested_number_of_entries_and_continues_with_new_ones() {
     let api = Api::start();
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
     command.args(["audit", "-f", "-n", "1", "--api", &api.0]).env_clear().stdout(Stdio::piped());
@@ -262,7 +262,7 @@ fn a_followed_audit_begins_with_as_many_entries_as_asked_for_and_goes_on_with_ne
 const DOCTOR: [&str; 3] = ["doctor", "--config", "/nonexistent/config.json"];
 
 #[test]
-fn doctor_wraps_what_it_says_and_cuts_nothing() {
+fn doctor_wraps_its_output_without_truncating() {
     assert_shown(
         at_terminal(80, &[], &DOCTOR),
         "<faint>AREA</>           <faint>STATE</>
@@ -270,8 +270,8 @@ configuration  <red>error</>
 
 <red>error: configuration: /nonexistent/config.json</>
   what  there is no such file
-  why   the agent does not start with it, and nothing else can be looked at
-  do    write it; `evenkeel adopt` prints the services of this machine for it
+  why   the agent does not start with it, and nothing else can be checked
+  do    create it; `evenkeel adopt` prints a configuration for this machine
 
 1 error, 0 warnings
 ",
@@ -284,10 +284,10 @@ error: configuration: /nonexistent/conf…
   what  there is no such file
   why   the agent does not start with
         it, and nothing else can be
-        looked at
-  do    write it; `evenkeel adopt`
-        prints the services of this
-        machine for it
+        checked
+  do    create it; `evenkeel adopt`
+        prints a configuration for this
+        machine
 
 1 error, 0 warnings
 ";

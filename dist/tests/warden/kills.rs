@@ -1,4 +1,4 @@
-//! SIGKILL under load, with the embedded store: what was acknowledged is there.
+//! SIGKILL under load, with the embedded store: no acknowledged entry is lost.
 
 use std::thread;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::{PEOPLE, Warden, post};
 
-/// Agents that send at the same time, each its entries one after the other.
+/// Number of agents that send concurrently, each of them its entries in sequence.
 const SENDERS: usize = 6;
 
-/// How often the warden is killed: `$EVENKEEL_TEST_KILLS`.
+/// Number of kills: `$EVENKEEL_TEST_KILLS`.
 fn kills() -> u64 {
     std::env::var("EVENKEEL_TEST_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
 }
@@ -19,7 +19,7 @@ fn token(sender: usize) -> String {
     format!("0123456789abcdef-sender-{sender}")
 }
 
-/// Sends entries until one is not acknowledged; the last one that was.
+/// Sends entries until one is not acknowledged. Returns the last acknowledged one.
 fn send(port: u16, sender: usize, mut last: u64) -> u64 {
     while post(port, &token(sender), last + 1).is_some_and(|answer| answer.starts_with("HTTP/1.1 200")) {
         last += 1;
@@ -31,7 +31,7 @@ fn last_of(machine: &Value) -> u64 {
     machine["last_seq"].as_u64().unwrap_or(0)
 }
 
-/// An agent keeps what was not acknowledged, so nothing is lost as long as what was acknowledged is there.
+/// Agents keep unacknowledged entries, so nothing is lost as long as the acknowledged ones are stored.
 #[test]
 fn kills_under_load_lose_no_acknowledged_entry() {
     let agent = |n| json!({"id": format!("sender-{n}"), "token": token(n)});
@@ -42,7 +42,7 @@ fn kills_under_load_lose_no_acknowledged_entry() {
         let taken: Vec<u64> = thread::scope(|scope| {
             let senders: Vec<_> =
                 last.iter().enumerate().map(|(n, last)| scope.spawn(move || send(port, n, *last))).collect();
-            wait_for("entries of all senders are taken", || {
+            wait_for("entries of all senders are acknowledged", || {
                 let machines = warden.machines();
                 let all = machines.as_array().unwrap().iter().zip(last);
                 if all.clone().all(|(machine, last)| last_of(machine) > last + 5) {
@@ -59,7 +59,7 @@ fn kills_under_load_lose_no_acknowledged_entry() {
         for (n, taken) in taken.into_iter().enumerate() {
             let (machine, stored) = (&machines[n], last_of(&machines[n]));
             assert_eq!(machine["missing"].as_u64(), Some(0), "{taken} were acknowledged: {machine}");
-            // One may have been stored and not answered any more.
+            // One entry may have been stored without a response.
             assert!((taken..=taken + 1).contains(&stored), "{taken} were acknowledged: {machine}");
             acknowledged += taken - last[n];
             last[n] = stored;
@@ -67,7 +67,7 @@ fn kills_under_load_lose_no_acknowledged_entry() {
     }
     println!("{acknowledged} acknowledged entries over {} kills", kills());
     assert!(acknowledged >= kills() * 5, "{acknowledged}");
-    // Known as come, and there to be read.
+    // Not only counted, but readable as well.
     let history = warden.ask(&format!(
         "GET /history?limit=1&machine=sender-0&token={PEOPLE} HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n"
     ));

@@ -1,5 +1,5 @@
-//! The shipped program as a warden: modes and exit codes, a life with its signals, and the conversation of
-//! `warden-config` on a pipe and on a terminal.
+//! The shipped program as a warden: modes and exit codes, signals and restarts, and the `warden-config` wizard on a pipe and
+//! on a terminal.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use evenkeel_common::testing::{LONG, unused_port, wait_for};
+use evenkeel_common::testing::{WAIT_LIMIT, unused_port, wait_for};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -30,7 +30,7 @@ fn evenkeel(arguments: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program is built");
-    // It may end before it has read all.
+    // The program may exit before it has read everything.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
 }
@@ -100,7 +100,7 @@ impl Warden {
         })
     }
 
-    fn hang_up(&self) {
+    fn send_hup(&self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
     }
@@ -109,17 +109,22 @@ impl Warden {
         wait_for(what, || holds(self).map_err(|seen| format!("{seen}\n{}", self.log())));
     }
 
-    /// Writes another configuration, these agents and that token for people, and has it read.
-    fn reload(&self, people: &str, agents: &Value) {
+    /// Writes a configuration with these agents and this `api.token`, and waits until it is accepted or rejected.
+    fn reload(&self, api_token: &str, agents: &Value) {
         let path = self.folder.path().join("warden.json");
         let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        config["api"]["token"] = json!(people);
+        config["api"]["token"] = json!(api_token);
         config["agents"] = agents.clone();
-        let before = self.log().matches("the configuration was read again").count();
+        let reloads = || {
+            let log = self.log();
+            log.matches("the configuration was reloaded").count()
+                + log.matches("the new configuration is invalid").count()
+        };
+        let before = reloads();
         fs::write(&path, config.to_string()).unwrap();
-        self.hang_up();
-        self.eventually("the file is read", |warden| {
-            let count = warden.log().matches("the configuration was read again").count();
+        self.send_hup();
+        self.eventually("the file is read", |_| {
+            let count = reloads();
             if count > before { Ok(()) } else { Err(format!("{count} times")) }
         });
     }
@@ -131,7 +136,7 @@ impl Warden {
 
     fn stream(&self, request: &str) -> TcpStream {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         stream
     }
@@ -165,7 +170,7 @@ impl Drop for Warden {
     }
 }
 
-/// Sends one entry; `None` where no answer comes.
+/// Sends one entry; `None` if there is no response.
 fn post(port: u16, token: &str, seq: u64) -> Option<String> {
     let body = json!({
         "timestamp": "2026-01-02T03:04:05Z", "service": "web", "event": "updated", "message": format!("entry {seq}"),
@@ -174,14 +179,14 @@ fn post(port: u16, token: &str, seq: u64) -> Option<String> {
     .to_string();
     let length = body.len();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(LONG)).ok()?;
+    stream.set_read_timeout(Some(WAIT_LIMIT)).ok()?;
     stream.write_all(format!("POST /ingest HTTP/1.1\r\nhost: w\r\nconnection: close\r\nauthorization: Bearer {token}\r\ncontent-length: {length}\r\n\r\n{body}").as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     (!answer.is_empty()).then_some(answer)
 }
 
-fn until(stream: &mut TcpStream, wanted: &str) -> String {
+fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
     let mut seen = String::new();
     let mut buffer = [0; 4096];
     while !seen.contains(wanted) {
@@ -193,39 +198,39 @@ fn until(stream: &mut TcpStream, wanted: &str) -> String {
 }
 
 #[test]
-fn a_warden_remembers_over_a_stop_and_over_sigkill() {
+fn a_warden_keeps_its_data_across_sigterm_and_sigkill() {
     let mut warden = Warden::start();
     for seq in [1, 2, 4] {
         assert!(warden.post(AGENT, seq).starts_with("HTTP/1.1 200"), "{}", warden.log());
     }
     assert!(warden.post("wrong", 3).starts_with("HTTP/1.1 401"));
     let mut stream = warden.stream(&format!("GET /events?token={PEOPLE} HTTP/1.1\r\nhost: w\r\n\r\n"));
-    let replay = until(&mut stream, "entry 4");
+    let replay = read_until(&mut stream, "entry 4");
     let id = replay.lines().rev().find_map(|line| line.strip_prefix("id: ")).unwrap().to_owned();
     let start = Instant::now();
     assert_eq!(warden.signal("-TERM"), Some(0), "{}", warden.log());
-    assert!(start.elapsed() < Duration::from_secs(30), "an open stream holds nothing up");
-    assert_eq!(stream.read_to_string(&mut String::new()).ok(), Some(until_end()));
+    assert!(start.elapsed() < Duration::from_secs(30), "an open stream does not delay the shutdown");
+    assert_eq!(stream.read_to_string(&mut String::new()).ok(), Some(end_length()));
 
     warden.restart();
     let machine = warden.machine();
     assert_eq!((&machine["missing"], &machine["last_seq"]), (&json!(1), &json!(4)), "{machine}");
     warden.post(AGENT, 4);
     warden.post(AGENT, 3);
-    // The browser comes back with the id that it saw last: no gap and no repeat over the restart.
+    // The browser reconnects with its last event id: no gaps or duplicates across the restart.
     let mut stream = warden
         .stream(&format!("GET /events?token={PEOPLE} HTTP/1.1\r\nhost: w\r\nlast-event-id: {id}\r\n\r\n"));
-    let more = until(&mut stream, "entry 3");
+    let more = read_until(&mut stream, "entry 3");
     assert!(!more.contains("entry 4"), "{more}");
     assert_eq!(warden.machine()["missing"], 0);
 
-    // What was answered survives SIGKILL.
+    // Acknowledged entries survive SIGKILL.
     warden.signal("-KILL");
     warden.restart();
     assert_eq!(warden.machine()["counts_by_level"]["info"], 4);
     assert!(!warden.log().contains(PEOPLE) && !warden.log().contains(AGENT));
 
-    // A damaged file is moved aside and said.
+    // A damaged file is moved aside and reported.
     assert_eq!(warden.signal("-INT"), Some(0));
     fs::write(warden.folder.path().join("state/s/warden.redb"), "no database").unwrap();
     warden.restart();
@@ -238,7 +243,7 @@ fn a_warden_remembers_over_a_stop_and_over_sigkill() {
 }
 
 #[test]
-fn a_reload_exchanges_agents_and_tokens_and_keeps_entries_and_streams() {
+fn a_reload_replaces_agents_and_tokens_and_keeps_entries_and_streams() {
     const OTHER: &str = "0123456789abcdef-other";
     let warden = Warden::start();
     let agent = |id: &str, token: &str| json!({"id": id, "url": "http://127.0.0.1:1", "token": token});
@@ -246,43 +251,43 @@ fn a_reload_exchanges_agents_and_tokens_and_keeps_entries_and_streams() {
     assert_eq!(code(warden.post(AGENT, 1)), "200");
     let follow = format!("GET /events?token={PEOPLE} HTTP/1.1\r\nhost: w\r\n\r\n");
     let mut stream = warden.stream(&follow);
-    until(&mut stream, "entry 1");
+    read_until(&mut stream, "entry 1");
 
     warden.reload("$PEOPLE", &json!([agent("b", OTHER), agent("a", "$AGENT")]));
-    assert_eq!(code(warden.post(OTHER, 2)), "200", "an agent that is new");
-    until(&mut stream, "\"agent\":\"b\"}");
+    assert_eq!(code(warden.post(OTHER, 2)), "200", "a new agent");
+    read_until(&mut stream, "\"agent\":\"b\"}");
     assert_eq!(code(warden.post(AGENT, 3)), "200");
-    until(&mut stream, "entry 3");
-    warden.eventually("the new agent is asked how it is", |warden| {
+    read_until(&mut stream, "entry 3");
+    warden.eventually("the new agent gets a heartbeat", |warden| {
         let machine = warden.machine();
         if machine["id"] == "b" && machine["online"] == false { Ok(()) } else { Err(machine.to_string()) }
     });
 
     warden.reload("$PEOPLE", &json!([agent("a", OTHER)]));
     let machine = warden.machine();
-    assert_eq!((&machine["last_seq"], &machine["missing"]), (&json!(3), &json!(1)), "a is known still");
-    assert_eq!(code(warden.post(AGENT, 4)), "401", "a token that is gone");
+    assert_eq!((&machine["last_seq"], &machine["missing"]), (&json!(3), &json!(1)), "a is still known");
+    assert_eq!(code(warden.post(AGENT, 4)), "401", "a removed token");
     assert_eq!(code(warden.post(OTHER, 5)), "200");
-    until(&mut stream, "entry 5");
+    read_until(&mut stream, "entry 5");
 
-    // A file with faults changes nothing.
+    // An invalid file changes nothing.
     warden.reload("$NOPE", &json!([agent("a", AGENT)]));
     assert!(warden.log().contains("api.token: the environment variable NOPE is not set"), "{}", warden.log());
     assert_eq!(code(warden.post(OTHER, 6)), "200");
-    until(&mut stream, "entry 6");
+    read_until(&mut stream, "entry 6");
 
-    // Who came in with a token that is gone is sent away; others would stay.
+    // Clients with a removed token are disconnected; others stay connected.
     warden.reload("0123456789abcdef-new-people", &json!([agent("a", OTHER)]));
-    // The last chunk of the chunked coding; the connection may stay.
-    until(&mut stream, "0\r\n\r\n");
+    // The last chunk of the chunked coding; the connection may stay open.
+    read_until(&mut stream, "0\r\n\r\n");
     assert!(warden.ask(&follow.replace("host", "connection: close\r\nhost")).starts_with("HTTP/1.1 401"));
     let follow = follow.replace(PEOPLE, "0123456789abcdef-new-people");
-    until(&mut warden.stream(&follow), "entry 6");
+    read_until(&mut warden.stream(&follow), "entry 6");
     assert!(!warden.log().contains(OTHER) && !warden.log().contains(AGENT), "{}", warden.log());
 }
 
 #[test]
-fn a_second_warden_on_the_same_state_is_refused() {
+fn a_second_warden_on_the_same_state_is_rejected() {
     let mut warden = Warden::start();
     warden.post(AGENT, 1);
     let second = tempfile::tempdir().unwrap();
@@ -290,7 +295,7 @@ fn a_second_warden_on_the_same_state_is_refused() {
         serde_json::from_str(&fs::read_to_string(warden.folder.path().join("warden.json")).unwrap()).unwrap();
     let port = unused_port();
     config["api"]["address"] = json!([format!("127.0.0.1:{port}")]);
-    // The same folder by another name.
+    // The same folder under another name.
     let link = second.path().join("link");
     std::os::unix::fs::symlink(warden.folder.path().join("state/s"), &link).unwrap();
     config["api"]["state_path"] = json!(link);
@@ -299,25 +304,25 @@ fn a_second_warden_on_the_same_state_is_refused() {
     let said = fs::read_to_string(second.path().join("log")).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("state/s is in use by another warden"), "{said}");
-    assert!(warden.post(AGENT, 2).starts_with("HTTP/1.1 200"), "the first goes on");
-    // The lock ends with the process, however that ends.
+    assert!(warden.post(AGENT, 2).starts_with("HTTP/1.1 200"), "the first one keeps running");
+    // The lock is released with the process, even after SIGKILL.
     warden.signal("-KILL");
     warden.restart();
 }
 
 #[test]
-fn the_service_manager_is_told_how_the_warden_is() {
+fn the_service_manager_is_notified_by_the_warden() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
-    let hear = || {
+    let receive = || {
         let mut buffer = [0; 500];
         let count = manager.recv(&mut buffer).expect("a message in time");
         String::from_utf8(buffer[..count].to_vec()).unwrap()
     };
-    let hear_more = || loop {
-        let message = hear();
+    let receive_other = || loop {
+        let message = receive();
         if message != "WATCHDOG=1\n" {
             return message;
         }
@@ -326,40 +331,40 @@ fn the_service_manager_is_told_how_the_warden_is() {
     warden.signal("-TERM");
     let mut command = Warden::command(warden.folder.path());
     warden.child = command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000").spawn().unwrap();
-    assert_eq!(hear_more(), "READY=1\nSTATUS=listening to 1 agent\n");
+    assert_eq!(receive_other(), "READY=1\nSTATUS=listening to 1 agent\n");
     for _ in 0..3 {
-        assert_eq!(hear(), "WATCHDOG=1\n");
+        assert_eq!(receive(), "WATCHDOG=1\n");
     }
     warden.reload("$PEOPLE", &json!([]));
-    assert!(hear_more().starts_with("RELOADING=1\nMONOTONIC_USEC="));
-    assert_eq!(hear_more(), "READY=1\nSTATUS=listening to 0 agents\n");
+    assert!(receive_other().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(receive_other(), "READY=1\nSTATUS=listening to 0 agents\n");
     warden.reload("$NOPE", &json!([]));
-    assert!(hear_more().starts_with("RELOADING=1"));
+    assert!(receive_other().starts_with("RELOADING=1"));
     assert_eq!(
-        hear_more(),
-        "READY=1\nSTATUS=listening to 0 agents; the file has faults and is not in force\n"
+        receive_other(),
+        "READY=1\nSTATUS=listening to 0 agents; the file has errors and is not active\n"
     );
     assert_eq!(warden.signal("-TERM"), Some(0));
-    assert_eq!(hear_more(), "STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");
+    assert_eq!(receive_other(), "STOPPING=1\nWATCHDOG=1\nSTATUS=stopping\n");
 }
 
-/// What a stream that ended properly had left.
-fn until_end() -> usize {
+/// Number of bytes at the end of a properly terminated stream.
+fn end_length() -> usize {
     // The last chunk of the chunked coding.
     "0\r\n\r\n".len()
 }
 
 #[test]
-fn a_dead_agent_is_said_once() {
+fn an_offline_agent_is_reported() {
     let warden = Warden::start();
     let mut stream = warden.stream(&format!("GET /events?token={PEOPLE} HTTP/1.1\r\nhost: w\r\n\r\n"));
-    let seen = until(&mut stream, "agent_offline");
+    let seen = read_until(&mut stream, "agent_offline");
     assert!(seen.contains(r#""machine":"a","service":"warden","event":"agent_offline""#), "{seen}");
     assert_eq!(warden.machine()["online"], false);
 }
 
 #[test]
-fn faults_end_the_warden_with_78_and_a_taken_port_with_1() {
+fn configuration_errors_exit_with_78_and_a_port_in_use_with_1() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.json");
     let shown = path.to_str().unwrap();
@@ -378,7 +383,7 @@ fn faults_end_the_warden_with_78_and_a_taken_port_with_1() {
                 "{shown}: api.port: \"0\"; allowed: a port from 1 to 65535\n\
                  {shown}: api.token: the environment variable NOT_SET is not set\n\
                  {shown}: warning: agents[0].token: is empty; allowed: a string that is not empty (the agent is left out)\n\
-                 {shown}: warning: agents[0].url: is not a base URL; allowed: http://host:port or https://host:port, a path after it, and no query (the agent is not asked how it is)\n"
+                 {shown}: warning: agents[0].url: is not a base URL; allowed: http://host:port or https://host:port, optionally with a path, without a query (the agent is not probed)\n"
             )
         );
     }
@@ -392,14 +397,11 @@ fn faults_end_the_warden_with_78_and_a_taken_port_with_1() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(output.stderr).contains(&format!("cannot listen on {address}")));
     let default = evenkeel(&["--mode", "warden", "--check"], "");
-    assert!(
-        text(default.stderr).starts_with("/etc/evenkeel/warden.json: "),
-        "each mode has a file of its own"
-    );
+    assert!(text(default.stderr).starts_with("/etc/evenkeel/warden.json: "), "each mode has its own file");
 }
 
 #[test]
-fn the_conversation_works_on_a_pipe_and_its_file_starts_a_warden() {
+fn the_wizard_works_on_a_pipe_and_its_file_is_valid() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new/warden.json");
     let shown = path.to_str().unwrap();
@@ -419,8 +421,8 @@ fn the_conversation_works_on_a_pipe_and_its_file_starts_a_warden() {
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let check = evenkeel(&["--mode", "warden", "--check", "--config", shown], "");
     assert_eq!(text(check.stderr), format!("{shown}: valid; agents: 1, warnings: 0\n"));
-    // The block to paste is one that the agent takes.
-    let block = said.split_once("configuration. The token is shown only now.\n\n").unwrap().1;
+    // The block to paste is valid for the agent.
+    let block = said.split_once("configuration. The token is not shown again.\n\n").unwrap().1;
     let block = block.split_once("\n  }\n").unwrap().0;
     let agent = folder.path().join("agent.json");
     fs::write(&agent, format!("{{\n{block}\n  }}\n}}")).unwrap();

@@ -1,4 +1,4 @@
-//! The same conversation as a person at a terminal has it.
+//! The same wizard on a terminal.
 
 use expectrl::process::unix::WaitStatus;
 use expectrl::session::OsSession;
@@ -10,12 +10,12 @@ const OLD: &str = r#"{"api": {"port": "8080", "token": "$WARDEN_TOKEN"}, "agents
 const DOWN: &str = "\u{1b}[B";
 const CTRL_C: &str = "\u{3}";
 
-struct Sitting {
+struct Terminal {
     session: OsSession,
     folder: TempDir,
 }
 
-impl Sitting {
+impl Terminal {
     fn begin(term: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("warden.json");
@@ -23,7 +23,7 @@ impl Sitting {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
         command.args(["warden-config", "--config"]).arg(&path).env_clear().env("TERM", term);
         let mut session = Session::spawn(command).unwrap();
-        session.set_expect_timeout(Some(LONG));
+        session.set_expect_timeout(Some(WAIT_LIMIT));
         Self { session, folder }
     }
 
@@ -31,17 +31,17 @@ impl Sitting {
         self.folder.path().join("warden.json")
     }
 
-    /// Waits for a text; gives what came before it and it.
-    fn sees(&mut self, wanted: &str) -> String {
+    /// Waits for `wanted` and returns the output up to and including it.
+    fn expect(&mut self, wanted: &str) -> String {
         let found = self.session.expect(wanted).unwrap_or_else(|error| panic!("{wanted:?}: {error}"));
         String::from_utf8_lossy(found.as_bytes()).into_owned()
     }
 
-    fn types(&mut self, keys: &str) {
+    fn send(&mut self, keys: &str) {
         self.session.send(keys).unwrap();
     }
 
-    /// All that is still said, and the exit code.
+    /// Returns the remaining output and the exit code.
     fn end(mut self) -> (String, i32, TempDir) {
         let found = self.session.expect(Eof).unwrap();
         let rest = String::from_utf8_lossy(found.as_bytes()).into_owned();
@@ -54,30 +54,30 @@ impl Sitting {
 
 #[test]
 fn an_agent_is_added_with_arrow_keys_and_its_secret_is_not_echoed() {
-    let mut sitting = Sitting::begin("xterm-256color");
-    sitting.sees("the token in $WARDEN_TOKEN");
-    sitting.sees("What next?");
-    sitting.types("\r");
-    sitting.sees("Name of the machine");
-    sitting.types("web-2\r");
-    sitting.sees("Address of its API");
-    sitting.types("10.0.0.6:9090\r");
-    sitting.sees("The token of web-2");
-    sitting.types(&format!("{DOWN}{DOWN}\r"));
-    sitting.sees("Token (not shown)");
-    sitting.types("typed-in-secret-0123456789\r");
-    let mut said = sitting.sees("Address under which others reach this warden");
-    sitting.types("\r");
-    said += &sitting.sees("(the token that you entered)");
-    said += &sitting.sees("What next?");
-    // Save is the second from the end of eight.
-    sitting.types(&DOWN.repeat(6));
-    sitting.types("\r");
-    let path = sitting.path();
-    let (rest, code, _folder) = sitting.end();
+    let mut terminal = Terminal::begin("xterm-256color");
+    terminal.expect("the token in $WARDEN_TOKEN");
+    terminal.expect("What next?");
+    terminal.send("\r");
+    terminal.expect("Name of the machine");
+    terminal.send("web-2\r");
+    terminal.expect("Address of its API");
+    terminal.send("10.0.0.6:9090\r");
+    terminal.expect("The token of web-2");
+    terminal.send(&format!("{DOWN}{DOWN}\r"));
+    terminal.expect("Token (not shown)");
+    terminal.send("typed-in-secret-0123456789\r");
+    let mut said = terminal.expect("Address under which others reach this warden");
+    terminal.send("\r");
+    said += &terminal.expect("(the token that you entered)");
+    said += &terminal.expect("What next?");
+    // Save is the seventh of eight items.
+    terminal.send(&DOWN.repeat(6));
+    terminal.send("\r");
+    let path = terminal.path();
+    let (rest, code, _folder) = terminal.end();
     said += &rest;
     assert_eq!(code, 0, "{said}");
-    assert!(said.contains("is written"), "{said}");
+    assert!(said.contains("was written"), "{said}");
     assert!(!said.contains("typed-in"), "{said}");
     let file: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(
@@ -90,47 +90,47 @@ fn an_agent_is_added_with_arrow_keys_and_its_secret_is_not_echoed() {
 #[test]
 fn ctrl_c_leaves_the_old_file_and_escape_goes_back() {
     for steps in [&["What next?"][..], &["What next?", "Name of the machine"]] {
-        let mut sitting = Sitting::begin("xterm-256color");
+        let mut terminal = Terminal::begin("xterm-256color");
         for (n, step) in steps.iter().enumerate() {
             if n > 0 {
-                sitting.types("\r");
+                terminal.send("\r");
             }
-            sitting.sees(step);
+            terminal.expect(step);
         }
-        sitting.types(CTRL_C);
-        let path = sitting.path();
-        let (said, code, _folder) = sitting.end();
+        terminal.send(CTRL_C);
+        let path = terminal.path();
+        let (said, code, _folder) = terminal.end();
         assert_eq!(code, 1, "{said}");
-        assert!(said.contains("left as it was"), "{said}");
+        assert!(said.contains("left unchanged"), "{said}");
         assert_eq!(fs::read_to_string(&path).unwrap(), OLD);
     }
-    let mut sitting = Sitting::begin("xterm-256color");
-    sitting.sees("What next?");
-    sitting.types("\r");
-    sitting.sees("Name of the machine");
-    sitting.types("\u{1b}");
-    sitting.sees("What next?");
-    sitting.types(CTRL_C);
-    assert_eq!(sitting.end().1, 1);
+    let mut terminal = Terminal::begin("xterm-256color");
+    terminal.expect("What next?");
+    terminal.send("\r");
+    terminal.expect("Name of the machine");
+    terminal.send("\u{1b}");
+    terminal.expect("What next?");
+    terminal.send(CTRL_C);
+    assert_eq!(terminal.end().1, 1);
 }
 
 #[test]
 fn a_terminal_that_cannot_move_its_cursor_gets_lines_and_hides_secrets_too() {
-    let mut sitting = Sitting::begin("dumb");
-    sitting.sees("1-8: ");
-    sitting.types("1\r");
-    sitting.sees("Name of the machine: ");
-    sitting.types("web-2\r");
-    sitting.sees("9090: ");
-    sitting.types("http://b\r");
-    sitting.sees("1-3: ");
-    sitting.types("3\r");
-    sitting.sees("Token (not shown): ");
-    sitting.types("typed-in-secret-0123456789\r");
-    let said = sitting.sees("reach this warden");
+    let mut terminal = Terminal::begin("dumb");
+    terminal.expect("1-8: ");
+    terminal.send("1\r");
+    terminal.expect("Name of the machine: ");
+    terminal.send("web-2\r");
+    terminal.expect("9090: ");
+    terminal.send("http://b\r");
+    terminal.expect("1-3: ");
+    terminal.send("3\r");
+    terminal.expect("Token (not shown): ");
+    terminal.send("typed-in-secret-0123456789\r");
+    let said = terminal.expect("reach this warden");
     assert!(!said.contains("typed-in"), "{said}");
-    sitting.types("\u{4}");
-    let path = sitting.path();
-    let (_, code, _folder) = sitting.end();
+    terminal.send("\u{4}");
+    let path = terminal.path();
+    let (_, code, _folder) = terminal.end();
     assert_eq!((code, fs::read_to_string(&path).unwrap().as_str()), (1, OLD));
 }

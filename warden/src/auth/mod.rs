@@ -1,4 +1,4 @@
-//! Authentication: whose token it is, sessions of people, and limits on guessing.
+//! Authentication: tokens, sessions of users, and limits on guessing.
 
 pub mod throttle;
 pub mod tokens;

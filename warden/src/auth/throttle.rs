@@ -1,4 +1,4 @@
-//! Limits wrong tokens per client address: a burst, then one at a time (a leaky bucket).
+//! Limits wrong tokens per client address with a leaky bucket: a burst, then one at a time.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,9 +12,9 @@ use tokio::time::Instant;
 const BURST: u32 = 10;
 /// Time after which it may send another one.
 const INTERVAL: Duration = Duration::from_secs(6);
-/// Wrong tokens remembered per client. A misconfigured program repeats the same one; that is no guessing.
+/// Wrong tokens remembered per client. A misconfigured program repeats the same one, which is not guessing.
 const REMEMBERED_TOKENS: usize = 32;
-/// Clients that are tracked; beyond it all new ones share one bucket.
+/// Number of tracked clients; beyond it, all new ones share one bucket.
 const MAX_CLIENTS: usize = 10_000;
 /// Minimum time between two log lines.
 const MIN_LOG_PAUSE: Duration = Duration::from_secs(10);
@@ -34,13 +34,13 @@ struct State {
 
 #[derive(Debug)]
 struct Bucket {
-    /// When it is empty: each wrong token adds [`INTERVAL`].
+    /// When the bucket is empty again: each wrong token adds [`INTERVAL`].
     empty_at: Instant,
     tokens: VecDeque<[u8; 8]>,
 }
 
 impl LoginThrottle {
-    /// How long a client must wait before another token of its is checked; `None` when it need not.
+    /// Returns how long a client must wait before its next token is checked; `None` if it need not wait.
     pub fn retry_after(&self, client: IpAddr) -> Option<Duration> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -49,7 +49,7 @@ impl LoginThrottle {
         Some(allowed_at.saturating_duration_since(now)).filter(|wait| !wait.is_zero())
     }
 
-    /// Counts a wrong token; `kind` says for the log whether it was sent as a user's or an agent's.
+    /// Counts a wrong token; `kind` tells the log whether it was sent by a user or an agent.
     pub fn record_failure(&self, client: IpAddr, digest: &[u8; 32], kind: &str) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -57,7 +57,7 @@ impl LoginThrottle {
         if state.last_logged.is_none_or(|last| now - last >= MIN_LOG_PAUSE) {
             let count = std::mem::take(&mut state.unlogged);
             state.last_logged = Some(now);
-            tracing::warn!(%client, kind, count, "wrong tokens since the last such line, the latest from this client");
+            tracing::warn!(%client, kind, count, "wrong tokens since the last such message, the latest from this client");
         }
         let key = state.key(client, now);
         let bucket =
@@ -79,13 +79,13 @@ impl LoginThrottle {
 }
 
 impl State {
-    /// The bucket of a client, if it has one.
+    /// Returns the bucket of a client, if it has one.
     fn bucket(&mut self, client: IpAddr, now: Instant) -> Option<&Bucket> {
         let key = self.key(client, now);
         self.clients.get(&key)
     }
 
-    /// The key of the client's bucket.
+    /// Returns the key of the client's bucket.
     fn key(&mut self, client: IpAddr, now: Instant) -> IpAddr {
         let own = network(client);
         if self.clients.len() < MAX_CLIENTS || self.clients.contains_key(&own) {
@@ -102,7 +102,7 @@ impl State {
     }
 }
 
-/// What counts as one client: an IPv4 address, an IPv6 /64, this machine.
+/// Maps an address to the client it counts for: an IPv4 address, an IPv6 /64 prefix, or this machine.
 fn network(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(address) if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -112,13 +112,13 @@ fn network(client: IpAddr) -> IpAddr {
     }
 }
 
-/// Address of the client: the peer, or the client that a proxy on this machine names.
+/// Returns the address of the client: the peer, or the address that a proxy on this machine forwards.
 pub fn client_address(arrival: &Arrival, headers: &HeaderMap) -> IpAddr {
     let peer = arrival.peer.ip().to_canonical();
     if !peer.is_loopback() {
         return peer;
     }
-    // Only the last one is from the proxy; those before it came with the request.
+    // Only the last value was added by the proxy; those before it came with the request.
     let named = headers.get_all("x-forwarded-for").iter().next_back();
     let named =
         named.and_then(|named| named.to_str().ok()?.rsplit(',').next()?.trim().parse::<IpAddr>().ok());
@@ -137,10 +137,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_has_ten_wrong_tokens_and_then_one_every_six_seconds() {
+    async fn a_client_may_send_ten_wrong_tokens_and_then_one_every_six_seconds() {
         let throttle = LoginThrottle::default();
         let (bad, good) = (ip("10.0.0.1"), ip("10.0.0.2"));
-        let guess = |n: u32| throttle.record_failure(bad, &digest(&n.to_string()), "people");
+        let guess = |n: u32| throttle.record_failure(bad, &digest(&n.to_string()), "user");
         for n in 0..10 {
             assert_eq!(throttle.retry_after(bad), None, "{n}");
             guess(n);
@@ -159,7 +159,7 @@ mod tests {
     async fn repeating_one_wrong_token_is_not_throttled() {
         let throttle = LoginThrottle::default();
         for _ in 0..1000 {
-            throttle.record_failure(ip("10.0.0.1"), &digest("old"), "agents");
+            throttle.record_failure(ip("10.0.0.1"), &digest("old"), "agent");
         }
         assert_eq!(throttle.retry_after(ip("10.0.0.1")), None);
         assert!(throttle.lock().unlogged > 0, "the log is rate-limited");
@@ -170,7 +170,7 @@ mod tests {
         let throttle = LoginThrottle::default();
         for n in 0..20_000u32 {
             let address = IpAddr::from(Ipv4Addr::from_bits(0x0a00_0000 + n));
-            throttle.record_failure(address, &digest(&n.to_string()), "people");
+            throttle.record_failure(address, &digest(&n.to_string()), "user");
         }
         assert!(throttle.lock().clients.len() <= MAX_CLIENTS + 1);
         assert!(throttle.retry_after(ip("192.0.2.1")).is_some());
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_on_this_machine_says_who_asks_and_others_do_not() {
+    fn only_a_proxy_on_this_machine_may_name_the_client() {
         let of = |peer: &str, named: &[&str]| {
             let mut headers = HeaderMap::new();
             for named in named {

@@ -1,4 +1,4 @@
-//! Tokens and sessions: compares those of a request with the configured ones, in constant time.
+//! Tokens and sessions: compares those of a request with the configured tokens, in constant time.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -17,17 +17,18 @@ use subtle::ConstantTimeEq;
 
 /// Name of the cookie and of the query parameter.
 pub const TOKEN: &str = "token";
-/// Lifetime of a session; the page renews it after half of that.
+/// Lifetime of a session; the page renews it after half of this time.
 pub const SESSION_LIFETIME: Duration = Duration::from_hours(7 * 24);
-/// Prefix of every session, with the version of its format.
+/// Prefix of every session; it includes the version of the format.
 const SESSION_PREFIX: &str = "s1.";
-/// Rounds of PBKDF2. With a stolen session the token can be guessed offline; this makes each guess expensive.
+/// Rounds of PBKDF2. With a stolen session, the token can be guessed offline; this makes each guess expensive.
 const KEY_ROUNDS: NonZeroU32 = NonZeroU32::new(50_000).expect("it is not zero");
 const KEY_SALT: &[u8] = b"evenkeel warden session 1";
 /// Characters that must be escaped in a cookie's value.
 const COOKIE_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The configured tokens. Only digests are kept; they have one length, so that a comparison does not reveal it.
+/// The configured tokens. Only digests are stored; they all have the same length, so that a comparison does not reveal the
+/// length of a token.
 #[derive(Clone)]
 pub struct Tokens {
     api: [u8; 32],
@@ -38,8 +39,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// `api` is `api.token`; `agents` are in the order of the configuration. A token that two agents share belongs to the
-    /// first.
+    /// `api` is `api.token`; `agents` are in configuration order. A token that two agents share belongs to the first.
     pub fn new<'a>(api: &Secret, agents: impl IntoIterator<Item = &'a Secret>) -> Self {
         let mut by_digest = HashMap::new();
         for (index, token) in agents.into_iter().enumerate().filter(|(_, token)| !token.is_empty()) {
@@ -54,20 +54,20 @@ impl Tokens {
         }
     }
 
-    /// Whether this is `api.token`.
+    /// Reports whether this is `api.token`.
     pub fn is_api(&self, token: &str) -> bool {
         bool::from(digest(token).ct_eq(&self.api)) && !token.is_empty()
     }
 
-    /// Position in the configuration of the agent that this token belongs to. The lookup is by digest: its cost does not depend on the number of agents,
-    /// and its timing does not help in guessing a token.
+    /// Returns the position in the configuration of the agent with this token. The lookup is by digest: its cost does not
+    /// depend on the number of agents, and its timing does not help in guessing a token.
     pub fn agent(&self, token: &str) -> Option<usize> {
         let given = digest(token);
         let (known, agent) = self.agents.get_key_value(&given)?;
         (bool::from(known.ct_eq(&given)) && !token.is_empty()).then_some(*agent)
     }
 
-    /// A new session, as the value of a cookie.
+    /// Creates a new session, as the value of a cookie.
     pub fn session(&self, now: Timestamp) -> String {
         let end = now.as_second().saturating_add(SESSION_LIFETIME.as_secs().cast_signed());
         let signed = format!("{SESSION_PREFIX}{end}");
@@ -75,7 +75,7 @@ impl Tokens {
         format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag))
     }
 
-    /// Remaining lifetime of a session; `None` when it has expired or was not signed with this key.
+    /// Returns the remaining lifetime of a session; `None` if it has expired or was not signed with this key.
     pub fn session_remaining(&self, value: &str, now: Timestamp) -> Option<Duration> {
         let (signed, tag) = value.strip_prefix(SESSION_PREFIX).and(value.rsplit_once('.'))?;
         let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
@@ -86,26 +86,26 @@ impl Tokens {
     }
 }
 
-/// Whether a cookie's value looks like a session, so that it does not count as a guess at the token.
+/// Reports whether a cookie's value looks like a session and so does not count as a guess at the token.
 pub fn is_session(value: &str) -> bool {
     value.starts_with(SESSION_PREFIX)
 }
 
-/// Digest under which a token is compared and remembered.
+/// Returns the digest used to compare and remember a token.
 pub fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// The token of `Authorization: Bearer …`, when there is exactly one such header.
+/// Returns the token of `Authorization: Bearer …` if there is exactly one such header.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (value, None) = (all.next()?, all.next()) else { return None };
-    // `to_str` would refuse what is not ASCII, and agents send a token as it stands in their file.
+    // `to_str` would reject non-ASCII characters, and agents send a token as it is in their configuration.
     let (scheme, token) = std::str::from_utf8(value.as_bytes()).ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// The decoded values of all cookies named [`TOKEN`]: another program on the same host name may have set one, too.
+/// Returns the decoded values of all cookies named [`TOKEN`]: another program on the same host may have set one, too.
 pub fn cookies(headers: &HeaderMap) -> Vec<String> {
     let pairs = headers.get_all(COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let pairs = pairs.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
@@ -113,12 +113,12 @@ pub fn cookies(headers: &HeaderMap) -> Vec<String> {
     ours.filter_map(|(_, value)| Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())).collect()
 }
 
-/// `Set-Cookie` for a session (DECISIONS 3).
+/// Returns a `Set-Cookie` value for a session (DECISIONS 3).
 pub fn set_cookie(session: &str, https: bool) -> String {
     format!("{}; Max-Age={}", cookie(session, https), SESSION_LIFETIME.as_secs())
 }
 
-/// `Set-Cookie` that deletes the session.
+/// Returns a `Set-Cookie` value that deletes the session.
 pub fn delete_cookie(https: bool) -> String {
     format!("{}; Max-Age=0", cookie("", https))
 }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_token_authorises_nobody_even_if_one_were_configured() {
+    fn an_empty_token_is_never_accepted_even_if_configured() {
         let tokens = Tokens::new(&Secret::default(), &[Secret::default()]);
         assert!(!tokens.is_api(""));
         assert_eq!(tokens.agent(""), None);
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(of(&["bearer   abc "]).as_deref(), Some("abc"));
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, http::HeaderValue::from_bytes("Bearer schlüssel".as_bytes()).unwrap());
-        assert_eq!(bearer(&headers), Some("schlüssel"), "as an agent sends it");
+        assert_eq!(bearer(&headers), Some("schlüssel"), "a non-ASCII token of an agent");
         for wrong in
             [&[][..], &["abc"], &["Bearer"], &["Basic abc"], &["Bearer abc", "Bearer abc"], &["Bearerabc"]]
         {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_signed_ends_by_itself_and_with_its_token() {
+    fn a_session_is_signed_and_ends_after_its_lifetime_or_with_its_token() {
         let (tokens, now) = (tokens(), "2026-01-02T03:04:05Z".parse().unwrap());
         let session = tokens.session(now);
         assert!(is_session(&session) && !session.contains("people"), "{session}");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn of_ten_thousand_tokens_each_is_found_by_its_digest_and_the_first_agent_owns_a_shared_one() {
+    fn each_of_ten_thousand_tokens_is_found_and_a_shared_one_belongs_to_the_first_agent() {
         let all: Vec<_> =
             (0..10_000).map(|n| Secret::new(format!("0123456789abcdef-{}", n % 9_999))).collect();
         let tokens = Tokens::new(&Secret::new("people"), &all);

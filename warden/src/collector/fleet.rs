@@ -1,4 +1,5 @@
-//! What the fleet decides and asks: from the store where it matters, from memory where that can only hold back.
+//! Fleet decisions, leases and inventories. An answer that allows a deployment is based on the store; answers from memory
+//! can only defer one.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -21,16 +22,16 @@ use crate::fleet::verdict::{self, DigestRecord};
 use crate::fleet::view::{POLLS, View};
 use crate::keep::{Change, KeepError, Outcome, Versioned};
 
-/// Time for an answer to an agent, which waits for 2 s (DECISIONS 8).
+/// Time limit for answering an agent, whose own timeout is 2 s (DECISIONS 8).
 const ASK_TIME: Duration = Duration::from_millis(1500);
-/// Time for noting that an agent polls, before it is answered.
+/// Time limit for recording an agent's poll before the poll is answered.
 const POLL_TIME: Duration = Duration::from_secs(1);
-/// How often a value is written again that another warden has changed meanwhile.
-const TRIES: usize = 20;
-/// Values that are removed in one go, so that nobody waits long for it.
-const FORGOTTEN_AT_ONCE: usize = 100;
-/// Polls that are older than this are forgotten.
-const FORGOTTEN: SignedDuration = SignedDuration::from_hours(24);
+/// Attempts to update a value that other wardens change concurrently.
+const MAX_ATTEMPTS: usize = 20;
+/// Maximum number of values removed in one pass, so that other work is not delayed.
+const MAX_REMOVALS: usize = 100;
+/// Polls older than this are dropped.
+const POLL_RETENTION: SignedDuration = SignedDuration::from_hours(24);
 
 /// The fleet's state in memory.
 #[derive(Default)]
@@ -38,11 +39,11 @@ pub(super) struct Fleet {
     view: std::sync::Mutex<View>,
     rules: std::sync::Mutex<(Rules, FuseRule)>,
     revision: watch::Sender<u64>,
-    /// Wakes agents that wait when there may be something for them.
+    /// Wakes waiting long polls when there may be something new for them.
     news: watch::Sender<()>,
-    /// Who takes a lease here holds it, so that a thousand that ask at once do not race for one value.
-    turn: tokio::sync::Mutex<()>,
-    /// Polls that came to this warden.
+    /// Held while a lease is taken, so that a thousand concurrent requests do not race for one value.
+    lease_lock: tokio::sync::Mutex<()>,
+    /// Polls that this warden received.
     polls: std::sync::Mutex<BTreeMap<String, Timestamp>>,
     answers: [AtomicU64; 3],
 }
@@ -56,12 +57,12 @@ impl Fleet {
         *self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fuse, where it is on.
+    /// Returns the fuse, if it is enabled.
     pub(super) fn fuse(&self) -> Option<FuseRule> {
         Some(self.rules().1).filter(|rule| rule.rollbacks > 0)
     }
 
-    /// Takes values as the store has them now, and wakes those who wait for another revision.
+    /// Applies values read from the store, and wakes waiting long polls.
     pub(super) fn apply(&self, values: impl IntoIterator<Item = (String, Versioned)>) {
         let mut view = self.view();
         let mut is_news = false;
@@ -82,13 +83,13 @@ impl Collector {
         *self.fleet.rules.lock().unwrap_or_else(PoisonError::into_inner) = (rules, fuse);
     }
 
-    /// The revision of the decisions.
+    /// Returns the revision of the decisions.
     pub fn fleet_revision(&self) -> u64 {
         *self.fleet.revision.borrow()
     }
 
-    /// Waits until an agent would hear something else than it has. `verdicts`: [`FleetDecisions::verdicts`], where it knows
-    /// of that.
+    /// Waits until there is something new for an agent. `verdicts` is the [`FleetDecisions::verdicts`] it last received, if
+    /// it supports that field.
     pub async fn news_for(&self, agent: &str, revision: u64, verdicts: Option<u64>) {
         let mut news = self.fleet.news.subscribe();
         let has_other = || {
@@ -98,7 +99,7 @@ impl Collector {
         while !has_other() && news.changed().await.is_ok() {}
     }
 
-    /// The decisions in force for an agent.
+    /// Returns the decisions in force for an agent.
     pub fn decisions_for(&self, agent: &str) -> FleetDecisions {
         let machines = self.lock().ids().to_vec();
         let store = self.store_state().borrow().error().map(|_| "away".to_owned());
@@ -106,23 +107,23 @@ impl Collector {
         FleetDecisions { store, ..decisions }
     }
 
-    /// Which machine runs what.
+    /// Returns the images of all machines.
     pub fn fleet_images(&self) -> FleetImages {
         let ids = self.machines().iter().map(|machine| machine.id().to_owned()).collect();
         self.fleet.view().images(ids, self.clock.now())
     }
 
-    /// How many leases are in force.
+    /// Returns the number of leases in force.
     pub fn live_leases(&self) -> usize {
         self.fleet.view().live_leases(self.clock.now())
     }
 
-    /// How many questions were answered with go, wait, and no.
+    /// Returns how many requests were answered with go, wait, and no.
     pub fn answers(&self) -> [u64; 3] {
         [0, 1, 2].map(|kind| self.fleet.answers[kind].load(Ordering::Relaxed))
     }
 
-    /// Has a person's decision stored: the id of its entry (`None` where it changed nothing), and the revision after it.
+    /// Stores an operator's decision. Returns the id of its entry (`None` if it changed nothing), and the resulting revision.
     pub async fn decide(&self, decision: Decision) -> Result<(Option<u64>, u64), KeepError> {
         let outcomes = self.commit(vec![Change::Decision(decision)]).await?;
         let id = outcomes.iter().find_map(|outcome| match outcome {
@@ -132,8 +133,8 @@ impl Collector {
         Ok((id, *self.fleet.revision.borrow()))
     }
 
-    /// Answers whether a deployment may begin. A lease is taken in the store before the answer says go; while the store
-    /// does not answer, nothing does.
+    /// Answers whether a deployment may begin. A lease is taken in the store before the answer is `Go`, so no answer is `Go`
+    /// while the store is unavailable.
     pub async fn ask(&self, asking: &Asking<'_>) -> FleetAnswer {
         let asked = timeout(ASK_TIME, self.try_ask(asking)).await;
         let reply = asked.ok().and_then(Result::ok).unwrap_or_else(|| self.answer_from_memory(asking));
@@ -148,9 +149,9 @@ impl Collector {
 
     async fn try_ask(&self, asking: &Asking<'_>) -> Result<FleetAnswer, KeepError> {
         let of = lease::name(asking.repository);
-        let mut turn = None;
-        for _ in 0..TRIES {
-            // The leases first: whoever gives one back after a verdict changes them, and that is noticed below.
+        let mut guard = None;
+        for _ in 0..MAX_ATTEMPTS {
+            // Read the leases first: an agent that releases one after a verdict changes them, which the swap below detects.
             let leases = self.keep.value(&of).await?;
             let record = self.keep.value(&verdict::name(asking.repository, asking.digest)).await?;
             let decisions = self.keep.value(DECISIONS).await?;
@@ -163,15 +164,15 @@ impl Collector {
             let decisions: Decisions = parse(&decisions.value).unwrap_or_default();
             let Answered { reply, leases } = self.answer(asking, &decisions, &record, &leases);
             let Some(leases) = leases else { return Ok(reply) };
-            if turn.is_none() {
-                turn = Some(self.fleet.turn.lock().await);
+            if guard.is_none() {
+                guard = Some(self.fleet.lease_lock.lock().await);
                 continue;
             }
             if self.replace(&of, expected, bytes(&leases)).await? {
                 return Ok(reply);
             }
         }
-        Err(KeepError("other wardens change the leases all the time".to_owned()))
+        Err(KeepError("other wardens keep changing the leases".to_owned()))
     }
 
     fn answer(
@@ -192,7 +193,7 @@ impl Collector {
         answer::answer(asking, &facts, self.clock.now())
     }
 
-    /// What holds back is known well enough; go is said of what the store says now only.
+    /// Answers from memory. Memory is recent enough to defer a deployment; `Go` requires the current state of the store.
     fn answer_from_memory(&self, asking: &Asking<'_>) -> FleetAnswer {
         let view = self.fleet.view();
         let record = view.record(asking.repository, asking.digest).cloned().unwrap_or_default();
@@ -206,17 +207,17 @@ impl Collector {
         answer::held_by_decision(asking, &facts, self.clock.now()).unwrap_or_else(answer::away)
     }
 
-    /// Gives a lease back; whether there was one.
+    /// Releases a lease. Returns whether there was one.
     pub async fn release(&self, asking: &Asking<'_>) -> Result<bool, KeepError> {
         let of = lease::name(asking.repository);
-        let given_back = self.update(&of, |value| {
+        let released = self.update(&of, |value| {
             let leases: Leases = parse(value).unwrap_or_default();
             leases.without(asking.agent, asking.service, asking.digest).map(|leases| bytes(&leases))
         });
-        given_back.await
+        released.await
     }
 
-    /// Takes what runs on a machine.
+    /// Stores a machine's inventory.
     pub async fn report(&self, agent: &str, inventory: Inventory) -> Result<(), KeepError> {
         let now = self.clock.now();
         let name = inventory::name(agent);
@@ -228,19 +229,19 @@ impl Collector {
         stored.await.map(drop)
     }
 
-    /// Notes that an agent polls. One that was offline for not polling is online now.
+    /// Records a poll. An agent that was offline because it had not polled is online again.
     pub async fn record_poll(&self, agent: &str) {
         let now = self.clock.now();
         self.polls().insert(agent.to_owned(), now);
-        // The agent is told the decisions whatever the store does; the next poll notes it, too.
+        // The agent gets the decisions even if the store fails; the next poll is recorded, too.
         match timeout(POLL_TIME, self.record_heartbeat(agent, Ok(()))).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::debug!(agent, %error, "that the agent polls was not stored"),
-            Err(_) => tracing::debug!(agent, "that the agent polls was not stored in time"),
+            Ok(Err(error)) => tracing::debug!(agent, %error, "cannot store the agent's poll"),
+            Err(_) => tracing::debug!(agent, "the agent's poll was not stored in time"),
         }
     }
 
-    /// Tells other wardens which agents have polled here.
+    /// Shares the polls that this warden received with the other wardens.
     pub async fn share_polls(&self) -> Result<(), KeepError> {
         let mine = std::mem::take(&mut *self.polls());
         if mine.is_empty() {
@@ -249,7 +250,7 @@ impl Collector {
         let now = self.clock.now();
         let shared = self.update(POLLS, |value| {
             let mut polls: BTreeMap<String, Timestamp> = parse(value).unwrap_or_default();
-            polls.retain(|_, at| now.duration_since(*at) < FORGOTTEN);
+            polls.retain(|_, at| now.duration_since(*at) < POLL_RETENTION);
             for (agent, at) in &mine {
                 polls.entry(agent.clone()).and_modify(|known| *known = (*at).max(*known)).or_insert(*at);
             }
@@ -265,7 +266,7 @@ impl Collector {
         shared.map(drop)
     }
 
-    /// When an agent polled a warden last.
+    /// Returns when an agent last polled any warden.
     pub fn last_poll(&self, agent: &str) -> Option<Timestamp> {
         let mine = self.polls().get(agent).copied();
         self.fleet.view().last_poll(agent).max(mine)
@@ -275,13 +276,13 @@ impl Collector {
         self.fleet.polls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes some of what the fleet's state need not keep any longer; whether there may be more. Whatever changes
-    /// meanwhile stays.
+    /// Removes some outdated values of the fleet's state. Returns whether there may be more. Values that change concurrently
+    /// are kept.
     pub async fn forget_outdated(&self, keep: SignedDuration) -> Result<bool, KeepError> {
         let now = self.clock.now();
         let machines = self.lock().ids().to_vec();
         let outdated = self.fleet.view().outdated(&machines, keep, now);
-        for Outdated { name, revision, decision, is_marked } in outdated.iter().take(FORGOTTEN_AT_ONCE) {
+        for Outdated { name, revision, decision, is_marked } in outdated.iter().take(MAX_REMOVALS) {
             if *is_marked {
                 self.keep.remove(name, *revision).await?;
                 self.fleet.view().forget(name);
@@ -296,26 +297,26 @@ impl Collector {
                 .await?;
             }
         }
-        Ok(outdated.len() > FORGOTTEN_AT_ONCE)
+        Ok(outdated.len() > MAX_REMOVALS)
     }
 
-    /// Changes a value; `false` where `change` wants nothing else than what is there.
+    /// Updates a value. Returns `false` if `change` leaves it as it is.
     async fn update(
         &self,
         name: &str,
         change: impl Fn(&[u8]) -> Option<Vec<u8>> + Send,
     ) -> Result<bool, KeepError> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let found = self.keep.value(name).await?;
             let Some(value) = change(&found.value) else { return Ok(false) };
             if self.replace(name, found.revision, value).await? {
                 return Ok(true);
             }
         }
-        Err(KeepError(format!("other wardens change {name} all the time")))
+        Err(KeepError(format!("other wardens keep changing {name}")))
     }
 
-    /// Replaces a value in the store, and then here; `false` when somebody was faster.
+    /// Replaces a value in the store, and then in memory. Returns `false` if another warden changed it first.
     async fn replace(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<bool, KeepError> {
         let Some(revision) = self.keep.swap(name, expected, value.clone()).await? else { return Ok(false) };
         self.fleet.apply([(name.to_owned(), Versioned { revision, value })]);

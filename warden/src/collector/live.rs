@@ -1,4 +1,4 @@
-//! Following the entries: from memory while the reader keeps up, from the store when it does not.
+//! Following the entries: from memory while the reader keeps up, otherwise from the store.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use tokio::time::sleep;
 use super::Collector;
 use crate::keep::Stored;
 
-/// Entries that are read from the store at once for a reader that is behind.
+/// Entries read from the store at once for a reader that is behind.
 const PAGE: usize = 256;
-/// Time between two tries to read from a store that is away.
+/// Time between two attempts to read from an unavailable store.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// One reader.
 struct Reader {
     collector: Arc<Collector>,
     subscription: Subscription<Arc<str>>,
-    /// Id of the last entry that it got, or before which its replay begins; 0 before any entry was known.
+    /// Id of the last entry delivered, or the id before its replay; 0 before any entry was known.
     last: u64,
-    /// Read from the store, and not given yet.
+    /// Read from the store, but not delivered yet.
     ready: VecDeque<Stored>,
     /// Entries with ids below this one are in the store only; 0 when the reader has caught up.
     behind: u64,
 }
 
 impl Collector {
-    /// Follows the entries: what came after the entry `after`, as far as the store has it; else the last ones. Then every
-    /// new one. Nothing is left out, however slow the reader is.
+    /// Follows the entries: first those after the entry `after` if the store still has it, otherwise the last ones; then
+    /// every new one. No entry is skipped, however slow the reader is.
     pub async fn follow(self: &Arc<Self>, after: Option<u64>) -> impl Stream<Item = Frame> + Send + use<> {
         let next = match after {
             Some(id) if self.is_kept(id).await => id.saturating_add(1),
@@ -47,8 +47,8 @@ impl Collector {
         stream::unfold(reader, |mut reader| async move { reader.next().await.map(|frame| (frame, reader)) })
     }
 
-    /// Whether an entry is there to continue after. While the store is away its word is taken: the entries after it are read
-    /// from the store as soon as it answers.
+    /// Reports whether the store still has an entry to continue after. While the store is unavailable this is assumed: the
+    /// entries after it are read as soon as the store answers.
     async fn is_kept(&self, id: u64) -> bool {
         if self.entries.contains(id) {
             return true;
@@ -70,13 +70,13 @@ impl Reader {
                 continue;
             }
             match self.subscription.next().await? {
-                // It came from the store before it came here.
+                // It was already delivered from the store.
                 Item::Entry(id, _) if id <= self.last => {}
                 Item::Entry(id, line) => {
                     self.last = id;
                     return Some(frame(id, line));
                 }
-                // It came before anything was known, and begins where the view has begun since.
+                // The reader subscribed before the view was loaded; it starts where the view starts.
                 Item::Missed(count) if self.last == 0 => {
                     (self.last, self.behind) = (self.collector.begin(), count);
                 }
@@ -85,7 +85,7 @@ impl Reader {
         }
     }
 
-    /// Reads the next entries from the store. Where there are none before those in memory, they were removed.
+    /// Reads the next entries from the store. If there are none before those in memory, they have been removed.
     async fn fill(&mut self) {
         match self.collector.keep.tail(self.last, PAGE).await {
             Ok(page) => {
@@ -141,10 +141,10 @@ mod tests {
         found
     }
 
-    /// Viewers who come before the first entry, and are not woken before all of a burst is there.
+    /// Viewers that subscribe before the first entry, and are not woken until a whole burst has arrived.
     #[tokio::test]
-    async fn a_viewer_who_comes_first_misses_nothing_of_a_burst() {
-        // What was there before the warden began, and whether it has read that when the viewer comes.
+    async fn a_viewer_that_subscribes_first_misses_no_entry_of_a_burst() {
+        // How many entries exist before the warden starts, and whether it has read them when the viewer subscribes.
         for (before, is_read) in [(0, true), (0, false), (60, true), (60, false)] {
             let keep: Arc<dyn Keep> = Arc::new(Embedded::in_memory(Arc::new(SystemClock)).unwrap());
             let (tasks, stop) = (TaskSet::new(), CancellationToken::new());

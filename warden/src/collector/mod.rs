@@ -1,7 +1,8 @@
-//! Takes what agents send and heartbeats find, has it stored in batches, and shows the store's end live.
+//! Stores entries from agents and heartbeat outcomes in batches, and follows the store for the live view.
 //!
-//! One task does both: it commits what has come, and then reads what is new in the store, its own and other wardens'. So
-//! the live view is the store's content in the store's order, and whoever is answered finds the entry in the view.
+//! One task does both: it commits the queued changes, and then reads what is new in the store, its own changes and those of
+//! other wardens. So the live view shows the store's content in the store's order, and an entry is visible in it once its
+//! request is answered.
 
 mod fleet;
 mod live;
@@ -24,20 +25,20 @@ use crate::keep::{Change, Keep, KeepError, Outcome, Retention};
 
 pub use task::Task;
 
-/// How many entries are kept in memory for those that follow, and their size limit in bytes. Who is slower, or comes back
-/// later, is served from the store.
+/// How many entries are kept in memory for followers, and their size limit in bytes. Followers that are slower, or that
+/// reconnect later, are served from the store.
 const BUFFERED_ENTRIES: usize = 4096;
 const BUFFERED_BYTES: usize = 4 * 1024 * 1024;
-/// Requests that may wait for the store.
+/// Maximum number of requests waiting for the store.
 const MAX_WAITING: usize = 4096;
 
-/// A batch of changes, and who waits for its outcome.
+/// A batch of changes, and the channel for its outcome.
 struct Job {
     changes: Vec<Change>,
     done: oneshot::Sender<Result<Vec<Outcome>, KeepError>>,
 }
 
-/// Why the store is away, as far as it is: the last write and the last read may tell different things.
+/// Why the store is unavailable, if it is. The last write and the last read may have different outcomes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreState {
     write: Option<String>,
@@ -45,22 +46,22 @@ pub struct StoreState {
 }
 
 impl StoreState {
-    /// Why the store is away; `None` when it works.
+    /// Returns why the store is unavailable; `None` if it works.
     pub fn error(&self) -> Option<&str> {
         self.write.as_deref().or(self.read.as_deref())
     }
 }
 
-/// What the endpoints and the heartbeat share.
+/// The state shared by the endpoints and the heartbeat.
 pub struct Collector {
     keep: Arc<dyn Keep>,
     machines: Mutex<Machines>,
     entries: Journal<Arc<str>>,
-    /// Id before the first entry of the view, since it has begun.
+    /// Id before the first entry of the view, once the view has been loaded.
     begin: OnceLock<u64>,
     jobs: mpsc::Sender<Job>,
     store: watch::Sender<StoreState>,
-    /// When the store was last read to its end.
+    /// When the store was last read completely.
     read_at: Mutex<Instant>,
     counters: Counters,
     fleet: fleet::Fleet,
@@ -69,7 +70,7 @@ pub struct Collector {
     clock: Arc<dyn Clock>,
 }
 
-/// What the store has been asked to do.
+/// Counters of the store's operations.
 #[derive(Debug, Default)]
 struct Counters {
     commits: AtomicU64,
@@ -81,22 +82,22 @@ struct Counters {
 /// Figures for the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Figures {
-    /// Batches that were committed.
+    /// Batches committed.
     pub commits: u64,
-    /// Calls of the store that failed.
+    /// Failed calls to the store.
     pub failures: u64,
-    /// Time that commits have taken together, in microseconds.
+    /// Total time spent on commits, in microseconds.
     pub commit_micros: u64,
-    /// Entries that were removed for their age or for size.
+    /// Entries removed because of age or total size.
     pub removed: u64,
-    /// Requests that wait for the store now.
+    /// Requests currently waiting for the store.
     pub waiting: usize,
-    /// Time since the store was last read to its end: how far the live view may be behind.
+    /// Time since the store was last read completely: how far the live view may be behind.
     pub lag: Duration,
 }
 
 impl Collector {
-    /// A collector for the agents with these ids, and its task.
+    /// Creates a collector for the agents with these ids, and its task.
     pub fn new(
         keep: Arc<dyn Keep>,
         ids: impl IntoIterator<Item = String>,
@@ -121,22 +122,22 @@ impl Collector {
         (collector, task)
     }
 
-    /// The time.
+    /// Returns the current time.
     pub fn now(&self) -> jiff::Timestamp {
         self.clock.now()
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn keep(&self) -> &Arc<dyn Keep> {
         &self.keep
     }
 
-    /// Stores entries of their agents, and returns when they are durable.
+    /// Stores entries, and returns once they are durable.
     pub async fn store(&self, entries: Vec<FleetEntry>) -> Result<Vec<Outcome>, KeepError> {
         self.commit(entries.into_iter().map(|entry| Change::Entry(Box::new(entry))).collect()).await
     }
 
-    /// Records the outcome of a heartbeat; whether it was a transition.
+    /// Records the outcome of a heartbeat. Returns whether it was a transition.
     pub async fn record_heartbeat(
         &self,
         agent: &str,
@@ -152,7 +153,7 @@ impl Collector {
     async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Outcome>, KeepError> {
         let (done, outcome) = oneshot::channel();
         if self.jobs.try_send(Job { changes, done }).is_err() {
-            return Err(KeepError("too many requests wait for the store".to_owned()));
+            return Err(KeepError("too many requests are waiting for the store".to_owned()));
         }
         outcome.await.unwrap_or_else(|_| Err(KeepError("the warden is stopping".to_owned())))
     }
@@ -162,12 +163,12 @@ impl Collector {
         self.lock().configure(ids);
     }
 
-    /// Whether the store works.
+    /// Subscribes to the state of the store.
     pub fn store_state(&self) -> watch::Receiver<StoreState> {
         self.store.subscribe()
     }
 
-    /// Figures for the metrics.
+    /// Returns figures for the metrics.
     pub fn figures(&self) -> Figures {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Figures {
@@ -188,12 +189,12 @@ impl Collector {
         }
     }
 
-    /// Whether the agent's last authenticated request came from this address.
+    /// Reports whether the agent's last authenticated request came from this address.
     pub fn is_known_address(&self, agent: &str, client: IpAddr) -> bool {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).get(agent) == Some(&client)
     }
 
-    /// What an agent called itself last in its entries, where that is not its id.
+    /// Returns the machine name in the agent's latest entry, if it differs from the agent's id.
     pub fn machine_name(&self, agent: &str) -> Option<String> {
         self.lock().get(agent)?.name().map(str::to_owned)
     }
@@ -203,17 +204,17 @@ impl Collector {
         self.lock().all().map(|machine| machine.record()).collect()
     }
 
-    /// A copy of all machines, in the order of the configuration.
+    /// Returns a copy of all machines, in configuration order.
     pub fn machines(&self) -> Vec<Machine> {
         self.lock().all().collect()
     }
 
-    /// The last entries that are in memory, oldest first.
+    /// Returns the last entries in memory, oldest first.
     pub fn recent(&self, count: usize) -> Vec<Arc<str>> {
         self.entries.recent(count)
     }
 
-    /// Id before the first entry of the view; 0 where the store was empty, or was not read yet.
+    /// Returns the id before the first entry of the view; 0 if the store was empty or has not been read yet.
     fn begin(&self) -> u64 {
         self.begin.get().copied().unwrap_or(0)
     }

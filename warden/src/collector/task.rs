@@ -1,4 +1,4 @@
-//! The task: commits in batches, follows the store, and removes what is too old.
+//! The collector task: commits in batches, follows the store, and removes outdated entries.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -14,22 +14,23 @@ use super::{Collector, Job, StoreState};
 use crate::fleet::verdict::{Verdict, verdict};
 use crate::keep::{Change, Duty, KeepError, MAX_PAGE, Outcome, Position, Query, Retention};
 
-/// Changes that are committed together at most.
+/// Maximum number of changes committed together.
 const MAX_BATCH: usize = 4096;
-/// Text of entries after which nothing more is added to a commit, in bytes: a store at the end of a slow link has to take it
-/// before its call runs out of time.
+/// Text of entries, in bytes, beyond which nothing more is added to a commit: a store behind a slow link must be able to
+/// receive it before the call times out.
 const MAX_BATCH_TEXT: usize = 4 * 1024 * 1024;
-/// Time between the starts of two commits: what comes meanwhile goes together. The first one waits for nothing.
-const PACE: Duration = Duration::from_millis(10);
-/// The store is read again after this time, whatever hints have come (DECISIONS 8).
-const REREAD: Duration = Duration::from_secs(5);
-/// Time that the first reading may take before requests are answered.
+/// Minimum time between the starts of two commits: changes that arrive meanwhile are committed together. The first commit
+/// is not delayed.
+const COMMIT_INTERVAL: Duration = Duration::from_millis(10);
+/// The store is read again after this time, regardless of hints (DECISIONS 8).
+const REREAD_INTERVAL: Duration = Duration::from_secs(5);
+/// Time limit of the first read before requests are answered.
 const PREPARATION: Duration = Duration::from_secs(5);
-/// Time between two looks at what is too old, and between two removals while there is more.
+/// Time between two retention runs, and between two removals while more remains.
 const RETENTION: Duration = Duration::from_mins(1);
 const NEXT_REMOVAL: Duration = Duration::from_millis(200);
 
-/// Who waits for the outcome of so many changes.
+/// The number of changes of a job, and the channel for their outcome.
 type Waiting = (usize, oneshot::Sender<Result<Vec<Outcome>, KeepError>>);
 
 /// The task's state.
@@ -37,7 +38,7 @@ pub struct Task {
     collector: Arc<Collector>,
     jobs: mpsc::Receiver<Job>,
     retention: Retention,
-    /// How far the store has been read; `None` before the first time.
+    /// How far the store has been read; `None` before the first read.
     position: Option<Position>,
 }
 
@@ -46,18 +47,18 @@ impl Task {
         Self { collector, jobs, retention, position: None }
     }
 
-    /// Reads the store for the first time, so that nobody sees a view that is empty for no reason. A store that does not
-    /// answer soon is read later.
+    /// Reads the store for the first time, so that the view is not empty when the first request arrives. A store that does
+    /// not answer in time is read later.
     pub async fn prepare(&mut self) {
         let _ = timeout(PREPARATION, self.catch_up()).await;
     }
 
-    /// Works until `stop` is cancelled; what has come by then is stored.
+    /// Runs until `stop` is cancelled, then stores the queued changes.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut hints = self.collector.keep.hints();
         self.catch_up().await;
         let mut paced = Instant::now();
-        let (mut reread, mut retention) = (paced + REREAD, paced + RETENTION);
+        let (mut reread, mut retention) = (paced + REREAD_INTERVAL, paced + RETENTION);
         loop {
             tokio::select! {
                 biased;
@@ -75,11 +76,11 @@ impl Task {
                     continue;
                 }
                 Some(job) = self.next_job(paced) => {
-                    paced = Instant::now() + PACE;
+                    paced = Instant::now() + COMMIT_INTERVAL;
                     self.commit(job).await;
                 }
             }
-            reread = Instant::now() + REREAD;
+            reread = Instant::now() + REREAD_INTERVAL;
         }
         self.jobs.close();
         while let Ok(job) = self.jobs.try_recv() {
@@ -92,10 +93,10 @@ impl Task {
         self.jobs.recv().await
     }
 
-    /// Commits this job and those that wait behind it.
+    /// Commits this job and those queued behind it.
     async fn commit(&mut self, first: Job) {
         let (mut changes, waiting) = gather(first, &mut self.jobs);
-        // What was rolled back may trip the fuse, in the same commit.
+        // A rollback may trip the fuse, in the same commit.
         let failed = changes.iter().any(|change| match change {
             Change::Entry(entry) => verdict(entry).is_some_and(|(_, _, verdict)| verdict == Verdict::Failed),
             _ => false,
@@ -118,12 +119,12 @@ impl Task {
                 }
                 Err(error) => Err(error.clone()),
             };
-            // Whoever asked may have gone; the entries are stored all the same.
+            // The requester may be gone; the entries are stored all the same.
             let _ = done.send(answer);
         }
     }
 
-    /// Finds out whether a store that could not be written can be.
+    /// Checks whether a store that could not be written can be written again.
     async fn probe(&self) {
         if self.collector.store.borrow().write.is_none() {
             return;
@@ -133,7 +134,7 @@ impl Task {
         self.note_write(&committed, started.elapsed());
     }
 
-    /// Reads what is new in the store into the view.
+    /// Reads new entries, machines and values from the store into the view.
     async fn catch_up(&mut self) {
         let read = self.try_catch_up().await;
         if read.is_ok() {
@@ -166,11 +167,11 @@ impl Task {
         }
     }
 
-    /// Begins the view with the last entries.
+    /// Loads the last entries into the view.
     async fn load(&self) -> Result<Position, KeepError> {
         let query = Query { limit: sse::REPLAY, ..Query::default() };
         let last = self.collector.keep.history(&query).await?.entries;
-        // One that was begun before goes on: who follows it has come before the entries that are read now.
+        // A view that has already started keeps its start: its followers subscribed before the entries that are read now.
         self.collector.begin.get_or_init(|| last.last().map_or(0, |first| first.id.saturating_sub(1)));
         for entry in last.iter().rev() {
             self.collector.entries.append_as(entry.id, entry.line.as_str().into());
@@ -178,7 +179,7 @@ impl Task {
         Ok(Position { entry: last.first().map_or(0, |entry| entry.id), revision: 0 })
     }
 
-    /// Removes some of what is too old or too much, where that is this warden's duty; whether there may be more.
+    /// Removes some entries beyond the age or size limit, if this warden holds the duty. Returns whether there may be more.
     async fn remove(&mut self) -> bool {
         match self.try_remove().await {
             Ok(is_more) => is_more,
@@ -211,7 +212,7 @@ impl Task {
         self.note(|state| state.write = error);
     }
 
-    /// Notes how the store is. That it is away is logged once for each reason.
+    /// Updates the state of the store. An outage is logged once for each reason.
     fn note(&self, change: impl FnOnce(&mut StoreState)) {
         let state = &self.collector.store;
         let before = state.borrow().clone();
@@ -234,7 +235,7 @@ impl Task {
     }
 }
 
-/// What is committed together: this job, and those that wait behind it as far as there is room.
+/// Collects the jobs to commit together: this one, and those queued behind it as far as the limits allow.
 fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> (Vec<Change>, Vec<Waiting>) {
     let mut text = text_of(&first.changes);
     let mut changes = first.changes;
@@ -248,7 +249,7 @@ fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> (Vec<Change>, Vec<Waiti
     (changes, waiting)
 }
 
-/// Bytes of the texts that can be long.
+/// Returns the size in bytes of the texts that can be long.
 fn text_of(changes: &[Change]) -> usize {
     let long = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let sizes = changes.iter().map(|change| match change {

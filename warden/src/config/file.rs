@@ -1,8 +1,8 @@
-//! The shape of the configuration file: keys, types, ranges, defaults (spec 2.10). Its docs are the JSON Schema's
-//! descriptions.
+//! The shape of the configuration file: keys, types, ranges, defaults (spec 2.10). The doc comments become the descriptions
+//! in the JSON Schema.
 //!
-//! What breaks a type or range is reported and taken out before these types are made, so every field has a default,
-//! and an element of an array that was wrong is `None` in its place.
+//! Values with a wrong type or range are reported and removed before deserialization. So every field has a default, and an
+//! invalid array element becomes `None`.
 
 use evenkeel_common::secret::Secret;
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::{FuseRule, Rules, StoreConfig};
 
-/// Elements of an array that may be wrong one by one.
+/// Elements of an array; an invalid one is `None`.
 pub(super) type Items<T> = Vec<Option<T>>;
 
 /// Configuration of Evenkeel's warden.
@@ -18,16 +18,16 @@ pub(super) type Items<T> = Vec<Option<T>>;
 #[serde(default)]
 #[schemars(title = "Evenkeel warden configuration", extend("required" = ["api"]))]
 pub(super) struct WardenFile {
-    /// HTTP server and what belongs to it.
+    /// The HTTP server and its data.
     pub(super) api: ApiFile,
-    /// Where entries and decisions are kept, and how much.
+    /// Where entries and decisions are stored, and for how long.
     pub(super) store: StoreFile,
     /// Which machines update first.
     pub(super) rings: RingsFile,
-    /// Machines that may deploy the same image at once; no limit without it.
+    /// How many machines may deploy the same image at once; unlimited by default.
     #[schemars(range(min = 1, max = 10_000))]
     pub(super) max_at_once: Option<u32>,
-    /// When the warden freezes the whole fleet by itself.
+    /// When the warden freezes the whole fleet automatically.
     pub(super) fuse: FuseFile,
     /// The agents of the fleet.
     #[schemars(with = "Vec<AgentFile>")]
@@ -45,11 +45,11 @@ pub(super) struct ApiFile {
     /// or empty for all interfaces.
     #[schemars(with = "Option<Vec<String>>", length(min = 1))]
     pub(super) address: Option<Items<String>>,
-    /// Token that people need, in the browser and elsewhere; `$NAME` and `${NAME}` are taken from the environment.
+    /// Token for users, in the browser and elsewhere; `$NAME` and `${NAME}` are taken from the environment.
     #[schemars(length(min = 1))]
     pub(super) token: Secret,
-    /// Absolute path of the folder that keeps entries and decisions over a restart; empty keeps them in memory only. A
-    /// file of an earlier version in its place is taken over.
+    /// Absolute path of the folder that keeps entries and decisions across restarts; if empty, they are kept in memory only.
+    /// A state file of an earlier version at this path is imported.
     pub(super) state_path: String,
 }
 
@@ -57,15 +57,15 @@ pub(super) struct ApiFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct StoreFile {
-    /// URL of a PostgreSQL database (13 or later) that keeps everything, for several wardens at once:
-    /// `postgres://user:password@host:5432/database?sslmode=verify-full`. Without it the store is in `api.state_path`.
+    /// URL of a PostgreSQL database (13 or later) that stores everything and can be shared by several wardens:
+    /// `postgres://user:password@host:5432/database?sslmode=verify-full`. Without it, the store is in `api.state_path`.
     /// `$NAME` and `${NAME}` are taken from the environment.
     #[schemars(length(min = 1))]
     pub(super) url: Option<Secret>,
-    /// Entries that arrived longer ago are removed. Days.
+    /// Entries older than this, counted from their arrival, are removed. Days.
     #[schemars(range(min = 1, max = 36500))]
     pub(super) keep_days: u32,
-    /// The oldest entries are removed when the text of all is larger. MiB.
+    /// The oldest entries are removed when the text of all entries exceeds this size. MiB.
     #[schemars(range(min = 1, max = 1_048_576))]
     pub(super) keep_mib: u32,
 }
@@ -77,14 +77,14 @@ impl Default for StoreFile {
     }
 }
 
-/// `rings`: an agent's `push.ring` says which one it is in.
+/// `rings`: an agent's `push.ring` sets its ring.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct RingsFile {
-    /// How long an image must be proven in lower rings before the next one goes. Seconds.
+    /// How long an image must be proven in lower rings before the next ring may deploy it. Seconds.
     #[schemars(range(min = 0, max = 604_800))]
     pub(super) soak: u32,
-    /// On how many machines of lower rings; 0 switches rings off.
+    /// On how many machines in lower rings it must be proven; 0 disables rings.
     #[schemars(range(min = 0, max = 10_000))]
     pub(super) need: u32,
 }
@@ -100,13 +100,13 @@ impl Default for RingsFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct FuseFile {
-    /// After so many rollbacks of different images; 0 switches it off.
+    /// How many different images must be rolled back to freeze the fleet; 0 disables the fuse.
     #[schemars(range(min = 0, max = 1000))]
     pub(super) rollbacks: u32,
-    /// Within this time. Seconds.
+    /// The time within which these rollbacks must happen. Seconds.
     #[schemars(range(min = 60, max = 604_800))]
     pub(super) within: u32,
-    /// For how long the fleet is then frozen. Seconds.
+    /// How long the fleet is then frozen. Seconds.
     #[schemars(range(min = 60, max = 2_592_000))]
     pub(super) freeze: u32,
 }
@@ -126,8 +126,8 @@ pub(super) struct AgentFile {
     /// Name in the dashboard; unique.
     #[schemars(length(min = 1))]
     pub(super) id: String,
-    /// Base URL of the agent's API, for the heartbeat; `$NAME` and `${NAME}` are taken from the environment. Without it the
-    /// agent is online while it polls the warden.
+    /// Base URL of the agent's API, for the heartbeat; `$NAME` and `${NAME}` are taken from the environment. Without it, the
+    /// agent counts as online while it polls the warden.
     #[schemars(length(min = 1))]
     pub(super) url: Option<Secret>,
     /// Token that the agent pushes with (its `push.token`); unique; `$NAME` and `${NAME}` are taken from the environment.

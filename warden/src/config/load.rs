@@ -1,4 +1,4 @@
-//! From a path or a text to a [`Config`], or to everything that is wrong with it at once (DECISIONS 2).
+//! Parses and checks a configuration file: the result is a [`Config`], or all its faults at once (DECISIONS 2).
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use evenkeel_common::config::expand::expand;
 use evenkeel_common::config::shape::Shape;
 use evenkeel_common::config::{
-    ConfigFaults, Configuration, Finding, Findings, KeyPath, address, load, quote,
+    ConfigErrors, Configuration, Finding, Findings, KeyPath, address, load, quote,
 };
 use evenkeel_common::secret::Secret;
 use serde_json::{Value, json};
@@ -14,24 +14,24 @@ use serde_json::{Value, json};
 use super::file::{AgentFile, ApiFile, Items, StoreFile, WardenFile};
 use super::{AgentConfig, Config, DEFAULT_PORT, Env, FuseRule, Rules, StoreConfig, StoreUrl};
 
-/// What keeps the warden from starting: without it there is nobody to let in, nowhere to listen, or no telling where to
-/// keep what it takes (DECISIONS 6).
+/// Keys whose faults keep the warden from starting: without them nobody can log in, there is no address to listen on, or
+/// the place to store entries is unknown (DECISIONS 6).
 const FATAL: [&str; 4] = ["api.token", "api.port", "api.address", "store.url"];
-/// A token that is shorter can be guessed.
+/// A shorter token can be guessed.
 pub const SHORT_TOKEN: usize = 16;
-/// A name that is longer would fill the dashboard.
+/// A longer name would fill the dashboard.
 const LONG_ID: usize = 128;
 
 /// The JSON Schema of the configuration file.
 pub fn schema() -> Value {
     let mut schema = Shape::of::<WardenFile>().schema().clone();
-    // A number is taken for a port too (DECISIONS 2); the check makes a text of it first.
+    // A port may also be a number (DECISIONS 2); it is converted to a string before the check.
     schema["properties"]["api"]["properties"]["port"]["type"] = json!(["string", "integer", "null"]);
     schema
 }
 
 impl Configuration for Config {
-    fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigFaults> {
+    fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors> {
         let mut findings = Findings::default();
         let file: WardenFile = load::typed(text, path, |tree, _| with_port_as_text(tree), &mut findings)?;
         let token = token(&file.api.token, &KeyPath::of("api.token"), env, &mut findings);
@@ -52,16 +52,16 @@ impl Configuration for Config {
         if config.store.url.is_some() && config.state_path.is_some() {
             findings.warn(
                 &KeyPath::of("api.state_path"),
-                "is not used: everything is in the database of store.url; leave one of the two out",
+                "is ignored: everything is stored in the database of store.url; remove one of the two",
             );
         }
         if file.agents.is_empty() && !findings.is_faulty(&KeyPath::of("agents")) {
-            findings.warn(&KeyPath::of("agents"), "names no agent, so nobody can send anything");
+            findings.warn(&KeyPath::of("agents"), "is empty, so no agent can send entries");
         }
         keep_only_fatal(&mut findings);
         let (faults, warnings) = findings.finish();
         config.warnings = warnings.iter().map(ToString::to_string).collect();
-        if faults.is_empty() { Ok(config) } else { Err(ConfigFaults::new(path, faults, config.warnings)) }
+        if faults.is_empty() { Ok(config) } else { Err(ConfigErrors::new(path, faults, config.warnings)) }
     }
 
     fn warnings(&self) -> &[String] {
@@ -73,26 +73,26 @@ impl Configuration for Config {
     }
 }
 
-/// Makes warnings of the faults that stop nothing: the key counts as if it were not there.
+/// Downgrades faults that are not fatal to warnings: the key counts as absent.
 fn keep_only_fatal(findings: &mut Findings) {
     let (agents, state) = (KeyPath::of("agents"), KeyPath::of("api.state_path"));
     let whole = [KeyPath::root(), KeyPath::of("api"), KeyPath::of("store")];
-    for Finding { at, what } in findings.take_faults(&KeyPath::root()) {
+    for Finding { at, message } in findings.take_faults(&KeyPath::root()) {
         let is_fatal = whole.contains(&at) || FATAL.iter().any(|key| at.is_under(&KeyPath::of(key)));
-        // What is left of an agent is a variable that is not there.
+        // The remaining faults of agents are missing environment variables.
         if is_fatal || (at.is_under(&agents) && at != agents) {
-            findings.fault(&at, what);
+            findings.fault(&at, message);
         } else if at == agents {
-            findings.warn(&at, format!("{what} (no agent is known)"));
+            findings.warn(&at, format!("{message} (no agents are configured)"));
         } else if at == state {
-            findings.warn(&at, format!("{what} (entries are kept in memory only)"));
+            findings.warn(&at, format!("{message} (entries are kept in memory only)"));
         } else {
-            findings.warn(&at, format!("{what} (the default is used)"));
+            findings.warn(&at, format!("{message} (the default is used)"));
         }
     }
 }
 
-/// Makes a text of a port that is a number.
+/// Converts a numeric port to a string.
 fn with_port_as_text(mut tree: Value) -> Value {
     if let Some(port) = tree.pointer_mut("/api/port")
         && port.is_number()
@@ -105,7 +105,7 @@ fn with_port_as_text(mut tree: Value) -> Value {
 /// `api.port` and `api.address`: one of them, or neither.
 fn addresses(api: &ApiFile, findings: &mut Findings) -> Vec<String> {
     let at = KeyPath::of("api.port");
-    // An empty text is what a configuration of the predecessor has for "the default".
+    // Configurations of the predecessor use an empty string for the default.
     let port = api.port.as_deref().filter(|text| !text.is_empty());
     let number = port.map(|text| {
         address::port(text).unwrap_or_else(|| {
@@ -115,13 +115,13 @@ fn addresses(api: &ApiFile, findings: &mut Findings) -> Vec<String> {
     });
     let Some(addresses) = &api.address else { return vec![format!(":{}", number.unwrap_or(DEFAULT_PORT))] };
     if port.is_some() {
-        findings.warn(&at, "is not used: api.address says it all; leave one of the two out");
+        findings.warn(&at, "is ignored because api.address is set; remove one of the two");
     }
     let good = address::check(addresses, &KeyPath::of("api.address"), findings);
     good.into_iter().filter_map(|(n, _)| addresses[n].clone()).collect()
 }
 
-/// `api.state_path`: a path, or empty.
+/// `api.state_path`: an absolute path, or empty.
 fn state_path(api: &ApiFile, findings: &mut Findings) -> Option<PathBuf> {
     let (at, text) = (KeyPath::of("api.state_path"), &api.state_path);
     if text.is_empty() {
@@ -135,13 +135,13 @@ fn state_path(api: &ApiFile, findings: &mut Findings) -> Option<PathBuf> {
     if path.is_absolute() {
         return Some(path);
     }
-    // Files of the predecessor may have one (DECISIONS 3).
+    // Files of the predecessor may have a relative path (DECISIONS 3).
     let path = std::path::absolute(&path).unwrap_or(path);
     let shown = quote(&path.to_string_lossy());
     findings.warn(
         &at,
         format!(
-            "{} is relative, so the working directory decides: it is {shown} now; write an absolute path",
+            "{} is relative to the working directory and currently means {shown}; use an absolute path",
             quote(text)
         ),
     );
@@ -186,29 +186,29 @@ fn agents(
         if let Some(earlier) = ids.get(&file.id) {
             findings.fault(
                 &at.key("id"),
-                format!("{} is the id of agents[{earlier}] too; allowed: each id once", quote(&file.id)),
+                format!("{} is also the id of agents[{earlier}]; allowed: a unique id", quote(&file.id)),
             );
         }
         let url = file.url.as_ref().map(|url| base_url(url, &at.key("url"), env, findings));
         let place = at.key("token");
         let token = token(&file.token, &place, env, findings);
-        // A variable that is not there is a fault of what starts the warden, not of this agent (DECISIONS 2).
+        // A missing variable is a fault of the warden's environment, not of this agent (DECISIONS 2).
         let texts = [Some(&file.token), file.url.as_ref()];
-        let is_whole = texts.into_iter().flatten().all(|text| expand(text.expose(), env).is_ok());
-        let url = if is_whole && is_not_asked(&at.key("url"), findings) { None } else { url };
-        if is_whole && is_left_out(&at, findings) {
+        let is_expanded = texts.into_iter().flatten().all(|text| expand(text.expose(), env).is_ok());
+        let url = if is_expanded && is_not_probed(&at.key("url"), findings) { None } else { url };
+        if is_expanded && is_left_out(&at, findings) {
             continue;
         }
         ids.insert(file.id.clone(), n);
         if !token.is_empty() {
-            // Files of the predecessor may have both (DECISIONS 3).
+            // Both occur in files of the predecessor (DECISIONS 3).
             if token == *api_token {
-                findings.warn(&place, "is the same as api.token: this agent's machine can read the dashboard, and whoever logs in can send entries in its name; give it a token of its own");
+                findings.warn(&place, "is the same as api.token: this agent's machine can read the dashboard, and every user can send entries in its name; give it its own token");
             }
             if let Some(earlier) = tokens.insert(token.expose().to_owned(), n) {
                 findings.warn(
                     &place,
-                    format!("is the same as agents[{earlier}].token: the warden can't tell these agents apart and counts all their entries for one of them; give each a token of its own"),
+                    format!("is the same as agents[{earlier}].token: the warden can't distinguish these agents and counts all their entries for one of them; give each its own token"),
                 );
             }
         }
@@ -217,32 +217,32 @@ fn agents(
     agents
 }
 
-/// Whether an agent has faults, which become warnings: it is not one of the fleet then.
+/// Downgrades an agent's faults to warnings. Returns whether there were any, in which case the agent is ignored.
 fn is_left_out(at: &KeyPath, findings: &mut Findings) -> bool {
     soften(at, "the agent is left out", findings)
 }
 
-/// Whether an agent's URL has faults, which become warnings: it counts as an agent without one then.
-fn is_not_asked(at: &KeyPath, findings: &mut Findings) -> bool {
-    soften(at, "the agent is not asked how it is", findings)
+/// Downgrades faults of an agent's URL to warnings. Returns whether there were any, in which case the agent has no URL.
+fn is_not_probed(at: &KeyPath, findings: &mut Findings) -> bool {
+    soften(at, "the agent is not probed", findings)
 }
 
-/// Makes warnings of the faults at a place, each with its consequence; whether there are any.
+/// Downgrades the faults under a key to warnings, each with its consequence. Returns whether there were any.
 fn soften(at: &KeyPath, consequence: &str, findings: &mut Findings) -> bool {
     let faults = findings.take_faults(at);
     for fault in &faults {
-        findings.warn(&fault.at, format!("{} ({consequence})", fault.what));
+        findings.warn(&fault.at, format!("{} ({consequence})", fault.message));
     }
     !faults.is_empty()
 }
 
-/// A URL for the heartbeat, without a slash at its end.
+/// Parses a URL for the heartbeat, and removes trailing slashes.
 fn base_url(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
     let url = required(text, at, env, findings);
     if web_url(url.expose()).is_none() {
         findings.fault(
             at,
-            "is not a base URL; allowed: http://host:port or https://host:port, a path after it, and no query",
+            "is not a base URL; allowed: http://host:port or https://host:port, optionally with a path, without a query",
         );
     }
     Secret::new(url.expose().trim_end_matches('/'))
@@ -255,14 +255,14 @@ fn token(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> 
             at,
             format!(
                 "has fewer than {SHORT_TOKEN} characters and can be guessed from any machine that reaches the warden; \
-                 `openssl rand -hex 32` makes a good one"
+                 generate one with `openssl rand -hex 32`"
             ),
         );
     }
     token
 }
 
-/// A text that must hold something once its variables are replaced, and that a header can carry.
+/// Expands a required text. The result must not be empty and must be valid in a header.
 fn required(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) -> Secret {
     let value = match expand(text.expose(), env) {
         Ok(value) => value,
@@ -276,13 +276,13 @@ fn required(text: &Secret, at: &KeyPath, env: Env<'_>, findings: &mut Findings) 
     } else if value.trim() != value || value.chars().any(char::is_control) {
         findings.fault(
             at,
-            "has a space at an end or a control character (a line break?), which would never match",
+            "has leading or trailing whitespace or a control character (a line break?), which would never match",
         );
     }
     Secret::new(value)
 }
 
-/// A URL that heartbeats can be sent to.
+/// Parses a base URL for the heartbeat.
 pub fn web_url(text: &str) -> Option<reqwest::Url> {
     let url = reqwest::Url::parse(text).ok()?;
     let is_base = matches!(url.scheme(), "http" | "https")

@@ -1,4 +1,4 @@
-//! Files and what is made of them.
+//! Configuration files, and the resulting values, faults and warnings.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn env(name: &str) -> Option<String> {
     }
 }
 
-fn parse(tree: &Value) -> Result<Config, ConfigFaults> {
+fn parse(tree: &Value) -> Result<Config, ConfigErrors> {
     Config::parse(&tree.to_string(), Path::new("w.json"), &env)
 }
 
@@ -38,7 +38,7 @@ fn the_check_honours_every_keyword_of_the_schema() {
 }
 
 #[test]
-fn a_complete_file_is_taken_with_its_variables_replaced() {
+fn a_complete_file_is_loaded_with_its_variables_expanded() {
     let config = parse(&json!({
         "$schema": "x", "api": {"port": "9000", "token": "$TOKEN", "state_path": "/var/lib/w.json"},
         "agents": [agent("a"), {"id": "b", "url": "https://b/base", "token": "${TOKEN}-b"}],
@@ -104,11 +104,11 @@ fn the_port_is_a_text_or_a_number_or_the_default() {
         parse(&json!({"api": {"token": TOKEN, "port": 80, "address": [":81"]}, "agents": [agent("a")]}));
     let both = both.unwrap();
     assert_eq!(both.addresses, [":81"]);
-    assert_eq!(both.warnings, ["api.port: is not used: api.address says it all; leave one of the two out"]);
+    assert_eq!(both.warnings, ["api.port: is ignored because api.address is set; remove one of the two"]);
 }
 
 #[test]
-fn a_token_that_is_not_there_is_fatal() {
+fn a_missing_token_is_fatal() {
     for (token, why) in [
         (json!(null), "is missing; allowed: a string that is not empty"),
         (json!(""), "is empty; allowed: a string that is not empty"),
@@ -116,11 +116,11 @@ fn a_token_that_is_not_there_is_fatal() {
         (json!("${EMPTY}"), "the environment variable EMPTY is empty"),
         (
             json!("$LINES"),
-            "has a space at an end or a control character (a line break?), which would never match",
+            "has leading or trailing whitespace or a control character (a line break?), which would never match",
         ),
         (
             json!("$SPACE"),
-            "has a space at an end or a control character (a line break?), which would never match",
+            "has leading or trailing whitespace or a control character (a line break?), which would never match",
         ),
         (json!(12345), "a number; allowed: a string that is not empty"),
     ] {
@@ -140,17 +140,17 @@ fn a_token_that_is_not_there_is_fatal() {
 }
 
 #[test]
-fn an_id_stands_once_and_a_token_that_does_not_is_a_warning_with_its_cost() {
+fn ids_are_unique_and_a_shared_token_is_a_warning_with_its_consequence() {
     let mut same = agent("b");
     same["token"] = agent("a")["token"].clone();
-    let mut people = agent("c");
-    people["token"] = json!(TOKEN);
-    let config = parse(&json!({"api": {"token": TOKEN}, "agents": [agent("a"), same, people]})).unwrap();
+    let mut shared = agent("c");
+    shared["token"] = json!(TOKEN);
+    let config = parse(&json!({"api": {"token": TOKEN}, "agents": [agent("a"), same, shared]})).unwrap();
     assert_eq!(config.agents.len(), 3);
     assert!(
         config.warnings.len() == 2
             && config.warnings[0]
-                .starts_with("agents[1].token: is the same as agents[0].token: the warden can't tell")
+                .starts_with("agents[1].token: is the same as agents[0].token: the warden can't distinguish")
             && config.warnings[1]
                 .starts_with("agents[2].token: is the same as api.token: this agent's machine"),
         "{:?}",
@@ -169,7 +169,7 @@ fn the_url_of_the_store_is_checked_and_never_shown() {
         ),
         (
             json!("postgres://u:$TOKEN@h/d?sslmode=x"),
-            "has a sslmode that is not known; allowed: disable, prefer, require, verify-ca, verify-full",
+            "has an unknown sslmode; allowed: disable, prefer, require, verify-ca, verify-full",
         ),
         (json!(5), "a number; allowed: a string that is not empty"),
         (json!(""), "is empty; allowed: a string that is not empty"),
@@ -181,12 +181,12 @@ fn the_url_of_the_store_is_checked_and_never_shown() {
     assert!(config.store.url.is_some() && config.warnings.is_empty(), "{:?}", config.warnings);
     assert!(!format!("{config:?}").contains("secret"));
     tree["api"]["state_path"] = json!("/var/lib/w");
-    assert!(parse(&tree).unwrap().warnings[0].starts_with("api.state_path: is not used"));
+    assert!(parse(&tree).unwrap().warnings[0].starts_with("api.state_path: is ignored"));
     assert_eq!(parse(&with(json!(null))).unwrap().store.url, None);
 }
 
 #[test]
-fn all_faults_come_at_once() {
+fn all_faults_are_reported_at_once() {
     let tree = json!({
         "api": {"token": "$NOPE", "port": 0, "state_path": "x"}, "agnts": [],
         "agents": [{"id": "", "url": "ftp://x"}, 5, {"id": " a", "url": "http://u?x=1", "token": "$NOPE"}],
@@ -195,7 +195,7 @@ fn all_faults_come_at_once() {
     assert_eq!(
         places(&fatal),
         ["agents[2].id", "agents[2].token", "agents[2].url", "api.port", "api.token"],
-        "a variable is missing, so whoever starts the warden has more to do"
+        "with a missing variable, the other faults of that agent are fatal, too"
     );
     let refused = parse(&tree).unwrap_err();
     assert_eq!(
@@ -205,7 +205,7 @@ fn all_faults_come_at_once() {
 }
 
 #[test]
-fn an_agent_that_cannot_be_used_is_left_out_and_the_others_stay() {
+fn an_invalid_agent_is_left_out_and_the_others_stay() {
     let with = |key: &str, value: Value| {
         let mut one = agent("x");
         one[key] = value;
@@ -224,21 +224,21 @@ fn an_agent_that_cannot_be_used_is_left_out_and_the_others_stay() {
         ("agents[2].id: \" a\"; allowed: ", "(the agent is left out)"),
         ("agents[3].id: ", "(the agent is left out)"),
         ("agents[4].id: ", "(the agent is left out)"),
-        ("agents[5].id: \"a\" is the id of agents[0] too; allowed: each id once", "(the agent is left out)"),
-        ("agents[6].url: is not a base URL; allowed: ", "(the agent is not asked how it is)"),
-        ("agents[7].id: \"x\" is the id of agents[6] too", "(the agent is left out)"),
-        ("agents[7].url: ", "(the agent is not asked how it is)"),
+        ("agents[5].id: \"a\" is also the id of agents[0]; allowed: a unique id", "(the agent is left out)"),
+        ("agents[6].url: is not a base URL; allowed: ", "(the agent is not probed)"),
+        ("agents[7].id: \"x\" is also the id of agents[6]", "(the agent is left out)"),
+        ("agents[7].url: ", "(the agent is not probed)"),
     ];
     assert_eq!(config.warnings.len(), expected.len(), "{:#?}", config.warnings);
     for (warning, (start, end)) in config.warnings.iter().zip(expected) {
         assert!(warning.starts_with(start) && warning.ends_with(end), "{warning}");
     }
     let none = parse(&json!({"api": {"token": TOKEN}, "agents": 5})).unwrap();
-    assert!(none.agents.is_empty() && none.warnings[0].ends_with("(no agent is known)"), "{none:?}");
+    assert!(none.agents.is_empty() && none.warnings[0].ends_with("(no agents are configured)"), "{none:?}");
 }
 
 #[test]
-fn a_relative_state_path_counts_from_the_working_directory() {
+fn a_relative_state_path_is_resolved_against_the_working_directory() {
     let of = |path: &str| {
         let tree = json!({"api": {"token": TOKEN, "state_path": path}, "agents": [agent("a")]});
         parse(&tree).unwrap()
@@ -257,14 +257,14 @@ fn a_relative_state_path_counts_from_the_working_directory() {
 }
 
 #[test]
-fn doubtful_things_are_warnings() {
+fn questionable_settings_are_warnings() {
     let config = parse(&json!({"api": {"token": "short"}})).unwrap();
     assert_eq!(
         config.warnings,
         [
-            "agents: names no agent, so nobody can send anything",
+            "agents: is empty, so no agent can send entries",
             "api.token: has fewer than 16 characters and can be guessed from any machine that reaches the warden; \
-             `openssl rand -hex 32` makes a good one",
+             generate one with `openssl rand -hex 32`",
         ]
     );
 }

@@ -1,5 +1,5 @@
-//! The warden's configuration as checked values (spec 2.10, DECISIONS 2). Every fault is fatal: a warden that takes
-//! a wrong token for a right one is worse than none.
+//! The warden's configuration as validated values (spec 2.10, DECISIONS 2). Only some faults are fatal (DECISIONS 6);
+//! others are warnings.
 
 use std::path::PathBuf;
 
@@ -10,31 +10,31 @@ mod load;
 mod store_url;
 
 pub use evenkeel_common::config::expand::Env;
-pub use evenkeel_common::config::{ConfigFaults, ConfigSource, Configuration};
+pub use evenkeel_common::config::{ConfigErrors, ConfigSource, Configuration};
 pub use load::{SHORT_TOKEN, schema, web_url};
 pub use store_url::{StoreUrl, Verify};
 
-/// Listen port where the file names neither port nor addresses (spec 2.10).
+/// Listen port if the file sets neither a port nor addresses (spec 2.10).
 pub const DEFAULT_PORT: u16 = 8080;
 
-/// A configuration that passed every rule.
+/// A valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// `host:port` texts, each checked; an empty host means all interfaces.
+    /// Validated `host:port` strings; an empty host means all interfaces.
     pub addresses: Vec<String>,
-    /// Token for people, expanded, never empty.
+    /// Token for users, expanded, never empty.
     pub token: Secret,
     /// Folder of the embedded store; `None` keeps everything in memory only.
     pub state_path: Option<PathBuf>,
-    /// What is kept, and where.
+    /// Where entries are stored, and for how long.
     pub store: StoreConfig,
     /// `rings` and `max_at_once`
     pub rules: Rules,
     /// `fuse`
     pub fuse: FuseRule,
-    /// Agents, ids and tokens unique.
+    /// Agents; ids are unique.
     pub agents: Vec<AgentConfig>,
-    /// What is wrong without being fatal, each `<key>: <reason>`.
+    /// Faults that are not fatal, each `<key>: <reason>`.
     pub warnings: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ pub struct StoreConfig {
     pub url: Option<StoreUrl>,
     /// Entries that arrived longer ago are removed. Days, 1 to 36,500.
     pub keep_days: u32,
-    /// The oldest entries are removed when their text is larger. MiB, 1 to 1,048,576.
+    /// The oldest entries are removed when the text of all entries is larger. MiB, 1 to 1,048,576.
     pub keep_mib: u32,
 }
 
@@ -60,21 +60,21 @@ impl Default for StoreConfig {
 pub struct AgentConfig {
     /// Display name.
     pub id: String,
-    /// Base URL, http or https, expanded, without trailing slash. It may hold a secret. `None` for an agent that cannot be
-    /// reached: it is online while it polls.
+    /// Base URL, http or https, expanded, without trailing slash. It may contain a secret. `None` for an agent that cannot be
+    /// reached: it counts as online while it polls.
     pub url: Option<Secret>,
     /// Token that the agent pushes with, expanded, never empty.
     pub token: Secret,
 }
 
-/// `rings` and `max_at_once`: who waits for whom.
+/// `rings` and `max_at_once`: which machines wait for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// How long a digest must be proven in lower rings. Seconds.
     pub soak: u32,
-    /// On how many machines; 0 switches rings off.
+    /// On how many machines; 0 disables rings.
     pub need: u32,
-    /// Machines that may deploy the same image at once; `None` without a limit.
+    /// How many machines may deploy the same image at once; `None` for no limit.
     pub max_at_once: Option<u32>,
 }
 
@@ -87,11 +87,11 @@ impl Default for Rules {
 /// `fuse`: when the whole fleet is frozen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FuseRule {
-    /// After so many rollbacks of distinct images; 0 never.
+    /// How many distinct images must be rolled back; 0 disables the fuse.
     pub rollbacks: u32,
-    /// Within so many seconds.
+    /// The time within which they are rolled back. Seconds.
     pub within: u32,
-    /// For so many seconds.
+    /// How long the freeze lasts. Seconds.
     pub freeze: u32,
 }
 

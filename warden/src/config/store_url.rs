@@ -1,11 +1,11 @@
-//! `store.url`: a PostgreSQL URL, checked for its form. What it says is never shown, for it may hold a password.
+//! `store.url`: parses and validates a PostgreSQL URL. Its content is never shown, since it may contain a password.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use tokio_postgres::config::{ChannelBinding, SslMode, TargetSessionAttrs};
 
-/// Options of libpq that would be silently without effect.
+/// Options of libpq that would silently have no effect.
 const UNSUPPORTED: [&str; 12] = [
     "gssencmode",
     "krbsrvname",
@@ -20,30 +20,30 @@ const UNSUPPORTED: [&str; 12] = [
     "ssl_min_protocol_version",
     "requirepeer",
 ];
-/// What a good one looks like.
+/// The form of a valid URL.
 const ALLOWED: &str = "postgres://user:password@host:5432/database, where special characters of the password are percent-encoded";
-/// How many seconds connecting takes at most, where the URL does not say.
+/// Connect timeout if the URL does not set one.
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// What is proven about the server before anything is sent to it.
+/// How the server's certificate is verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verify {
-    /// Nothing: against those who only listen.
+    /// Not at all: this protects against passive eavesdroppers only.
     Nothing,
-    /// That its certificate comes from one of the authorities.
+    /// It must be signed by one of the authorities.
     Chain,
-    /// That it is the host's, too.
+    /// It must also match the host name.
     ChainAndName,
 }
 
-/// A URL whose form is right.
+/// A valid URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
-    /// Hosts, user, password and options, as the client takes them.
+    /// Hosts, user, password and options for the client.
     pub config: tokio_postgres::Config,
-    /// What TLS is to prove; [`SslMode`] in `config` says whether there is TLS.
+    /// What TLS verifies; [`SslMode`] in `config` determines whether TLS is used.
     pub verify: Verify,
-    /// The authorities' file; `None` for the system's.
+    /// File with the certificate authorities; `None` for those of the system.
     pub authorities: Option<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Debug for StoreUrl {
 }
 
 impl StoreUrl {
-    /// Parses a URL. The error says what is wrong and what is allowed, and repeats nothing of the text but the name of a
+    /// Parses a URL. The error says what is wrong and what is allowed. It repeats nothing of the text except the name of a
     /// known option.
     pub fn parse(text: &str) -> Result<Self, String> {
         if !(text.starts_with("postgres://") || text.starts_with("postgresql://")) {
@@ -68,19 +68,19 @@ impl StoreUrl {
                 "sslmode" => mode = Some(value.into_owned()),
                 "sslrootcert" => authorities = Some(value.into_owned()),
                 name if UNSUPPORTED.contains(&name) => {
-                    return Err(format!("has the option {name}, which is not supported; leave it out"));
+                    return Err(format!("has the option {name}, which is not supported; remove it"));
                 }
                 _ => {
                     rest.append_pair(&key, &value);
                 }
             }
         }
-        // The client's parser does not know `+` for a space.
+        // The client's parser does not decode `+` as a space.
         let rest = rest.finish().replace('+', "%20");
         let text = if rest.is_empty() { base.to_owned() } else { format!("{base}?{rest}") };
-        let mut config: tokio_postgres::Config = text.parse().map_err(|_| {
-            format!("is not a PostgreSQL URL, or has an option that is not known; allowed: {ALLOWED}")
-        })?;
+        let mut config: tokio_postgres::Config = text
+            .parse()
+            .map_err(|_| format!("is not a PostgreSQL URL, or has an unknown option; allowed: {ALLOWED}"))?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             return Err(format!("names no host; allowed: {ALLOWED}"));
         }
@@ -95,7 +95,7 @@ impl StoreUrl {
         let authorities = authorities.filter(|path| !path.is_empty() && path != "system");
         let (tls, verify) = tls(mode.as_deref(), authorities.is_some())?;
         config.ssl_mode(tls);
-        // Of several hosts the one that can be written is meant.
+        // If there are several hosts, use the one that accepts writes.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
@@ -107,8 +107,8 @@ impl StoreUrl {
     }
 }
 
-/// `sslmode` as libpq has it: without one TLS is used where the server offers it, and an authorities' file makes
-/// `require` prove the chain.
+/// Maps `sslmode` as libpq does: without one, TLS is used if the server offers it, and with a file of authorities,
+/// `require` verifies the chain.
 fn tls(mode: Option<&str>, has_authorities: bool) -> Result<(SslMode, Verify), String> {
     Ok(match mode {
         Some("disable") => (SslMode::Disable, Verify::Nothing),
@@ -118,10 +118,8 @@ fn tls(mode: Option<&str>, has_authorities: bool) -> Result<(SslMode, Verify), S
         Some("verify-ca") => (SslMode::Require, Verify::Chain),
         Some("verify-full") => (SslMode::Require, Verify::ChainAndName),
         Some(_) => {
-            return Err(
-                "has a sslmode that is not known; allowed: disable, prefer, require, verify-ca, verify-full"
-                    .to_owned(),
-            );
+            return Err("has an unknown sslmode; allowed: disable, prefer, require, verify-ca, verify-full"
+                .to_owned());
         }
     })
 }
@@ -156,20 +154,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_nothing_of_the_url_is() {
+    fn errors_name_the_fault_and_do_not_repeat_the_url() {
         for (text, why) in [
             ("", "is not a PostgreSQL URL"),
             ("mysql://u:secret@h/d", "is not a PostgreSQL URL"),
             ("host=h user=u password=secret", "is not a PostgreSQL URL"),
             ("postgres://u:secret@h:99999/d", "is not a PostgreSQL URL"),
             ("postgres://u:se?secret@h/d", "is not a PostgreSQL URL"),
-            (
-                "postgres://u:secret@h/d?secret=1",
-                "is not a PostgreSQL URL, or has an option that is not known",
-            ),
+            ("postgres://u:secret@h/d?secret=1", "is not a PostgreSQL URL, or has an unknown option"),
             ("postgres:///d?user=u", "names no host"),
             ("postgres://h/d", "names no user"),
-            ("postgres://u:secret@h/d?sslmode=secret", "has a sslmode that is not known"),
+            ("postgres://u:secret@h/d?sslmode=secret", "has an unknown sslmode"),
             ("postgres://u:secret@h/d?sslkey=secret", "has the option sslkey, which is not supported"),
             ("postgres://u:secret@h/d?channel_binding=require", "has channel_binding=require"),
         ] {

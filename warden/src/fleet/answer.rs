@@ -1,5 +1,5 @@
-//! The answer to `POST /fleet/ask`: may a machine begin a deployment now (DECISIONS 8)? One pure function of what the store
-//! says. It may only hold back; whether the machine begins is the agent's decision.
+//! The answer to `POST /fleet/ask`: may a machine start a deployment now (DECISIONS 8)? A pure function of the store's
+//! content. It can only defer or refuse a deployment; the agent decides whether to start one.
 
 use evenkeel_common::wire::{FleetAnswer, Permission};
 use jiff::{SignedDuration, Timestamp};
@@ -11,18 +11,18 @@ use super::lease::Leases;
 use super::verdict::{DigestRecord, Verdict};
 pub use crate::config::Rules;
 
-/// Seconds after which a lease is to be renewed.
+/// Seconds after which a lease must be renewed.
 const RENEW: u64 = 30;
 /// Seconds after which to ask again while it is another machine's turn.
-const TURN: u64 = 10;
-/// The longest time between two questions, in seconds.
-const LONGEST: u64 = 300;
-/// A machine that has reported nothing for so long is not waited for.
-const FRESH: SignedDuration = SignedDuration::from_hours(24);
-/// A machine of a lower ring that does not know of the digest so long after the fleet did follows another tag.
+const RETRY: u64 = 10;
+/// The longest time between two requests, in seconds.
+const MAX_RETRY: u64 = 300;
+/// A machine that has not reported for this long is not waited for.
+const MAX_REPORT_AGE: SignedDuration = SignedDuration::from_hours(24);
+/// A machine in a lower ring that has not found the digest this long after the fleet first did follows another tag.
 const SPREAD: SignedDuration = SignedDuration::from_hours(24);
 
-/// Who asks, and for what.
+/// The requesting agent, and the image it wants to deploy.
 #[derive(Debug, Clone, Copy)]
 pub struct Asking<'a> {
     /// Id of the agent.
@@ -37,7 +37,7 @@ pub struct Asking<'a> {
     pub digest: &'a str,
 }
 
-/// What is known.
+/// The state that an answer is based on.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// The decisions.
@@ -46,22 +46,23 @@ pub struct Facts<'a> {
     pub record: &'a DigestRecord,
     /// The leases of the repository.
     pub leases: &'a Leases,
-    /// What the configured machines report.
+    /// The reports of the configured machines.
     pub machines: &'a [(&'a str, &'a Reported)],
     /// The rules.
     pub rules: Rules,
 }
 
-/// The answer, and the leases that must be stored before it is given.
+/// The answer, and the leases that must be stored before it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answered {
     /// The answer.
     pub reply: FleetAnswer,
-    /// The leases as they are to be; `None` where nothing changes.
+    /// The new leases; `None` if nothing changes.
     pub leases: Option<Leases>,
 }
 
-/// Answers. Whoever has a lease keeps it by asking, whatever the answer says: what has begun is brought to its end.
+/// Answers a request. An agent that has a lease renews it with each request, whatever the answer: a deployment that has
+/// started is brought to its end.
 pub fn answer(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Answered {
     let Facts { record, leases, rules, .. } = *facts;
     let taken = || leases.with(asking.agent, asking.service, record, now);
@@ -84,13 +85,13 @@ pub fn answer(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Answere
     Answered { reply: go(why.to_owned()), leases: Some(taken()) }
 }
 
-/// A freeze or immunity: what needs no lease and hurts nobody when it is answered from memory.
+/// Checks for a freeze or a withheld digest. These need no lease and can safely be answered from memory.
 pub fn held_by_decision(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
     let mut freezes = facts.decisions.freezes_at(now);
     if let Some(freeze) = freezes.find(|freeze| covers(&freeze.scope, asking.agent, asking.repository)) {
         let left = u64::try_from(freeze.until.duration_since(now).as_secs()).unwrap_or(0);
         let why = format!("frozen by {} until {}: {}", freeze.by, freeze.until, freeze.reason);
-        return Some(hold(Permission::Wait, "freeze", why, left.clamp(TURN, LONGEST), None));
+        return Some(hold(Permission::Wait, "freeze", why, left.clamp(RETRY, MAX_RETRY), None));
     }
     let failed = facts.record.withheld_from(asking.agent)?;
     let why = format!(
@@ -98,10 +99,10 @@ pub fn held_by_decision(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) 
         failed.agents.join(", "),
         failed.reason.map(|reason| format!(": {reason}")).unwrap_or_default()
     );
-    Some(hold(Permission::No, "immunity", why, LONGEST, failed.agents.into_iter().next()))
+    Some(hold(Permission::No, "immunity", why, MAX_RETRY, failed.agents.into_iter().next()))
 }
 
-/// Ring n waits for the rings below, as far as machines there run the repository and will get the digest.
+/// Makes ring n wait for the rings below, as far as machines there run the repository and will get the digest.
 fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
     let (record, rules, of) = (facts.record, facts.rules, asking.repository);
     if rules.need == 0 {
@@ -113,14 +114,14 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
         .filter(|(agent, reported)| {
             *agent != asking.agent
                 && reported.inventory.ring < asking.ring
-                && now.duration_since(reported.at) < FRESH
+                && now.duration_since(reported.at) < MAX_REPORT_AGE
                 && reported.images_of(of).next().is_some()
         })
         .collect();
     let ring = asking.ring;
     if let Some((failed, _)) = below.iter().find(|(agent, _)| record.has_failed_at(agent)) {
         let why = format!("ring {ring} waits: it failed on {failed}, which is in a lower ring");
-        return Some(hold(Permission::Wait, "ring", why, LONGEST, Some((*failed).to_owned())));
+        return Some(hold(Permission::Wait, "ring", why, MAX_RETRY, Some((*failed).to_owned())));
     }
     let known_since = facts
         .machines
@@ -153,13 +154,13 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     if ready >= need {
         return None;
     }
-    // A verdict wakes who waits for one (`FleetDecisions::verdicts`); how long it must stand is known.
+    // A new verdict wakes waiting agents (`FleetDecisions::verdicts`); the remaining soak time is known.
     let again = waits.get(need - 1).map_or(60, |wait| u64::try_from(wait.as_secs()).unwrap_or(0) + 1);
     let why = format!(
         "ring {ring} waits: proven for {} on {ready} of {need} machines in lower rings",
         format_duration(soak)
     );
-    Some(hold(Permission::Wait, "ring", why, again.clamp(1, LONGEST), None))
+    Some(hold(Permission::Wait, "ring", why, again.clamp(1, MAX_RETRY), None))
 }
 
 fn proven_since(
@@ -173,7 +174,7 @@ fn proven_since(
     verdict.map(|latest| latest.since).or(told)
 }
 
-/// First alone, and `max_at_once`.
+/// Lets one machine try a new digest first, and enforces `max_at_once`.
 fn held_by_lease(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
     let others: Vec<_> =
         facts.leases.live(facts.record, now).filter(|lease| lease.agent != asking.agent).collect();
@@ -181,7 +182,7 @@ fn held_by_lease(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Opti
     if let Some(first) = first.filter(|_| !facts.record.is_proven()) {
         let since = first.since.map(|since| format!(" since {}", whole_seconds(since))).unwrap_or_default();
         let why = format!("{} has been trying it first{since}; it is not proven anywhere yet", first.agent);
-        return Some(hold(Permission::Wait, "ring", why, TURN, Some(first.agent.clone())));
+        return Some(hold(Permission::Wait, "ring", why, RETRY, Some(first.agent.clone())));
     }
     let limit = facts.rules.max_at_once?;
     let mut agents: Vec<&str> = others.iter().map(|lease| lease.agent.as_str()).collect();
@@ -191,7 +192,7 @@ fn held_by_lease(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Opti
         return None;
     }
     let why = format!("{} machines are deploying this image (limit: max_at_once)", agents.len());
-    Some(hold(Permission::Wait, "ring", why, TURN, None))
+    Some(hold(Permission::Wait, "ring", why, RETRY, None))
 }
 
 fn whole_seconds(time: Timestamp) -> Timestamp {
@@ -206,11 +207,11 @@ fn hold(answer: Permission, gate: &str, why: String, again: u64, agent: Option<S
     FleetAnswer { answer, why, gate: Some(gate.to_owned()), again, agent, store: None }
 }
 
-/// The answer while the store cannot be asked: a lease cannot be taken.
+/// The answer while the store is unavailable and no lease can be taken.
 pub fn away() -> FleetAnswer {
     let why = "the warden's store is away, so no machine can be told that it is its turn";
     let store = Some("away".to_owned());
-    FleetAnswer { store, ..hold(Permission::Wait, "ring", why.to_owned(), TURN, None) }
+    FleetAnswer { store, ..hold(Permission::Wait, "ring", why.to_owned(), RETRY, None) }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What agents that ask are told: each rule alone, and which one comes first.
+//! Answers to agents: each rule alone, and their precedence.
 
 use evenkeel_common::wire::{Inventory, InventoryImage};
 
@@ -7,7 +7,7 @@ use crate::fleet::state::FleetState;
 use crate::fleet::testing::{at, entry};
 use crate::fleet::verdict::verdict;
 
-/// What machines have said about digest `d` of `web`: agent and event.
+/// Verdicts on digest `d` of `web`: agent, event and time.
 fn record(said: &[(&str, &str, i64)]) -> DigestRecord {
     let mut record =
         DigestRecord { repository: "web".to_owned(), digest: "d".to_owned(), ..DigestRecord::default() };
@@ -30,7 +30,7 @@ fn reported(ring: u8, change: impl FnOnce(&mut InventoryImage)) -> Reported {
     Reported::new(None, Inventory { ring, images: vec![image] }, at(0))
 }
 
-/// The world of one question.
+/// The state for one request.
 struct World {
     decisions: Decisions,
     record: DigestRecord,
@@ -88,14 +88,14 @@ fn one_machine_tries_while_the_others_wait() {
     assert_eq!((reply.answer, reply.agent.as_deref()), (Permission::Wait, Some("a")));
     let why = "a has been trying it first since 2026-01-02T03:04:05Z; it is not proven anywhere yet";
     assert_eq!(reply.why, why);
-    assert_eq!(world.ask("b", 0, 30).why, why, "renewing does not begin it anew");
+    assert_eq!(world.ask("b", 0, 30).why, why, "renewing keeps the start time");
     assert_eq!(world.word("a", 0, 60), GO, "asking again renews");
     assert_eq!(world.word("b", 0, 149), waits());
-    assert_eq!(world.word("b", 0, 150), GO, "a lease that was not renewed is dead");
+    assert_eq!(world.word("b", 0, 150), GO, "a lease that was not renewed has expired");
     assert_eq!(world.word("a", 0, 151), waits());
     world.leases = world.leases.without("b", "web", "d").unwrap();
     assert!(world.leases.without("b", "web", "d").is_none());
-    assert_eq!(world.word("a", 0, 152), GO, "it was given back");
+    assert_eq!(world.word("a", 0, 152), GO, "it was released");
     world.record = record(&[("a", "updated", 160)]);
     assert_eq!(world.word("b", 0, 161), GO);
     assert_eq!(world.word("c", 0, 161), GO, "it is proven");
@@ -117,7 +117,7 @@ fn the_verdict_ends_the_lease() {
 }
 
 #[test]
-fn what_failed_is_withheld_but_from_machines_where_it_is_proven() {
+fn a_failed_digest_is_withheld_except_from_machines_where_it_is_proven() {
     for (said, agent, expected) in [
         (&[("a", "rolled_back", 0)][..], "b", held(Permission::No, "immunity")),
         (&[("a", "rolled_back", 0), ("c", "updated", 0)], "b", GO),
@@ -146,15 +146,19 @@ fn a_freeze_holds_what_it_covers_and_leaves_a_lease() {
     let value = state.changed().remove(0).1;
     world.decisions = serde_json::from_slice(&value).unwrap();
     assert_eq!(world.word("a", 0, 60), held(Permission::Wait, "freeze"));
-    assert_eq!(world.word("b", 0, 100), held(Permission::Wait, "ring"), "what has begun has its lease still");
-    assert_eq!(world.word("b", 0, 150), GO, "the freeze is not for this machine");
+    assert_eq!(
+        world.word("b", 0, 100),
+        held(Permission::Wait, "ring"),
+        "a started deployment keeps its lease"
+    );
+    assert_eq!(world.word("b", 0, 150), GO, "the freeze does not cover this machine");
 }
 
 #[test]
 fn a_ring_goes_when_the_rings_below_have_proven_it() {
     let day = 86_400;
     let old = |_: &mut InventoryImage| {};
-    let knows = |image: &mut InventoryImage| {
+    let behind = |image: &mut InventoryImage| {
         (image.available, image.behind_since) = (Some("d".to_owned()), Some(at(0)));
     };
     let blocks = |image: &mut InventoryImage| image.blocked = Some("d".to_owned());
@@ -166,11 +170,11 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
     let stays = Reported::new(Some(&first), first.inventory.clone(), at(3600));
     let wait = || held(Permission::Wait, "ring");
     let cases = [
-        ("nobody below", vec![("b", reported(1, old))], vec![], 1, 10, GO),
+        ("no lower ring", vec![("b", reported(1, old))], vec![], 1, 10, GO),
         ("not yet", vec![("a", reported(0, old))], vec![], 1, 10, wait()),
         ("soaking", vec![("a", reported(0, old))], vec![("a", "updated", 0)], 1, 1799, wait()),
         ("proven", vec![("a", reported(0, old))], vec![("a", "updated", 0)], 1, 1800, GO),
-        ("ring 0 waits for nobody", vec![("a", reported(0, old))], vec![], 0, 10, GO),
+        ("ring 0 never waits", vec![("a", reported(0, old))], vec![], 0, 10, GO),
         (
             "failed below, proven elsewhere",
             vec![("a", reported(0, old))],
@@ -181,29 +185,29 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
         ),
         (
             "another tag below",
-            vec![("a", reported(0, old)), ("x", reported(1, knows))],
+            vec![("a", reported(0, old)), ("x", reported(1, behind))],
             vec![],
             1,
             day - 1,
             wait(),
         ),
-        ("away below", vec![("a", reported(0, knows))], vec![], 1, day, GO),
+        ("silent below", vec![("a", reported(0, behind))], vec![], 1, day, GO),
         ("blocked below", vec![("a", reported(0, blocks))], vec![], 1, 10, GO),
-        ("made anew below", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1799, wait()),
-        ("made anew below, and silent since", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1800, wait()),
-        ("made anew below, and stays", vec![("a", stays)], vec![], 1, 3600 + 1800, GO),
-        ("proven below by its own word", vec![("a", reported(0, proven))], vec![], 1, 1800, GO),
+        ("recreated below", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1799, wait()),
+        ("recreated below, and silent since", vec![("a", reported(0, runs))], vec![], 1, 3600 + 1800, wait()),
+        ("recreated below, and stays", vec![("a", stays)], vec![], 1, 3600 + 1800, GO),
+        ("proven below by its own report", vec![("a", reported(0, proven))], vec![], 1, 1800, GO),
     ];
     for (name, machines, said, ring, now, expected) in cases {
         let mut world = World::new(&said);
         world.machines = machines;
         assert_eq!(world.word("x", ring, now), expected, "{name}");
     }
-    // Another tag is followed below: after a day nobody waits for that machine any more.
+    // The machine below follows another tag: after a day it is no longer waited for.
     let mut world = World::new(&[]);
     let mut fresh = reported(0, old);
     fresh.at = at(day);
-    world.machines = vec![("a", fresh), ("x", reported(1, knows))];
+    world.machines = vec![("a", fresh), ("x", reported(1, behind))];
     assert_eq!(world.word("x", 1, day), GO);
 }
 
@@ -218,7 +222,7 @@ fn no_more_machines_than_allowed_deploy_an_image_at_once() {
 }
 
 #[test]
-fn who_waits_for_a_ring_is_told_when_the_soak_is_over() {
+fn an_agent_that_waits_for_a_ring_is_told_when_the_soak_is_over() {
     let mut world = World::new(&[]);
     world.machines = vec![("a", reported(0, |_| {}))];
     assert_eq!(world.ask("x", 1, 1).again, 60, "a verdict wakes it before that");

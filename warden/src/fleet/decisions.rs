@@ -1,5 +1,5 @@
-//! The decisions in force, and how they change: freezes by people and by the fuse, digests that are withheld
-//! (DECISIONS 8). A decision only ever holds back.
+//! The decisions in force, and how they change: freezes by operators and by the fuse, and withheld digests (DECISIONS 8). A
+//! decision can only defer or refuse a deployment.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 use super::{entry, repository};
 pub use crate::config::FuseRule;
 
-/// Name of the value that holds them.
+/// Name of the value that holds the decisions.
 pub const DECISIONS: &str = "decisions";
-/// Name of the value that holds what the fuse counts.
+/// Name of the value that holds the fuse's counts.
 pub const FUSE: &str = "fuse";
-/// How long a freeze may last.
+/// Maximum duration of a freeze.
 pub const MAX_FREEZE: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Freezes that may be in force at once.
+/// Maximum number of freezes in force at once.
 pub const MAX_FREEZES: usize = 200;
-/// Withheld digests that agents are told of, and how many of these with the black box. An agent that asks about an older
-/// one is still told.
+/// How many withheld digests are sent to agents, and how many of these with the black box. An agent that asks about an older
+/// one is still refused.
 const MAX_FAILED: usize = 200;
 const MAX_OUTPUTS: usize = 16;
-/// Failures that the fuse remembers at most.
+/// Maximum number of failures that the fuse remembers.
 const MAX_FAILURES: usize = 1000;
 
-/// What a person decides.
+/// An operator's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Updates in `scope` wait until `until`.
@@ -61,7 +61,7 @@ pub struct Decisions {
     pub failed: Vec<FailedDigest>,
 }
 
-/// What the fuse counts: a value of the store.
+/// The failures that the fuse counts: a value of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fuse {
@@ -75,12 +75,12 @@ struct Failure {
 }
 
 impl Decisions {
-    /// The freezes in force.
+    /// Returns the freezes in force.
     pub fn freezes_at(&self, now: Timestamp) -> impl Iterator<Item = &Freeze> {
         self.freezes.iter().filter(move |freeze| freeze.until > now)
     }
 
-    /// The decisions in force, with the seconds that freezes have left.
+    /// Returns the decisions in force, with the remaining seconds of each freeze.
     pub fn at(&self, revision: u64, now: Timestamp) -> FleetDecisions {
         let freezes = self.freezes_at(now).map(|freeze| Freeze {
             seconds_left: u64::try_from(freeze.until.duration_since(now).as_secs()).unwrap_or(0) + 1,
@@ -90,7 +90,8 @@ impl Decisions {
         FleetDecisions { revision, freezes: freezes.collect(), failed, ..FleetDecisions::default() }
     }
 
-    /// Freezes; `None` while there are too many of people. The fuse makes one only where none covers the whole fleet.
+    /// Adds a freeze. Returns `None` if there are already too many; this limit does not apply to the fuse, which only adds one
+    /// if none covers the whole fleet.
     pub(super) fn freeze(&mut self, freeze: Freeze, now: Timestamp) -> Option<FleetEntry> {
         self.freezes.retain(|freeze| freeze.until > now);
         if freeze.by != BY_FUSE && self.freezes.len() >= MAX_FREEZES {
@@ -99,17 +100,17 @@ impl Decisions {
         let is_fuse = freeze.by != OPERATOR;
         let level = if is_fuse { Level::Critical } else { Level::Warning };
         let message = format!("updates {} are frozen until {}", what(&freeze.scope), freeze.until);
-        let mut told = entry::of_warden(&Kind::FROZEN, level, message, now);
-        told.reason = Some(freeze.reason.clone());
-        told.image.clone_from(&freeze.scope.image);
+        let mut entry = entry::of_warden(&Kind::FROZEN, level, message, now);
+        entry.reason = Some(freeze.reason.clone());
+        entry.image.clone_from(&freeze.scope.image);
         if let Some(machine) = &freeze.scope.machine {
-            told.machine.clone_from(machine);
+            entry.machine.clone_from(machine);
         }
         self.freezes.push(freeze);
-        Some(told)
+        Some(entry)
     }
 
-    /// Ends a freeze, or all; `None` when there is none.
+    /// Ends a freeze, or all. Returns `None` if there is none.
     pub(super) fn thaw(&mut self, id: Option<&str>, now: Timestamp) -> Option<FleetEntry> {
         self.freezes.retain(|freeze| freeze.until > now);
         let ends = |freeze: &Freeze| id.is_none_or(|id| freeze.id == id);
@@ -120,12 +121,12 @@ impl Decisions {
             1 => format!("updates {} may go on", what(&first.scope)),
             count => format!("{count} freezes were ended; updates may go on"),
         };
-        let mut told = entry::of_warden(&Kind::THAWED, Level::Info, message, now);
-        told.reason = Some(ended.iter().map(|freeze| freeze.reason.as_str()).collect::<Vec<_>>().join("; "));
-        Some(told)
+        let mut entry = entry::of_warden(&Kind::THAWED, Level::Info, message, now);
+        entry.reason = Some(ended.iter().map(|freeze| freeze.reason.as_str()).collect::<Vec<_>>().join("; "));
+        Some(entry)
     }
 
-    /// Replaces what is decided about a digest.
+    /// Replaces the decision about a digest.
     pub(super) fn set_failed(&mut self, repository: &str, digest: &str, failed: Option<FailedDigest>) {
         let is_it = |known: &FailedDigest| known.repository == repository && known.digest == digest;
         match (self.failed.iter_mut().find(|known| is_it(known)), failed) {
@@ -138,7 +139,7 @@ impl Decisions {
         self.failed.iter_mut().skip(MAX_OUTPUTS).for_each(|failed| failed.output = None);
     }
 
-    /// Ends what was decided by verdicts that are kept no longer, unless there are others by now; whether there was such.
+    /// Removes the decision that was based on outdated verdicts, unless it has changed since. Returns whether it was removed.
     pub(crate) fn forget(&mut self, failed: &FailedDigest) -> bool {
         let key = |failed: &FailedDigest| {
             (failed.repository.clone(), failed.digest.clone(), failed.since, failed.agents.clone())
@@ -149,12 +150,12 @@ impl Decisions {
     }
 }
 
-/// Who froze: a person.
+/// Origin of a freeze: an operator.
 pub const OPERATOR: &str = "operator";
-/// Who froze: the warden itself.
+/// Origin of a freeze: the warden's fuse.
 pub const BY_FUSE: &str = "fuse";
 
-/// A freeze as a person wants it.
+/// Creates a freeze of the whole fleet.
 pub(super) fn freeze_of(id: u64, by: &str, reason: String, until: Timestamp, now: Timestamp) -> Freeze {
     Freeze {
         id: id.to_string(),
@@ -176,21 +177,21 @@ fn what(scope: &FreezeScope) -> String {
     }
 }
 
-/// Whether a freeze covers this machine and repository.
+/// Reports whether a freeze covers this machine and repository.
 pub fn covers(scope: &FreezeScope, machine: &str, of: &str) -> bool {
     scope.machine.as_deref().is_none_or(|only| only == machine)
         && scope.image.as_deref().is_none_or(|only| repository(only) == of)
 }
 
 impl Fuse {
-    /// Notes a rollback, at the time that its agent says; one from the future counts as of now.
+    /// Records a rollback at the time that its agent reports; a time in the future counts as now.
     pub(super) fn record(&mut self, repository: &str, at: Timestamp, now: Timestamp) {
         self.failures.push(Failure { at: at.min(now), repository: repository.to_owned() });
         let excess = self.failures.len().saturating_sub(MAX_FAILURES);
         self.failures.drain(..excess);
     }
 
-    /// Whether it trips: why, and until when. What it has counted is then forgotten, so it trips once.
+    /// Returns the reason and the end of the freeze if the fuse trips. The counts are then cleared, so it trips once.
     pub(super) fn trip(&mut self, rule: FuseRule, now: Timestamp) -> Option<(String, Timestamp)> {
         let begin = now.checked_sub(SignedDuration::from_secs(rule.within.into())).unwrap_or(Timestamp::MIN);
         self.failures.retain(|failure| failure.at > begin);

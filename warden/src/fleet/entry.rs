@@ -10,11 +10,11 @@ use crate::PROGRAM;
 
 /// Limit in bytes for names, kinds, levels and digests; longer ones are truncated.
 const MAX_NAME: usize = 256;
-/// Limit in bytes for an image reference: 255 of a repository, 128 of a tag, 71 of a digest, and their separators.
+/// Limit in bytes for an image reference: 255 for the repository, 128 for the tag, 71 for the digest, and their separators.
 pub const MAX_IMAGE: usize = 512;
 /// Limit in bytes for the message and the reason.
 const MAX_TEXT: usize = 4 * 1024;
-/// Limit in bytes for the output, of which the end is kept.
+/// Limit in bytes for the output; its end is kept.
 const MAX_OUTPUT: usize = 8 * 1024;
 
 /// The request body: the fields of spec 2.7 and DECISIONS 3. Unknown fields, `agent` among them, are ignored.
@@ -51,11 +51,11 @@ impl From<serde_json::Error> for InvalidEntry {
     }
 }
 
-/// Parses a body that is to be an object. An array would be taken for the fields in their order.
+/// Parses a body that must be an object. serde would accept an array as the fields in their order.
 pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
     match body.trim_ascii_start().first() {
         Some(b'{') | None => serde_json::from_slice(body),
-        Some(_) => Err(serde_json::Error::custom("it is no object; allowed: {\"key\": value, …}")),
+        Some(_) => Err(serde_json::Error::custom("it is not an object; allowed: {\"key\": value, …}")),
     }
 }
 
@@ -88,7 +88,7 @@ pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
     })
 }
 
-/// The elements of a body that is an array of at most `limit`; `None` for one that is no array.
+/// Returns the elements of a body that is an array of at most `limit`; `None` if it is not an array.
 pub fn elements(body: &[u8], limit: usize) -> Option<Result<Vec<&RawValue>, InvalidEntry>> {
     if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
         return None;
@@ -104,7 +104,7 @@ pub fn elements(body: &[u8], limit: usize) -> Option<Result<Vec<&RawValue>, Inva
     })
 }
 
-/// An entry of the warden itself (DECISIONS 3).
+/// Creates an entry of the warden itself (DECISIONS 3).
 pub(super) fn of_warden(kind: &Kind, level: Level, message: String, now: Timestamp) -> FleetEntry {
     FleetEntry {
         timestamp: now,
@@ -125,7 +125,7 @@ pub(super) fn of_warden(kind: &Kind, level: Level, message: String, now: Timesta
     }
 }
 
-/// Keeps the beginning of a text that is too long.
+/// Truncates a text that is too long, and keeps its beginning.
 fn truncate(mut text: String, bytes: usize) -> String {
     if text.len() > bytes {
         text.truncate(text.floor_char_boundary(bytes));
@@ -134,7 +134,7 @@ fn truncate(mut text: String, bytes: usize) -> String {
     text
 }
 
-/// Keeps the end of a text that is too long.
+/// Truncates a text that is too long, and keeps its end.
 fn truncate_start(text: String, bytes: usize) -> String {
     if text.len() <= bytes {
         return text;
@@ -142,7 +142,7 @@ fn truncate_start(text: String, bytes: usize) -> String {
     format!("…{}", &text[text.ceil_char_boundary(text.len() - bytes)..])
 }
 
-/// A duration in its two largest units.
+/// Formats a duration in its two largest units.
 pub(super) fn format_duration(time: SignedDuration) -> String {
     let seconds = time.as_secs().max(0);
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry_is_refused_with_the_reason() {
+    fn an_invalid_entry_is_refused_with_the_reason() {
         for (changes, why) in [
             (json!({"timestamp": null}), "timestamp"),
             (json!({"timestamp": "yesterday"}), "timestamp"),
@@ -239,7 +239,7 @@ mod tests {
         }
         let missing = parse(br#"{"timestamp":"2026-01-02T03:04:05Z","service":"a"}"#, "box").unwrap_err();
         assert!(missing.to_string().contains("missing field `event`"), "{missing}");
-        assert!(parse(&"[".repeat(1_000_000).into_bytes(), "box").is_err(), "depth has an end");
+        assert!(parse(&"[".repeat(1_000_000).into_bytes(), "box").is_err(), "the depth is limited");
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_stay_what_they_are() {
+    fn control_characters_are_kept() {
         let kept = parsed(json!({"message": "a\u{0}b\u{1b}[31m\n</script>"}));
         assert_eq!(kept.message, "a\u{0}b\u{1b}[31m\n</script>");
         assert!(!serde_json::to_string(&kept).unwrap().contains('\n'));

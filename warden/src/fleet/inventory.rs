@@ -1,4 +1,4 @@
-//! What runs on a machine, as it reports (DECISIONS 8, *skew map*).
+//! The images of a machine, as it reports them (DECISIONS 8, *skew map*).
 
 use std::collections::BTreeMap;
 
@@ -8,37 +8,37 @@ use serde::{Deserialize, Serialize};
 
 use super::repository;
 
-/// A report that says the same as the one before is stored again after this time only.
+/// A report that equals the previous one is stored again only after this time.
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
-/// What runs and is not said to be proven counts as proven when the machine reports it after this time still: it may be on
-/// probation.
+/// A running digest that is not reported as proven may be on probation. It counts as proven if the machine still reports it
+/// after this time.
 const UNPROVEN: SignedDuration = SignedDuration::from_hours(1);
 
 /// The latest report of one machine: a value of the store, see [`name`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reported {
-    /// When it came.
+    /// When it arrived.
     pub at: Timestamp,
-    /// What it says.
+    /// The reported images.
     pub inventory: Inventory,
-    /// Since when a digest runs, by `repository@digest`.
+    /// Since when a digest has been running, by `repository@digest`.
     #[serde(default)]
     pub running: BTreeMap<String, Timestamp>,
-    /// Since when the machine has known that a tag names a digest, by `reference@digest` and by the warden's clock.
+    /// When the machine first found that a tag refers to a digest, by `reference@digest` and by the warden's clock.
     #[serde(default)]
     pub found: BTreeMap<String, Timestamp>,
 }
 
-/// Name of the value that holds an agent's report.
+/// Returns the name of the value that holds an agent's report.
 pub fn name(agent: &str) -> String {
     format!("{PREFIX}{agent}")
 }
 
-/// What these names begin with.
+/// Prefix of these names.
 pub const PREFIX: &str = "inventory/";
 
 impl Reported {
-    /// The report that follows `before`.
+    /// Creates the report that follows `before`.
     pub fn new(before: Option<&Self>, inventory: Inventory, now: Timestamp) -> Self {
         let mut running = BTreeMap::new();
         for image in &inventory.images {
@@ -55,36 +55,36 @@ impl Reported {
         Self { at: now, inventory, running, found }
     }
 
-    /// Whether storing this after `before` would tell nothing new.
+    /// Reports whether storing this after `before` would add nothing new.
     pub fn repeats(&self, before: &Self) -> bool {
         self.inventory == before.inventory && self.at.duration_since(before.at).abs() < REFRESH
     }
 
-    /// Its images of a repository.
+    /// Returns its images of a repository.
     pub fn images_of<'a>(&'a self, of: &'a str) -> impl Iterator<Item = &'a InventoryImage> {
         self.inventory.images.iter().filter(move |image| repository(&image.image) == of)
     }
 
-    /// The digests that a tag names as far as the machine knows, and since when.
+    /// Returns the digests that a tag refers to as far as the machine has found, and since when.
     pub fn found_of<'a>(&'a self, image: &'a str) -> impl Iterator<Item = (&'a str, Timestamp)> {
         let digest = move |key: &'a str| key.strip_prefix(image)?.strip_prefix('@');
         self.found.range(format!("{image}@")..).map_while(move |(key, since)| Some((digest(key)?, *since)))
     }
 
-    /// Since when the machine runs a digest that has proven itself there.
+    /// Returns since when a running digest has been proven on the machine.
     pub fn proven_since(&self, of: &str, digest: &str) -> Option<Timestamp> {
         let since = *self.running.get(&format!("{of}@{digest}"))?;
         let runs = self.images_of(of).filter(|image| image.digest.as_deref() == Some(digest));
-        if let Some(said) = runs.filter_map(|image| image.proven_at).min() {
-            return Some(said.min(self.at));
+        if let Some(reported) = runs.filter_map(|image| image.proven_at).min() {
+            return Some(reported.min(self.at));
         }
-        // A machine that was cut off in the middle says nothing for it.
+        // The time of the report counts, not the current time: the machine may have been disconnected during probation.
         since.checked_add(UNPROVEN).ok().filter(|proven| *proven <= self.at)
     }
 }
 
-/// What the tags name: what is available, or else what runs, where it was available or has come since the report before. A
-/// digest that leaves the tag and comes back begins anew (DECISIONS 7).
+/// Returns the digests that the tags refer to: the available one, or else the running one if it was available before or is
+/// new since the previous report. For a digest that leaves the tag and returns, the time starts again (DECISIONS 7).
 fn found(before: Option<&Reported>, inventory: &Inventory, now: Timestamp) -> BTreeMap<String, Timestamp> {
     let mut found = BTreeMap::new();
     for image in &inventory.images {
@@ -102,7 +102,7 @@ fn found(before: Option<&Reported>, inventory: &Inventory, now: Timestamp) -> BT
     found
 }
 
-/// The reference that names what is available.
+/// Returns the reference of the available image.
 pub fn named(image: &InventoryImage) -> &str {
     image.available_image.as_ref().unwrap_or(&image.image)
 }
@@ -113,7 +113,7 @@ mod tests {
     use crate::fleet::testing::at;
 
     #[test]
-    fn what_a_newer_tag_names_is_known_by_that_tag_before_and_after_the_update() {
+    fn the_digest_of_a_newer_tag_is_found_under_that_tag_before_and_after_the_update() {
         let report = |before: Option<&Reported>, tag: &str, runs: &str, available: Option<&str>, seconds| {
             let image = InventoryImage {
                 image: format!("r:5000/web:{tag}"),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_is_known_since_a_machine_found_it_behind_its_tag_until_the_tag_names_another() {
+    fn a_digest_is_found_from_its_first_report_until_the_tag_refers_to_another() {
         let report = |before: Option<&Reported>, runs: &str, available: Option<&str>, seconds| {
             let image = InventoryImage {
                 available: available.map(str::to_owned),
@@ -145,7 +145,7 @@ mod tests {
             reported.found_of("r:5000/web:1").map(|(digest, at)| (digest.to_owned(), at)).collect()
         };
         let first = report(None, "a", None, 0);
-        assert_eq!(found(&first), [], "since when the tag has named what runs is not known");
+        assert_eq!(found(&first), [], "it is unknown since when the tag refers to the running digest");
         let behind = report(Some(&first), "a", Some("b"), 10);
         assert_eq!(found(&behind), [("b".to_owned(), at(10))]);
         let updated = report(Some(&behind), "b", None, 20);
@@ -155,9 +155,13 @@ mod tests {
         assert_eq!(found(&moved), [("c".to_owned(), at(30))]);
         let back = report(Some(&moved), "b", Some("d"), 40);
         let again = report(Some(&back), "b", Some("c"), 50);
-        assert_eq!(found(&again), [("c".to_owned(), at(50))], "it begins anew");
-        assert_eq!(found(&report(Some(&first), "e", None, 60)), [("e".to_owned(), at(60))], "it came fast");
-        // One that was kept by a warden of before.
+        assert_eq!(found(&again), [("c".to_owned(), at(50))], "the time starts again");
+        assert_eq!(
+            found(&report(Some(&first), "e", None, 60)),
+            [("e".to_owned(), at(60))],
+            "it was updated between two reports"
+        );
+        // A report stored by an earlier version.
         let old = r#"{"at":"2026-01-02T03:04:05Z","inventory":{"ring":0,"images":[]}}"#;
         assert_eq!(serde_json::from_str::<Reported>(old).unwrap().found.len(), 0);
     }

@@ -1,13 +1,13 @@
-//! Leases: whose turn it is to try a digest (DECISIONS 8, *first alone*). A lease is renewed by asking again, dead when that
-//! stays out, and over when the verdict comes or when it is given back.
+//! Leases: which machine may try a digest first (DECISIONS 8, *first alone*). A lease is renewed by asking again, expires if
+//! it is not renewed, and ends when the verdict arrives or when it is released.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::verdict::DigestRecord;
 
-/// A lease that was not renewed for so long is dead.
-pub const LIFE: SignedDuration = SignedDuration::from_secs(90);
+/// A lease that has not been renewed for this long has expired.
+pub const LIFETIME: SignedDuration = SignedDuration::from_secs(90);
 
 /// All leases of one repository: a value of the store, see [`name`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub struct Leases {
     pub held: Vec<Lease>,
 }
 
-/// One service of one machine that tries a digest.
+/// A lease: one service of one machine is trying a digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// Id of the agent.
@@ -26,28 +26,29 @@ pub struct Lease {
     pub service: String,
     /// The digest.
     pub digest: String,
-    /// When it was taken; absent in one of an earlier version.
+    /// When it was taken; absent in leases from an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// When it was asked for last.
+    /// When it was last renewed.
     pub renewed: Timestamp,
-    /// Id of the entry with the agent's verdict on the digest at that time; 0 without one. A later one ends the lease.
+    /// Id of the entry with the agent's verdict on the digest when the lease was taken; 0 without one. A later verdict ends
+    /// the lease.
     pub after: u64,
 }
 
-/// Name of the value that holds the leases of a repository.
+/// Returns the name of the value that holds the leases of a repository.
 pub fn name(repository: &str) -> String {
     format!("leases/{repository}")
 }
 
 impl Lease {
-    /// Whether it is in force; `record` holds the verdicts on its digest where they are known. Clocks of wardens differ, so
-    /// one from the future is as good as one from the past.
+    /// Reports whether it is in force; `record` holds the verdicts on its digest, if known. The wardens' clocks differ, so a
+    /// renewal in the future counts like one in the past.
     pub fn is_live(&self, record: Option<&DigestRecord>, now: Timestamp) -> bool {
         let verdict = record.and_then(|record| record.agents.get(&self.agent));
         let is_over =
             verdict.is_some_and(|latest| latest.entry > self.after && latest.service == self.service);
-        now.duration_since(self.renewed).abs() < LIFE && !is_over
+        now.duration_since(self.renewed).abs() < LIFETIME && !is_over
     }
 
     fn is_of(&self, agent: &str, service: &str, digest: &str) -> bool {
@@ -56,7 +57,7 @@ impl Lease {
 }
 
 impl Leases {
-    /// Those in force, given the verdicts on one of the digests.
+    /// Returns the leases in force, given the verdicts on one of the digests.
     pub fn live<'a>(&'a self, record: &'a DigestRecord, now: Timestamp) -> impl Iterator<Item = &'a Lease> {
         self.held.iter().filter(move |lease| {
             let record = (lease.digest == record.digest).then_some(record);
@@ -64,12 +65,12 @@ impl Leases {
         })
     }
 
-    /// Whether a machine has one for this digest and service.
+    /// Reports whether a machine has a lease for this digest and service.
     pub fn has(&self, agent: &str, service: &str, record: &DigestRecord, now: Timestamp) -> bool {
         self.live(record, now).any(|lease| lease.is_of(agent, service, &record.digest))
     }
 
-    /// With one for this machine, taken or renewed now, and without the dead ones.
+    /// Returns the leases with one for this machine, taken or renewed now, and without the expired ones.
     #[must_use]
     pub fn with(&self, agent: &str, service: &str, record: &DigestRecord, now: Timestamp) -> Self {
         let mut held: Vec<Lease> = self.live(record, now).cloned().collect();
@@ -88,7 +89,7 @@ impl Leases {
         Self { held }
     }
 
-    /// Without the one of this machine; `None` where it has none.
+    /// Returns the leases without the one of this machine; `None` if it has none.
     pub fn without(&self, agent: &str, service: &str, digest: &str) -> Option<Self> {
         let mut held = self.held.clone();
         held.retain(|lease| !lease.is_of(agent, service, digest));

@@ -1,4 +1,5 @@
-//! One agent as the warden sees it: online or not, what has arrived, what is missing. Pure; time is an argument.
+//! The warden's state of one agent: whether it is online, which entries have arrived and which are missing. Pure; time is an
+//! argument.
 
 use std::collections::VecDeque;
 
@@ -13,12 +14,12 @@ use super::sequence::SequenceSet;
 /// An entry with an old sequence number whose timestamp is this much newer than all others is not a duplicate: its agent
 /// has restarted its numbering.
 const RESTART_MARGIN: SignedDuration = SignedDuration::from_secs(1);
-/// How many named numberings are remembered. An agent begins a new one when its state is lost.
+/// How many named epochs are remembered. An agent starts a new epoch when its state is lost.
 const EPOCHS: usize = 8;
-/// For how many of the last entries a digest is kept.
+/// How many of the last entries have their digest kept.
 const DIGESTS: usize = 8;
 
-/// One agent. Some fields keep their old names in the state file.
+/// One agent. Some fields keep their old names in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Machine {
     id: String,
@@ -28,17 +29,19 @@ pub struct Machine {
     last_entry: Option<Timestamp>,
     #[serde(rename = "seen")]
     sequence: SequenceSet,
-    /// What has arrived of each numbering that has a name, the latest last. Without names `sequence` and `digests` tell.
+    /// The numbers that have arrived in each named epoch, the latest last. `sequence` and `digests` are for entries without
+    /// an epoch.
     #[serde(default)]
     epochs: VecDeque<(String, SequenceSet)>,
-    /// Timestamp of its newest entry. One in the future counts as of its arrival, or no later one would be newer.
+    /// Timestamp of its newest entry. A timestamp in the future counts as the arrival time; otherwise no later one would be
+    /// newer.
     #[serde(rename = "youngest")]
     newest: Option<Timestamp>,
     /// Sequence numbers of its last entries, with a digest of each.
     #[serde(default, rename = "recent")]
     digests: VecDeque<(u64, u64)>,
     counts: LevelCounts,
-    /// What it calls itself in its entries, where that is not its id.
+    /// The machine name in its entries, if it differs from its id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     #[serde(rename = "repeats")]
@@ -46,42 +49,42 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// An agent of which nothing is known yet.
+    /// Creates an agent without any state.
     pub fn new(id: String) -> Self {
         Self { id, ..Self::default() }
     }
 
-    /// Its id.
+    /// Returns its id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What it called itself last, where that is not its id.
+    /// Returns the machine name in its latest entry, if it differs from its id.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Whether its last heartbeat was answered; `None` before the first.
+    /// Reports whether its last heartbeat was answered; `None` before the first.
     pub fn online(&self) -> Option<bool> {
         self.online
     }
 
-    /// How many duplicates arrived.
+    /// Returns the number of duplicates that have arrived.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// How many entries of each level arrived.
+    /// Returns the number of entries of each level that have arrived.
     pub fn counts(&self) -> LevelCounts {
         self.counts
     }
 
-    /// How many sequence numbers were skipped and have not arrived since.
+    /// Returns how many sequence numbers were skipped and have not arrived since.
     pub fn missing(&self) -> u64 {
         self.current().missing()
     }
 
-    /// The machine as `GET /machines` shows it.
+    /// Returns the machine as `GET /machines` shows it.
     pub fn record(&self) -> MachineRecord {
         MachineRecord {
             id: self.id.clone(),
@@ -95,12 +98,12 @@ impl Machine {
         }
     }
 
-    /// The numbering that it uses now.
+    /// Returns the numbering currently in use.
     fn current(&self) -> &SequenceSet {
         self.epochs.back().map_or(&self.sequence, |(_, sequence)| sequence)
     }
 
-    /// Counts an entry; `false` for a duplicate.
+    /// Counts an entry. Returns `false` for a duplicate.
     pub fn record_entry(&mut self, entry: &FleetEntry, now: Timestamp) -> bool {
         if !self.is_new(entry) {
             self.duplicates = self.duplicates.saturating_add(1);
@@ -113,8 +116,8 @@ impl Machine {
         true
     }
 
-    /// Records the outcome of a heartbeat; the entry for a transition (spec 3.3). A first success is expected and makes
-    /// none, a first failure does.
+    /// Records the outcome of a heartbeat. Returns the entry for a transition (spec 3.3). A first success is expected and
+    /// creates no entry; a first failure does.
     pub fn record_heartbeat(&mut self, outcome: Result<(), String>, now: Timestamp) -> Option<FleetEntry> {
         let was_online = self.online.replace(outcome.is_ok());
         let since = self.since.replace(now);
@@ -139,9 +142,9 @@ impl Machine {
         }
     }
 
-    /// Whether an entry has not arrived before. The same sequence number with the same content is a duplicate; with other
-    /// content the agent has restarted its numbering, whatever the clocks say. For an older number only timestamps can
-    /// tell the two apart.
+    /// Reports whether an entry has not arrived before. The same sequence number with the same content is a duplicate. With
+    /// other content, the agent has restarted its numbering, whatever the clocks say. For older numbers, only the timestamp
+    /// can distinguish the two cases.
     fn is_new(&mut self, entry: &FleetEntry) -> bool {
         let Some(number) = entry.seq else { return true };
         if let Some(epoch) = &entry.epoch {
@@ -172,13 +175,13 @@ impl Machine {
 }
 
 impl Machine {
-    /// The same for a numbering with a name: a number is new once.
+    /// The same for a named epoch: each number is new once.
     fn is_new_in(&mut self, epoch: &str, number: u64, entry: &FleetEntry) -> bool {
         if let Some((_, sequence)) = self.epochs.iter_mut().find(|(name, _)| name == epoch) {
             return sequence.insert(number);
         }
         let mut sequence = SequenceSet::default();
-        // An agent that has just learned to name its numbering goes on with the numbers that it had.
+        // An agent that was upgraded to send epochs continues its numbering.
         let goes_on = self.sequence.last().is_some_and(|last| number > last) && !self.sequence.is_far(number);
         let is_repeat = || self.digests.contains(&(number, digest(entry)));
         if self.epochs.is_empty() && (goes_on || is_repeat()) {
@@ -194,7 +197,7 @@ impl Machine {
     }
 }
 
-/// What tells two entries with one sequence number apart.
+/// Hashes the content of an entry, to distinguish entries with the same sequence number.
 fn digest(entry: &FleetEntry) -> u64 {
     let mut hash = Sha256::new();
     for part in [&entry.timestamp.to_string(), &entry.service, &entry.event, &entry.message] {

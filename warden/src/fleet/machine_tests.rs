@@ -1,4 +1,4 @@
-//! What is a duplicate, what is missing, and which heartbeats are entries.
+//! Duplicates, missing entries, and heartbeats that create entries.
 
 use evenkeel_common::wire::MachineRecord;
 
@@ -58,7 +58,7 @@ fn two() -> Machines {
 }
 
 #[test]
-fn an_entry_that_is_sent_again_counts_once() {
+fn a_resent_entry_counts_once() {
     let mut machines = two();
     assert!(machines.record_entry(&entry("a", Some(1), 1), at(1)));
     assert!(!machines.record_entry(&entry("a", Some(1), 1), at(2)));
@@ -97,14 +97,14 @@ fn an_agent_that_restarts_its_numbering_loses_nothing() {
     for seq in 1..=100 {
         machines.record_entry(&entry("a", Some(seq), 100), at(100));
     }
-    // Its state was wiped: it begins at 1 again, with younger entries.
+    // Its state was wiped: it starts at 1 again, with newer entries.
     for seq in 1..=3 {
         assert!(machines.record_entry(&entry("a", Some(seq), 200 + i64::try_from(seq).unwrap()), at(210)));
     }
-    assert!(!machines.record_entry(&entry("a", Some(2), 202), at(211)), "and a repeat is still one");
+    assert!(!machines.record_entry(&entry("a", Some(2), 202), at(211)), "a duplicate is still detected");
     let record = &records(&machines)[0];
     assert_eq!((record.last_seq, record.missing, record.counts_by_level.info), (Some(3), 0, 103));
-    // A number that is far off is another count too, not a gap of millions.
+    // A number that is far off also starts a new numbering, and is not a gap of millions.
     assert!(machines.record_entry(&entry("a", Some(1 << 50), 220), at(220)));
     assert_eq!(records(&machines)[0].missing, 0);
     assert!(machines.record_entry(&entry("a", Some(1), 220), at(220)));
@@ -112,21 +112,24 @@ fn an_agent_that_restarts_its_numbering_loses_nothing() {
 }
 
 #[test]
-fn an_entry_that_is_dated_in_the_future_makes_no_later_one_vanish() {
+fn an_entry_dated_in_the_future_does_not_hide_later_ones() {
     let mut machines = two();
     for seq in 1..=20 {
         machines.record_entry(&entry("a", Some(seq), 100), at(100));
     }
-    // A clock that stood in the year 2033 for a moment.
+    // The agent's clock was set to the year 2033 for a moment.
     assert!(machines.record_entry(&entry("a", Some(21), 315_000_000), at(101)));
-    assert!(!machines.record_entry(&entry("a", Some(21), 315_000_000), at(102)), "sent again it is a repeat");
+    assert!(
+        !machines.record_entry(&entry("a", Some(21), 315_000_000), at(102)),
+        "sent again, it is a duplicate"
+    );
     assert!(machines.record_entry(&entry("a", Some(22), 103), at(103)));
     // Its state is wiped, and its clock is right again.
     for seq in 1..=3 {
         assert!(machines.record_entry(&entry("a", Some(seq), 200), at(200)), "{seq}");
     }
     assert_eq!(records(&machines)[0].last_seq, Some(3));
-    // The same number with other words is another entry even within the same second.
+    // The same number with another message is another entry, even within the same second.
     let mut other = entry("a", Some(3), 200);
     other.message = "another".to_owned();
     assert!(machines.record_entry(&other, at(200)));
@@ -160,7 +163,7 @@ fn only_changes_of_a_heartbeat_are_entries() {
     assert_eq!(
         machines.record_heartbeat("b", dead(), at(0)).unwrap().event,
         "agent_offline",
-        "dead from the start"
+        "offline from the start"
     );
     let records = records(&machines);
     assert_eq!((records[0].online, records[0].since), (Some(true), Some(at(120))));
@@ -186,25 +189,25 @@ fn named(epoch: &str, seq: u64) -> FleetEntry {
 }
 
 #[test]
-fn a_numbering_with_a_name_counts_for_itself_whatever_the_clocks_say() {
+fn each_epoch_is_counted_separately_whatever_the_clocks_say() {
     let mut machines = two();
     for seq in [1, 2, 5] {
         assert!(machines.record_entry(&named("first", seq), at(1)));
         assert!(!machines.record_entry(&named("first", seq), at(2)), "{seq}");
     }
     assert_eq!((records(&machines)[0].missing, records(&machines)[0].last_seq), (2, Some(5)));
-    // Its state was lost: the same numbers, the same second, the same words.
+    // Its state was lost: the same numbers, the same second, the same messages.
     for seq in [1, 2] {
         assert!(machines.record_entry(&named("second", seq), at(3)));
         assert!(!machines.record_entry(&named("second", seq), at(3)));
     }
     assert_eq!((records(&machines)[0].missing, records(&machines)[0].last_seq), (0, Some(2)));
-    assert!(!machines.record_entry(&named("first", 5), at(4)), "what was on its way before is still known");
+    assert!(!machines.record_entry(&named("first", 5), at(4)), "the previous epoch is still known");
     assert!(machines.record_entry(&named("first", 3), at(4)));
 }
 
 #[test]
-fn an_agent_that_learns_to_name_its_numbering_goes_on_with_it() {
+fn an_agent_upgraded_to_send_epochs_continues_its_numbering() {
     let mut machines = two();
     for seq in [10, 11, 13] {
         assert!(machines.record_entry(&entry("a", Some(seq), 100), at(1)));
@@ -219,7 +222,7 @@ fn an_agent_that_learns_to_name_its_numbering_goes_on_with_it() {
 }
 
 #[test]
-fn names_of_numberings_are_forgotten_when_there_are_too_many() {
+fn the_number_of_remembered_epochs_is_limited() {
     let mut machines = two();
     for n in 0..100 {
         assert!(machines.record_entry(&named(&format!("epoch-{n}"), 1), at(1)));

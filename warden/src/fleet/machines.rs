@@ -1,19 +1,19 @@
-//! The machines of the configured agents, as the store had them last.
+//! The machines of the configured agents, as last read from the store.
 
 use std::collections::HashMap;
 
 use super::Machine;
 
-/// All machines that are known, of which the configured ones are shown.
+/// All known machines; only the configured ones are shown.
 #[derive(Debug, Default)]
 pub struct Machines {
-    /// Ids of the configured agents in their order.
+    /// Ids of the configured agents, in configuration order.
     configured: Vec<String>,
     known: HashMap<String, Machine>,
 }
 
 impl Machines {
-    /// Nothing is known of these agents yet.
+    /// Creates the set for these agents, without any state.
     pub fn new(ids: impl IntoIterator<Item = String>) -> Self {
         Self { configured: ids.into_iter().collect(), known: HashMap::new() }
     }
@@ -23,24 +23,24 @@ impl Machines {
         self.configured = ids.into_iter().collect();
     }
 
-    /// Takes a machine as it is now.
+    /// Updates a machine.
     pub fn update(&mut self, machine: Machine) {
         self.known.insert(machine.id().to_owned(), machine);
     }
 
-    /// The configured ones in their order.
+    /// Returns the configured machines, in configuration order.
     pub fn all(&self) -> impl Iterator<Item = Machine> + '_ {
         self.configured
             .iter()
             .map(|id| self.known.get(id).cloned().unwrap_or_else(|| Machine::new(id.clone())))
     }
 
-    /// The ids of the configured ones in their order.
+    /// Returns the ids of the configured machines, in configuration order.
     pub fn ids(&self) -> &[String] {
         &self.configured
     }
 
-    /// The one with this id.
+    /// Returns the machine with this id.
     pub fn get(&self, id: &str) -> Option<&Machine> {
         self.known.get(id)
     }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configured_ones_are_shown_in_their_order_and_the_others_are_remembered() {
+    fn configured_machines_are_shown_in_order_and_the_others_are_remembered() {
         let mut machines = Machines::new(["a".to_owned(), "b".to_owned()]);
         let at = "2026-01-02T03:04:05Z".parse().unwrap();
         let mut b = Machine::new("b".to_owned());

@@ -1,5 +1,5 @@
-//! What is known of agents and decided for them, by value: what is a duplicate, what is missing, who is online, what is
-//! frozen, withheld, or another machine's turn. No I/O, no clock.
+//! The state of the agents and the fleet's decisions, as pure values: duplicates, missing entries, online state, freezes,
+//! withheld digests and leases. No I/O, no clock.
 
 pub mod answer;
 pub mod decisions;
@@ -19,7 +19,7 @@ pub mod view;
 pub use machine::Machine;
 pub use machines::Machines;
 
-/// An image without its tag and digest.
+/// Returns an image reference without its tag and digest.
 pub fn repository(image: &str) -> &str {
     let image = image.split_once('@').map_or(image, |(name, _)| name);
     let path = image.rfind('/').map_or(0, |slash| slash + 1);

@@ -1,7 +1,7 @@
-//! What of the fleet's state is kept no longer: verdicts on digests that nobody has any more, leases that are over, reports of
-//! machines that are gone. Bounded by age and by count.
+//! Retention of the fleet's state: removes verdicts on digests that are no longer in use, expired leases, and reports of
+//! machines that are no longer configured. Bounded by age and by count.
 //!
-//! A value is marked as gone first, so that every warden sees that, and removed a day later.
+//! A value is first marked as gone, so that every warden notices, and removed a day later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,32 +13,32 @@ use super::lease::Leases;
 use super::repository;
 use super::verdict::DigestRecord;
 
-/// A lease is of no use after 90 s; one that is kept for so long tells when a machine was lost.
+/// How long leases are kept. They expire after 90 s, but show when a machine was lost.
 const LEASES: SignedDuration = SignedDuration::from_hours(24);
-/// How long the report of a machine is kept that is not configured any more: it may come back.
-const STRANGERS: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// Reports of machines that are not configured, and digests that no machine names, kept at most.
-const MAX_STRANGERS: usize = 1000;
+/// How long the report of a machine is kept that is no longer configured: it may come back.
+const UNCONFIGURED: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// Maximum numbers of kept reports from machines that are not configured, and of digests that no machine reports.
+const MAX_UNCONFIGURED: usize = 1000;
 const MAX_RECORDS: usize = 5000;
 /// How long the mark of a removed value is kept.
 const MARKS: SignedDuration = SignedDuration::from_hours(24);
-/// What the mark of a removed value begins with. No value that is JSON does.
+/// Prefix of the mark of a removed value. No JSON value starts with it.
 const MARK: &str = "gone ";
 
-/// A value, and the revision at which it may go.
+/// A value to remove, and its revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outdated {
     /// Its name.
     pub name: String,
-    /// If it has changed meanwhile it stays.
+    /// The value is kept if its revision has changed since.
     pub revision: u64,
-    /// The decision that rests on it, and ends with it.
+    /// The decision that is based on it, and ends with it.
     pub decision: Option<FailedDigest>,
-    /// It was marked long enough ago: it is removed, and not only marked.
+    /// Whether it was marked long enough ago to be removed, rather than only marked now.
     pub is_marked: bool,
 }
 
-/// What is to be judged, by the name of its value.
+/// The values to check, by name.
 pub(super) struct Kept<'a> {
     pub(super) revisions: &'a dyn Fn(&str) -> u64,
     pub(super) records: &'a BTreeMap<String, DigestRecord>,
@@ -49,18 +49,18 @@ pub(super) struct Kept<'a> {
     pub(super) gone: &'a BTreeMap<String, Timestamp>,
 }
 
-/// The mark of a value that is removed now.
+/// Returns the mark of a value that is removed now.
 pub fn mark(now: Timestamp) -> Vec<u8> {
     format!("{MARK}{now}").into_bytes()
 }
 
-/// When a value was removed, where it was.
+/// Returns when a value was removed, if it was.
 pub fn marked_at(value: &[u8]) -> Option<Timestamp> {
     std::str::from_utf8(value).ok()?.strip_prefix(MARK)?.parse().ok()
 }
 
-/// What may go. `machines` are the configured agents; what they run, may run or have blocked is never forgotten, and nothing
-/// before it is `keep` old.
+/// Returns the outdated values. `machines` are the configured agents; verdicts on digests that they run, may run or have
+/// blocked are never outdated. `keep` is the retention time of verdicts and reports.
 pub(super) fn outdated(
     kept: &Kept<'_>,
     machines: &[String],
@@ -73,18 +73,18 @@ pub(super) fn outdated(
     let is_configured: BTreeSet<&str> = machines.iter().map(String::as_str).collect();
     let mut found = Vec::new();
 
-    let mut strangers = Vec::new();
+    let mut unconfigured = Vec::new();
     for (agent, reported) in kept.inventories {
-        let is_stranger = !is_configured.contains(agent.as_str());
-        if is_old(reported.at, if is_stranger { STRANGERS.min(keep) } else { keep }) {
+        let is_unconfigured = !is_configured.contains(agent.as_str());
+        if is_old(reported.at, if is_unconfigured { UNCONFIGURED.min(keep) } else { keep }) {
             found.push(go(super::inventory::name(agent)));
-        } else if is_stranger {
-            strangers.push((reported.at, agent));
+        } else if is_unconfigured {
+            unconfigured.push((reported.at, agent));
         }
     }
-    strangers.sort_unstable();
-    let excess = strangers.len().saturating_sub(MAX_STRANGERS);
-    found.extend(strangers[..excess].iter().map(|(_, agent)| go(super::inventory::name(agent))));
+    unconfigured.sort_unstable();
+    let excess = unconfigured.len().saturating_sub(MAX_UNCONFIGURED);
+    found.extend(unconfigured[..excess].iter().map(|(_, agent)| go(super::inventory::name(agent))));
 
     for (name, leases) in kept.leases {
         if leases.held.iter().all(|lease| is_old(lease.renewed, LEASES)) {
@@ -114,7 +114,7 @@ pub(super) fn outdated(
     found
 }
 
-/// The names of the values with the verdicts on what a machine runs, may run or has blocked.
+/// Returns the names of the values with the verdicts on digests that a machine runs, may run or has blocked.
 fn digests(reported: &Reported) -> impl Iterator<Item = String> + '_ {
     reported.inventory.images.iter().flat_map(|image| {
         let named = [&image.digest, &image.available, &image.blocked].into_iter().flatten();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_goes_and_what_a_machine_names_stays() {
+    fn old_values_are_removed_and_digests_that_a_machine_reports_stay() {
         let view = view([
             record("old", "updated", 0),
             record("blocked", "rolled_back", 0),
@@ -186,11 +186,11 @@ mod tests {
         assert_eq!(outdated(&view, DAY), []);
         assert_eq!(outdated(&view, 9 * DAY + 1), [go("inventory/gone"), go("leases/r/web")]);
         let expected = ["inventory/gone", "inventory/stranger", "leases/r/web", "verdicts/r/web@old"].map(go);
-        assert_eq!(outdated(&view, now), expected, "the other machine is configured no more");
+        assert_eq!(outdated(&view, now), expected, "the other machine is no longer configured");
     }
 
     #[test]
-    fn the_decision_that_rests_on_a_verdict_goes_with_it() {
+    fn a_decision_based_on_a_verdict_is_removed_with_it() {
         let view = view([record("bad", "rolled_back", 0)]);
         let found = view.outdated(&[], KEEP, at(91 * DAY));
         assert_eq!(found[0].decision.as_ref().map(|failed| failed.digest.as_str()), Some("bad"));
@@ -198,18 +198,18 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_the_oldest_go() {
+    fn the_oldest_values_beyond_the_limits_are_removed() {
         let number = |n: i64| format!("{n:05}");
         let of = |most: usize| i64::try_from(most).unwrap();
-        let (records, strangers) = (of(MAX_RECORDS) + 2, of(MAX_STRANGERS) + 1);
+        let (records, unconfigured) = (of(MAX_RECORDS) + 2, of(MAX_UNCONFIGURED) + 1);
         let records = (0..records).map(|n| record(&number(n), "updated", n));
-        let view = view(records.chain((0..strangers).map(|n| report(&number(n), "d", n))));
+        let view = view(records.chain((0..unconfigured).map(|n| report(&number(n), "d", n))));
         let names: Vec<String> = outdated(&view, DAY).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["inventory/00000", "verdicts/r/web@00000", "verdicts/r/web@00001"]);
     }
 
     #[test]
-    fn a_mark_stays_for_a_day_and_what_comes_after_it_counts() {
+    fn a_mark_stays_for_a_day_and_a_later_value_replaces_it() {
         let (name, value) = record("d", "rolled_back", 0);
         let mut view = view([(name.clone(), value.clone()), (name.clone(), mark(at(5)))]);
         assert_eq!(view.record("r/web", "d"), None);
@@ -218,7 +218,7 @@ mod tests {
         view.apply(&name, 9, &value);
         assert!(view.record("r/web", "d").is_some());
         assert_eq!(outdated(&view, DAY + 6), []);
-        // An earlier version of the program reads no value out of a mark.
+        // Earlier versions of the program do not parse a mark as a value.
         assert!(state_of(&mark(at(0))).is_none());
     }
 

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 /// Limit on the number of ranges; beyond it the oldest gap is forgotten.
 const MAX_RANGES: usize = 1024;
-/// A jump this wide is no gap but a new numbering: no queue holds that many (DECISIONS 5: 10,000 entries).
+/// A jump this wide is not a gap but a new numbering: no queue holds that many entries (DECISIONS 5: 10,000).
 const MAX_JUMP: u64 = 1_000_000;
 
-/// A set of numbers as ranges, ascending, neither touching nor overlapping.
+/// A set of numbers as ascending ranges that neither touch nor overlap.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub(super) struct SequenceSet {
@@ -15,7 +15,7 @@ pub(super) struct SequenceSet {
 }
 
 impl SequenceSet {
-    /// Adds a number; `false` when it was already there.
+    /// Adds a number. Returns `false` if it was already present.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         // The first range that ends at the number or after it.
         let at = self.ranges.partition_point(|(_, end)| *end < number);
@@ -40,17 +40,17 @@ impl SequenceSet {
         true
     }
 
-    /// The greatest number.
+    /// Returns the greatest number.
     pub(super) fn last(&self) -> Option<u64> {
         self.ranges.last().map(|(_, end)| *end)
     }
 
-    /// How many numbers between the least and the greatest are missing.
+    /// Returns how many numbers between the least and the greatest are missing.
     pub(super) fn missing(&self) -> u64 {
         self.ranges.windows(2).map(|pair| pair[1].0 - pair[0].1 - 1).sum()
     }
 
-    /// Whether a number is so far from all others that it must belong to a new numbering.
+    /// Reports whether a number is so far from all others that it must belong to a new numbering.
     pub(super) fn is_far(&self, number: u64) -> bool {
         match (self.ranges.first(), self.last()) {
             (Some((first, _)), Some(last)) => {
@@ -91,7 +91,7 @@ mod tests {
     fn gaps_open_and_close() {
         let mut seen = SequenceSet::default();
         assert!(seen.insert(5));
-        assert_eq!((seen.last(), seen.missing()), (Some(5), 0), "what was before the first is not missing");
+        assert_eq!((seen.last(), seen.missing()), (Some(5), 0), "numbers before the first are not missing");
         assert!(seen.insert(9));
         assert_eq!(seen.missing(), 3);
         assert!(seen.insert(7) && seen.insert(6) && seen.insert(8));
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(seen.missing(), 4 + (u64::MAX - 10));
     }
 
-    /// Whatever comes in whatever order, it is what a plain set says.
+    /// Random insertions give the same results as with a plain set.
     #[test]
     fn it_agrees_with_a_plain_set() {
         let mut state = 1u64;
@@ -132,11 +132,11 @@ mod tests {
         }
         assert_eq!(seen.ranges.len(), MAX_RANGES);
         assert_eq!(seen.missing(), MAX_RANGES as u64 - 1);
-        assert!(!seen.insert(1), "an old gap was forgotten");
+        assert!(!seen.insert(1), "the oldest gap was dropped");
     }
 
     #[test]
-    fn a_damaged_text_is_refused() {
+    fn invalid_ranges_are_refused() {
         for text in ["[[2,1]]", "[[1,2],[2,3]]", "[[1,2],[3,4]]", "[[5,6],[1,2]]", "[[1]]", "[[-1,2]]", "{}"]
         {
             assert!(serde_json::from_str::<SequenceSet>(text).is_err(), "{text}");

@@ -1,4 +1,4 @@
-//! The values of the store that a batch of changes reads and writes, and what entries and people's decisions do to them.
+//! The values of the store that a batch of changes reads and writes, and how entries and operators' decisions change them.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::decisions::{self, BY_FUSE, DECISIONS, Decision, Decisions, FUSE, Fuse
 use super::verdict::{self, DigestRecord, Verdict, verdict};
 use super::{entry, repository};
 
-/// The names of the values that an entry concerns.
+/// Returns the names of the values that an entry affects.
 pub fn values_of_entry(entry: &FleetEntry) -> Vec<String> {
     let Some((repository, digest, _)) = verdict(entry) else { return Vec::new() };
     vec![verdict::name(repository, digest), DECISIONS.to_owned(), FUSE.to_owned()]
 }
 
-/// The names of the values that a decision concerns.
+/// Returns the names of the values that a decision affects.
 pub fn values_of_decision(decision: &Decision) -> Vec<String> {
     let mut names = vec![DECISIONS.to_owned()];
     if let Decision::Unblock { repository, digest } = decision {
@@ -26,7 +26,7 @@ pub fn values_of_decision(decision: &Decision) -> Vec<String> {
     names
 }
 
-/// The names of the values that the fuse concerns.
+/// Returns the names of the values that the fuse affects.
 pub fn values_of_fuse() -> Vec<String> {
     vec![DECISIONS.to_owned(), FUSE.to_owned()]
 }
@@ -41,12 +41,12 @@ pub struct FleetState {
 }
 
 impl FleetState {
-    /// The values by name as the store has them.
+    /// Starts with the values of the store, by name.
     pub fn new(before: BTreeMap<String, Vec<u8>>) -> Self {
         Self { before, ..Self::default() }
     }
 
-    /// What a new entry with this id says.
+    /// Applies a new entry with this id.
     pub fn record(&mut self, entry: &FleetEntry, id: u64, now: Timestamp) {
         let Some((repository, digest, verdict)) = verdict(entry) else { return };
         let record = self.digest(repository, digest);
@@ -58,7 +58,7 @@ impl FleetState {
         }
     }
 
-    /// Applies a person's decision. `id` is that of the entry that tells of it; `None` when nothing changes.
+    /// Applies an operator's decision. `id` is the id of the returned entry. Returns `None` if nothing changes.
     pub fn decide(&mut self, decision: Decision, id: u64, now: Timestamp) -> Option<FleetEntry> {
         match decision {
             Decision::Freeze { reason, until, scope } => {
@@ -77,12 +77,12 @@ impl FleetState {
         }
         self.decisions().set_failed(repository, digest, None);
         let message = format!("{repository}@{digest} may be tried again");
-        let mut told = entry::of_warden(&Kind::UNBLOCKED, Level::Info, message, now);
-        (told.image, told.new_digest) = (Some(repository.to_owned()), Some(digest.to_owned()));
-        Some(told)
+        let mut entry = entry::of_warden(&Kind::UNBLOCKED, Level::Info, message, now);
+        (entry.image, entry.new_digest) = (Some(repository.to_owned()), Some(digest.to_owned()));
+        Some(entry)
     }
 
-    /// Freezes the whole fleet where the fuse says so, unless it is frozen already.
+    /// Freezes the whole fleet if the fuse trips, unless it is already frozen.
     pub fn check_fuse(&mut self, rule: FuseRule, id: u64, now: Timestamp) -> Option<FleetEntry> {
         if self.decisions().freezes_at(now).any(|freeze| freeze.scope == FreezeScope::default()) {
             return None;
@@ -91,7 +91,7 @@ impl FleetState {
         self.decisions().freeze(decisions::freeze_of(id, BY_FUSE, reason, until, now), now)
     }
 
-    /// The values that have changed, by name.
+    /// Returns the values that have changed, by name.
     pub fn changed(self) -> Vec<(String, Vec<u8>)> {
         let records = self.records.iter().map(|(name, record)| (name.clone(), bytes(record)));
         let decisions = self.decisions.iter().map(|value| (DECISIONS.to_owned(), bytes(value)));
@@ -130,14 +130,14 @@ fn parsed<T: DeserializeOwned + Default>(values: &BTreeMap<String, Vec<u8>>, nam
     values.get(name).and_then(|value| parse(value)).unwrap_or_default()
 }
 
-/// A value of the store; `None` where there is none, or one that is not understood.
+/// Parses a value of the store; `None` if there is none or if it cannot be parsed.
 pub fn parse<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
     serde_json::from_slice(value).ok()
 }
 
-/// A value for the store.
+/// Serializes a value for the store.
 pub fn bytes(value: &impl Serialize) -> Vec<u8> {
-    // These types have no maps whose keys are no texts, which is all that could fail.
+    // Serialization only fails for maps with keys that are not strings, and these types have none.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::fleet::testing::{at, entry};
 
-    /// Applies to a store in memory, as a store does.
+    /// Applies changes to a store in memory, as a real store does.
     fn apply<R>(
         store: &mut BTreeMap<String, Vec<u8>>,
         work: impl FnOnce(&mut FleetState) -> R,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_freeze_ends_by_its_time_or_by_a_thaw() {
+    fn a_freeze_ends_at_its_time_or_with_a_thaw() {
         let mut store = BTreeMap::new();
         let one = FreezeScope { machine: Some("a".to_owned()), image: Some("web:1".to_owned()) };
         let (told, _) = apply(&mut store, |state| state.decide(freeze(100, one.clone()), 7, at(0)));
@@ -221,7 +221,7 @@ mod tests {
     use crate::fleet::decisions::covers;
 
     #[test]
-    fn an_unblock_lifts_what_is_withheld_until_it_fails_again() {
+    fn an_unblock_releases_a_withheld_digest_until_it_fails_again() {
         let mut store = BTreeMap::new();
         let bad = entry("a", "rolled_back", "r/web:1", "d");
         let unblock = || Decision::Unblock { repository: "r/web".to_owned(), digest: "d".to_owned() };
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fuse_trips_also_while_as_many_freezes_are_in_force_as_people_may_make() {
+    fn the_fuse_trips_even_if_the_maximum_number_of_freezes_is_in_force() {
         let mut store = BTreeMap::new();
         let one = FreezeScope { machine: Some("a".to_owned()), image: None };
         let most = u64::try_from(decisions::MAX_FREEZES).unwrap();

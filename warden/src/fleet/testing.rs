@@ -3,13 +3,13 @@
 use evenkeel_common::wire::FleetEntry;
 use jiff::{SignedDuration, Timestamp};
 
-/// So many seconds after the beginning.
+/// Returns the time this many seconds after the start of the test.
 pub(crate) fn at(seconds: i64) -> Timestamp {
     let begin: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
     begin + SignedDuration::from_secs(seconds)
 }
 
-/// An entry of an agent about an image.
+/// Creates an entry of an agent about an image.
 pub(crate) fn entry(agent: &str, event: &str, image: &str, digest: &str) -> FleetEntry {
     FleetEntry {
         timestamp: at(0),

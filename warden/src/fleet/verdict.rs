@@ -1,4 +1,4 @@
-//! What the machines say about a digest: each one's latest verdict, and what follows from all of them (DECISIONS 8).
+//! The machines' verdicts on a digest: the latest one of each, and the resulting decision (DECISIONS 8).
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::repository;
 
-/// Failures of a digest of which the black box is kept. The first one is what people need.
+/// How many failures of a digest have their black box kept. The first one matters most to operators.
 const BLACK_BOXES: usize = 2;
 
-/// What one machine's latest deployment says about a digest.
+/// The outcome of a machine's latest deployment of a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -36,11 +36,11 @@ pub struct DigestRecord {
 /// The latest verdict of one agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentVerdict {
-    /// What it is.
+    /// The verdict.
     pub verdict: Verdict,
-    /// When it came here.
+    /// When it arrived.
     pub at: Timestamp,
-    /// Since when the agent's verdicts are the same.
+    /// Since when the agent's verdicts have been the same.
     pub since: Timestamp,
     /// Id of the entry.
     pub entry: u64,
@@ -52,19 +52,18 @@ pub struct AgentVerdict {
     /// The black box.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// An operator has lifted it: it counts no longer.
+    /// An operator has lifted it: it no longer counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lifted: bool,
 }
 
-/// Name of the value that holds the verdicts on a digest.
+/// Returns the name of the value that holds the verdicts on a digest.
 pub fn name(repository: &str, digest: &str) -> String {
     format!("verdicts/{repository}@{digest}")
 }
 
-/// What an entry says about a digest: the repository, the digest, and the verdict. Errors, stops and probations that were
-/// broken off say nothing, nor does the `updated` of an image that was fetched and that no container runs on: it is a
-/// warning.
+/// Extracts the verdict of an entry: the repository, the digest, and the verdict. Errors, stops and aborted probations are
+/// not verdicts. Neither is an `updated` with level warning: that image was pulled, but no container runs it.
 pub fn verdict(entry: &FleetEntry) -> Option<(&str, &str, Verdict)> {
     let verdict = match entry.event.as_str() {
         kind if kind == Kind::UPDATED.as_str() && entry.level != Level::Warning.as_str() => Verdict::Proven,
@@ -77,7 +76,7 @@ pub fn verdict(entry: &FleetEntry) -> Option<(&str, &str, Verdict)> {
 }
 
 impl DigestRecord {
-    /// Notes what an entry with this id says, which came now. The latest one counts.
+    /// Records the verdict of an entry with this id that has just arrived. The latest one counts.
     pub fn record(&mut self, entry: &FleetEntry, verdict: Verdict, id: u64, now: Timestamp) {
         let before = self.agents.get(&entry.agent);
         let since = before.filter(|before| before.verdict == verdict).map_or(now, |before| before.since);
@@ -96,7 +95,7 @@ impl DigestRecord {
         self.agents.insert(entry.agent.clone(), latest);
     }
 
-    /// Lifts all failures; whether there were any.
+    /// Lifts all failures. Returns whether there were any.
     pub fn lift(&mut self) -> bool {
         let mut found = false;
         for agent in self.agents.values_mut().filter(|agent| agent.is_failed()) {
@@ -105,28 +104,28 @@ impl DigestRecord {
         found
     }
 
-    /// Whether this agent's latest verdict is that it is good.
+    /// Reports whether this agent's latest verdict is `Proven`.
     pub fn is_proven_at(&self, agent: &str) -> bool {
         self.agents.get(agent).is_some_and(|agent| agent.verdict == Verdict::Proven)
     }
 
-    /// Whether it is proven anywhere.
+    /// Reports whether it is proven on any machine.
     pub fn is_proven(&self) -> bool {
         self.agents.values().any(|agent| agent.verdict == Verdict::Proven)
     }
 
-    /// Whether this agent failed it, and nobody has lifted that.
+    /// Reports whether it failed on this agent and has not been lifted.
     pub fn has_failed_at(&self, agent: &str) -> bool {
         self.agents.get(agent).is_some_and(AgentVerdict::is_failed)
     }
 
-    /// The decision that withholds the digest: more machines failed it than proved it in their latest verdicts.
+    /// Returns the decision that withholds the digest, if more of the latest verdicts are `Failed` than `Proven`.
     pub fn withheld(&self) -> Option<FailedDigest> {
         self.withheld_by(|_| true)
     }
 
-    /// The same as far as it concerns one agent: what failed elsewhere, unless it is proven there. Its own failure is not
-    /// the fleet's affair: its own block holds until an operator lifts that (DECISIONS 8: "from others").
+    /// The same for one agent: counts failures on other machines, unless the digest is proven on this one. The agent's own
+    /// failure does not count: its own block remains until an operator lifts it (DECISIONS 8: "from others").
     pub fn withheld_from(&self, agent: &str) -> Option<FailedDigest> {
         self.withheld_by(|other| other != agent).filter(|_| !self.is_proven_at(agent))
     }
@@ -181,7 +180,7 @@ mod tests {
         assert_eq!(verdict(&unused), None, "no container runs on it");
     }
 
-    /// Machines and what they say, in order; who is named in the decision that follows.
+    /// Verdicts of machines, in order, and the agents named in the resulting decision.
     #[test]
     fn a_digest_is_withheld_while_more_machines_failed_than_proved_it() {
         type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_only_at_an_agent_is_not_withheld_from_it() {
+    fn a_digest_that_failed_only_on_an_agent_is_not_withheld_from_it() {
         let said = |said: &[(&str, &str)]| {
             let mut record = DigestRecord::default();
             for (number, (agent, event)) in (0_u32..).zip(said) {
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lifted_counts_again_after_a_new_failure() {
+    fn a_lifted_digest_is_withheld_again_after_a_new_failure() {
         let (mut record, failure) = (DigestRecord::default(), entry("a", "rolled_back", "web", "d"));
         record.record(&failure, Verdict::Failed, 1, at(1));
         assert!(record.lift() && record.withheld().is_none());

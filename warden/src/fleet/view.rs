@@ -1,4 +1,4 @@
-//! The fleet's state as this warden had it last from the store, and what is shown of it.
+//! The fleet's state as last read from the store, and the views that are served from it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,13 +15,13 @@ use super::retention::{self, Kept, Outdated};
 use super::state::parse;
 use super::verdict::{self, DigestRecord, Verdict};
 
-/// Name of the value with the last poll of each agent that cannot be probed.
+/// Name of the value with the last poll of each agent without a URL.
 pub const POLLS: &str = "polls";
 
-/// Most digests behind tags that one agent is told of.
+/// Maximum number of digests of tags that one agent receives.
 const MAX_SEEN: usize = 2000;
 
-/// Everything that the fleet's state holds.
+/// The complete state of the fleet.
 #[derive(Debug, Default)]
 pub struct View {
     revisions: HashMap<String, u64>,
@@ -39,8 +39,8 @@ pub struct View {
 }
 
 impl View {
-    /// Takes a value with its revision, unless a later one is known. One that is not understood counts as empty. Whether
-    /// agents that wait may have something to hear.
+    /// Applies a value with its revision, unless a later one is known. A value that cannot be parsed counts as empty. Returns
+    /// whether there may be something new for waiting agents.
     pub fn apply(&mut self, name: &str, revision: u64, value: &[u8]) -> bool {
         let known = self.revisions.entry(name.to_owned()).or_default();
         if revision <= *known {
@@ -65,7 +65,7 @@ impl View {
         true
     }
 
-    /// What the store need not keep any longer. `machines` are the configured agents.
+    /// Returns the outdated values. `machines` are the configured agents.
     pub fn outdated(&self, machines: &[String], keep: SignedDuration, now: Timestamp) -> Vec<Outdated> {
         let kept = Kept {
             revisions: &|name| self.revisions.get(name).copied().unwrap_or_default(),
@@ -83,12 +83,12 @@ impl View {
         self.revisions.remove(name);
     }
 
-    /// The revision of the decisions; 0 before the first. It is the same at every warden.
+    /// Returns the revision of the decisions; 0 before the first. It is the same on every warden.
     pub fn revision(&self) -> u64 {
         self.revisions.get(DECISIONS).copied().unwrap_or(0)
     }
 
-    /// The revision of the latest verdict on a digest that an agent has found and does not run; 0 without one.
+    /// Returns the revision of the latest verdict on a digest that an agent has found but does not run; 0 without one.
     pub fn verdicts_for(&self, agent: &str) -> u64 {
         let found = self.inventories.get(agent).into_iter().flat_map(|reported| &reported.inventory.images);
         let revision = |image: &InventoryImage| {
@@ -98,13 +98,13 @@ impl View {
         found.filter_map(revision).max().unwrap_or(0)
     }
 
-    /// The decisions.
+    /// Returns the decisions.
     pub fn decisions(&self) -> &Decisions {
         &self.decisions
     }
 
-    /// The decisions in force, for an agent: those that cover it. It does not know its own id here, so none is named.
-    /// `machines` are the configured agents, whose word counts.
+    /// Returns the decisions in force that apply to an agent. The agent does not know its id on this warden, so the scope
+    /// does not include it. `machines` are the configured agents; only their reports count.
     pub fn decisions_for(&self, agent: &str, machines: &[String], now: Timestamp) -> FleetDecisions {
         let mut found = self.decisions.at(self.revision(), now);
         found.freezes.retain(|freeze| freeze.scope.machine.as_deref().is_none_or(|only| only == agent));
@@ -116,14 +116,14 @@ impl View {
         found
     }
 
-    /// A decision as it concerns an agent. The black box is left out where the decisions leave it out.
+    /// Returns a decision as it applies to an agent. The black box is omitted if the decisions omit it.
     fn withheld_from(&self, agent: &str, failed: FailedDigest) -> Option<FailedDigest> {
         let Some(record) = self.record(&failed.repository, &failed.digest) else { return Some(failed) };
         let own = record.withheld_from(agent)?;
         Some(FailedDigest { output: own.output.filter(|_| failed.output.is_some()), ..own })
     }
 
-    /// What the tags of an agent's images name, and since when the fleet knows that.
+    /// Returns the digests that the tags of an agent's images refer to, and since when the fleet has known them.
     fn seen_by(&self, agent: &str, machines: &[String], now: Timestamp) -> Vec<SeenDigest> {
         let Some(own) = self.inventories.get(agent) else { return Vec::new() };
         let images: BTreeSet<&str> = own
@@ -149,22 +149,22 @@ impl View {
         seen
     }
 
-    /// What a machine reported.
+    /// Returns a machine's report.
     pub fn inventory(&self, agent: &str) -> Option<&Reported> {
         self.inventories.get(agent)
     }
 
-    /// The verdicts on a digest.
+    /// Returns the verdicts on a digest.
     pub fn record(&self, repository: &str, digest: &str) -> Option<&DigestRecord> {
         self.records.get(&verdict::name(repository, digest))
     }
 
-    /// When an agent polled last.
+    /// Returns when an agent last polled.
     pub fn last_poll(&self, agent: &str) -> Option<Timestamp> {
         self.polls.get(agent).copied()
     }
 
-    /// How many leases are in force.
+    /// Returns the number of leases in force.
     pub fn live_leases(&self, now: Timestamp) -> usize {
         let of = |name: &str, leases: &Leases| {
             let repository = name.strip_prefix("leases/").unwrap_or(name);
@@ -174,7 +174,7 @@ impl View {
         self.leases.iter().map(|(name, leases)| of(name, leases)).sum()
     }
 
-    /// Which of these machines runs what.
+    /// Returns the images of these machines.
     pub fn images(&self, machines: Vec<String>, now: Timestamp) -> FleetImages {
         let FleetDecisions { revision, freezes, failed, .. } = self.decisions.at(self.revision(), now);
         let mut images: BTreeMap<&str, Vec<FleetCell>> = BTreeMap::new();
@@ -199,7 +199,8 @@ impl View {
         FleetImages { revision, machines, freezes, failed, images }
     }
 
-    /// A machine's latest word on what is available where it tries or tried that, else on what runs.
+    /// Returns a machine's latest verdict on the available digest if it is trying or has tried that, otherwise on the running
+    /// one.
     fn verdict(&self, agent: &str, image: &InventoryImage, now: Timestamp) -> Option<CellVerdict> {
         let of = repository(&image.image);
         let word = |digest: &str| {
@@ -234,7 +235,7 @@ fn set<T>(values: &mut BTreeMap<String, T>, key: &str, value: Option<T>) {
     }
 }
 
-/// The map as a table for a spreadsheet. A cell that a spreadsheet would take for a formula begins with an apostrophe.
+/// Renders the images as CSV. A cell that a spreadsheet would interpret as a formula starts with an apostrophe.
 pub fn csv(images: &FleetImages) -> String {
     let mut text = String::from(
         "repository,machine,ring,service,image,digest,proven_at,available,behind_since,blocked,gate,why,verdict,reported\r\n",

@@ -1,4 +1,4 @@
-//! Authorization of users: by session or `api.token`, with throttling of wrong ones.
+//! Authorization of users by session or `api.token`. Wrong tokens are throttled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ pub(super) enum LoginError {
     Missing,
     /// The token is not `api.token`.
     Wrong,
-    /// Too many wrong ones came from that address; retry after so many seconds.
+    /// Too many wrong tokens came from this address; retry after this many seconds.
     Throttled(u16),
 }
 
 impl LoginError {
-    /// The answer; `required` says what would have been accepted.
+    /// Returns the response; `required` says what would have been accepted.
     pub(super) fn reply(self, required: &str) -> Response {
         match self {
             Self::Missing | Self::Wrong => unauthorized(required),
@@ -32,7 +32,7 @@ impl LoginError {
         }
     }
 
-    /// The text for a person; `None` when nothing was sent.
+    /// Returns the text for the user; `None` if no token was sent.
     pub(super) fn message(self) -> Option<String> {
         match self {
             Self::Missing => None,
@@ -45,18 +45,18 @@ impl LoginError {
 }
 
 impl Api {
-    /// The active configuration.
+    /// Returns the active configuration.
     pub(super) fn config(&self) -> Arc<ActiveConfig> {
         self.config.borrow().clone()
     }
 
-    /// Accepts a session, or `api.token` in the query, in the cookie or as bearer.
+    /// Accepts a session, or `api.token` in the query, in the cookie or as bearer token.
     pub(super) fn authorize(&self, request: &Request) -> Result<(), LoginError> {
         let bearer = tokens::bearer(&request.headers);
         self.authorize_with(request, bearer.map(str::to_owned))
     }
 
-    /// The same without the bearer.
+    /// The same without the bearer token.
     pub(super) fn authorize_page(&self, request: &Request) -> Result<(), LoginError> {
         self.authorize_with(request, None)
     }
@@ -72,7 +72,7 @@ impl Api {
         self.check_api_token(&config, &request.headers, &request.arrival, sent)
     }
 
-    /// Whether one of `sent` is `api.token`. Wrong ones count against the client.
+    /// Checks whether one of `sent` is `api.token`. Wrong tokens count against the client.
     pub(super) fn check_api_token(
         &self,
         config: &ActiveConfig,
@@ -100,17 +100,17 @@ impl Api {
     }
 }
 
-/// For `Retry-After`: rounded up.
+/// Rounds up to whole seconds, for `Retry-After`.
 pub(super) fn whole_seconds(wait: Duration) -> u16 {
     u16::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u16::MAX)
 }
 
-/// 401 as JSON.
+/// Returns a 401 response as JSON.
 pub(super) fn unauthorized(text: &str) -> Response {
     challenge(error(StatusCode::UNAUTHORIZED, text))
 }
 
-/// Adds the header that 401 requires.
+/// Adds the header that a 401 response requires.
 pub(super) fn challenge(mut response: Response) -> Response {
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response

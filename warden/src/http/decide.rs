@@ -1,5 +1,5 @@
-//! What people ask and decide: `GET /fleet/images`, `POST /freeze`, `POST /thaw`, `POST /unblock` (DECISIONS 8). Requests of
-//! other origins are refused before they come here.
+//! Endpoints for users: `GET /fleet/images`, `POST /freeze`, `POST /thaw`, `POST /unblock` (DECISIONS 8). Requests from other
+//! origins have already been refused.
 
 use evenkeel_common::http::{Request, Response, StatusCode, error, json};
 use evenkeel_common::wire::{
@@ -15,15 +15,15 @@ use crate::fleet::decisions::{Decision, MAX_FREEZE, MAX_FREEZES};
 use crate::fleet::entry::MAX_IMAGE;
 use crate::fleet::{repository, view};
 
-const REQUIRED: &str = "api.token is needed: as bearer, or as the cookie \"token\"";
+const REQUIRED: &str = "api.token is needed: as bearer token, or as the cookie \"token\"";
 /// Longest reason of a freeze, in characters.
 const MAX_REASON: usize = 500;
-/// Longest digest that is taken, in bytes.
+/// Longest accepted digest, in bytes.
 const MAX_NAME: usize = 256;
-/// By so much a person's clock may be ahead.
+/// How far a user's clock may be ahead.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// `GET /fleet/images`: which machine runs what, as JSON or as CSV.
+/// `GET /fleet/images`: the images of all machines, as JSON or CSV.
 pub(super) async fn images(api: Api, request: Request) -> Response {
     if let Err(refused) = api.authorize(&request) {
         return refused.reply(REQUIRED);
@@ -36,7 +36,7 @@ pub(super) async fn images(api: Api, request: Request) -> Response {
         None | Some("") => accepts_csv(),
         Some("csv") => true,
         Some("json") => false,
-        Some(_) => return error(StatusCode::BAD_REQUEST, "format is not known; allowed: json, csv"),
+        Some(_) => return error(StatusCode::BAD_REQUEST, "format is unknown; allowed: json, csv"),
     };
     let images = api.collector.fleet_images();
     if !is_csv {
@@ -75,13 +75,13 @@ pub(super) async fn freeze(api: Api, request: Request) -> Response {
         }
         Ok((None, _)) => error(
             StatusCode::CONFLICT,
-            format!("{MAX_FREEZES} freezes are in force already; thaw some first"),
+            format!("{MAX_FREEZES} freezes are already in force; thaw some first"),
         ),
         Err(fault) => store_away(&fault),
     }
 }
 
-/// What is to be frozen, or what is wrong with it and what is allowed.
+/// Validates a freeze request. The error says what is wrong and what is allowed.
 fn checked(
     asked: FreezeRequest,
     ids: &[&str],
@@ -101,12 +101,12 @@ fn checked(
     scope.image = scope.image.filter(|image| !image.is_empty());
     if let Some(machine) = scope.machine.as_deref().filter(|machine| !ids.contains(machine)) {
         let machine: String = machine.chars().take(100).collect();
-        return Err(format!("scope.machine: {machine:?} is no agent; allowed: {}", ids.join(", ")));
+        return Err(format!("scope.machine: {machine:?} is not an agent; allowed: {}", ids.join(", ")));
     }
     if let Some(image) = scope.image.take() {
         if image.len() > MAX_IMAGE || image.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(format!(
-                "scope.image: is no image; allowed: a repository of up to {MAX_IMAGE} bytes"
+                "scope.image: is not an image; allowed: a repository of up to {MAX_IMAGE} bytes"
             ));
         }
         scope.image = Some(repository(&image).to_owned());
@@ -114,8 +114,8 @@ fn checked(
     Ok((reason, asked.until.min(latest), scope))
 }
 
-/// What is wrong with a repository that names no registry: agents call theirs by its host, so that it would match none.
-/// `None` where it names one, or where a machine reports exactly this one.
+/// Returns the fault of a repository without a registry. Agents report repositories with the registry's host, so it would
+/// never match. Returns `None` if it names a registry, or if a machine reports exactly this repository.
 fn unmatched(api: &Api, image: &str) -> Option<String> {
     let is_host = |host: &str| host.contains(['.', ':']) || host == "localhost";
     if image.split_once('/').is_some_and(|(host, path)| is_host(host) && !path.is_empty()) {
@@ -166,7 +166,7 @@ pub(super) async fn unblock(api: Api, request: Request) -> Response {
         return error(StatusCode::BAD_REQUEST, format!("image: allowed: 1 to {MAX_IMAGE} bytes"));
     }
     if digest.len() > MAX_NAME || !digest.starts_with("sha256:") {
-        return error(StatusCode::BAD_REQUEST, "digest: is no digest; allowed: sha256:<hex>");
+        return error(StatusCode::BAD_REQUEST, "digest: is not a digest; allowed: sha256:<hex>");
     }
     let repository = repository(&image).to_owned();
     match api.collector.decide(Decision::Unblock { repository, digest }).await {

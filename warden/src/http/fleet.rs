@@ -1,4 +1,4 @@
-//! What agents ask of the fleet: `GET /fleet`, `POST /fleet/ask`, `POST /fleet/release`, `POST /inventory` (DECISIONS 8).
+//! Fleet endpoints for agents: `GET /fleet`, `POST /fleet/ask`, `POST /fleet/release`, `POST /inventory` (DECISIONS 8).
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use crate::fleet::repository;
 
 /// Longest wait of a long poll, in seconds.
 const MAX_WAIT: u64 = 60;
-/// Rings are 0 to 9.
+/// Highest ring.
 const MAX_RING: u8 = 9;
-/// Images that one machine may report.
+/// How many images one machine may report.
 const MAX_IMAGES: usize = 1000;
-/// Longest digest or service that is taken, and how much of a sentence is kept, in bytes.
+/// Longest accepted digest or service name, and the length to which sentences are truncated, in bytes.
 const MAX_NAME: usize = 256;
 const MAX_TEXT: usize = 1024;
 
-/// `GET /fleet`: the decisions that cover the agent, at once when they are not those of `after` or when there are other
-/// verdicts than `verdicts` says, else after a change or when `wait` is over.
+/// `GET /fleet`: the decisions that apply to the agent. Answers at once if `after` or `verdicts` is outdated, otherwise after
+/// a change or when `wait` expires.
 pub(super) async fn decisions(api: Api, request: Request) -> Response {
     let id = match authenticate(&api, &request.headers, &request.arrival) {
         Ok(id) => id,
@@ -35,7 +35,7 @@ pub(super) async fn decisions(api: Api, request: Request) -> Response {
         Err(fault) => return error(StatusCode::BAD_REQUEST, fault),
     };
     let Some(_permit) = api.polls.acquire(id.clone()) else {
-        return too_many("this agent polls too often at once, or too many agents do", 10);
+        return too_many("this agent has too many concurrent polls, or too many agents are polling", 10);
     };
     let config = api.config();
     if config.agents.iter().any(|agent| agent.id == id && agent.url.is_none()) {
@@ -51,7 +51,7 @@ pub(super) async fn decisions(api: Api, request: Request) -> Response {
     json(StatusCode::OK, &api.collector.decisions_for(&id))
 }
 
-/// Parameters that are whole numbers; `None` for one that is absent or empty.
+/// Parses parameters that are whole numbers; `None` for one that is absent or empty.
 fn numbers<const N: usize>(request: &Request, names: [&str; N]) -> Result<[Option<u64>; N], String> {
     let mut numbers = [None; N];
     for (number, name) in numbers.iter_mut().zip(names) {
@@ -91,7 +91,7 @@ pub(super) async fn inventory(api: Api, request: Request) -> Response {
         Ok(inventory) => inventory,
         Err(refusal) => return refusal,
     };
-    // A gate's words are a command's or a person's: that they are long is no reason to know nothing of the machine.
+    // A gate's text comes from a command or an operator. Truncate a long one rather than reject the whole inventory.
     inventory.images.iter_mut().filter_map(|image| image.why.as_mut()).for_each(cut);
     if let Some(fault) = fault_of(&inventory) {
         return error(StatusCode::BAD_REQUEST, fault);
@@ -136,7 +136,7 @@ fn fault_of(inventory: &Inventory) -> Option<String> {
     None
 }
 
-/// Who asks, and what. The answer that refuses it is made once and sent.
+/// Returns the agent and its request, or the refusal.
 #[allow(clippy::result_large_err)]
 fn asked(api: &Api, request: &Request) -> Result<(String, FleetAsk), Response> {
     let agent = agent(api, &request.headers).ok_or_else(no_agent)?;
@@ -169,12 +169,12 @@ fn asking<'a>(agent: &'a str, ask: &'a FleetAsk) -> Asking<'a> {
     }
 }
 
-/// The body, or what is wrong with it and where.
+/// Parses the body. The refusal says what is wrong and where.
 #[allow(clippy::result_large_err)]
 pub(super) fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
     object(&request.body).map_err(|fault| {
         let fault: String = fault.to_string().chars().take(MAX_NAME).collect();
-        error(StatusCode::BAD_REQUEST, format!("the body is not what is expected here: {fault}"))
+        error(StatusCode::BAD_REQUEST, format!("the body is invalid: {fault}"))
     })
 }
 

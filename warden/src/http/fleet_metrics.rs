@@ -1,4 +1,4 @@
-//! Metrics of the fleet: who is behind, what is held back, and how questions were answered.
+//! Metrics of the fleet: machines that are behind, freezes and withheld digests, and answers to agents.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use evenkeel_common::wire::FleetImages;
 use jiff::Timestamp;
 use prometheus::proto::MetricFamily;
 
-/// What is known of the fleet now.
+/// The current state of the fleet.
 pub(super) struct FleetFigures {
     pub(super) images: FleetImages,
     pub(super) leases: usize,
-    /// Questions answered with go, wait, and no.
+    /// Requests answered with go, wait, and no.
     pub(super) answers: [u64; 3],
-    /// Long polls under way.
+    /// Long polls in progress.
     pub(super) polls: usize,
     pub(super) now: Timestamp,
 }
 
 impl FleetFigures {
-    /// All of them.
+    /// Returns all metrics of the fleet.
     pub(super) fn families(&self) -> Vec<MetricFamily> {
-        // How many machines are behind with an image, and for how long the one that is most.
+        // For each image, how many machines are behind, and the longest time one has been behind.
         let mut behind: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for image in &self.images.images {
             let (count, seconds) = behind.entry(image.repository.as_str()).or_default();
@@ -38,25 +38,29 @@ impl FleetFigures {
         vec![
             family(
                 "evenkeel_warden_behind_seconds",
-                "For how long the machine that is most behind with an image has been; 0 where none is.",
+                "Longest time that a machine has been behind with an image; 0 if none is behind.",
                 behind.iter().map(|(image, (_, seconds))| (of(image), *seconds)).collect::<Vec<_>>(),
             ),
             family(
                 "evenkeel_warden_behind_machines",
-                "Machines that do not run what the registry has.",
+                "Machines that do not run the image that the registry has.",
                 behind.iter().map(|(image, (count, _))| (of(image), *count)).collect::<Vec<_>>(),
             ),
             single("evenkeel_warden_freezes", "Freezes in force.", self.images.freezes.len() as f64),
             single(
                 "evenkeel_warden_withheld_digests",
-                "Digests that are withheld, since more machines failed than proved them.",
+                "Digests that are withheld because they failed on more machines than they were proven on.",
                 self.images.failed.len() as f64,
             ),
-            single("evenkeel_warden_leases", "Services that are trying a digest now.", self.leases as f64),
-            single("evenkeel_warden_polls", "Agents that wait for decisions.", self.polls as f64),
+            single(
+                "evenkeel_warden_leases",
+                "Services that are currently trying a digest.",
+                self.leases as f64,
+            ),
+            single("evenkeel_warden_polls", "Long polls of agents in progress.", self.polls as f64),
             family(
                 "evenkeel_warden_answers_total",
-                "Answers to agents that asked whether they may begin.",
+                "Answers to agents that asked whether they may start a deployment.",
                 ["go", "wait", "no"]
                     .into_iter()
                     .zip(self.answers)

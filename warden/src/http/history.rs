@@ -1,4 +1,4 @@
-//! `GET /history`: what is kept, newest first, page by page (DECISIONS 8).
+//! `GET /history`: the stored entries, newest first, page by page (DECISIONS 8).
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use super::Api;
 use super::ingest::store_away;
 use crate::keep::{KeepError, MAX_PAGE, Page, Query};
 
-const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer";
+const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer token";
 
 pub(super) async fn history(api: Api, request: Request) -> Response {
     if let Err(refused) = api.authorize(&request) {
@@ -30,7 +30,8 @@ pub(super) async fn history(api: Api, request: Request) -> Response {
     }
 }
 
-/// An agent's id stands for what it calls itself in its entries, too: those of the warden about it have its id.
+/// Searches the store. An agent's id also matches the machine name in its entries; the warden's entries about an agent use
+/// its id.
 async fn search(api: &Api, query: &Query) -> Result<Page, KeepError> {
     let keep = api.collector.keep();
     let name = query.machine.as_ref().and_then(|agent| api.collector.machine_name(agent));
@@ -40,7 +41,7 @@ async fn search(api: &Api, query: &Query) -> Result<Page, KeepError> {
     Ok(page.merged(other, query.limit))
 }
 
-/// What is asked for. An empty parameter asks nothing.
+/// Parses the query. Empty parameters are ignored.
 fn query(request: &Request) -> Result<Query, String> {
     let text = |name: &str| request.query.get(name).filter(|value| !value.is_empty()).cloned();
     let limit = match text("limit") {
@@ -68,7 +69,7 @@ fn parsed<T: FromStr>(value: Option<String>, fault: &str) -> Result<Option<T>, S
     value.map(|value| value.parse().map_err(|_| fault.to_owned())).transpose()
 }
 
-/// The page as JSON. The entries are JSON already; each gets its id as the first field.
+/// Renders the page as JSON. The entries are JSON already; each gets its id as the first field.
 fn body(page: &Page) -> String {
     let mut text = String::from("{\"entries\":[");
     for (index, entry) in page.entries.iter().enumerate() {
@@ -92,7 +93,7 @@ mod tests {
     use crate::keep::Stored;
 
     #[test]
-    fn a_page_is_what_its_wire_type_says() {
+    fn a_page_matches_its_wire_type() {
         let line = r#"{"timestamp":"2026-01-02T03:04:05Z","machine":"m","service":"web","event":"updated","message":"x","level":"info","agent":"a"}"#;
         let entries = [9, 7].map(|id| Stored { id, line: line.to_owned() }).to_vec();
         for next in [None, Some(7)] {

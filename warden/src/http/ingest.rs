@@ -1,4 +1,4 @@
-//! `POST /ingest`: an entry of an agent, or an array of them (DECISIONS 3 and 8).
+//! `POST /ingest`: an entry from an agent, or an array of entries (DECISIONS 3 and 8).
 
 use evenkeel_common::http::{
     Admitted, Arrival, HeaderMap, Request, Response, StatusCode, error, json, too_many,
@@ -17,32 +17,32 @@ use crate::keep::KeepError;
 
 /// `Retry-After` in seconds for an agent with too many concurrent requests.
 const CROWD_RETRY_AFTER: u16 = 1;
-/// The same while the store is away.
+/// The same while the store is unavailable.
 const STORE_RETRY_AFTER: u16 = 5;
-/// Entries that one request may bring (DECISIONS 8).
+/// Maximum number of entries in one request (DECISIONS 8).
 const MAX_ENTRIES: usize = 500;
 
 /// Refuses a request before its body is read: without an agent's token, or beyond the agent's limit.
-// A refusal is an answer, made once and sent; boxing it would only add a step.
+// The large error is a response that is created once and sent; boxing it has no benefit.
 #[allow(clippy::result_large_err)]
 pub(super) fn admit(api: &Api, headers: &HeaderMap, arrival: &Arrival) -> Result<Admitted, Response> {
     let id = authenticate(api, headers, arrival)?;
     let Some(permit) = api.requests.acquire(id.clone()) else {
         api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
-        return Err(too_many("this agent has too many requests under way", CROWD_RETRY_AFTER));
+        return Err(too_many("this agent has too many requests in progress", CROWD_RETRY_AFTER));
     };
     Ok(Admitted::as_sender(id, permit))
 }
 
-/// The id of the agent whose token a request carries.
+/// Returns the id of the agent whose token a request carries.
 #[allow(clippy::result_large_err)]
 pub(super) fn authenticate(api: &Api, headers: &HeaderMap, arrival: &Arrival) -> Result<String, Response> {
     let token = tokens::bearer(headers).unwrap_or_default();
     let client = throttle::client_address(arrival, headers);
     let config = api.config();
     let agent = config.tokens.agent(token);
-    // An agent that has authenticated from this address before is not guessing, and neither is one whose token is too long to
-    // be guessed: they go on while another client behind the same proxy is throttled.
+    // An agent that has authenticated from this address before is not guessing, and neither is one with a token too long to
+    // be guessed: they are not affected while another client behind the same proxy is throttled.
     let is_guess = |agent: usize| {
         token.len() < SHORT_TOKEN && !api.collector.is_known_address(&config.agents[agent].id, client)
     };
@@ -88,7 +88,7 @@ pub(super) async fn ingest(api: Api, request: Request) -> Response {
     json(StatusCode::OK, &IngestReply { status: "accepted".to_owned(), fleet, rejected })
 }
 
-/// The entries of a body, which is one or an array of them, and those of an array that are none.
+/// Parses a body, which is one entry or an array of them. Invalid elements of an array are returned separately.
 fn read(body: &[u8], agent: &str) -> Result<(Vec<FleetEntry>, Vec<RejectedEntry>), InvalidEntry> {
     let Some(elements) = entry::elements(body, MAX_ENTRIES) else {
         return Ok((vec![entry::parse(body, agent)?], Vec::new()));
@@ -108,8 +108,8 @@ fn note_malformed(api: &Api, agent: &str, fault: &str) {
     tracing::warn!(agent, fault, "an entry was refused");
 }
 
-/// 503: the store cannot take anything now, and the sender keeps what it has. The reason is in the log; it may name what
-/// is not meant for agents.
+/// Returns a 503 response: the store is unavailable, and the sender keeps its data. The reason is only in the log, since it
+/// may contain details that are not meant for agents.
 pub(super) fn store_away(fault: &KeepError) -> Response {
     tracing::debug!(%fault, "a request was refused: the store is away");
     let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "the warden's store is away; try again later");
@@ -117,7 +117,7 @@ pub(super) fn store_away(fault: &KeepError) -> Response {
     response
 }
 
-/// Id of the agent that the bearer token belongs to.
+/// Returns the id of the agent that the bearer token belongs to.
 pub(super) fn agent(api: &Api, headers: &HeaderMap) -> Option<String> {
     let config = api.config();
     let agent = config.tokens.agent(tokens::bearer(headers).unwrap_or_default())?;

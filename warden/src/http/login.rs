@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use evenkeel_common::http::{Admitted, Arrival, HeaderMap, Request, Response, StatusCode, json};
 use evenkeel_common::page::{self, Document};
+use evenkeel_common::wire::LogoutReply;
 use http::header::{ACCEPT, CACHE_CONTROL, HeaderValue, LOCATION, RETRY_AFTER, SET_COOKIE};
 use jiff::Timestamp;
 
@@ -14,25 +15,25 @@ use crate::auth::tokens::{self, Tokens};
 
 const REQUIRED: &str = "api.token is needed: as ?token= or as the cookie \"token\"";
 
-// Made once each: whoever tries tokens must not cost more than that.
+// Rendered once each, so that guessing tokens is cheap to refuse.
 static FORM: LazyLock<Document> = LazyLock::new(|| form(None));
 static WRONG: LazyLock<Document> = LazyLock::new(|| form(Some("That token is not accepted.")));
-// `Retry-After` says when.
+// The exact time is in `Retry-After`.
 static THROTTLED: LazyLock<Document> =
     LazyLock::new(|| form(Some("Too many wrong tokens came from this address. Try again in a few seconds.")));
 
-/// The form, with why the last attempt failed.
+/// Renders the form, with the reason why the last attempt failed.
 fn form(refusal: Option<&str>) -> Document {
     let mut html = include_str!("../ui/login.html").to_owned();
     if let Some(refusal) = refusal {
-        // The text is ours and has nothing to escape.
+        // The text is a constant without characters to escape.
         html = html.replace(" hidden></p>", &format!(">{refusal}</p>"));
     }
     page::document(&html, STYLE, include_str!("../ui/login.js"))
 }
 
-/// Everybody may try; the token is in the body.
-// A refusal is an answer, made once and sent; boxing it would only add a step.
+/// Admits every request; the token is in the body.
+// The large error is a response that is created once and sent; boxing it has no benefit.
 #[allow(clippy::result_large_err, clippy::unnecessary_wraps)]
 pub(super) fn admit(_: &Api, _: &HeaderMap, arrival: &Arrival) -> Result<Admitted, Response> {
     Ok(Admitted::as_peer(arrival))
@@ -77,10 +78,10 @@ pub(super) fn deny(refused: LoginError, headers: &HeaderMap) -> Response {
     if answer.status() == StatusCode::UNAUTHORIZED { challenge(page) } else { page }
 }
 
-/// Deletes the cookie, which no script can. It needs no token: there is only a login to lose, and pages of other sites are
-/// refused by the Origin rule.
+/// Deletes the cookie, which scripts cannot do. It needs no token: a request can only end the client's own session, and
+/// requests from other sites are refused by the Origin check.
 pub(super) async fn logout(_: Api, request: Request) -> Response {
-    let mut response = json(StatusCode::OK, &serde_json::json!({ "status": "logged_out" }));
+    let mut response = json(StatusCode::OK, &LogoutReply::LoggedOut);
     set_cookie(&mut response, &tokens::delete_cookie(is_https(&request.headers)));
     response
 }
@@ -96,7 +97,7 @@ fn set_cookie(response: &mut Response, cookie: &str) {
 }
 
 fn is_https(headers: &HeaderMap) -> bool {
-    // Of several proxies the first one is the one that the browser speaks to.
+    // If there are several proxies, the browser connects to the first one.
     let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok()?.split(',').next());
     proto.is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"))
 }
@@ -116,7 +117,7 @@ mod tests {
             let text = std::str::from_utf8(document.text()).unwrap();
             assert!(text.starts_with("<!doctype html>"));
             assert!(!text.contains("<!--"), "a placeholder is left");
-            assert!(!text.contains("name=\"referrer\""), "the header's policy holds");
+            assert!(!text.contains("name=\"referrer\""), "the policy is set by the header");
         }
     }
 
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn https_is_what_the_browser_speaks() {
+    fn the_browsers_protocol_decides_about_https() {
         for (proto, expected) in [
             ("https", true),
             ("HTTPS", true),

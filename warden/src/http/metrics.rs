@@ -47,7 +47,7 @@ impl Metrics {
         self.ingest_refusals[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All metrics as text. They are computed from the current state, so they cannot disagree with it.
+    /// Renders all metrics as text. They are computed from the current state, so they cannot diverge from it.
     fn text(
         &self,
         machines: &[Machine],
@@ -68,24 +68,24 @@ impl Metrics {
             ),
             family(
                 "evenkeel_warden_refused_logins_total",
-                "Tokens of people that were refused: wrong, or not looked at after too many wrong ones.",
+                "Tokens of users that were refused: wrong, or not checked after too many wrong ones.",
                 logins.map(by_reason),
             ),
             single("evenkeel_warden_streams", "Clients that follow the entries.", streams as f64),
             family("evenkeel_warden_entries_total", "Entries stored.", machines.iter().flat_map(by_level)),
             family(
                 "evenkeel_warden_repeated_entries_total",
-                "Entries that came again and were not stored again.",
+                "Duplicate entries, which were not stored again.",
                 machines.iter().map(|machine| (of(machine), machine.duplicates() as f64)),
             ),
             family(
                 "evenkeel_warden_agent_online",
-                "1 when the last heartbeat was answered, else 0.",
+                "1 if the last heartbeat was answered, else 0.",
                 machines.iter().filter_map(|machine| Some((of(machine), flag(machine.online()?)))),
             ),
             family(
                 "evenkeel_warden_missing_entries",
-                "Entries that were skipped and have not come.",
+                "Entries that were skipped and have not arrived.",
                 machines.iter().map(|machine| (of(machine), machine.missing() as f64)),
             ),
         ]);
@@ -120,7 +120,7 @@ pub(super) async fn metrics(api: Api, request: Request) -> Response {
     if let Err(refused) =
         api.check_api_token(&api.config(), &request.headers, &request.arrival, bearer.into_iter())
     {
-        return refused.reply("api.token is needed as bearer");
+        return refused.reply("api.token is needed as bearer token");
     }
     let is_up = api.collector.store_state().borrow().error().is_none();
     let store = StoreFigures {

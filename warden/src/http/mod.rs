@@ -1,4 +1,4 @@
-//! The warden's HTTP API: one line for each endpoint, in the order of spec 4.3.
+//! The warden's HTTP API: one route per endpoint, in the order of spec 4.3.
 
 mod authorize;
 mod decide;
@@ -27,7 +27,7 @@ use crate::reload::ConfigReceiver;
 
 pub use metrics::Metrics;
 
-/// What the endpoints share.
+/// State shared by the endpoints.
 #[derive(Clone)]
 pub struct Api {
     /// Tokens and agents.
@@ -40,7 +40,7 @@ pub struct Api {
     pub requests: Limiter<String>,
     /// Limit on long polls of agents, by id.
     pub polls: Limiter<String>,
-    /// Memory for the bodies of agents, and for those of logins: neither takes the other's.
+    /// Memory for the bodies of agents, and for those of logins; neither can use up the other's.
     pub bodies: (Bodies, Bodies),
     /// Limit on wrong tokens.
     pub throttle: Arc<LoginThrottle>,
@@ -50,41 +50,41 @@ pub struct Api {
     pub clock: Arc<dyn Clock>,
 }
 
-/// Bytes that the login form may send.
+/// Maximum size of a login form's body, in bytes.
 const LOGIN_BYTES: usize = 4096;
 
-/// The server's limits. They are wider than the agent's (DECISIONS 6): all streams need the token, and behind a proxy all
-/// clients have one address.
+/// The server's limits. They are higher than the agent's (DECISIONS 6): all streams need the token, and behind a proxy all
+/// clients have the same address.
 pub fn limits() -> Limits {
     Limits {
         connections: 8192,
         connections_per_peer: 7168,
-        // The largest answers are those about ten thousand agents.
+        // The largest responses cover ten thousand agents.
         unsent_bytes: 128 * 1024 * 1024,
-        // An agent keeps its connection between two entries.
+        // Agents keep their connection open between two entries.
         idle: Duration::from_mins(2),
         ..Limits::default()
     }
 }
 
-/// Limit on streams: 4,096, also from one address.
+/// Limit on streams: 4,096, even from one address.
 pub fn stream_limiter() -> Limiter {
     Limiter::new(4096, 4096)
 }
 
-/// Limit on concurrent requests: 16 for each agent. One that sends in order, as it should, needs one; one that floods the
-/// warden takes neither memory nor time from the others.
+/// Limit on concurrent requests: 16 per agent. A correct agent sends in order and needs one; an agent that floods the warden
+/// takes neither memory nor time from the others.
 pub fn request_limiter() -> Limiter<String> {
     Limiter::new(usize::MAX, 16)
 }
 
-/// Limit on long polls: 4 for each agent, of which it needs one, and fewer in all than there are connections, so that
-/// other requests always find one.
+/// Limit on long polls: 4 per agent, which needs one. The total is lower than the number of connections, so that there is
+/// always one left for other requests.
 pub fn poll_limiter() -> Limiter<String> {
     Limiter::new(6144, 4)
 }
 
-/// Memory for the bodies of agents, of which one may take a sixteenth, and for those of logins.
+/// Memory for the bodies of agents, of which one agent may use a sixteenth, and for those of logins.
 pub fn bodies(limits: Limits) -> (Bodies, Bodies) {
     let agents = Bodies::new(limits.body_bytes, 64 * limits.body_bytes, 4 * limits.body_bytes);
     (agents, Bodies::new(LOGIN_BYTES, 256 * LOGIN_BYTES, 64 * LOGIN_BYTES))
@@ -93,12 +93,12 @@ pub fn bodies(limits: Limits) -> (Bodies, Bodies) {
 /// All endpoints as one filter.
 pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
     let (agent_bodies, login_bodies) = api.bodies.clone();
-    let (agents, people) = (&agent_bodies, &login_bodies);
+    let (agents, users) = (&agent_bodies, &login_bodies);
     Endpoints::new(docs::ABOUT, api)
         .route_with_body(Method::POST, "/ingest", agents, ingest::admit, ingest::ingest, docs::ingest())
         .route(Method::GET, "/events", read::events, docs::events())
         .route(Method::GET, "/", page::page, docs::page())
-        .route_with_body(Method::POST, "/login", people, login::admit, login::login, docs::login())
+        .route_with_body(Method::POST, "/login", users, login::admit, login::login, docs::login())
         .route(Method::POST, "/logout", login::logout, docs::logout())
         .route(Method::GET, "/health", read::health, docs::health())
         .route(Method::GET, "/machines", read::machines, docs::machines())
@@ -122,9 +122,9 @@ pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
             docs::inventory(),
         )
         .route(Method::GET, "/fleet/images", decide::images, docs::images())
-        .route_with_body(Method::POST, "/freeze", people, login::admit, decide::freeze, docs::freeze())
-        .route_with_body(Method::POST, "/thaw", people, login::admit, decide::thaw, docs::thaw())
-        .route_with_body(Method::POST, "/unblock", people, login::admit, decide::unblock, docs::unblock())
+        .route_with_body(Method::POST, "/freeze", users, login::admit, decide::freeze, docs::freeze())
+        .route_with_body(Method::POST, "/thaw", users, login::admit, decide::thaw, docs::thaw())
+        .route_with_body(Method::POST, "/unblock", users, login::admit, decide::unblock, docs::unblock())
         .route(Method::GET, "/metrics", metrics::metrics, docs::metrics())
         .into_filter(Guard::any_host().pages(&["/"]), limits)
 }

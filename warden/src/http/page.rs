@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_can_be_looked_for_in_the_history() {
+    fn every_kind_can_be_selected_in_the_history() {
         for kind in Kind::ALL {
             assert!(SCRIPT.contains(&format!("\"{kind}\"")), "{kind}");
         }

@@ -7,11 +7,11 @@ use sync_wrapper::SyncStream;
 
 use super::Api;
 
-const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer";
+const REQUIRED: &str = "api.token is needed: as ?token=, as the cookie \"token\", or as bearer token";
 
-/// `GET /events`: the last 50 entries, or those after the one that is named, then every new one.
+/// `GET /events`: the last 50 entries, or those after the requested one, then every new one.
 pub(super) async fn events(api: Api, request: Request) -> Response {
-    // Taken before the token is checked: a token that changes meanwhile ends the stream.
+    // Read before the token is checked, so that a concurrent change of the token ends the stream.
     let stop = api.config().streams.clone();
     if let Err(refused) = api.authorize(&request) {
         return refused.reply(REQUIRED);
@@ -20,7 +20,7 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
         Ok(permit) => permit,
         Err(refusal) => return refusal,
     };
-    // A page that opens a new stream in place of a dead one can't set the header.
+    // A page that opens a new stream to replace a dead one cannot set the header.
     let asked = || request.query.get("after")?.parse().ok();
     let after = sse::last_event_id(&request.headers).or_else(asked);
     let frames = api.collector.follow(after).await;
@@ -35,8 +35,8 @@ pub(super) async fn machines(api: Api, request: Request) -> Response {
     json(StatusCode::OK, &api.collector.machine_records())
 }
 
-/// `GET /health`: needs no token, and says no more than that the program runs and whether its store works; why that is away
-/// it says to people only. That it is away is no reason to restart the warden.
+/// `GET /health`: needs no token, and only reports that the program is running and whether its store works. The reason why
+/// the store is unavailable is shown to users only. The status stays 200: restarting the warden would not help.
 pub(super) async fn health(api: Api, request: Request) -> Response {
     let away = api.collector.store_state().borrow().error().map(str::to_owned);
     let health = Health {

@@ -1,4 +1,4 @@
-//! What a batch of changes does, by value: the one function that every store runs inside its transaction.
+//! Applies a batch of changes to pure values. Every store runs this function inside its transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,29 +9,29 @@ use super::{Change, Outcome};
 use crate::fleet::Machine;
 use crate::fleet::state::{self, FleetState};
 
-/// What is to be written.
+/// The changes to write.
 #[derive(Debug, Default)]
 pub struct Folded {
     /// Entries to store; the first one gets the next id.
     pub entries: Vec<FleetEntry>,
-    /// Machines as they are after the batch.
+    /// Changed machines, in their new state.
     pub machines: Vec<Machine>,
-    /// Values as they are after it, by name; only those that have changed.
+    /// Changed values, in their new state, by name.
     pub values: Vec<(String, Vec<u8>)>,
-    /// One for each change; ids count from the next id.
+    /// One for each change; ids start at the next id.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What [`fold`] needs to know of before.
+/// The existing state that [`fold`] needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Agents whose machines it changes.
+    /// Agents whose machines may change.
     pub agents: BTreeSet<String>,
-    /// Names of the values that it may change. Most batches change none.
+    /// Names of the values that may change. Most batches change none.
     pub values: BTreeSet<String>,
 }
 
-/// What a batch is about.
+/// Returns the state that a batch needs.
 pub fn needs(changes: &[Change]) -> Needs {
     let mut needs = Needs::default();
     for change in changes {
@@ -48,7 +48,7 @@ pub fn needs(changes: &[Change]) -> Needs {
     needs
 }
 
-/// Applies the changes in order to the machines and values that [`needs`] names, as far as there are any.
+/// Applies the changes in order. `machines` and `values` are the existing ones among those that [`needs`] returned.
 pub fn fold(
     changes: Vec<Change>,
     mut machines: BTreeMap<String, Machine>,
@@ -64,7 +64,7 @@ pub fn fold(
         let entry = match change {
             Change::Entry(entry) => {
                 let is_new = machine_of(&mut machines, &entry.agent).record_entry(&entry, now);
-                // A duplicate is counted.
+                // A duplicate is counted, too.
                 changed.insert(entry.agent.clone());
                 is_new.then(|| {
                     fleet.record(&entry, id, now);
@@ -73,7 +73,7 @@ pub fn fold(
             }
             Change::Heartbeat { agent, outcome } => {
                 let machine = machine_of(&mut machines, &agent);
-                // One that changes nothing is not worth a write.
+                // A heartbeat without a transition is not written.
                 if machine.online() == Some(outcome.is_ok()) {
                     None
                 } else {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_counts_ids_from_the_next_one_and_touches_only_what_it_changes() {
+    fn ids_start_at_the_next_one_and_only_changed_machines_are_written() {
         let at = "2026-01-02T03:04:05Z".parse().unwrap();
         let beat = |agent: &str, outcome| Change::Heartbeat { agent: agent.to_owned(), outcome };
         let batch = vec![

@@ -1,9 +1,9 @@
-//! The store behind one trait (DECISIONS 8): what must outlive the warden, and what several wardens share.
+//! The store behind one trait (DECISIONS 8): the state that must outlive the warden or is shared by several wardens.
 //!
-//! A change is given to the store as it came; what it means is decided inside the store's transaction, by the same pure
-//! function for every store ([`fold()`]). So a duplicate is found and a transition is made once, however many wardens there
-//! are. Ids and revisions only grow, without gaps, in the order in which they can be read: a reader that continues after
-//! the last id it has seen skips nothing.
+//! The store receives raw changes. They are applied inside its transaction, by the same pure function for every store
+//! ([`fold()`]). So duplicates are detected and transitions happen once, however many wardens there are. Ids and revisions
+//! only grow, without gaps, in the order in which they become readable: a reader that continues after the last id it has
+//! seen skips nothing.
 
 pub mod embedded;
 mod fold;
@@ -21,37 +21,37 @@ use crate::fleet::decisions::{Decision, FuseRule};
 pub use fold::{Folded, Needs, fold, needs};
 pub use query::{MAX_PAGE, Page, Query, SCAN_BUDGET};
 
-/// What happened, in the order in which it is to be recorded.
+/// A change to record.
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// An entry of an agent.
+    /// An entry from an agent.
     Entry(Box<FleetEntry>),
     /// The outcome of a heartbeat. Only a transition is recorded.
     Heartbeat {
         /// Id of the agent.
         agent: String,
-        /// Why it does not answer, where it does not.
+        /// The error says why the agent does not answer.
         outcome: Result<(), String>,
     },
-    /// What a person decides.
+    /// An operator's decision.
     Decision(Decision),
-    /// Has the fuse look at what was recorded.
+    /// Checks the fuse after the preceding changes.
     Fuse(FuseRule),
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is an entry with this id now.
+    /// It was stored as an entry with this id.
     Stored(u64),
-    /// The entry came before, or the heartbeat or the decision changed nothing.
+    /// The entry was a duplicate, or the heartbeat or decision changed nothing.
     Unchanged,
 }
 
-/// An entry as the store has it: a line of JSON.
+/// A stored entry: a line of JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// Only grows, without gaps.
+    /// Ids only grow, without gaps.
     pub id: u64,
     /// The [`FleetEntry`].
     pub line: String,
@@ -66,103 +66,104 @@ pub struct Position {
     pub revision: u64,
 }
 
-/// What was recorded after a position.
+/// Everything recorded after a position.
 #[derive(Debug, Clone, Default)]
 pub struct News {
     /// Ascending.
     pub entries: Vec<Stored>,
-    /// Machines that have changed, as they are now.
+    /// Changed machines, in their current state.
     pub machines: Vec<Machine>,
-    /// Values that have changed, as they are now, by name.
+    /// Changed values, in their current state, by name.
     pub values: Vec<(String, Versioned)>,
-    /// Where to continue.
+    /// The position to continue from.
     pub position: Position,
 }
 
 /// A value of the fleet's state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Versioned {
-    /// Revision of its last change; 0 where there is none.
+    /// Revision of its last change; 0 if it does not exist.
     pub revision: u64,
-    /// Its content; empty where there is none.
+    /// Its content; empty if it does not exist.
     pub value: Vec<u8>,
 }
 
-/// Work that one warden does for all.
+/// Work that one warden does on behalf of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Duty {
     /// Probing the agents.
     Heartbeat,
-    /// Removing what is too old or too much.
+    /// Removing entries and values beyond the age or size limits.
     Retention,
 }
 
-/// How much is kept.
+/// How much is kept in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// Entries that arrived longer ago are removed. Days.
     pub days: u32,
-    /// The oldest entries are removed when their text together is larger. Bytes.
+    /// The oldest entries are removed when the text of all entries is larger. Bytes.
     pub bytes: u64,
 }
 
-/// How much is there.
+/// The size of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// How many entries.
+    /// Number of entries.
     pub entries: u64,
-    /// Their text together, in bytes.
+    /// Total text of the entries, in bytes.
     pub bytes: u64,
     /// When the oldest one arrived.
     pub oldest: Option<Timestamp>,
 }
 
-/// The store cannot do its work now. Nothing of that call was recorded, or it cannot be told whether it was; entries can be
-/// sent again, since a duplicate is found.
+/// The store is unavailable. The call was not recorded, or its outcome is unknown. Entries can be sent again, since
+/// duplicates are detected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct KeepError(pub String);
 
-/// Where entries, machines and decisions are kept.
+/// A store for entries, machines and decisions.
 #[async_trait]
 pub trait Keep: Send + Sync + 'static {
-    /// Records all changes or none, with the values of the fleet's state that follow from them ([`needs`] says which they
-    /// read, [`fold()`] what they become), and returns when they would survive a power cut: one outcome for each. An empty batch
-    /// is written too: it tells whether the store can be.
+    /// Records all changes or none, together with the resulting values of the fleet's state ([`needs`] lists the values that
+    /// are read, [`fold()`] computes the new ones). Returns one outcome per change once they are durable. An empty batch is
+    /// written, too: it checks whether the store is writable.
     async fn commit(&self, changes: Vec<Change>, now: Timestamp) -> Result<Vec<Outcome>, KeepError>;
 
-    /// What was recorded after `after`, with at most `limit` entries.
+    /// Returns everything recorded after `after`, with at most `limit` entries.
     async fn news(&self, after: Position, limit: usize) -> Result<News, KeepError>;
 
-    /// At most `limit` entries with an id greater than `after`, ascending.
+    /// Returns at most `limit` entries with an id greater than `after`, ascending.
     async fn tail(&self, after: u64, limit: usize) -> Result<Vec<Stored>, KeepError>;
 
-    /// One page of the entries that match, newest first.
+    /// Returns one page of the matching entries, newest first.
     async fn history(&self, query: &Query) -> Result<Page, KeepError>;
 
-    /// A value of the fleet's state.
+    /// Returns a value of the fleet's state.
     async fn value(&self, name: &str) -> Result<Versioned, KeepError>;
 
-    /// Replaces a value if its revision is still `expected` (an empty one stays, with its revision): its new revision, or `None` when somebody was faster.
+    /// Replaces a value if its revision is still `expected`. Returns its new revision, or `None` if another warden changed it
+    /// first. An empty value is kept, with its revision.
     async fn swap(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<Option<u64>, KeepError>;
 
-    /// Removes a value if its revision is still `expected`; whether it did. Other wardens are not told of it.
+    /// Removes a value if its revision is still `expected`. Returns whether it did. Other wardens are not notified.
     async fn remove(&self, name: &str, expected: u64) -> Result<bool, KeepError>;
 
-    /// Whether this warden has the duty now; exactly one has.
+    /// Reports whether this warden holds the duty now; exactly one does.
     async fn hold(&self, duty: Duty) -> Result<bool, KeepError>;
 
-    /// Removes some of what is beyond `limits`: how many entries; 0 when nothing is.
+    /// Removes some entries beyond `limits`. Returns how many; 0 if there are none.
     async fn retain(&self, limits: Retention, now: Timestamp) -> Result<u64, KeepError>;
 
-    /// How much is there.
+    /// Returns the size of the store.
     async fn usage(&self) -> Result<Usage, KeepError>;
 
-    /// Wakes its receiver when somebody else may have recorded something. A hint: it may come in vain, or not at all.
+    /// Returns a receiver that is woken when another warden may have recorded something. Hints may be spurious or missing.
     fn hints(&self) -> watch::Receiver<u64>;
 
-    /// How far this machine's clock is ahead of the store's; negative where it is behind. `None` where the store has none
-    /// of its own, or has not been asked.
+    /// Returns how far this machine's clock is ahead of the store's; negative if it is behind. `None` if the store has no
+    /// clock of its own, or has not been asked yet.
     fn clock_ahead(&self) -> Option<SignedDuration> {
         None
     }

@@ -1,4 +1,4 @@
-//! What a person looks for in the history, and one page of what is found.
+//! Queries of the history, and pages of results.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use tokio::time::Instant;
 
 use super::Stored;
 
-/// Most entries on one page.
+/// Maximum number of entries on one page.
 pub const MAX_PAGE: usize = 500;
-/// Entries that are looked at for one page, and how long, as soon as some were. A page that has not found enough by then
-/// ends there, and the next one goes on. How long entries take depends on the store, the machine and what else goes on
-/// there, so that their number alone is no bound.
+/// Maximum number of entries scanned for one page, and the time limit of a scan once it has covered a minimum number. A page
+/// that is not full by then ends early, and the next one continues. The time per entry depends on the store and on the load
+/// of the machine, so the number of entries alone is not a bound.
 pub const SCAN_BUDGET: usize = 10_000;
 const SCAN_TIME: Duration = Duration::from_millis(15);
 const SCAN_LEAST: usize = 500;
 
-/// What is looked for; all that is given must hold.
+/// The search criteria; an entry must match all that are given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
     /// The entry's machine.
@@ -30,15 +30,15 @@ pub struct Query {
     pub event: Option<String>,
     /// The level.
     pub level: Option<String>,
-    /// Text in message, reason, output, container or digest, whatever its case.
+    /// Text in message, reason, output, container or digest, case-insensitive.
     pub text: Option<String>,
-    /// Not before.
+    /// At or after this time.
     pub since: Option<Timestamp>,
-    /// Before.
+    /// Before this time.
     pub until: Option<Timestamp>,
     /// Only ids less than this.
     pub before: u64,
-    /// Most entries on the page, at most [`MAX_PAGE`].
+    /// Maximum number of entries on the page, at most [`MAX_PAGE`].
     pub limit: usize,
 }
 
@@ -59,7 +59,7 @@ impl Default for Query {
     }
 }
 
-/// Fields that have an index: entries with one value are found without looking at the others.
+/// Fields with an index: entries with a certain value are found without scanning the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// `machine`
@@ -75,10 +75,10 @@ pub enum Field {
 }
 
 impl Field {
-    /// All.
+    /// All fields, the most selective first.
     pub const ALL: [Field; 5] = [Self::Image, Self::Machine, Self::Service, Self::Event, Self::Level];
 
-    /// The value of an entry.
+    /// Returns the field's value in an entry.
     pub fn of(self, entry: &FleetEntry) -> Option<&str> {
         match self {
             Self::Machine => Some(&entry.machine),
@@ -91,7 +91,7 @@ impl Field {
 }
 
 impl Query {
-    /// What is asked of a field.
+    /// Returns the value to search for in a field.
     pub fn wanted(&self, field: Field) -> Option<&str> {
         match field {
             Field::Machine => self.machine.as_deref(),
@@ -102,20 +102,20 @@ impl Query {
         }
     }
 
-    /// The field to search by, the one that usually says most, and its value; `None` where all entries are looked at.
+    /// Returns the field whose index to use, usually the most selective one, and its value; `None` to scan all entries.
     pub fn index(&self) -> Option<(Field, &str)> {
         Field::ALL.into_iter().find_map(|field| Some((field, self.wanted(field)?)))
     }
 
-    /// What each line has in it that can match, whatever its case there, as long as the line is ASCII: the text that is looked
-    /// for, in small letters, where JSON writes it as it is. Most lines that cannot match are told by it without being parsed.
+    /// Returns the search text in lower case if JSON does not escape any of its characters. Every matching ASCII line
+    /// contains it, ignoring case. So most other lines can be skipped without parsing them.
     fn needle(&self) -> Option<String> {
         let text = self.text.as_deref()?;
         let is_verbatim = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
         text.bytes().all(is_verbatim).then(|| text.to_ascii_lowercase())
     }
 
-    /// Whether an entry is one of those that are looked for.
+    /// Reports whether an entry matches.
     pub fn matches(&self, entry: &FleetEntry) -> bool {
         let fields = Field::ALL
             .into_iter()
@@ -134,7 +134,7 @@ fn contains(entry: &FleetEntry, text: &str) -> bool {
     texts.into_iter().any(|text| text.to_lowercase().contains(&wanted))
 }
 
-/// What was found.
+/// One page of results.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Page {
     /// Newest first.
@@ -144,7 +144,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// The page that two searches make together. What one of them has not come to yet is left for the next page.
+    /// Merges the pages of two searches. Entries that one of them has not reached yet are left for the next page.
     #[must_use]
     pub fn merged(self, other: Self, limit: usize) -> Self {
         let floor = self.next.max(other.next).unwrap_or(0);
@@ -159,7 +159,7 @@ impl Page {
     }
 }
 
-/// Collects a page from entries that are given newest first.
+/// Collects a page from entries, which are added newest first.
 pub(super) struct Collect<'a> {
     query: &'a Query,
     needle: Option<String>,
@@ -170,21 +170,21 @@ pub(super) struct Collect<'a> {
 }
 
 impl<'a> Collect<'a> {
-    /// An empty page.
+    /// Starts an empty page.
     pub(super) fn new(query: &'a Query) -> Self {
         let limit = query.limit.clamp(1, MAX_PAGE);
         let begun = Instant::now();
         Self { query, needle: query.needle(), limit, begun, seen: 0, page: Page::default() }
     }
 
-    /// Whether no further entry is looked at.
+    /// Reports whether the scan is finished.
     pub(super) fn is_over(&self) -> bool {
         self.page.entries.len() >= self.limit
             || self.seen >= SCAN_BUDGET
             || (self.seen >= SCAN_LEAST && self.begun.elapsed() >= SCAN_TIME)
     }
 
-    /// Whether the page takes another entry. When it does not, `id` is where the next page begins.
+    /// Reports whether another entry may be added. If not, the next page starts at `id`.
     pub(super) fn takes(&mut self, id: u64) -> bool {
         let takes = !self.is_over();
         if !takes {
@@ -193,7 +193,7 @@ impl<'a> Collect<'a> {
         takes
     }
 
-    /// Looks at an entry. One that is not an entry matches nothing.
+    /// Adds an entry if it matches. A line that is not a valid entry never matches.
     pub(super) fn look(&mut self, id: u64, line: &str) {
         self.seen += 1;
         let lacks = |needle: &str| line.is_ascii() && !line.to_ascii_lowercase().contains(needle);
@@ -206,7 +206,7 @@ impl<'a> Collect<'a> {
         }
     }
 
-    /// The page.
+    /// Returns the page.
     pub(super) fn finish(self) -> Page {
         self.page
     }
@@ -225,10 +225,10 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_passed_over_only_where_its_text_would_not_be_found() {
+    fn a_line_is_skipped_only_if_its_text_cannot_match() {
         let of = |text: &str| Query { text: Some(text.to_owned()), ..Query::default() };
         assert_eq!(of("Exit CODE 1").needle().as_deref(), Some("exit code 1"));
-        // JSON escapes these, or their small letter is another one's, too.
+        // JSON escapes these, or their lower case is shared with another character.
         for text in ["say \"no\"", "C:\\", "a\nb", "\u{0}", "über", "\u{212a}"] {
             assert_eq!(of(text).needle(), None, "{text:?}");
         }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn two_searches_make_one_page_that_skips_nothing() {
+    fn merging_two_pages_skips_no_entry() {
         let page = |ids: &[u64], next| Page {
             entries: ids.iter().map(|id| Stored { id: *id, line: String::new() }).collect(),
             next,
@@ -252,7 +252,7 @@ mod tests {
         for (one, other, limit, ids, next) in [
             (page(&[9, 5], None), page(&[7, 6], None), 9, vec![9, 7, 6, 5], None),
             (page(&[9, 5], None), page(&[7, 6], None), 2, vec![9, 7], Some(7)),
-            // The second one has looked down to 6 only.
+            // The second search has only reached 6.
             (page(&[9, 5], Some(5)), page(&[7, 6], Some(6)), 9, vec![9, 7, 6], Some(6)),
             (page(&[], Some(4)), page(&[], None), 9, vec![], Some(4)),
             (page(&[8, 3], None), page(&[8], None), 9, vec![8, 3], None),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_asked_must_hold() {
+    fn an_entry_must_match_all_criteria() {
         let some = |text: &str| Some(text.to_owned());
         let at = |text: &str| Some(text.parse().unwrap());
         let none = Query::default;

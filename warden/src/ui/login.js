@@ -1,4 +1,4 @@
-// The login form keeps the rest of the address, so that a shared view opens, and takes a token out of it.
+// The login form keeps the query string, so that a shared view opens, but removes a token from it.
 {
   const given = new URLSearchParams(location.search);
   given.delete("token");
@@ -8,16 +8,17 @@
   form.action = `/login${view}`;
   history.replaceState(null, "", `/${view}`);
 
-  // Whoever follows a link of another site (a mail, a chat) comes without the session's cookie; a request of this page has it.
+  // A navigation from another site (mail, chat) does not send the session cookie (SameSite=Strict); a request from this page
+  // does.
   if (refused.hidden) {
     fetch("/machines", { cache: "no-store", signal: AbortSignal.timeout(20000) }).then(
       (answer) => answer.ok && location.replace(`/${view}`),
-      () => {}, // The form is there.
+      () => {}, // Keep showing the form.
     );
   }
 
-  // The page sends no referrer, so a plain form would name no origin either, and over plain HTTP to another machine a
-  // browser does not say in another way that the form is our own. A request of a script names its origin.
+  // The page sends no referrer, so a plain form submission would have no Origin header. Over plain HTTP to another machine, a
+  // browser sends nothing else that proves a same-origin form. A script's request has the header.
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const body = new URLSearchParams(new FormData(form));
@@ -27,12 +28,12 @@
         method: "POST", body, redirect: "manual", cache: "no-store",
         headers: { accept: "application/json" }, signal: AbortSignal.timeout(20000),
       });
-      // What a login leads to is not followed here: that is a redirect that the script cannot look into.
+      // A successful login redirects. The redirect is not followed here, because the script cannot inspect it.
       if (response.type === "opaqueredirect") return location.replace(`/${view}`);
       const answer = await response.json().catch(() => null);
-      why = answer?.error ?? `It answered ${response.status}.`;
+      why = answer?.error ?? `The warden answered ${response.status}.`;
     } catch {
-      // What `why` says already.
+      // `why` already has the text.
     }
     refused.textContent = why;
     refused.hidden = false;

@@ -1,9 +1,9 @@
-// Which machine runs what (`GET /fleet/images`): freezes, withheld digests, and a grid of images and machines.
+// The images of all machines (`GET /fleet/images`): freezes, withheld digests, and a grid of images and machines.
 
 const MAP_MS = 30000;
-// Agents report at least hourly; what is older than two reports may be wrong.
+// Agents report at least hourly; a report that is older than two intervals may be outdated.
 const OLD_MS = 2.5 * 3600 * 1000;
-// How a cell can be, the worst first.
+// The states of a cell, the worst first.
 const CELLS = {
   failed: { look: "is-bad", glyph: "✕", word: "failed here" },
   withheld: { look: "is-bad", glyph: "⊘", word: "withheld" },
@@ -22,9 +22,9 @@ const VIEWS = {
   failed: ["Failed", (state) => ["failed", "withheld", "blocked"].includes(state)],
 };
 
-let map = null; // the last answer of /fleet/images; null before the first, or where the warden has none
+let map = null; // the last answer of /fleet/images; null before the first one
 let mapView = "all";
-let mapRows = []; // what the grid shows
+let mapRows = []; // the rows of the grid
 
 const shortDigest = (digest) => legible(digest).replace(/^sha256:/, "").slice(0, 12);
 const ageOf = (iso) => span(Math.max(0, Math.floor((clockNow() - Date.parse(iso)) / 1000)));
@@ -41,7 +41,7 @@ function stateOf(repository, cell) {
   return cell.digest ? "current" : "absent";
 }
 
-// What the second line of a cell says.
+// The second line of a cell.
 function remarkOf(cell, state) {
   const behind = cell.behind_since ? `behind ${ageOf(cell.behind_since)}` : "";
   if (state === "waiting") return [behind, cell.gate].filter(Boolean).join(" · ");
@@ -50,7 +50,7 @@ function remarkOf(cell, state) {
   return CELLS[state].word;
 }
 
-// The rows of the grid: for each repository what each machine has of it, the worst first.
+// The rows of the grid: for each repository, its images on each machine, the worst first.
 function rowsOf(map) {
   return map.images.map(({ repository, cells }) => {
     const places = new Map();
@@ -75,26 +75,26 @@ async function readMap() {
     throw fault;
   }
   map = answer;
-  shows(byId("freeze"), true);
+  setVisible(byId("freeze"), true);
   showMap();
 }
 
-const readMapSoon = paced(2000, () => readMap().catch(() => { /* asked again soon */ }));
+const readMapSoon = paced(2000, () => readMap().catch(() => { /* retried soon */ }));
 
 function showMap() {
   reconcile(byId("freezes"), map.freezes, (f) => f.id, freezeItem);
-  shows(byId("freezes"), map.freezes.length > 0);
-  shows(byId("map-section"), map.images.length + map.failed.length > 0);
+  setVisible(byId("freezes"), map.freezes.length > 0);
+  setVisible(byId("map-section"), map.images.length + map.failed.length > 0);
   reconcile(byId("withheld"), map.failed, (f) => `${f.repository}@${f.digest}`, withheldItem);
-  shows(byId("withheld"), map.failed.length > 0);
+  setVisible(byId("withheld"), map.failed.length > 0);
   mapRows = rowsOf(map);
   const reporting = new Set(map.images.flatMap((image) => image.cells.map((cell) => cell.machine)));
   const columns = map.machines.filter((id) => reporting.has(id));
   const silent = map.machines.filter((id) => !reporting.has(id));
-  says(byId("map-count"), `${count(mapRows.length, "image")} on ${count(columns.length, "machine")}`);
-  shows(byId("map-note"), silent.length > 0);
-  says(byId("map-note"), `No inventory from ${silent.join(", ")}.`);
-  shows(byId("map-frame"), mapRows.length > 0);
+  setText(byId("map-count"), `${count(mapRows.length, "image")} on ${count(columns.length, "machine")}`);
+  setVisible(byId("map-note"), silent.length > 0);
+  setText(byId("map-note"), `No inventory from ${silent.join(", ")}.`);
+  setVisible(byId("map-frame"), mapRows.length > 0);
   showGrid(columns);
   showViews();
 }
@@ -108,7 +108,7 @@ function showGrid(columns) {
     shownColumns = key;
     byId("map").style.setProperty("--machines", columns.length);
     byId("map-machines").replaceChildren(h("th", { role: "columnheader", scope: "col" }, "Image"),
-      ...columns.map((id) => h("th", { role: "columnheader", scope: "col", class: "said" }, legible(id))));
+      ...columns.map((id) => h("th", { role: "columnheader", scope: "col", class: "status-text" }, legible(id))));
     const rows = byId("map-rows");
     rows.views?.clear();
     rows.replaceChildren();
@@ -116,13 +116,13 @@ function showGrid(columns) {
   reconcile(byId("map-rows"), mapRows, (row) => row.repository, () => mapRow(columns));
   const rows = [...byId("map-rows").children].filter((row) => !row.hidden);
   rows.slice(0, FIRST_ROWS).forEach((row) => row.fill());
-  // A cell that a filter hides cannot be the way in.
+  // A cell hidden by a filter cannot be the tab stop.
   if (rows[0]?.cells[1] && !byId("map-rows").querySelector("tr:not([hidden]) td[tabindex=\"0\"]")) tabTo(rows[0].cells[1]);
   fillSoon();
 }
 
-// Rows that get their cells at once: about a screen of them. The others get theirs when these are on the screen and nobody
-// waits for anything else, or a little later on a page that is never idle.
+// Rows whose cells are created at once: about one screen. The others are filled while the page is idle, or a little later on
+// a page that is never idle.
 const FIRST_ROWS = 12;
 const BUSY_MS = 100;
 const whenIdle = (work) => window.requestIdleCallback
@@ -149,7 +149,7 @@ function fillRows(deadline) {
 }
 
 function mapRow(columns) {
-  const name = h("th", { role: "rowheader", scope: "row", class: "said" });
+  const name = h("th", { role: "rowheader", scope: "row", class: "status-text" });
   const node = h("tr", { role: "row" }, name);
   let cells;
   const showCells = () => cells.forEach((cell, index) => cell.update(node.row.places.get(columns[index])));
@@ -163,15 +163,15 @@ function mapRow(columns) {
     node,
     update(row) {
       node.row = row;
-      says(name, row.repository);
+      setText(name, row.repository);
       if (cells) showCells();
       const isWanted = (all) => all.some((one) => VIEWS[mapView][1](one.state));
-      shows(node, mapView === "all" || [...row.places.values()].some(isWanted));
+      setVisible(node, mapView === "all" || [...row.places.values()].some(isWanted));
     },
   };
 }
 
-// A fleet has thousands of these: one element, two texts, and nothing that is touched without need.
+// A fleet has thousands of cells, so each is one element with two texts, updated only when needed.
 function mapCell(machine) {
   const node = document.createElement("td");
   node.setAttribute("role", "gridcell");
@@ -208,7 +208,7 @@ function mapCell(machine) {
 
 const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -1e6], End: [0, 1e6] };
 
-// Of all cells one is reached by Tab; the arrows lead to the others.
+// One cell is the tab stop; the arrow keys move to the others.
 function tabTo(cell) {
   for (const other of byId("map-rows").querySelectorAll("td[tabindex=\"0\"]")) other.tabIndex = -1;
   cell.tabIndex = 0;
@@ -256,8 +256,8 @@ function viewChip({ view, name }) {
   return {
     node,
     update(v) {
-      says(n, v.n);
-      marks(node, "aria-pressed", String(mapView === view));
+      setText(n, v.n);
+      setAttribute(node, "aria-pressed", String(mapView === view));
     },
   };
 }
@@ -267,7 +267,7 @@ function viewChip({ view, name }) {
 function openCell(cell) {
   const all = cell.parentNode.row.places.get(cell.machine);
   if (!all) return;
-  says(byId("cell-title"), `${all[0].repository} on ${cell.machine}`);
+  setText(byId("cell-title"), `${all[0].repository} on ${cell.machine}`);
   byId("cell-body").replaceChildren(...all.map(cellDetail));
   byId("cell").showModal();
   byId("cell-close").focus();
@@ -278,7 +278,7 @@ byId("cell-close").addEventListener("click", () => byId("cell").close());
 function cellDetail(cell) {
   const list = h("dl", { class: "box" });
   const add = (name, ...nodes) => list.append(h("dt", null, name), h("dd", null, ...nodes));
-  const words = (text) => h("span", { class: "said" }, legible(text));
+  const words = (text) => h("span", { class: "status-text" }, legible(text));
   const { look, glyph, word } = CELLS[cell.state];
   const made = badge();
   made.set(look, glyph, word);
@@ -291,8 +291,8 @@ function cellDetail(cell) {
   if (cell.behind_since) add("Behind", timeNode("since", cell.behind_since));
   if (cell.gate) add("Waits for", words(cell.why ? `${cell.gate}: ${cell.why}` : cell.gate));
   if (cell.gate === "approval") {
-    // A warden can make no agent deploy anything, so it can't approve either.
-    add("Approve", words(`at the agent on ${cell.machine}: on its page, or there with`), " ", h("code", { class: "said" }, `evenkeel approve ${legible(cell.service)}`));
+    // A warden cannot make an agent deploy anything, so it cannot approve either.
+    add("Approve", words(`at the agent on ${cell.machine}: on its page, or on that machine with`), " ", h("code", { class: "status-text" }, `evenkeel approve ${legible(cell.service)}`));
   }
   if (cell.blocked) add("Blocked here", digestNode("blocked digest", cell.blocked).node);
   add("Ring", words(cell.ring));
@@ -301,10 +301,10 @@ function cellDetail(cell) {
   return h("section", { class: "cell-detail" }, list, ...(failed ? [failedBox(failed)] : []));
 }
 
-// Where a digest failed, why, its black box, and the way to try it again.
+// Where and why a digest failed, its black box, and the button to allow it again.
 function failedBox(failed) {
-  const box = h("div", { class: "failed-box" }, h("h3", { class: "said" }, withheldTitle(failed)));
-  if (failed.reason) box.append(h("p", { class: "said" }, legible(failed.reason)));
+  const box = h("div", { class: "failed-box" }, h("h3", { class: "status-text" }, withheldTitle(failed)));
+  if (failed.reason) box.append(h("p", { class: "status-text" }, legible(failed.reason)));
   if (failed.output) {
     box.append(h("p", { class: "small soft" }, "Output, last lines ", copyButton("output", () => failed.output)),
       h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Output" }, legible(failed.output)));
@@ -317,7 +317,7 @@ const withheldTitle = (failed) => `${shortDigest(failed.digest)} failed on ${fai
 
 function withheldItem(failed) {
   const since = timeNode("ago", failed.since);
-  const more = h("details", { class: "more" }, h("summary", null, h("span", { class: "said" },
+  const more = h("details", { class: "more" }, h("summary", null, h("span", { class: "status-text" },
     `${legible(failed.repository)} `, h("strong", null, withheldTitle(failed)), " ", since, " and is withheld from the others")));
   more.addEventListener("toggle", () => { if (more.open && more.children.length === 1) more.append(failedBox(failed)); });
   return { node: h("li", null, h("span", { class: "sign", "aria-hidden": "true" }, "⊘"), more) };
@@ -327,11 +327,11 @@ function unblockButton(failed) {
   const node = h("button", { type: "button", class: "button" }, "Unblock for the fleet");
   node.addEventListener("click", async () => {
     if (node.hasAttribute("aria-busy")) return;
-    const sure = await agree("Unblock this digest for the fleet?",
-      `Machines may try ${legible(failed.repository)} with ${shortDigest(failed.digest)} again, one at first. A machine that has blocked it itself keeps that block.`, "Unblock");
+    const sure = await confirmDialog("Unblock this digest for the fleet?",
+      `Machines may try ${legible(failed.repository)} with ${shortDigest(failed.digest)} again, one of them first. Machines that have blocked it themselves keep their block.`, "Unblock");
     if (!sure) return;
     const done = await change(node, "/unblock", { image: failed.repository, digest: failed.digest }, (answer) =>
-      (answer.status === "not_blocked" ? "It was not withheld any more." : "Machines may try it again."));
+      (answer.status === "not_blocked" ? "It was no longer withheld." : "Machines may try it again."));
     if (done) byId("cell").close();
   });
   return node;
@@ -345,9 +345,9 @@ function freezeItem(freeze) {
   const thaw = h("button", { type: "button", class: "button" }, "Thaw", h("span", { class: "sr" }, ` the freeze: ${legible(freeze.reason)}`));
   thaw.addEventListener("click", async () => {
     if (thaw.hasAttribute("aria-busy")) return;
-    if (!(await agree("Thaw?", "Updates that wait for the end of this freeze may begin at once.", "Thaw"))) return;
+    if (!(await confirmDialog("Thaw?", "Updates that wait for the end of this freeze may start at once.", "Thaw"))) return;
     await change(thaw, "/thaw", { id: freeze.id }, (answer) =>
-      (answer.status === "nothing_frozen" ? "That freeze was over already." : "Updates may begin again."));
+      (answer.status === "nothing_frozen" ? "That freeze was already over." : "Updates may start again."));
     byId("freeze").focus();
   });
   const by = freeze.by === "fuse" ? "by the fuse, after too many rollbacks" : `by ${legible(freeze.by)}`;
@@ -355,21 +355,21 @@ function freezeItem(freeze) {
   return {
     node: h("li", { class: "notice" }, h("span", { "aria-hidden": "true" }, "❄"),
       h("div", null,
-        h("strong", { class: "said" }, `Updates ${legible(scope)}${scope ? " " : ""}are frozen: ${legible(freeze.reason)}`),
+        h("strong", { class: "status-text" }, `Updates ${legible(scope)}${scope ? " " : ""}are frozen: ${legible(freeze.reason)}`),
         h("p", { class: "small" }, `${by}, `, timeNode("ago", freeze.since), ", until ", until, " (", timeNode("ahead", freeze.until), ")")),
       thaw),
   };
 }
 
-// Asks for a change, says what came of it, and reads the map again; whether it was made.
+// Requests a change, shows the outcome, and reloads the map. Returns whether the change was made.
 async function change(button, path, body, words) {
-  for (const state of ["aria-busy", "aria-disabled"]) marks(button, state, "true");
+  for (const state of ["aria-busy", "aria-disabled"]) setAttribute(button, state, "true");
   try {
     toast("Done.", words(await ask("POST", path, body)));
-    await readMap().catch(() => { /* asked again soon */ });
+    await readMap().catch(() => { /* retried soon */ });
     return true;
   } catch (fault) {
-    toast("That did not work.", fault.message, "failed");
+    toast("Failed.", fault.message, "failed");
     return false;
   } finally {
     for (const state of ["aria-busy", "aria-disabled"]) button.removeAttribute(state);
@@ -380,15 +380,15 @@ const freezeForm = byId("freeze-form");
 
 byId("freeze").addEventListener("click", () => {
   freezeForm.reset();
-  shows(byId("freeze-fault"), false);
-  shows(byId("freeze-until"), false);
+  setVisible(byId("freeze-fault"), false);
+  setVisible(byId("freeze-until"), false);
   fillSelect(freezeForm.elements.machine, map?.machines ?? []);
   fillSelect(freezeForm.elements.image, map?.images.map((image) => image.repository) ?? []);
   byId("freeze-dialog").showModal();
   freezeForm.elements.reason.focus();
 });
 byId("freeze-no").addEventListener("click", () => byId("freeze-dialog").close());
-freezeForm.elements.duration.addEventListener("input", () => shows(byId("freeze-until"), !freezeForm.elements.duration.value));
+freezeForm.elements.duration.addEventListener("input", () => setVisible(byId("freeze-until"), !freezeForm.elements.duration.value));
 
 function fillSelect(list, values) {
   list.replaceChildren(list.options[0], ...values.map((value) => h("option", { value }, legible(value))));
@@ -398,22 +398,22 @@ freezeForm.addEventListener("submit", async (event) => {
   event.preventDefault();
   const { reason, duration, until, machine, image } = freezeForm.elements;
   const refuse = (words, field) => {
-    says(byId("freeze-fault"), words);
-    shows(byId("freeze-fault"), true);
+    setText(byId("freeze-fault"), words);
+    setVisible(byId("freeze-fault"), true);
     field?.focus();
   };
-  if (!reason.value.trim()) return refuse("Give a reason, so that others know why nothing is updated.", reason);
+  if (!reason.value.trim()) return refuse("Give a reason, so that others know why updates are frozen.", reason);
   const end = duration.value ? clockNow() + 1000 * Number(duration.value) : Date.parse(until.value);
-  if (Number.isNaN(end)) return refuse("Give the day and time at which it ends.", until);
+  if (Number.isNaN(end)) return refuse("Give the date and time at which the freeze ends.", until);
   const scope = { ...(machine.value && { machine: machine.value }), ...(image.value && { image: image.value }) };
   const button = byId("freeze-yes");
   if (button.hasAttribute("aria-busy")) return;
-  for (const state of ["aria-busy", "aria-disabled"]) marks(button, state, "true");
+  for (const state of ["aria-busy", "aria-disabled"]) setAttribute(button, state, "true");
   try {
     const answer = await ask("POST", "/freeze", { reason: reason.value.trim(), until: new Date(end).toISOString(), scope });
     byId("freeze-dialog").close();
     toast("Updates are frozen.", `Until ${new Date(answer.until).toLocaleString()}.`);
-    await readMap().catch(() => { /* asked again soon */ });
+    await readMap().catch(() => { /* retried soon */ });
   } catch (fault) {
     refuse(fault.message);
   } finally {

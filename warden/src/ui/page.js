@@ -1,6 +1,6 @@
-// The warden's dashboard (spec 4.3): machines, what runs where, and every event of the fleet, live.
+// The warden's dashboard (spec 4.3): machines, running images, and every event of the fleet, live.
 
-// A token in the address would end up in bookmarks and screenshots. The cookie is set by now.
+// A token in the address would end up in bookmarks and screenshots. It is no longer needed, since the cookie is set.
 {
   const address = new URL(location.href);
   if (address.searchParams.has("token")) {
@@ -10,12 +10,12 @@
 }
 
 const KEPT_EVENTS = 500;
-// The same once somebody has gone back in the history.
+// The same once the user has loaded older entries.
 const KEPT_HISTORY = 5000;
 const HISTORY_PAGE = 100;
 const POLL_MS = 10000;
 const FIELDS = ["machine", "service", "image", "kind", "level", "since", "until", "text"];
-// What programs of this version write; the history may have kinds that are not loaded.
+// The kinds of this version; the history may contain others that are not loaded.
 const KINDS = [
   "started", "shutdown", "manual_trigger", "checked", "trigger_failed", "error", "recovered", "not_found",
   "approved", "updated", "rolled_back", "rollback_failed", "update_available", "way_back", "compose_drift",
@@ -27,14 +27,14 @@ const form = byId("filters");
 
 let machines = null; // the last answer of /machines; null before the first
 let events = []; // by the warden's ids, newest first
-const fleet = new Map(); // machine and service → what entries tell
+const fleet = new Map(); // machine and service → state according to the entries
 
-says(byId("where"), location.host);
+setText(byId("where"), location.host);
 
 // --- machines ----------------------------------------------------------------------------------------------------
 
 function machineCard(machine) {
-  const name = h("strong", { class: "said" });
+  const name = h("strong", { class: "status-text" });
   const word = badge();
   const since = timeNode("since");
   const sinceWord = h("span");
@@ -42,39 +42,39 @@ function machineCard(machine) {
   const last = h("div", { class: "small" });
   const levels = h("div", { class: "levels" });
   const missing = h("p", { class: "missing" });
-  const reason = h("p", { class: "said clamp small reason" });
+  const reason = h("p", { class: "status-text clamp small reason" });
   const pick = h("button", { type: "button", class: "button quiet pick", onclick: () => choose("machine", machine.id) },
     "Show events", h("span", { class: "sr" }, ` of ${legible(machine.id)}`));
   const lastTime = timeNode("ago");
-  const lastText = h("span", { class: "said clamp" });
+  const lastText = h("span", { class: "status-text clamp" });
   last.append("Last entry ", lastTime, lastText);
   const node = h("li", { class: "panel card" }, h("div", { class: "head" }, name, word.node), sinceLine, reason, last, levels, missing, pick);
   return {
     node,
     update(m) {
-      says(name, m.id);
+      setText(name, m.id);
       const known = typeof m.online === "boolean";
       const state = !known ? "unknown" : m.online ? "online" : "offline";
-      marks(node, "class", `panel card ${state}`);
+      setAttribute(node, "class", `panel card ${state}`);
       word.set({ online: "is-ok", offline: "is-bad", unknown: "" }[state], { online: "✓", offline: "✕", unknown: "·" }[state], state);
-      shows(sinceLine, Boolean(m.since));
+      setVisible(sinceLine, Boolean(m.since));
       if (m.since) {
         if (!since.parentNode) sinceLine.append(sinceWord, " ", since);
-        says(sinceWord, state);
+        setText(sinceWord, state);
         setTime(since, m.since);
       }
-      shows(reason, state === "offline" && Boolean(m.reason));
-      says(reason, m.reason ?? "");
+      setVisible(reason, state === "offline" && Boolean(m.reason));
+      setText(reason, m.reason ?? "");
       const newest = events.find((e) => isOf(e, m.id));
       const at = newest?.timestamp ?? m.last_entry;
-      shows(last, Boolean(at));
+      setVisible(last, Boolean(at));
       if (at) setTime(lastTime, at);
-      says(lastText, newest ? newest.message : "");
+      setText(lastText, newest ? newest.message : "");
       const counts = Object.entries(m.counts_by_level ?? {}).filter(([, n]) => n > 0);
-      shows(levels, counts.length > 0);
+      setVisible(levels, counts.length > 0);
       reconcile(levels, counts, ([level]) => level, levelCount);
-      shows(missing, m.missing > 0);
-      says(missing, m.missing > 0 ? `▲ ${count(m.missing, "entry", "entries")} missing: sent by the agent, not received here` : "");
+      setVisible(missing, m.missing > 0);
+      setText(missing, m.missing > 0 ? `▲ ${count(m.missing, "entry", "entries")} missing: sent by the agent, not received here` : "");
     },
   };
 }
@@ -94,20 +94,20 @@ async function readMachines() {
   try {
     machines = await ask("GET", "/machines");
   } catch (fault) {
-    // The session is over (another token, another warden): back to the login form.
+    // The session is no longer valid (another token, another warden): back to the login form.
     if (fault.status === 401) location.reload();
     throw fault;
   }
   document.body.dataset.ready = "1";
-  // The answer shows that there is a session to end.
-  shows(byId("logout"), true);
+  // A successful answer means that there is a session to end.
+  setVisible(byId("logout"), true);
   showMachines();
 }
 
 byId("logout").addEventListener("click", async () => {
   try {
     await ask("POST", "/logout");
-    // The back button must not lead to a page that is logged out.
+    // The back button must not lead to a logged-out page.
     location.replace("/");
   } catch (fault) {
     toast("You are still logged in.", fault.message, "failed");
@@ -118,25 +118,25 @@ function showMachines() {
   if (machines === null) return;
   const off = machines.filter((m) => m.online === false).length;
   const on = machines.filter((m) => m.online === true).length;
-  const unsure = machines.length - on - off;
+  const unknown = machines.length - on - off;
   const parts = [`${count(on, "machine")} online`];
   if (off) parts.push(`${off} offline`);
-  if (unsure) parts.push(`${unsure} not asked yet`);
-  says(byId("summary"), machines.length ? parts.join(" · ") : "No machines");
+  if (unknown) parts.push(`${unknown} unknown`);
+  setText(byId("summary"), machines.length ? parts.join(" · ") : "No machines");
   const heading = `${off ? `(${off}) ` : ""}Evenkeel warden · ${location.host}`;
   if (document.title !== heading) document.title = heading;
-  says(byId("machines-count"), machines.length || "");
+  setText(byId("machines-count"), machines.length || "");
   reconcile(byId("machines"), machines, (m) => m.id, machineCard);
-  shows(byId("no-machines"), machines.length === 0);
-  says(byId("no-machines-title"), "No machines are configured");
-  says(byId("no-machines-text"), "Add each agent under \"agents\" in the warden's configuration file, or run warden-config, then reload the warden (SIGHUP).");
+  setVisible(byId("no-machines"), machines.length === 0);
+  setText(byId("no-machines-title"), "No machines are configured");
+  setText(byId("no-machines-text"), "Add each agent under \"agents\" in the warden's configuration file, or run warden-config, then reload the warden (SIGHUP).");
   offer("machine", [...machines.map((m) => m.id), ...events.map(machineOf)]);
 }
 
 // --- fleet -------------------------------------------------------------------------------------------------------
 
 const machineOf = (entry) => entry.machine || entry.agent || "";
-// A card stands for an agent; its entries may name the machine otherwise.
+// A card represents an agent; its entries may use another machine name.
 const isOf = (entry, machine) => entry.agent === machine || machineOf(entry) === machine;
 const PROGRAMS = new Set(["evenkeel", "warden", "dockward", ""]);
 
@@ -146,16 +146,16 @@ function learn(entry) {
   const known = fleet.get(key) ?? { key, service: entry.service, machine: machineOf(entry), agent: entry.agent };
   // After an update the new image runs, after a rollback the old one.
   const digest = { updated: entry.new_digest, rolled_back: entry.old_digest }[entry.event];
-  // In the order of arrival, whatever the clocks say: an agent sends in order, and one entry that is dated in the
-  // future must not stand for all that follow.
+  // In the order of arrival, whatever the clocks say: an agent sends in order, and an entry dated in the future must not hide
+  // all that follow.
   if (!(known.id > entry.id)) Object.assign(known, { id: entry.id, heard: entry.timestamp, event: entry.event, level: entry.level });
   if (digest && !(known.runsId > entry.id)) Object.assign(known, { runs: digest, runsId: entry.id });
   fleet.set(key, known);
 }
 
 function fleetRow() {
-  const service = h("td", { role: "cell", class: "said" });
-  const machine = h("td", { role: "cell", class: "said soft" });
+  const service = h("td", { role: "cell", class: "status-text" });
+  const machine = h("td", { role: "cell", class: "status-text soft" });
   const word = badge();
   const runs = h("td", { role: "cell" });
   const digest = digestNode("digest", "");
@@ -167,12 +167,12 @@ function fleetRow() {
   return {
     node,
     update(s) {
-      says(service, s.service);
-      says(machine, s.machine);
+      setText(service, s.service);
+      setText(machine, s.machine);
       const [look, glyph] = LEVELS[s.level] ?? ["", "·"];
       word.set(look, glyph, kindWords(s.event));
-      shows(digest.node, Boolean(s.runs));
-      shows(unknown, !s.runs);
+      setVisible(digest.node, Boolean(s.runs));
+      setVisible(unknown, !s.runs);
       if (s.runs) digest.set(s.runs, s.runs.slice(0, 19));
       setTime(heard, s.heard);
     },
@@ -186,20 +186,20 @@ function feedRow(e) {
   return {
     node: h("tr", { role: "row", class: e.live ? "fresh" : "" },
       td("soft", timeNode("ago", e.timestamp)),
-      td("said", legible(machineOf(e))),
-      td("said", legible(e.service)),
-      td("said", kindWords(e.event)),
+      td("status-text", legible(machineOf(e))),
+      td("status-text", legible(e.service)),
+      td("status-text", kindWords(e.event)),
       td("right", levelBadge(e.level)),
       td("wide", messageNode(e))),
-    update(e) { shows(this.node, matches(e)); },
+    update(e) { setVisible(this.node, matches(e)); },
   };
 }
 
 const seen = new Set();
 let lastId = 0;
-// Takes an entry of the stream or of the history; whether it is new here.
+// Adds an entry from the stream or the history. Returns whether it is new.
 function keep(entry, id, live) {
-  // The replay after a reconnect may bring what is here. What an entry says does not change.
+  // The replay after a reconnect may repeat entries. Their content does not change.
   const { agent, seq, timestamp, service, event, message } = entry;
   const key = [timestamp, agent, seq, machineOf(entry), service, event, message].join("\u0000");
   if (seen.has(key)) return false;
@@ -212,16 +212,16 @@ function keep(entry, id, live) {
 }
 
 function takeEvent(entry, frame) {
-  // In the order of the ids, which is the order in which the warden knows them.
+  // In the order of the ids, which is the warden's order.
   const id = Number(frame) || lastId + 1;
   lastId = Math.max(lastId, id);
   if (!keep(entry, id, Date.now() - began > 3000)) return;
-  // A view of the past can be loaded once it is known where the present begins.
+  // Older entries can be loaded once the first live entry is known.
   if (older.floor === undefined) startView();
   older.floor = Math.min(older.floor ?? id, id);
   const most = older.used ? KEPT_HISTORY : KEPT_EVENTS;
   if (events.length > most) {
-    // What is let go can be loaded again.
+    // Dropped entries can be loaded again.
     for (const gone of events.splice(most)) seen.delete(gone.key);
     Object.assign(older, { floor: Math.max(older.floor, events.at(-1).id), next: undefined, done: false });
   }
@@ -234,23 +234,23 @@ const began = Date.now();
 
 const showEventsSoon = paced(250, showEvents);
 function showEvents() {
-  onlyFewAreFresh(events);
+  limitHighlights(events);
   reconcile(byId("events"), events, (e) => e.key, feedRow);
   const visible = events.filter(matches).length;
-  says(byId("feed-count"), !events.length ? "" : visible === events.length ? `last ${events.length}` : `${visible} of ${events.length} loaded`);
+  setText(byId("feed-count"), !events.length ? "" : visible === events.length ? `last ${events.length}` : `${visible} of ${events.length} loaded`);
   showOlder();
-  shows(byId("no-events"), visible === 0);
+  setVisible(byId("no-events"), visible === 0);
   if (!visible) {
-    says(byId("no-events-title"), events.length ? "No event matches" : "No entries yet");
-    says(byId("no-events-text"), events.length ? "No entry matches all of these filters."
+    setText(byId("no-events-title"), events.length ? "No event matches" : "No entries yet");
+    setText(byId("no-events-text"), events.length ? "No entry matches all of these filters."
       : "Set push.warden_url and push.token in an agent's configuration to this warden, and its entries appear here.");
   }
-  // What the map shows is better known than what entries tell.
+  // The map is more accurate than the entries, so its machines are not listed here.
   const mapped = new Set(map?.images.flatMap((image) => image.cells.map((cell) => cell.machine)));
   const inOrder = [...fleet.values()].filter((s) => !mapped.has(s.agent) && !mapped.has(s.machine)).sort((a, b) => a.service.localeCompare(b.service) || a.machine.localeCompare(b.machine));
   reconcile(byId("fleet"), inOrder, (s) => s.key, fleetRow);
-  shows(byId("no-fleet"), fleet.size === 0);
-  shows(byId("fleet-section"), inOrder.length > 0 || mapped.size === 0);
+  setVisible(byId("no-fleet"), fleet.size === 0);
+  setVisible(byId("fleet-section"), inOrder.length > 0 || mapped.size === 0);
   const cells = map?.images.flatMap((image) => image.cells) ?? [];
   offer("service", [...events.map((e) => e.service), ...cells.map((cell) => cell.service)]);
   offer("image", [...events.map((e) => e.image), ...cells.map((cell) => cell.image)]);
@@ -261,15 +261,15 @@ function showEvents() {
 
 // --- history -----------------------------------------------------------------------------------------------------
 
-// How far back the feed goes. `floor`: the oldest id from which on all entries are here; `next`: where the next page of
-// this view begins; `used`: whether somebody went back at all.
+// How far back the feed goes. `floor`: the oldest id from which all entries are loaded; `next`: where the next page of this
+// view starts; `used`: whether the user has loaded older entries.
 const older = { floor: undefined, next: undefined, done: false, busy: false, used: false, view: 0, fault: "", found: true };
 
 function showOlder() {
-  shows(byId("older"), older.floor !== undefined);
-  shows(byId("load-older"), !older.done);
-  says(byId("older-text"), older.fault || (older.done ? "That is all that is kept."
-    : older.busy ? "Loading…" : older.found ? "" : "Nothing among the entries that were looked at; there are older ones."));
+  setVisible(byId("older"), older.floor !== undefined);
+  setVisible(byId("load-older"), !older.done);
+  setText(byId("older-text"), older.fault || (older.done ? "There are no older entries."
+    : older.busy ? "Loading…" : older.found ? "" : "No match so far; there are older entries."));
 }
 
 function startView() {
@@ -278,7 +278,7 @@ function startView() {
   if (FIELDS.some((name) => chosen[name])) startView.timer = setTimeout(() => loadOlder(), 400);
 }
 
-// A page of the history ends after some time of looking, even with nothing found: then so many more are asked for.
+// The warden ends a page after some time, even if it has found nothing. Up to this many further pages are then requested.
 const MORE_PAGES = 20;
 
 async function loadOlder(left = MORE_PAGES) {
@@ -310,7 +310,7 @@ async function loadOlder(left = MORE_PAGES) {
   watchOlder();
 }
 
-// Goes on as long as the end of the list is on the screen and something is found.
+// Continues as long as the end of the list is visible and entries are found.
 const watcher = new IntersectionObserver((changes) => {
   if (changes.some((change) => change.isIntersecting) && older.found && !older.fault && window.scrollY > 0) loadOlder();
 }, { rootMargin: "200px" });
@@ -326,7 +326,7 @@ byId("load-older").addEventListener("click", () => loadOlder());
 const chosen = Object.fromEntries(FIELDS.map((name) => [name, new URLSearchParams(location.search).get(name) ?? ""]));
 
 function matches(e) {
-  // Older ones may be here from another view; without those between them they would tell a wrong story.
+  // Older entries may have been loaded by another view; shown with gaps, they would be misleading.
   if (!older.done && e.id < (older.next ?? older.floor)) return false;
   if (chosen.machine && !isOf(e, chosen.machine)) return false;
   if (chosen.service && e.service !== chosen.service) return false;
@@ -345,7 +345,7 @@ function optionItem([value]) {
   return { node: h("option", { value }, legible(value)) };
 }
 
-// Offers these values in a filter; the one that is chosen stays even when nothing has it any more.
+// Offers these values in a filter; the chosen one stays even if no entry has it any more.
 function offer(name, values) {
   const list = form.elements[name];
   const all = list.options[0];
@@ -358,7 +358,7 @@ function offer(name, values) {
   list.value = chosen[name];
 }
 
-// Fields of time hold the reader's own time; the address and the warden get the same instant everywhere.
+// Time fields use the user's local time; the address and the warden get UTC.
 const isTime = (name) => name === "since" || name === "until";
 function valueOf(name) {
   const { value } = form.elements[name];
@@ -375,14 +375,14 @@ function fillField(name) {
 function choose(name, value) {
   chosen[name] = value;
   const field = form.elements[name];
-  // A blank at the end may be the beginning of the next word.
+  // Keep a trailing space, which may precede the next word.
   if (valueOf(name) !== value) {
     if (name === "machine") offer(name, [...field.options].map((o) => o.value));
     fillField(name);
   }
   const query = new URLSearchParams(FIELDS.filter((field) => chosen[field]).map((field) => [field, chosen[field]]));
   history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
-  shows(byId("clear"), query.size > 0);
+  setVisible(byId("clear"), query.size > 0);
   startView();
   showEvents();
 }
@@ -394,7 +394,7 @@ for (const name of FIELDS) {
   fillField(name);
   field.addEventListener("input", () => choose(name, valueOf(name)));
 }
-shows(byId("clear"), FIELDS.some((name) => chosen[name]));
+setVisible(byId("clear"), FIELDS.some((name) => chosen[name]));
 startView();
 form.addEventListener("submit", (event) => event.preventDefault());
 byId("clear").addEventListener("click", () => {
@@ -406,7 +406,7 @@ byId("share").addEventListener("click", async () => {
     await copyText(location.href);
     toast("Copied.", "The link opens this view for everyone who can log in.");
   } catch (fault) {
-    toast("Not copied.", `${fault.message}; the address bar has the same link.`, "failed");
+    toast("Not copied.", `${fault.message}; the link is also in the address bar.`, "failed");
   }
 });
 
@@ -423,8 +423,8 @@ const connection = new Connection({
 connection.onstate = (state) => {
   if (machines !== null) return;
   const failed = state === "stale" || (state === "reconnecting" && Date.now() - began > 3000);
-  says(byId("no-machines-title"), failed ? "The warden does not answer" : "Waiting for the warden…");
-  says(byId("no-machines-text"), failed ? "Is it running? This page keeps trying." : "");
+  setText(byId("no-machines-title"), failed ? "The warden does not answer" : "Waiting for the warden…");
+  setText(byId("no-machines-text"), failed ? "Is it running? This page keeps trying." : "");
 };
 
 let mapRead = 0;
@@ -433,8 +433,8 @@ function readMachinesSoon() {
   soon ??= setTimeout(() => { soon = null; poll(); }, 300);
 }
 
-// Entries come only when something happens, and a page cannot see the stream's heartbeats, which are comments. These
-// answers tell that the warden is there all the same, and whether the stream should have brought something.
+// Entries arrive only when something happens, and a page cannot see the stream's heartbeats, which are comments. These
+// responses show that the warden is running, and whether the stream should have delivered something.
 async function poll() {
   if (document.hidden) return;
   try {
@@ -442,13 +442,13 @@ async function poll() {
     connection.expect(Math.max(0, ...machines.map((m) => Date.parse(m.last_entry) || 0)));
     if (Date.now() - mapRead > MAP_MS) {
       mapRead = Date.now();
-      readMap().then(showEvents, () => { /* asked again soon */ });
+      readMap().then(showEvents, () => { /* retried soon */ });
     }
     const health = await (await fetch("/health")).json();
-    shows(byId("store-away"), health.store === "away");
-    says(byId("store-why"), health.error || "The warden's log says why.");
+    setVisible(byId("store-away"), health.store === "away");
+    setText(byId("store-why"), health.error || "See the warden's log for the reason.");
     connection.hear();
-  } catch { /* the connection's state says it */ }
+  } catch { /* shown by the connection's state */ }
 }
 document.addEventListener("visibilitychange", poll);
 setInterval(poll, POLL_MS);

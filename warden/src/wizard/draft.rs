@@ -1,9 +1,9 @@
-//! The configuration file while it is edited: keys that the conversation does not ask about stay as they are.
+//! The configuration file while it is edited. Keys that the wizard does not ask about stay unchanged.
 
 use evenkeel_common::config::{Findings, json};
 use serde_json::{Map, Value, json};
 
-/// Keys in the order in which a person reads them; others follow.
+/// Keys in reading order; others follow.
 const ORDER: [&str; 9] = ["$schema", "api", "agents", "id", "url", "address", "port", "token", "state_path"];
 
 /// The file as a tree.
@@ -17,7 +17,7 @@ impl Default for Draft {
 }
 
 impl Draft {
-    /// The draft of an existing file; why it cannot be edited.
+    /// Parses an existing file. The error says why it cannot be edited.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut findings = Findings::default();
         let mut tree = json::parse(text, &mut findings).map_err(|error| format!("is not JSON: {error}"))?;
@@ -28,23 +28,21 @@ impl Draft {
                 *value = empty.clone();
             }
             if value.is_object() != empty.is_object() || value.is_array() != empty.is_array() {
-                return Err(format!(
-                    "has something else than expected under \"{key}\"; correct that by hand"
-                ));
+                return Err(format!("has an unexpected value under \"{key}\"; fix it manually"));
             }
         }
         if !tree["agents"].as_array().is_some_and(|agents| agents.iter().all(Value::is_object)) {
-            return Err("has something else than objects under \"agents\"; correct that by hand".to_owned());
+            return Err("has elements other than objects under \"agents\"; fix it manually".to_owned());
         }
         Ok(Self(tree))
     }
 
-    /// A text under `api`; empty when it is not there.
+    /// Returns a text under `api`; empty if the key is absent.
     pub(super) fn api(&self, key: &str) -> String {
         shown(&self.0["api"][key])
     }
 
-    /// Sets a text under `api`; an empty one takes the key out.
+    /// Sets a text under `api`; an empty one removes the key.
     pub(super) fn set_api(&mut self, key: &str, value: Value) {
         if let Some(api) = self.0["api"].as_object_mut() {
             if value == json!("") || value.is_null() {
@@ -55,22 +53,22 @@ impl Draft {
         }
     }
 
-    /// `api.address`, one text for each.
+    /// Returns the addresses of `api.address`.
     pub(super) fn addresses(&self) -> Vec<String> {
         self.0["api"]["address"].as_array().into_iter().flatten().map(shown).collect()
     }
 
-    /// The agents.
+    /// Returns the agents.
     pub(super) fn agents(&self) -> &[Value] {
         self.0["agents"].as_array().map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// A text of an agent.
+    /// Returns a text of an agent.
     pub(super) fn agent(&self, index: usize, key: &str) -> String {
         self.agents().get(index).map(|agent| shown(&agent[key])).unwrap_or_default()
     }
 
-    /// Sets a text of an agent; one index behind the last is a new agent.
+    /// Sets a text of an agent; the index after the last one adds an agent.
     pub(super) fn set_agent(&mut self, index: usize, key: &str, value: &str) {
         let Some(agents) = self.0["agents"].as_array_mut() else { return };
         if index == agents.len() {
@@ -81,7 +79,7 @@ impl Draft {
         }
     }
 
-    /// Takes an agent out.
+    /// Removes an agent.
     pub(super) fn remove_agent(&mut self, index: usize) {
         if let Some(agents) = self.0["agents"].as_array_mut()
             && index < agents.len()
@@ -90,7 +88,7 @@ impl Draft {
         }
     }
 
-    /// The text of the file.
+    /// Renders the text of the file.
     pub(super) fn render(&self) -> String {
         let mut out = String::new();
         write(&self.0, 0, &mut out);
@@ -99,7 +97,7 @@ impl Draft {
     }
 }
 
-/// A text as it stands there; a number as its digits.
+/// Returns a string as it is, and a number as its digits.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -108,7 +106,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// JSON with two spaces a level and the keys in [`ORDER`]; arrays of plain values on one line.
+/// Writes JSON with an indentation of two spaces and the keys in [`ORDER`]; arrays of plain values go on one line.
 fn write(value: &Value, depth: usize, out: &mut String) {
     let indent = "  ".repeat(depth + 1);
     let close = "  ".repeat(depth);
@@ -147,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_asked_about_stays() {
+    fn keys_that_are_not_asked_about_stay() {
         let text = r#"{"x": {"deep": [1, {"y": null}]}, "agents": [{"token": "$A", "note": "n", "id": "a"}], "api": {"token": "$T", "extra": 1.50}}"#;
         let mut draft = Draft::parse(text).unwrap();
         draft.set_agent(1, "id", "b");
@@ -193,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_edited_is_named() {
+    fn a_file_that_cannot_be_edited_is_refused_with_the_reason() {
         for (text, why) in [
             ("[]", "is not a JSON object"),
             ("{", "is not JSON: line 1"),
-            (r#"{"api": []}"#, "has something else than expected under \"api\""),
-            (r#"{"agents": {}}"#, "has something else than expected under \"agents\""),
-            (r#"{"agents": [1]}"#, "has something else than objects under \"agents\""),
+            (r#"{"api": []}"#, "has an unexpected value under \"api\""),
+            (r#"{"agents": {}}"#, "has an unexpected value under \"agents\""),
+            (r#"{"agents": [1]}"#, "has elements other than objects under \"agents\""),
         ] {
             let error = Draft::parse(text).unwrap_err();
             assert!(error.starts_with(why), "{text}: {error}");

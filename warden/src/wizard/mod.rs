@@ -1,12 +1,12 @@
-//! `warden-config`: creates or edits the warden's configuration in a conversation.
+//! `warden-config`: creates or edits the warden's configuration interactively.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `session` | what is asked, and in which order |
-//! | `draft` | the file while it is edited: what it holds, how it is written |
-//! | `prompt` | how a question is put: on a terminal, or as plain lines on a pipe |
+//! | `session` | the questions and their order |
+//! | `draft` | the file while it is edited: its content and formatting |
+//! | `prompt` | asks questions: on a terminal, or as plain lines on a pipe |
 //!
-//! The file is only touched at the end, whole or not at all, and only when it is valid.
+//! The file is written only at the end, atomically, and only if it is valid.
 
 mod draft;
 mod prompt;
@@ -22,9 +22,10 @@ use draft::Draft;
 use prompt::{Plain, Prompt, PromptError, Terminal};
 use session::{Outcome, Session};
 
-/// The subcommand: 0 when the file was written or left as it was by choice, 1 when the conversation broke off.
+/// Runs the subcommand. Exits with 0 when the file was written or deliberately left unchanged, and with 1 when the wizard
+/// was interrupted.
 pub fn main(path: &Path) -> ExitCode {
-    // On a terminal that cannot move its cursor, lines are all there is.
+    // A terminal that cannot move its cursor gets plain lines.
     let is_terminal = io::stdin().is_terminal()
         && io::stderr().is_terminal()
         && std::env::var_os("TERM").is_some_and(|term| term != "dumb" && !term.is_empty());
@@ -48,13 +49,13 @@ fn converse(path: &Path, prompt: &mut dyn Prompt) -> ExitCode {
     let mut session = Session::new(path, text, draft, &|name| std::env::var(name).ok());
     match session.run(prompt) {
         Ok(Outcome::Written | Outcome::Unchanged) => ExitCode::SUCCESS,
-        Err(PromptError::Io(error)) => refuse(path, &format!("the conversation broke off: {error}")),
-        Err(PromptError::Interrupted | PromptError::Cancelled) => refuse(path, "left as it was"),
+        Err(PromptError::Io(error)) => refuse(path, &format!("cannot read or write the terminal: {error}")),
+        Err(PromptError::Interrupted | PromptError::Cancelled) => refuse(path, "left unchanged"),
     }
 }
 
 fn refuse(path: &Path, why: &str) -> ExitCode {
-    // Nobody may be reading any more.
+    // stderr may be closed.
     let _ = writeln!(io::stderr(), "{}: {why}", path.display());
     ExitCode::FAILURE
 }

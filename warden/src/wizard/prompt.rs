@@ -1,4 +1,4 @@
-//! How questions are asked: with a prompt library on a terminal, as plain lines on a pipe.
+//! Asks questions: with a prompt library on a terminal, as plain lines on a pipe.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -11,7 +11,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 pub(super) enum PromptError {
     /// The user left the question (Esc).
     Cancelled,
-    /// The user pressed Ctrl-C, or the input has ended.
+    /// The user pressed Ctrl-C, or the input ended.
     Interrupted,
     /// The terminal or the pipe failed.
     Io(io::Error),
@@ -38,9 +38,9 @@ impl From<InquireError> for PromptError {
 pub(super) trait Prompt {
     /// Prints a text.
     fn say(&mut self, text: &str) -> Result<(), PromptError>;
-    /// Asks for one of `choices`; its index.
+    /// Asks for one of `choices`, and returns its index.
     fn choose(&mut self, question: &str, choices: &[String]) -> Result<usize, PromptError>;
-    /// Asks for a text; `default` when nothing is typed.
+    /// Asks for a text, and returns `default` if nothing is typed.
     fn text(&mut self, question: &str, default: &str) -> Result<String, PromptError>;
     /// Asks for a text that is not echoed.
     fn secret(&mut self, question: &str) -> Result<String, PromptError>;
@@ -77,7 +77,7 @@ impl Prompt for Terminal {
     }
 }
 
-/// Lines: a question ends with a colon, an answer is a line. Scripts can use it, and screen readers.
+/// Plain lines: a question ends with a colon, an answer is a line. Suitable for scripts and screen readers.
 pub(super) struct Plain<I, O> {
     input: I,
     output: O,
@@ -92,7 +92,7 @@ impl<I: BufRead, O: Write> Plain<I, O> {
         write!(self.output, "{question}: ")?;
         self.output.flush()?;
         let mut line = String::new();
-        // A line without its end is no answer: the input was cut off.
+        // A line without a line break is not an answer: the input was truncated.
         if self.input.read_line(&mut line)? == 0 || !line.ends_with('\n') {
             writeln!(self.output)?;
             return Err(PromptError::Interrupted);
@@ -131,7 +131,7 @@ impl<I: BufRead, O: Write> Prompt for Plain<I, O> {
         let no_echo = NoEcho::new();
         let answer = self.ask(question);
         if no_echo.is_some() {
-            // The line break was not shown either.
+            // The line break was not echoed either.
             writeln!(self.output)?;
         }
         answer
@@ -150,11 +150,11 @@ impl<I: BufRead, O: Write> Prompt for Plain<I, O> {
     }
 }
 
-/// Turns off the echo of the terminal until it is dropped.
+/// Turns off the terminal's echo until it is dropped.
 struct NoEcho(Termios);
 
 impl NoEcho {
-    /// `None` where there is no terminal.
+    /// Returns `None` if stdin is not a terminal.
     fn new() -> Option<Self> {
         let stdin = io::stdin();
         if !stdin.is_terminal() {

@@ -1,4 +1,4 @@
-//! The flow of the conversation: the essentials of a new file one after the other, then a menu.
+//! The flow of the wizard: it asks for the essentials of a new file one after the other, then shows a menu.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use super::prompt::{Prompt, PromptError};
 use crate::config::{Config, Configuration, DEFAULT_PORT, web_url};
 
 const DEFAULT_STATE: &str = "/var/lib/evenkeel-warden";
-/// Length of a generated token, before it is made text.
+/// Length of a generated token before encoding.
 const TOKEN_BYTES: usize = 32;
 
-/// How the conversation ended.
+/// How the wizard ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The file was written.
@@ -28,7 +28,7 @@ pub(super) enum Outcome {
     Unchanged,
 }
 
-/// One conversation.
+/// One run of the wizard.
 pub(super) struct Session<'a> {
     path: &'a Path,
     /// Text of the file when it was read.
@@ -36,7 +36,7 @@ pub(super) struct Session<'a> {
     draft: Draft,
     read: Draft,
     env: Env<'a>,
-    /// Where agents reach this warden, once the user was asked.
+    /// URL under which agents reach this warden, once the user has been asked.
     warden_url: Option<String>,
 }
 
@@ -65,10 +65,10 @@ impl<'a> Session<'a> {
     pub(super) fn run(&mut self, prompt: &mut dyn Prompt) -> Result<Outcome, PromptError> {
         let shown = self.path.display();
         if self.before.is_none() {
-            prompt.say(&format!("{shown} does not exist yet. A few questions, and it does.\n"))?;
+            prompt.say(&format!("{shown} does not exist yet. A few questions will create it.\n"))?;
             self.begin(prompt)?;
         } else {
-            prompt.say(&format!("{shown} holds this:\n"))?;
+            prompt.say(&format!("{shown} contains:\n"))?;
         }
         loop {
             self.show(prompt)?;
@@ -81,7 +81,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Asks for the essentials of a new file. There is no menu to return to yet, so Esc ends the conversation.
+    /// Asks for the essentials of a new file. There is no menu to return to yet, so Esc ends the wizard.
     fn begin(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
         self.ask_listen(prompt)?;
         self.ask_api_token(prompt)?;
@@ -102,9 +102,9 @@ impl<'a> Session<'a> {
             steps.push(("Edit an agent", Self::edit_agent));
             steps.push(("Remove an agent", Self::remove_agent));
         }
-        steps.push(("Change where it listens", Self::ask_listen));
-        steps.push(("Change the token for people", Self::ask_api_token));
-        steps.push(("Change where it keeps its data", Self::ask_state));
+        steps.push(("Change the listen address", Self::ask_listen));
+        steps.push(("Change the token for users", Self::ask_api_token));
+        steps.push(("Change the data folder", Self::ask_state));
         let mut choices: Vec<String> = steps.iter().map(|(name, _)| (*name).to_owned()).collect();
         choices.extend(["Save and quit".to_owned(), "Quit without saving".to_owned()]);
         let choice = prompt.choose("What next?", &choices)?;
@@ -115,10 +115,10 @@ impl<'a> Session<'a> {
         if choice == steps.len() {
             return self.save(prompt);
         }
-        if self.draft != self.read && !prompt.confirm("Forget what was changed?", false)? {
+        if self.draft != self.read && !prompt.confirm("Discard all changes?", false)? {
             return Ok(None);
         }
-        prompt.say(&format!("{} was left as it was.", self.path.display()))?;
+        prompt.say(&format!("{} was left unchanged.", self.path.display()))?;
         Ok(Some(Outcome::Unchanged))
     }
 
@@ -127,10 +127,10 @@ impl<'a> Session<'a> {
         let state = Some(self.draft.api("state_path")).filter(|path| !path.is_empty());
         let mut lines = vec![
             format!("  listens on    {}", self.listens()),
-            format!("  people need   {}", self.describe_token(&self.draft.api("token"))),
+            format!("  users need    {}", self.describe_token(&self.draft.api("token"))),
             format!(
                 "  state folder  {}",
-                state.unwrap_or_else(|| "none: entries are forgotten at a restart".to_owned())
+                state.unwrap_or_else(|| "none: entries are lost on restart".to_owned())
             ),
         ];
         if self.draft.agents().is_empty() {
@@ -151,7 +151,7 @@ impl<'a> Session<'a> {
             return addresses.iter().map(|text| printable(text)).collect::<Vec<_>>().join(", ");
         }
         let port = Some(self.draft.api("port")).filter(|port| !port.is_empty());
-        format!("port {} of all interfaces", port.unwrap_or_else(|| DEFAULT_PORT.to_string()))
+        format!("port {} on all interfaces", port.unwrap_or_else(|| DEFAULT_PORT.to_string()))
     }
 
     fn describe_token(&self, token: &str) -> String {
@@ -167,7 +167,7 @@ impl<'a> Session<'a> {
 
     fn ask_listen(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
         prompt.say(
-            "The warden speaks plain HTTP. Behind a proxy that adds TLS, listen on 127.0.0.1 only; a port alone \
+            "The warden serves plain HTTP. Behind a proxy that adds TLS, listen on 127.0.0.1 only; a port alone \
              means all interfaces.",
         )?;
         let now = self.draft.addresses().join(", ");
@@ -178,7 +178,7 @@ impl<'a> Session<'a> {
             (true, true) => DEFAULT_PORT.to_string(),
         };
         loop {
-            let answer = prompt.text("Port, or host:port (several with commas)", &default)?;
+            let answer = prompt.text("Port, or host:port (separate several with commas)", &default)?;
             if let Some(port) = address::port(&answer) {
                 self.draft.set_api("address", json!(null));
                 self.draft.set_api("port", json!(port.to_string()));
@@ -196,19 +196,19 @@ impl<'a> Session<'a> {
                 return Ok(());
             }
             for fault in faults {
-                prompt.say(&fault.what)?;
+                prompt.say(&fault.message)?;
             }
         }
     }
 
     fn ask_api_token(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
         let now = self.draft.api("token");
-        let token = self.ask_token(prompt, "The token that people need in the browser", &now, None)?;
+        let token = self.ask_token(prompt, "The token that users need in the browser", &now, None)?;
         self.draft.set_api("token", json!(token.text()));
         if let Token::Generated(text) = &token {
             let url = self.ask_warden_url(prompt)?;
             prompt.say(&format!(
-                "Keep this, it is shown only now. To look at the fleet, open\n\n  {url}/?token={text}\n"
+                "Save this link, it is not shown again. To view the fleet, open\n\n  {url}/?token={text}\n"
             ))?;
         }
         Ok(())
@@ -223,7 +223,7 @@ impl<'a> Session<'a> {
         };
         loop {
             let answer = prompt
-                .text("Folder that keeps the entries over a restart (\"none\" for no folder)", default)?;
+                .text("Folder that keeps the entries across restarts (\"none\" for no folder)", default)?;
             if answer == "none" {
                 self.draft.set_api("state_path", json!(null));
                 return Ok(());
@@ -242,14 +242,14 @@ impl<'a> Session<'a> {
     }
 
     fn edit_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
-        let index = self.choose_agent(prompt, "Which agent is to be edited?")?;
+        let index = self.choose_agent(prompt, "Which agent do you want to edit?")?;
         self.ask_agent(prompt, index)
     }
 
     fn remove_agent(&mut self, prompt: &mut dyn Prompt) -> Result<(), PromptError> {
-        let index = self.choose_agent(prompt, "Which agent is to be removed?")?;
+        let index = self.choose_agent(prompt, "Which agent do you want to remove?")?;
         let id = printable(&self.draft.agent(index, "id"));
-        if prompt.confirm(&format!("Remove {id}? What it sends is refused then."), false)? {
+        if prompt.confirm(&format!("Remove {id}? Its entries will be refused."), false)? {
             self.draft.remove_agent(index);
         }
         Ok(())
@@ -260,7 +260,7 @@ impl<'a> Session<'a> {
         prompt.choose(question, &ids.collect::<Vec<_>>())
     }
 
-    /// Asks for everything about one agent; the draft changes only when every question was answered.
+    /// Asks for all settings of one agent. The draft changes only when every question has been answered.
     fn ask_agent(&mut self, prompt: &mut dyn Prompt, index: usize) -> Result<(), PromptError> {
         let id = self.ask_id(prompt, index)?;
         let url = self.ask_url(prompt, index)?;
@@ -280,14 +280,14 @@ impl<'a> Session<'a> {
         }
         if let Some(shown) = shown {
             let once =
-                if matches!(token, Token::Generated(_)) { " The token is shown only now." } else { "" };
+                if matches!(token, Token::Generated(_)) { " The token is not shown again." } else { "" };
             let block = format!(
                 "  \"push\": {{\n    \"warden_url\": {},\n    \"token\": {},\n    \"machine_id\": {}\n  }}\n",
                 json!(url_of_warden),
                 json!(shown),
                 json!(id)
             );
-            prompt.say(&format!("Put this into the agent's configuration.{once}\n\n{block}"))?;
+            prompt.say(&format!("Add this to the agent's configuration.{once}\n\n{block}"))?;
         }
         Ok(())
     }
@@ -299,9 +299,9 @@ impl<'a> Session<'a> {
             let taken = (0..self.draft.agents().len())
                 .any(|other| other != index && self.draft.agent(other, "id") == id);
             if taken {
-                prompt.say(&format!("{} is taken already.", printable(&id)))?;
+                prompt.say(&format!("{} is already taken.", printable(&id)))?;
             } else if id.is_empty() || id.len() > 128 || id.chars().any(char::is_control) {
-                prompt.say("Please give a name, of at most 128 bytes and without control characters.")?;
+                prompt.say("Please give a name of at most 128 bytes without control characters.")?;
             } else {
                 return Ok(id);
             }
@@ -355,20 +355,20 @@ impl<'a> Session<'a> {
                     let text = format!("${name}");
                     if reference(&text).is_none() {
                         prompt
-                            .say("A name has letters, digits and \"_\", and does not begin with a digit.")?;
+                            .say("A name has letters, digits and \"_\", and does not start with a digit.")?;
                         continue;
                     }
                     Token::Reference(text)
                 }
             };
             if token.text().is_empty() || token.text().chars().any(char::is_control) {
-                prompt.say("An empty token, or one with control characters, lets nobody in.")?;
+                prompt.say("An empty token, or one with control characters, is never accepted.")?;
             } else if self.has_token(token.text(), index) {
-                prompt.say("Another has this token already; each needs one of its own.")?;
+                prompt.say("This token is already in use; each needs its own.")?;
             } else {
                 if token.text().len() < 16 && matches!(token, Token::Entered(_)) {
                     prompt.say(
-                        "Note: so short a token can be guessed. `openssl rand -hex 32` makes a good one.",
+                        "Note: such a short token can be guessed. Generate one with `openssl rand -hex 32`.",
                     )?;
                 }
                 return Ok(token);
@@ -376,7 +376,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether this token is used by another agent than the one at `index`, or is `api.token`.
+    /// Reports whether this token is `api.token` or belongs to an agent other than the one at `index`.
     fn has_token(&self, text: &str, index: Option<usize>) -> bool {
         let is_api_token = index.is_some() && self.draft.api("token") == text;
         let is_of_agent = (0..self.draft.agents().len())
@@ -384,7 +384,7 @@ impl<'a> Session<'a> {
         is_api_token || is_of_agent
     }
 
-    /// Where others reach the warden; the user is asked once.
+    /// Asks for the URL under which others reach the warden, once per run.
     fn ask_warden_url(&mut self, prompt: &mut dyn Prompt) -> Result<String, PromptError> {
         if let Some(url) = &self.warden_url {
             return Ok(url.clone());
@@ -416,7 +416,7 @@ impl<'a> Session<'a> {
         }
         let now = source::read(self.path).ok();
         if now != self.before
-            && !prompt.confirm("The file was changed by somebody else meanwhile. Overwrite that?", false)?
+            && !prompt.confirm("The file has been changed in the meantime. Overwrite it?", false)?
         {
             return Ok(None);
         }
@@ -426,7 +426,7 @@ impl<'a> Session<'a> {
             .and_then(|()| file::write_atomically(self.path, text.as_bytes()));
         match written {
             Ok(()) => {
-                prompt.say(&format!("{} is written. Restart the warden to use it.", self.path.display()))?;
+                prompt.say(&format!("{} was written. Restart the warden to use it.", self.path.display()))?;
                 Ok(Some(Outcome::Written))
             }
             Err(error) => {
@@ -437,7 +437,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The variable's name, when the text is nothing but a reference to one.
+/// Returns the variable's name if the text is just a reference to one.
 fn reference(text: &str) -> Option<&str> {
     let name = text.strip_prefix('$')?;
     let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
@@ -446,7 +446,7 @@ fn reference(text: &str) -> Option<&str> {
     is_name.then_some(name)
 }
 
-/// A token that was typed: `$NAME` stays a reference, any other dollar sign is escaped.
+/// Converts a typed token: `$NAME` stays a reference, any other dollar sign is escaped.
 fn entered(text: String) -> Token {
     if reference(&text).is_some() { Token::Reference(text) } else { Token::Entered(text.replace('$', "$$")) }
 }
@@ -455,17 +455,17 @@ fn generate() -> Result<String, PromptError> {
     let mut bytes = [0; TOKEN_BYTES];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty()).map_err(std::io::Error::from)?;
     if filled != TOKEN_BYTES {
-        return Err(std::io::Error::other("the system gave too few random bytes").into());
+        return Err(std::io::Error::other("the system returned too few random bytes").into());
     }
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// A text of the file, safe to print on one line.
+/// Makes a text of the file safe to print on one line.
 fn printable(text: &str) -> String {
     if text.chars().any(char::is_control) || text.is_empty() { quote(text) } else { text.to_owned() }
 }
 
-/// A URL without the credentials in it.
+/// Returns a URL without its credentials.
 fn without_credentials(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://(login not shown)@{}", printable(rest)),

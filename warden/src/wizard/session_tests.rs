@@ -1,4 +1,4 @@
-//! Conversations as lines on a pipe: what a person types, and what the file holds then.
+//! Runs of the wizard as lines on a pipe: the user's input, and the resulting file.
 
 use std::io::Cursor;
 use std::os::unix::fs::PermissionsExt;
@@ -52,7 +52,7 @@ fn written(before: Option<&str>, lines: &[&str]) -> Played {
 }
 
 #[test]
-fn a_new_file_is_made_from_a_few_answers() {
+fn a_new_file_is_created_from_a_few_answers() {
     let played = written(
         None,
         &[
@@ -74,16 +74,16 @@ fn a_new_file_is_made_from_a_few_answers() {
         ],
     );
     let file = played.file();
-    let people = file["api"]["token"].as_str().unwrap();
+    let api_token = file["api"]["token"].as_str().unwrap();
     let first = file["agents"][0]["token"].as_str().unwrap();
-    assert_eq!(URL_SAFE_NO_PAD.decode(people).unwrap().len(), 32);
-    assert_ne!(people, first);
+    assert_eq!(URL_SAFE_NO_PAD.decode(api_token).unwrap().len(), 32);
+    assert_ne!(api_token, first);
     assert_eq!(file["api"]["port"], "8080");
     assert_eq!(file["api"]["state_path"], DEFAULT_STATE);
     assert_eq!(file["agents"][0]["url"], "http://10.0.0.5:9090");
     assert_eq!(file["agents"][1]["token"], "$WEB2_TOKEN");
     assert_eq!(played.said.matches(first).count(), 1, "shown once");
-    assert_eq!(played.said.matches(people).count(), 1, "shown once");
+    assert_eq!(played.said.matches(api_token).count(), 1, "shown once");
     let block = format!(
         "  \"push\": {{\n    \"warden_url\": \"https://warden.example\",\n    \"token\": \"{first}\",\n    \"machine_id\": \"web-1\"\n  }}\n"
     );
@@ -126,7 +126,7 @@ fn a_secret_that_is_entered_is_not_shown_and_its_dollars_are_kept() {
     assert!(!played.said.contains("word-of-machine-c"), "{}", played.said);
     assert!(played.said.contains("(the token that you entered)"));
     let config = Config::load(&played.path(), &|_| Some(TOKEN.to_owned())).unwrap();
-    // Both variables hold the same here, which is a warning; the entered token is as it was typed.
+    // Both variables have the same value here, which is a warning; the entered token is unchanged.
     assert!(config.warnings.iter().any(|warning| warning.contains("the same as api.token")));
     assert_eq!(config.agents[1].token.expose(), "pa$$word-of-machine-c");
     let referred = written(Some(OLD), &["1", "c", "http://c:1", "3", "$C_TOKEN", "http://w", "7"]);
@@ -167,15 +167,15 @@ fn wrong_answers_are_explained_and_asked_again() {
     );
     for said in [
         "Please answer with a number from 1 to 8.",
-        "a is taken already.",
+        "a is already taken.",
         "Please give a name",
         "Please give http://host:port or https://host:port, or a $NAME",
         "An empty token",
         "A name has letters",
-        "Another has this token already",
+        "This token is already in use",
         "Please give http://host:port or https://host.",
         "has no port; allowed",
-        "has another kind of host; allowed",
+        "has an invalid host; allowed",
         "Please give the absolute path",
     ] {
         assert!(played.said.contains(said), "{said} is not in: {}", played.said);
@@ -184,7 +184,7 @@ fn wrong_answers_are_explained_and_asked_again() {
 }
 
 #[test]
-fn the_end_of_the_input_leaves_the_old_file_wherever_it_comes() {
+fn the_end_of_the_input_leaves_the_old_file_unchanged() {
     let lines = ["1", "c", "http://c:1", "1", "http://w", "7"];
     for count in 0..lines.len() {
         let played = play(Some(OLD), &lines[..count]);
@@ -196,7 +196,7 @@ fn the_end_of_the_input_leaves_the_old_file_wherever_it_comes() {
 }
 
 #[test]
-fn what_is_not_valid_is_not_saved() {
+fn an_invalid_configuration_is_not_saved() {
     let broken = r#"{"api": {"port": "8080"}, "agents": []}"#;
     let played = play(Some(broken), &["5", "6"]);
     assert!(played.said.contains("This cannot be saved yet:"), "{}", played.said);

@@ -26,7 +26,7 @@ async fn an_entry_is_accepted_kept_and_streamed() {
     warden.finish().await;
 }
 
-/// The forms that the agent's own tests pin, and that of the predecessor's agent (DECISIONS 3).
+/// The formats pinned by the agent's own tests, and the format of the predecessor's agent (DECISIONS 3).
 #[tokio::test]
 async fn entries_of_a_mixed_fleet_are_kept_field_by_field() {
     let warden = TestWarden::start();
@@ -75,11 +75,11 @@ async fn the_replay_is_the_last_50_and_a_known_id_continues() {
 }
 
 #[tokio::test]
-async fn repeats_are_stored_once_and_gaps_are_shown_until_they_close() {
+async fn duplicates_are_stored_once_and_gaps_are_shown_until_they_close() {
     let warden = TestWarden::start();
     for seq in [1, 2, 2, 1, 6, 6] {
         let answer = warden.post(A, &entry(seq)).await;
-        assert_eq!(body(&answer), r#"{"status":"accepted","fleet":0}"#, "a repeat is accepted too");
+        assert_eq!(body(&answer), r#"{"status":"accepted","fleet":0}"#, "a duplicate is accepted, too");
     }
     let machines = |answer: String| serde_json::from_str::<Value>(body(&answer)).unwrap();
     let ask = || warden.get("/machines", "cookie: token=0123456789abcdef-people\r\n");
@@ -131,7 +131,7 @@ async fn pipelined_requests_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn an_array_is_taken_whole_and_what_is_no_entry_is_named() {
+async fn an_array_is_stored_and_its_invalid_entries_are_reported() {
     let warden = TestWarden::start();
     let batch = |entries: &[String]| format!("[{}]", entries.join(","));
     let many: Vec<String> = (1..=500).map(entry).collect();
@@ -155,14 +155,14 @@ async fn an_array_is_taken_whole_and_what_is_no_entry_is_named() {
 }
 
 #[tokio::test]
-async fn the_history_is_searched_page_by_page_by_those_who_may() {
+async fn authorized_users_search_the_history_page_by_page() {
     let warden = TestWarden::start();
     for seq in 1..=30 {
         warden.post(if seq % 3 == 0 { B } else { A }, &entry(seq)).await;
     }
-    let people = format!("authorization: Bearer {API_TOKEN}\r\n");
+    let user = format!("authorization: Bearer {API_TOKEN}\r\n");
     let ask = async |query: &str| {
-        let answer = warden.get(&format!("/history{query}"), &people).await;
+        let answer = warden.get(&format!("/history{query}"), &user).await;
         assert_eq!(status(&answer), 200, "{answer}");
         serde_json::from_str::<Value>(body(&answer)).unwrap()
     };
@@ -177,7 +177,7 @@ async fn the_history_is_searched_page_by_page_by_those_who_may() {
     assert_eq!((messages(&rest).len(), &rest["next"]), (6, &Value::Null));
     assert_eq!(messages(&ask("?q=ENTRY%207").await), ["entry 7"]);
     assert_eq!(messages(&ask("?level=critical").await), Vec::<String>::new());
-    // An agent may call itself something else; its id finds that, too, and what the warden says of it.
+    // An agent may use another machine name. Its id also finds those entries, and the warden's entries about it.
     for seq in [31, 32] {
         let mut named: Value = serde_json::from_str(&entry(seq)).unwrap();
         named["machine"] = "rack-9".into();
@@ -191,7 +191,7 @@ async fn the_history_is_searched_page_by_page_by_those_who_may() {
     for (wrong, why) in
         [("limit=0", "limit is not"), ("before=x", "before is not"), ("since=yesterday", "since is not")]
     {
-        let answer = warden.get(&format!("/history?{wrong}"), &people).await;
+        let answer = warden.get(&format!("/history?{wrong}"), &user).await;
         assert_eq!(status(&answer), 400);
         assert!(answer.contains(why), "{answer}");
     }
@@ -200,13 +200,13 @@ async fn the_history_is_searched_page_by_page_by_those_who_may() {
     warden.finish().await;
 }
 
-/// Eight readers that take their time, and more entries than are kept in memory: each gets every one, in order.
+/// Eight slow readers, and more entries than are kept in memory: each reader gets every entry, in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_is_served_from_the_store_and_misses_nothing() {
     const COUNT: u64 = 20_000;
     let warden = TestWarden::start();
     assert_eq!(status(&warden.post(A, &entry(1)).await), 200);
-    // HTTP/1.0 has no chunks, whose sizes would stand between the frames' lines.
+    // HTTP/1.0 has no chunked encoding, whose chunk sizes would appear between the lines of the frames.
     let follow = format!("GET /events HTTP/1.0\r\nhost: w\r\ncookie: token={API_TOKEN}\r\n\r\n");
     let mut readers = Vec::new();
     for _ in 0..8 {
@@ -218,7 +218,8 @@ async fn a_slow_reader_is_served_from_the_store_and_misses_nothing() {
     for first in (2..=COUNT).step_by(500) {
         let batch: Vec<String> = (first..(first + 500).min(COUNT + 1)).map(entry).collect();
         assert_eq!(status(&warden.post(A, &format!("[{}]", batch.join(","))).await), 200);
-        // Slow, and not stalled: one that takes nothing for 30 s is cut, and on a slow disk this loop may take that long.
+        // Slow, but not stalled: a reader that reads nothing for 30 s is disconnected, and on a slow disk this loop may take
+        // that long.
         for (reader, bytes) in &mut readers {
             reader.take(bytes).await;
         }

@@ -1,4 +1,4 @@
-//! Who is let in: tokens, sessions, the login form, throttling, pages of other sites.
+//! Authorization: tokens, sessions, the login form, throttling, pages of other sites.
 
 use crate::support::{A, API_TOKEN, B, TestWarden, assert_refused, body, count, entry, header, post, status};
 
@@ -51,7 +51,7 @@ async fn wrong_tokens_in_every_form_are_401_and_store_nothing() {
 }
 
 #[tokio::test]
-async fn a_person_gets_in_by_query_cookie_or_bearer_where_each_is_allowed() {
+async fn users_authenticate_by_query_cookie_or_bearer_where_each_is_allowed() {
     let warden = TestWarden::start();
     let query = format!("?token={API_TOKEN}");
     let cookie = format!("cookie: a=b; token={API_TOKEN}\r\n");
@@ -74,7 +74,7 @@ async fn a_person_gets_in_by_query_cookie_or_bearer_where_each_is_allowed() {
 }
 
 #[tokio::test]
-async fn the_page_sets_its_cookie_and_holds_no_token() {
+async fn the_page_sets_a_session_cookie_and_does_not_contain_the_token() {
     let warden = TestWarden::start();
     let page = warden.get(&format!("/?token={API_TOKEN}"), "accept: text/html\r\n").await;
     assert_eq!(status(&page), 200);
@@ -85,7 +85,7 @@ async fn the_page_sets_its_cookie_and_holds_no_token() {
     for (path, headers) in [("/", ""), ("/machines", ""), ("/", "accept: text/html\r\n")] {
         let answer = warden.get(path, &format!("cookie: {session}\r\n{headers}")).await;
         assert_eq!(status(&answer), 200, "{answer}");
-        assert_eq!(header(&answer, "set-cookie"), None, "it is renewed only when half of it is over");
+        assert_eq!(header(&answer, "set-cookie"), None, "it is renewed only after half of its lifetime");
     }
     assert_refused(&warden.get("/machines", &format!("cookie: {session}x\r\n")).await, 401);
     assert_refused(&warden.get("/metrics", &format!("cookie: {session}\r\n")).await, 401);
@@ -105,14 +105,14 @@ async fn the_page_sets_its_cookie_and_holds_no_token() {
 }
 
 #[tokio::test]
-async fn a_logout_takes_the_cookie_back_and_no_other_site_can_cause_it() {
+async fn a_logout_deletes_the_cookie_and_cannot_be_caused_by_another_site() {
     let warden = TestWarden::start();
     let logout = async |method: &str, headers: &str| {
         let request = format!("{method} /logout HTTP/1.1\r\nhost: w\r\nconnection: close\r\n{headers}\r\n");
         warden.send(&request).await
     };
     let cookie = "token=; Path=/; HttpOnly; SameSite=Strict";
-    // It has no use for a body, and waits for none.
+    // It ignores the body, and does not wait for it.
     let answer = logout("POST", "content-length: 1000000\r\n").await;
     assert_eq!((status(&answer), header(&answer, "connection")), (200, Some("close")));
     for (headers, expected) in [
@@ -128,7 +128,7 @@ async fn a_logout_takes_the_cookie_back_and_no_other_site_can_cause_it() {
         assert_refused(&answer, 403);
         assert_eq!(header(&answer, "set-cookie"), None);
     }
-    // Nobody is logged out by a link or a picture.
+    // A link or an image cannot log a user out.
     assert_refused(&logout("GET", "").await, 405);
     warden.finish().await;
 }
@@ -141,7 +141,7 @@ fn login(headers: &str, fields: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_login_by_form_gives_a_session_and_leads_to_the_view_that_was_asked_for() {
+async fn a_login_by_form_creates_a_session_and_opens_the_requested_view() {
     let warden = TestWarden::start();
     let answer = warden.send(&login("origin: http://w\r\n", &format!("token={API_TOKEN}"))).await;
     assert_eq!((status(&answer), header(&answer, "location")), (303, Some("/?level=info")), "{answer}");
@@ -164,7 +164,7 @@ async fn a_login_by_form_gives_a_session_and_leads_to_the_view_that_was_asked_fo
 }
 
 #[tokio::test]
-async fn whoever_guesses_is_slowed_and_counted_while_agents_and_sessions_go_on() {
+async fn guesses_are_throttled_and_counted_while_agents_and_sessions_continue() {
     let warden = TestWarden::start();
     let page = warden.get(&format!("/?token={API_TOKEN}"), "").await;
     let session = header(&page, "set-cookie").unwrap().split(';').next().unwrap().to_owned();
@@ -180,14 +180,14 @@ async fn whoever_guesses_is_slowed_and_counted_while_agents_and_sessions_go_on()
     }
     assert_eq!(codes[..10], [401; 10]);
     assert!(codes.iter().filter(|code| **code == 429).count() >= 20, "{codes:?}");
-    // The right token is not looked at either, or each guess would tell.
+    // The right token is not checked either; otherwise each guess would reveal something.
     let refusal = warden.get(&format!("/machines?token={API_TOKEN}"), "").await;
     assert_refused(&refusal, 429);
     assert!(header(&refusal, "retry-after").is_some());
     assert_eq!(status(&warden.get("/machines", &format!("cookie: {session}\r\n")).await), 200);
-    assert_eq!(status(&warden.post(A, &entry(2)).await), 200, "it was right from there before");
+    assert_eq!(status(&warden.post(A, &entry(2)).await), 200, "it has authenticated from there before");
     assert_eq!(status(&warden.post(B, &entry(1)).await), 200, "its token is too long to be guessed");
-    // Another client of the same proxy has an account of its own.
+    // Another client behind the same proxy is counted separately.
     let other = "x-forwarded-for: 192.0.2.1\r\n";
     let metrics = warden.get("/metrics", &format!("authorization: Bearer {API_TOKEN}\r\n{other}")).await;
     assert_eq!(status(&metrics), 200, "{metrics}");
@@ -203,7 +203,7 @@ async fn whoever_guesses_is_slowed_and_counted_while_agents_and_sessions_go_on()
 }
 
 #[tokio::test]
-async fn short_tokens_count_from_every_machine_and_guesses_are_slowed_down() {
+async fn short_tokens_work_from_every_machine_and_guesses_are_throttled() {
     let warden = TestWarden::with_tokens("short", [("a", "brief"), ("b", B)]);
     let far = "x-forwarded-for: 192.0.2.1\r\n";
     let ingest = |token: &str, from: &str| {
@@ -225,7 +225,7 @@ async fn short_tokens_count_from_every_machine_and_guesses_are_slowed_down() {
 }
 
 #[tokio::test]
-async fn another_site_can_open_no_stream() {
+async fn another_site_cannot_open_a_stream() {
     let warden = TestWarden::start();
     for path in ["/events", "/machines", "/metrics"] {
         let headers = format!("cookie: token={API_TOKEN}\r\nsec-fetch-site: cross-site\r\n");
@@ -236,8 +236,8 @@ async fn another_site_can_open_no_stream() {
     warden.finish().await;
 }
 
-/// The page sends no referrer, so that its form is sent with `Origin: null`; Sec-Fetch-Site says that it is our own. Over
-/// plain HTTP to another machine browsers do not send that header, so the page's script sends the form, with its origin.
+/// The page sends no referrer, so its form is sent with `Origin: null`; Sec-Fetch-Site shows that it is same-origin. Over
+/// plain HTTP to another machine, browsers do not send that header, so the page's script sends the form, with its origin.
 #[tokio::test]
 async fn the_login_form_works_without_a_referrer_and_no_other_page_can_send_it() {
     let warden = TestWarden::start();

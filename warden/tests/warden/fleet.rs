@@ -89,7 +89,7 @@ async fn a_freeze_reaches_a_long_poll_in_less_than_a_second() {
 }
 
 #[tokio::test]
-async fn one_machine_is_hurt_and_the_others_learn() {
+async fn a_digest_that_fails_on_one_machine_is_withheld_from_the_others() {
     let warden = TestWarden::start();
     assert_eq!(ask(&warden, A).await["answer"], "go");
     let waits = ask(&warden, B).await;
@@ -135,9 +135,9 @@ async fn a_verdict_wakes_the_agents_that_found_its_digest_and_no_others() {
     let started = Instant::now();
     let (woken, proven) = tokio::join!(polls("/fleet?after=0&wait=60&verdicts=0", &b), verdicts(1));
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
-    assert_eq!(proven["fleet"], 0, "it is no decision");
+    assert_eq!(proven["fleet"], 0, "a verdict is not a decision");
     let known = woken["verdicts"].as_u64().filter(|known| *known > 0).unwrap();
-    // What is known, what is about another digest, and what an agent of before does not ask for, wake nobody.
+    // Known verdicts, verdicts on other digests, and polls of earlier agents without `verdicts` do not wake an agent.
     let (path, started) = (format!("/fleet?after=0&wait=1&verdicts={known}"), Instant::now());
     let still = polls(&path, &b).await;
     assert_eq!(still["verdicts"], known);
@@ -145,7 +145,7 @@ async fn a_verdict_wakes_the_agents_that_found_its_digest_and_no_others() {
     assert_eq!(other["verdicts"], Value::Null);
     polls("/fleet?after=0&wait=1", &b).await;
     assert!(started.elapsed() >= Duration::from_secs(3), "{:?}", started.elapsed());
-    // It is deployed: nothing of it is waited for any more.
+    // The digest is deployed: its verdicts no longer matter.
     let runs = json!({"images": [{"service": "web", "image": "r:5000/web:1", "digest": DIGEST}]});
     parsed(&post(&warden, "/inventory", &bearer(B), &runs).await);
     assert_eq!(polls(&path, &b).await["verdicts"], Value::Null);
@@ -203,7 +203,7 @@ async fn the_map_shows_what_machines_report() {
 }
 
 #[tokio::test]
-async fn a_long_reason_is_cut_and_its_report_is_taken() {
+async fn a_long_reason_is_truncated_and_its_report_is_accepted() {
     let warden = TestWarden::start();
     let why = format!("x{}", "ä".repeat(600));
     let image = json!({"service": "web", "image": "r:5000/web:1", "gate": "command", "why": why});
@@ -215,29 +215,29 @@ async fn a_long_reason_is_cut_and_its_report_is_taken() {
 }
 
 #[tokio::test]
-async fn the_fleet_tells_since_when_it_has_seen_what_a_tag_names() {
+async fn agents_learn_since_when_the_fleet_has_seen_a_tags_digest() {
     let warden = TestWarden::start();
     let report = |digest: &str, available: &str| {
         json!({"images": [{"service": "web", "image": "r:5000/web:1", "digest": digest, "available": available,
             "behind_since": "2001-01-01T00:00:00Z"}]})
     };
     let seen = async |token: &str| parsed(&warden.get("/fleet", &bearer(token)).await)["seen"].clone();
-    assert_eq!(seen(B).await, Value::Null, "nothing is known of its images");
+    assert_eq!(seen(B).await, Value::Null, "it has not reported its images");
     parsed(&post(&warden, "/inventory", &bearer(A), &report("sha256:old", DIGEST)).await);
-    assert_eq!(seen(B).await, Value::Null, "it is about the images of an agent itself");
+    assert_eq!(seen(B).await, Value::Null, "only an agent's own images are included");
     let other = json!({"images": [{"service": "web", "image": "r:5000/web:1"}]});
     parsed(&post(&warden, "/inventory", &bearer(B), &other).await);
     let told = seen(B).await;
     assert_eq!((&told[0]["image"], &told[0]["digest"]), (&json!("r:5000/web:1"), &json!(DIGEST)), "{told}");
-    // By the warden's clock: what an agent says of the time does not count.
+    // By the warden's clock: times reported by agents do not count.
     assert!(told[0]["seconds_ago"].as_u64().unwrap() < 3600, "{told}");
     assert_eq!(told.as_array().unwrap().len(), 1);
     parsed(&post(&warden, "/inventory", &bearer(A), &report("sha256:old", "sha256:new")).await);
-    assert_eq!(seen(B).await[0]["digest"], "sha256:new", "the tag names another");
+    assert_eq!(seen(B).await[0]["digest"], "sha256:new", "the tag refers to another digest");
     let newer = json!({"images": [{"service": "web", "image": "r:5000/web:1", "digest": "sha256:old",
         "available": DIGEST, "available_image": "r:5000/web:2"}]});
     parsed(&post(&warden, "/inventory", &bearer(A), &newer).await);
-    assert_eq!(seen(B).await, Value::Null, "it knows of no newer tag");
+    assert_eq!(seen(B).await, Value::Null, "it has found no newer tag");
     let told = seen(A).await;
     assert_eq!((&told[0]["image"], &told[0]["digest"]), (&json!("r:5000/web:2"), &json!(DIGEST)), "{told}");
     warden.finish().await;
@@ -248,9 +248,9 @@ async fn a_digest_that_failed_only_here_is_not_withheld_here_and_others_wait_for
     let warden = TestWarden::start();
     parsed(&warden.post(A, &verdict("rolled_back", 1)).await);
     let failed = async |token: &str| parsed(&warden.get("/fleet", &bearer(token)).await)["failed"].clone();
-    assert_eq!(failed(A).await, json!([]), "its own block holds there");
+    assert_eq!(failed(A).await, json!([]), "its own block applies there");
     assert_eq!(failed(B).await[0]["agents"], json!(["a"]));
-    // Its operator has unblocked it there, and it tries once more; the others still know what happened.
+    // Its operator has unblocked the digest there, and it tries again; the digest is still withheld from the others.
     assert_eq!(ask(&warden, A).await["answer"], "go");
     assert_eq!(ask(&warden, B).await["gate"], "immunity");
     parsed(&warden.post(B, &verdict("rolled_back", 1)).await);
@@ -259,7 +259,7 @@ async fn a_digest_that_failed_only_here_is_not_withheld_here_and_others_wait_for
 }
 
 #[tokio::test]
-async fn a_freeze_of_an_image_names_one_that_a_machine_may_run() {
+async fn a_freeze_of_an_image_must_be_able_to_match_a_machine() {
     let warden = TestWarden::start();
     let reported = json!({"images": [
         {"service": "web", "image": "localhost:5000/web:1"}, {"service": "own", "image": "own:1"}]});
@@ -281,9 +281,9 @@ async fn a_freeze_of_an_image_names_one_that_a_machine_may_run() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_with_what_is_allowed() {
+async fn invalid_requests_are_refused_with_the_allowed_values() {
     let warden = TestWarden::start();
-    let people = bearer(API_TOKEN);
+    let user = bearer(API_TOKEN);
     let freeze =
         |reason: &str, until: &str, scope: Value| json!({"reason": reason, "until": until, "scope": scope});
     let good = in_an_hour();
@@ -299,7 +299,7 @@ async fn what_is_wrong_is_said_with_what_is_allowed() {
         (
             "/freeze",
             freeze("x", &good, json!({"machine": "z"})),
-            "scope.machine: \"z\" is no agent; allowed: a, b",
+            "scope.machine: \"z\" is not an agent; allowed: a, b",
         ),
         (
             "/freeze",
@@ -307,33 +307,32 @@ async fn what_is_wrong_is_said_with_what_is_allowed() {
             "scope.image: names no registry; allowed: a repository with its host, such as registry.example/team/web",
         ),
         ("/freeze", json!({"reason": "x"}), "missing field `until`"),
-        ("/unblock", json!({"image": "web", "digest": "d"}), "digest: is no digest"),
+        ("/unblock", json!({"image": "web", "digest": "d"}), "digest: is not a digest"),
     ] {
-        let answer = post(&warden, path, &people, &sent).await;
+        let answer = post(&warden, path, &user, &sent).await;
         assert_refused(&answer, 400);
         assert!(answer.contains(&what.replace('"', "\\\"")), "{what} is not in {answer}");
     }
     for path in ["/freeze", "/thaw", "/unblock"] {
         assert_refused(&post(&warden, path, &bearer(A), &json!({})).await, 401);
-        let other = format!("{people}origin: http://evil.example\r\n");
+        let other = format!("{user}origin: http://evil.example\r\n");
         assert_refused(&post(&warden, path, &other, &json!({})).await, 403);
     }
     for path in ["/fleet/ask", "/fleet/release", "/inventory"] {
-        assert_refused(&post(&warden, path, &people, &json!({})).await, 401);
+        assert_refused(&post(&warden, path, &user, &json!({})).await, 401);
         assert_refused(&post(&warden, path, &bearer(A), &json!("x")).await, 400);
     }
-    // An array would be taken for the fields of an object in their order.
-    for (path, headers) in [("/inventory", bearer(A)), ("/freeze", people.clone()), ("/thaw", people.clone())]
-    {
+    // serde would accept an array as the fields of an object in their order.
+    for (path, headers) in [("/inventory", bearer(A)), ("/freeze", user.clone()), ("/thaw", user.clone())] {
         for array in [json!([1]), json!([1, []]), json!([])] {
             let answer = post(&warden, path, &headers, &array).await;
             assert_refused(&answer, 400);
-            assert!(body(&answer).contains("no object"), "{answer}");
+            assert!(body(&answer).contains("not an object"), "{answer}");
         }
     }
     let inside = json!({"images": [["web", "r:5000/web:1"]]});
     let scope = freeze("x", &good, json!(["a", "r:5000/web"]));
-    for (path, headers, sent) in [("/inventory", bearer(A), inside), ("/freeze", people.clone(), scope)] {
+    for (path, headers, sent) in [("/inventory", bearer(A), inside), ("/freeze", user.clone(), scope)] {
         let answer = post(&warden, path, &headers, &sent).await;
         assert_refused(&answer, 400);
         assert!(body(&answer).contains("invalid type: sequence, expected an object"), "{answer}");
@@ -341,19 +340,19 @@ async fn what_is_wrong_is_said_with_what_is_allowed() {
     let entry = json!([["2026-01-01T00:00:00Z", "web", "updated", "a message", "info"]]);
     let answer = parsed(&post(&warden, "/ingest", &bearer(A), &entry).await);
     assert_eq!(answer["rejected"][0]["index"], 0, "{answer}");
-    assert!(answer["rejected"][0]["error"].as_str().unwrap().contains("no object"), "{answer}");
-    assert_refused(&warden.get("/fleet", &people).await, 401);
+    assert!(answer["rejected"][0]["error"].as_str().unwrap().contains("not an object"), "{answer}");
+    assert_refused(&warden.get("/fleet", &user).await, 401);
     assert_refused(&warden.get("/fleet?wait=x", &bearer(A)).await, 400);
     assert_refused(&warden.get("/fleet/images", &bearer(A)).await, 401);
-    assert_refused(&warden.get("/fleet/images?format=xml", &people).await, 400);
+    assert_refused(&warden.get("/fleet/images?format=xml", &user).await, 400);
     let ring = json!({"ring": 10, "images": []});
     assert_refused(&post(&warden, "/inventory", &bearer(A), &ring).await, 400);
-    assert_eq!(parsed(&post(&warden, "/thaw", &people, &json!({})).await)["status"], "nothing_frozen");
+    assert_eq!(parsed(&post(&warden, "/thaw", &user, &json!({})).await)["status"], "nothing_frozen");
     warden.finish().await;
 }
 
 #[tokio::test]
-async fn long_polls_of_one_agent_are_limited_and_hold_up_nobody() {
+async fn long_polls_of_one_agent_are_limited_and_do_not_block_others() {
     let warden = TestWarden::start();
     let poll = format!("GET /fleet?after=0&wait=60 HTTP/1.1\r\nhost: w\r\n{}\r\n", bearer(A));
     let mut clients = Vec::new();
@@ -378,9 +377,9 @@ async fn long_polls_of_one_agent_are_limited_and_hold_up_nobody() {
     assert!(stopped.elapsed() < Duration::from_secs(10), "polls end with the warden");
 }
 
-/// Twenty machines ask two wardens for the same digest at the same time, again and again.
+/// Twenty machines repeatedly ask two wardens for the same digest at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_wardens_give_one_machine_its_turn() {
+async fn two_wardens_grant_a_lease_to_only_one_machine() {
     let keep = in_memory();
     let stop = CancellationToken::new();
     let tasks = TaskSet::new();
@@ -404,8 +403,8 @@ async fn two_wardens_give_one_machine_its_turn() {
         let word = |answer: &evenkeel_common::wire::FleetAnswer| {
             serde_json::to_value(answer).unwrap()["answer"].clone()
         };
-        let gone: Vec<_> = answers.iter().filter(|(_, answer)| word(answer) == "go").collect();
-        assert_eq!(gone.len(), 1, "{answers:?}");
+        let allowed: Vec<_> = answers.iter().filter(|(_, answer)| word(answer) == "go").collect();
+        assert_eq!(allowed.len(), 1, "{answers:?}");
     }
     stop.cancel();
     assert!(tasks.finish(Duration::from_secs(10)).await);
@@ -420,6 +419,6 @@ async fn an_agent_without_a_url_is_online_while_it_polls() {
     assert_eq!(warden.collector.machine_records()[1].online, None);
     assert!(warden.collector.last_poll("a").is_some());
     warden.collector.share_polls().await.unwrap();
-    assert!(warden.collector.last_poll("a").is_some(), "other wardens know it now");
+    assert!(warden.collector.last_poll("a").is_some(), "it is shared with other wardens now");
     warden.finish().await;
 }

@@ -1,6 +1,6 @@
-//! Random fleets over one store: agents that are killed, wardens that cannot be reached, a store that is away; with rings
-//! and without, with a limit on machines at once and without. The real answers, the real fold; only the store's tables and the
-//! time are simulated.
+//! Random fleets with one store: agents that are killed, wardens that are unreachable, a store that is unavailable; with and
+//! without rings, with and without a limit on concurrent machines. The answers and the fold are real; only the store's tables
+//! and the time are simulated.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -20,12 +20,12 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 const FLEETS: u64 = 1000;
-/// Seconds of one step.
+/// Duration of one step, in seconds.
 const STEP: i64 = 5;
-/// When all troubles end, and when everything must have come to its end.
+/// When all failures end, and when all deployments must have finished.
 const QUIET: i64 = 1500;
 const END: i64 = 6000;
-/// A lease lives so long (DECISIONS 8).
+/// Lifetime of a lease (DECISIONS 8).
 const LEASE: i64 = 90;
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl Clock for SetClock {
     }
 }
 
-/// The store's tables as maps.
+/// A store with its tables as maps.
 #[derive(Default)]
 struct Maps {
     values: Mutex<(u64, BTreeMap<String, Versioned>)>,
@@ -82,7 +82,7 @@ impl Keep for Maps {
     }
 
     async fn tail(&self, _: u64, _: usize) -> Result<Vec<Stored>, KeepError> {
-        unreachable!("nobody follows")
+        unreachable!("there are no followers")
     }
 
     async fn history(&self, _: &Query) -> Result<Page, KeepError> {
@@ -92,7 +92,7 @@ impl Keep for Maps {
 
     async fn value(&self, name: &str) -> Result<Versioned, KeepError> {
         self.check()?;
-        // Others come between two calls.
+        // Let other tasks run between two calls.
         tokio::task::yield_now().await;
         Ok(self.values.lock().unwrap().1.get(name).cloned().unwrap_or_default())
     }
@@ -110,7 +110,7 @@ impl Keep for Maps {
     }
 
     async fn remove(&self, _: &str, _: u64) -> Result<bool, KeepError> {
-        unreachable!("nothing is old")
+        unreachable!("nothing is outdated")
     }
 
     async fn hold(&self, _: Duty) -> Result<bool, KeepError> {
@@ -130,7 +130,7 @@ impl Keep for Maps {
     }
 }
 
-/// A small generator of numbers, the same for the same seed.
+/// A small deterministic random number generator.
 struct Random(u64);
 
 impl Random {
@@ -144,16 +144,16 @@ impl Random {
     }
 }
 
-/// What an agent does about one digest.
+/// An agent's progress with one digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     Wants,
-    /// Since it asked last with success, and until its end.
+    /// When it last renewed its lease, and when the deployment ends.
     Deploys {
         renewed: i64,
         ends: i64,
     },
-    /// The verdict is not delivered yet; it renews until then.
+    /// The verdict is not delivered yet; the lease is renewed until then.
     Tells {
         renewed: i64,
     },
@@ -164,11 +164,11 @@ struct Agent {
     name: String,
     ring: u8,
     down_until: i64,
-    /// What it has reported last.
+    /// Its last reported inventory.
     reported: Option<Inventory>,
     /// When its verdict on the good digest was stored.
     proven_at: Option<i64>,
-    /// The bad digest, and the good one that comes after it.
+    /// The bad digest, and the good one that follows it.
     works: [Work; 2],
 }
 
@@ -180,13 +180,13 @@ struct World {
     keep: Arc<Maps>,
     wardens: Vec<(Arc<Collector>, Task)>,
     rules: Rules,
-    /// Until when a warden cannot be reached.
+    /// Until when each warden is unreachable.
     unreachable: Vec<i64>,
     agents: Vec<Agent>,
     random: Random,
-    /// Machines that began to deploy the bad digest.
+    /// Machines that started to deploy the bad digest.
     hurt: Vec<String>,
-    /// A lease died while its machine was cut off from all wardens: nothing is promised then.
+    /// Whether a lease expired while its machine could not reach any warden. There are no guarantees then.
     is_excused: bool,
 }
 
@@ -221,7 +221,7 @@ impl World {
         Self { seed, clock, keep, wardens, rules, unreachable, agents, random, hurt, is_excused: false }
     }
 
-    async fn live(&mut self) {
+    async fn run(&mut self) {
         let mut store_back = 0;
         for now in (0..END).step_by(usize::try_from(STEP).unwrap()) {
             self.clock.0.store(now, Ordering::Relaxed);
@@ -247,11 +247,11 @@ impl World {
             );
         }
         for agent in &self.agents {
-            assert_eq!(agent.works[1], Work::Done, "fleet {}: {} was held for ever", self.seed, agent.name);
+            assert_eq!(agent.works[1], Work::Done, "fleet {}: {} was held forever", self.seed, agent.name);
         }
     }
 
-    /// All agents act at the same time: those that ask are answered interleaved.
+    /// All agents act at the same time; their requests are answered interleaved.
     async fn step(&mut self, now: i64, is_troubled: bool) {
         let mut asks = Vec::new();
         let works = self.agents.iter().flat_map(|agent| agent.works);
@@ -274,7 +274,7 @@ impl World {
                 self.report(index, warden, now).await;
             }
             for digest in 0..2 {
-                // The good one comes out later.
+                // The good digest is released later.
                 if digest == 1 && now < QUIET / 2 {
                     continue;
                 }
@@ -305,7 +305,7 @@ impl World {
         }
     }
 
-    /// What happens before it may ask; whether it asks now.
+    /// Advances a deployment. Returns whether the agent asks a warden now.
     async fn advance(&mut self, index: usize, digest: usize, now: i64) -> bool {
         let agent = &mut self.agents[index];
         let work = agent.works[digest];
@@ -325,18 +325,18 @@ impl World {
                     DIGESTS[digest], agent.name
                 );
                 let entry: FleetEntry = serde_json::from_str(&text).unwrap();
-                let told = self.keep.commit(vec![Change::Entry(Box::new(entry))], self.clock.now()).await;
-                if told.is_ok() {
+                let stored = self.keep.commit(vec![Change::Entry(Box::new(entry))], self.clock.now()).await;
+                if stored.is_ok() {
                     agent.works[digest] = Work::Done;
                     agent.proven_at = agent.proven_at.or((digest == 1).then_some(now));
                 }
-                told.is_err() && now - renewed >= 30
+                stored.is_err() && now - renewed >= 30
             }
             Work::Done => false,
         }
     }
 
-    /// Tells a warden what runs, where that is not known yet.
+    /// Reports the inventory to a warden if it has changed.
     async fn report(&mut self, index: usize, warden: usize, now: i64) {
         let agent = &mut self.agents[index];
         let offered = usize::from(now >= QUIET / 2);
@@ -356,17 +356,17 @@ impl World {
             && self.wardens[warden].0.report(&agent.name, inventory.clone()).await.is_ok()
         {
             agent.reported = Some(inventory);
-            // The other wardens are woken.
+            // Notify the other wardens.
             for (_, task) in &mut self.wardens {
                 task.prepare().await;
             }
         }
     }
 
-    /// Whether it is the turn of a machine that begins: as the rings and the limit say, by the time stamps of the others.
+    /// Checks that a machine may start: by the rings and the limit, using the recorded times of the others.
     fn check_turn(&self, index: usize, digest: usize, now: i64) {
         let (seed, agent) = (self.seed, &self.agents[index]);
-        // Nothing is promised about a machine of which no warden has heard.
+        // There are no guarantees about a machine that has not reported to any warden.
         let below: Vec<&Agent> =
             self.agents.iter().filter(|other| other.ring < agent.ring && other.reported.is_some()).collect();
         let need = below.len().min(usize::try_from(self.rules.need).unwrap());
@@ -376,7 +376,7 @@ impl World {
         let proven = proven.count();
         assert!(
             proven >= need,
-            "fleet {seed}: {} of ring {} began {} at {now} s, when {proven} of {need} below had proven it",
+            "fleet {seed}: {} of ring {} started {} at {now} s, when {proven} of {need} below had proven it",
             agent.name,
             agent.ring,
             DIGESTS[digest]
@@ -410,11 +410,11 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_digest_hurts_one_machine_in_the_order_of_the_rings_and_no_service_is_held_for_ever() {
+async fn a_bad_digest_fails_on_one_machine_and_no_update_is_held_forever() {
     let (mut hurt, mut excused, mut ringed, mut limited) = (0, 0, 0, 0);
     for seed in 0..FLEETS {
         let mut world = World::new(seed);
-        world.live().await;
+        world.run().await;
         hurt += world.hurt.len();
         excused += u64::from(world.is_excused);
         ringed += u64::from(world.agents.iter().any(|agent| agent.ring != world.agents[0].ring));

@@ -21,7 +21,7 @@ fn state_of<'a>(records: &'a [MachineRecord], id: &str) -> &'a MachineRecord {
     records.iter().find(|record| record.id == id).unwrap()
 }
 
-/// A server that answers every connection with these bytes, and then with `tail` for ever.
+/// A server that answers every connection with these bytes, and then sends `tail` forever.
 async fn hostile(tasks: &TaskSet, head: &'static [u8], tail: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -40,7 +40,7 @@ async fn hostile(tasks: &TaskSet, head: &'static [u8], tail: &'static [u8]) -> S
 }
 
 #[tokio::test]
-async fn every_agent_is_judged_by_itself_whatever_the_others_do() {
+async fn every_agent_is_probed_independently_of_the_others() {
     let (good, sick, proxied, moved) = (
         MockServer::start().await,
         MockServer::start().await,
@@ -89,7 +89,7 @@ async fn every_agent_is_judged_by_itself_whatever_the_others_do() {
     tasks.spawn("heartbeat", heartbeat.run(stop.clone()));
     eventually("the good agent", || state_of(&collector.machine_records(), "good").online == Some(true))
         .await;
-    assert!(started.elapsed() < Duration::from_secs(4), "nobody waits for the hostile ones");
+    assert!(started.elapsed() < Duration::from_secs(4), "hostile agents do not delay the others");
     eventually("all", || collector.machine_records().iter().all(|record| record.online.is_some())).await;
     let records = collector.machine_records();
     for record in &records {
@@ -106,16 +106,16 @@ async fn every_agent_is_judged_by_itself_whatever_the_others_do() {
     let refused = state_of(&records, "gone").reason.clone().unwrap();
     assert!(refused.starts_with("cannot connect: ") && !refused.contains("secret"), "{refused}");
 
-    // Only changes are entries: one for each that is offline, none for those that are not.
+    // Only transitions create entries: one for each offline agent, none for the others.
     let kinds: Vec<_> =
         lines(&collector).iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect();
     assert_eq!(kinds, ["agent_offline"; 7]);
     good.reset().await;
-    eventually("good to be away", || state_of(&collector.machine_records(), "good").online == Some(false))
+    eventually("good to be offline", || state_of(&collector.machine_records(), "good").online == Some(false))
         .await;
     let back = Mock::given(method("GET")).respond_with(ResponseTemplate::new(204));
     back.mount(&good).await;
-    eventually("good to be back", || state_of(&collector.machine_records(), "good").online == Some(true))
+    eventually("good to be online", || state_of(&collector.machine_records(), "good").online == Some(true))
         .await;
     let last = lines(&collector).pop().unwrap();
     assert_eq!((last["event"].as_str(), last["agent"].as_str()), (Some("agent_online"), Some("good")));
@@ -124,9 +124,9 @@ async fn every_agent_is_judged_by_itself_whatever_the_others_do() {
     tasks.finish(Duration::ZERO).await;
 }
 
-/// More agents than are asked at once: each is asked in its turn, and none is offline for having waited.
+/// More agents than can be probed at once: each is probed in turn, and none is offline because it had to wait.
 #[tokio::test]
-async fn more_agents_than_can_be_asked_at_once_are_all_judged_by_their_own_answers() {
+async fn more_agents_than_can_be_probed_at_once_are_all_probed() {
     let (tasks, now, most) = (TaskSet::new(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -152,20 +152,20 @@ async fn more_agents_than_can_be_asked_at_once_are_all_judged_by_their_own_answe
     let stop = CancellationToken::new();
     tasks.spawn("collector", collecting.run(stop.clone()));
     let agents: Vec<_> = ids.iter().map(|id| (*id, url.clone(), "t")).collect();
-    // So short an interval makes the probes start faster than they are answered.
+    // With such a short interval, the probes start faster than they are answered.
     let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
     tasks.spawn("heartbeat", heartbeat.every(Duration::from_secs(1)).run(stop.clone()));
     eventually("all", || collector.machine_records().iter().all(|record| record.online.is_some())).await;
     assert!(collector.machine_records().iter().all(|record| record.online == Some(true)));
-    assert_eq!(lines(&collector), Vec::<serde_json::Value>::new(), "nobody was said to be offline");
+    assert_eq!(lines(&collector), Vec::<serde_json::Value>::new(), "no agent was reported as offline");
     assert!(most.load(Ordering::SeqCst) <= MAX_CONCURRENT, "{most:?}");
     stop.cancel();
     tasks.finish(Duration::ZERO).await;
 }
 
-/// An agent that has no URL is offline when it has not polled for two minutes, from when that is configured.
+/// An agent without a URL is offline if it has not polled for two minutes, counted from when it was configured.
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_has_no_url_from_now_on_gets_its_time_to_poll() {
+async fn a_newly_configured_agent_without_a_url_gets_time_to_poll() {
     let (collector, collecting) = new_collector(&["old", "new"], in_memory());
     let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
     tasks.spawn("collector", collecting.run(stop.clone()));

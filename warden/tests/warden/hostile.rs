@@ -1,4 +1,4 @@
-//! What hostile and broken clients can do: floods, stalled and malformed bodies, slow connections.
+//! Hostile and broken clients: floods, stalled and malformed bodies, slow connections.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::{A, API_TOKEN, B, TestWarden, assert_refused, count, entry, header, post, status};
 
-/// An agent with a valid token that opens requests and never ends them.
+/// An agent with a valid token that opens requests and never completes them.
 #[tokio::test]
-async fn an_agent_that_floods_the_warden_is_told_to_come_back_and_starves_nobody() {
+async fn an_agent_that_floods_the_warden_is_throttled_and_does_not_starve_others() {
     let warden = TestWarden::start();
     let whole = post(&format!("authorization: Bearer {A}\r\nconnection: close\r\n"), &entry(1));
     let (first, last) = whole.split_at(whole.len() - 1);
@@ -28,7 +28,7 @@ async fn an_agent_that_floods_the_warden_is_told_to_come_back_and_starves_nobody
     let refusal = warden.post(A, &entry(1)).await;
     assert_refused(&refusal, 429);
     assert_eq!(header(&refusal, "retry-after"), Some("1"));
-    assert_eq!(status(&warden.post(B, &entry(1)).await), 200, "another agent's place is its own");
+    assert_eq!(status(&warden.post(B, &entry(1)).await), 200, "each agent has its own limit");
     let metrics = warden.get("/metrics", &format!("authorization: Bearer {API_TOKEN}\r\n")).await;
     assert!(metrics.contains("refused_requests_total{reason=\"too_many\"} 1"), "{metrics}");
     assert_eq!(count(&warden, 0), 0);
@@ -36,14 +36,14 @@ async fn an_agent_that_floods_the_warden_is_told_to_come_back_and_starves_nobody
         client.write(last.as_bytes()).await;
         assert_eq!(status(&client.rest().await), 200);
     }
-    assert_eq!(status(&warden.post(A, &entry(2)).await), 200, "the places are free again");
+    assert_eq!(status(&warden.post(A, &entry(2)).await), 200, "the permits are free again");
     assert_eq!(count(&warden, 0), 2);
     warden.finish().await;
 }
 
-/// What took 3.1 GB: two thousand clients that send a large part of a body and then nothing.
+/// Two thousand clients that send a large part of a body and then stall. This once took 3.1 GB.
 #[tokio::test]
-async fn two_thousand_stalled_bodies_are_not_kept_and_people_and_agents_are_served() {
+async fn two_thousand_stalled_bodies_are_not_kept_and_other_clients_are_served() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum.map(|most| most.min(8192)), ..limit })
@@ -74,7 +74,7 @@ async fn two_thousand_stalled_bodies_are_not_kept_and_people_and_agents_are_serv
 }
 
 #[tokio::test]
-async fn malformed_and_oversized_bodies_are_refused_and_harm_nobody() {
+async fn malformed_and_oversized_bodies_are_refused_without_harm() {
     let warden = TestWarden::start();
     for wrong in ["", "null", "{}", "[]", "[1", "[{}", "{\"timestamp\":", "\u{0}", "{\"timestamp\":\"now\"}"]
     {
@@ -82,7 +82,7 @@ async fn malformed_and_oversized_bodies_are_refused_and_harm_nobody() {
     }
     let large = format!(r#"{{"x":"{}"}}"#, "a".repeat(1024 * 1024));
     assert_refused(&warden.post(A, &large).await, 413);
-    // A stranger's body is not read to its end, however long he says it is.
+    // The body of an unauthorized client is not read completely, however long it claims to be.
     let mut stranger = warden.connect().await;
     stranger.write(b"POST /ingest HTTP/1.1\r\nhost: w\r\nauthorization: Bearer x\r\ncontent-length: 99999999999\r\n\r\nabc").await;
     assert_refused(&stranger.rest().await, 401);
@@ -107,7 +107,7 @@ async fn malformed_and_oversized_bodies_are_refused_and_harm_nobody() {
 }
 
 #[tokio::test]
-async fn slow_clients_hold_nobody_up() {
+async fn slow_clients_do_not_block_others() {
     let mut limits = evenkeel_warden::http::limits();
     limits.header_time = Duration::from_millis(300);
     limits.body_time = Duration::from_millis(300);
@@ -126,12 +126,12 @@ async fn slow_clients_hold_nobody_up() {
         assert_eq!(status(&warden.post(A, &entry(seq)).await), 200);
     }
     for mut head in heads {
-        assert_eq!(head.rest().await, "", "a slow head is cut");
+        assert_eq!(head.rest().await, "", "a connection with a slow head is closed");
     }
     let mut cut = 0;
     for mut body in bodies {
         let answer = body.rest().await;
-        // So many of one agent are waited for; the others are sent away at once.
+        // The warden waits for this many requests of one agent; the others are refused at once.
         let code = if status(&answer) == 408 { 408 } else { 429 };
         assert_refused(&answer, code);
         cut += usize::from(code == 408);
@@ -140,9 +140,9 @@ async fn slow_clients_hold_nobody_up() {
     warden.finish().await;
 }
 
-/// Bodies that are changed at random, and pieces of them: each is stored or refused, and the warden goes on.
+/// Randomly mutated and truncated bodies: each is stored or refused, and the warden keeps running.
 #[tokio::test]
-async fn no_body_brings_the_warden_down() {
+async fn no_body_crashes_the_warden() {
     let warden = TestWarden::start();
     let good = json!({
         "timestamp": "2026-01-02T03:04:05Z", "machine": "m", "service": "web", "event": "updated", "message": "é\u{1f600}",

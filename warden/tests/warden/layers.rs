@@ -1,9 +1,9 @@
-//! The layers: a module imports only those below it (the map in `lib.rs`), so there are no circles.
+//! The layers: a module imports only those below it (see the table in `lib.rs`), so there are no cycles.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the top. Modules of one layer do not import each other.
+/// The layers from the top. Modules of one layer do not import each other.
 const LAYERS: [&[&str]; 9] = [
     &["cli"],
     &["app"],
@@ -33,7 +33,7 @@ fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module))
 }
 
-/// Modules that a source names after `crate::`, in any form.
+/// Returns the modules that a source file names after `crate::`, in any form.
 fn imports(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("crate::") {

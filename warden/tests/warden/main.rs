@@ -1,4 +1,4 @@
-//! Tests of the warden as a whole: its endpoints over real connections, and its tasks.
+//! Integration tests of the warden: its endpoints over real connections, and its tasks.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! A warden on a port of its own, clients that write raw bytes to it, and a fleet without a server.
+//! A warden on its own port, clients that write raw bytes to it, and a collector without a server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,14 +34,14 @@ pub(crate) const A: &str = AGENT_TOKENS[0].1;
 pub(crate) const B: &str = AGENT_TOKENS[1].1;
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A warden that runs.
+/// A running warden.
 pub(crate) struct TestWarden {
     pub(crate) at: SocketAddr,
     pub(crate) collector: Arc<Collector>,
     pub(crate) stop: CancellationToken,
-    /// Limit on requests of agents.
+    /// Limit on agents' requests.
     pub(crate) requests: Limiter<String>,
-    /// Memory for bodies of agents and of logins.
+    /// Memory for the bodies of agents and logins.
     pub(crate) bodies: (Bodies, Bodies),
     tasks: TaskSet,
 }
@@ -59,7 +59,7 @@ impl TestWarden {
         Self::of(limits(), keep, API_TOKEN, AGENT_TOKENS)
     }
 
-    /// The agents have no URL.
+    /// Starts a warden whose agents have no URL.
     pub(crate) fn with_unreachable_agents() -> Self {
         Self::with_urls(limits(), in_memory(), API_TOKEN, AGENT_TOKENS, "")
     }
@@ -107,14 +107,14 @@ impl TestWarden {
         Client(TcpStream::connect(self.at).await.expect("the warden listens"))
     }
 
-    /// One request on a connection of its own; the whole answer.
+    /// Sends one request on its own connection, and returns the whole response.
     pub(crate) async fn send(&self, request: &str) -> String {
         let mut client = self.connect().await;
         client.write(request.as_bytes()).await;
         client.rest().await
     }
 
-    /// `GET` with these header lines.
+    /// Sends `GET` with these header lines.
     pub(crate) async fn get(&self, path: &str, headers: &str) -> String {
         self.send(&format!(
             "GET {path} HTTP/1.1\r\nhost: warden.example\r\nconnection: close\r\n{headers}\r\n"
@@ -122,7 +122,7 @@ impl TestWarden {
         .await
     }
 
-    /// `POST /ingest` with a bearer and a body.
+    /// Sends `POST /ingest` with a bearer token and a body.
     pub(crate) async fn post(&self, token: &str, body: &str) -> String {
         self.send(&post(&format!("authorization: Bearer {token}\r\nconnection: close\r\n"), body)).await
     }
@@ -133,7 +133,7 @@ impl TestWarden {
     }
 }
 
-/// A configuration with these agents (id, URL, token), in force for good.
+/// A fixed configuration with these agents (id, URL, token).
 pub(crate) fn config(agents: &[(&str, String, &str)], stop: &CancellationToken) -> ConfigReceiver {
     config_with(API_TOKEN, agents, stop)
 }
@@ -157,7 +157,7 @@ fn config_with(api_token: &str, agents: &[(&str, String, &str)], stop: &Cancella
     watch::Sender::new(Arc::new(ActiveConfig::new(&config, stop.clone()))).subscribe()
 }
 
-/// The bytes of `POST /ingest`.
+/// The bytes of a `POST /ingest` request.
 pub(crate) fn post(headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
@@ -177,11 +177,11 @@ pub(crate) struct Client(TcpStream);
 
 impl Client {
     pub(crate) async fn write(&mut self, bytes: &[u8]) {
-        // The warden may have closed already; the answer tells.
+        // The warden may have closed the connection already; the response shows that.
         let _ = self.0.write_all(bytes).await;
     }
 
-    /// All until the end.
+    /// Reads until the end.
     pub(crate) async fn rest(&mut self) -> String {
         let mut bytes = Vec::new();
         let read = timeout(TIMEOUT, self.0.read_to_end(&mut bytes)).await;
@@ -190,12 +190,12 @@ impl Client {
         text
     }
 
-    /// All until a text has come.
+    /// Reads until a text has arrived.
     pub(crate) async fn until(&mut self, wanted: &str) -> String {
         self.until_after(Vec::new(), wanted).await
     }
 
-    /// What comes next: a few kilobytes at most.
+    /// Reads the next data, a few kilobytes at most.
     pub(crate) async fn take(&mut self, bytes: &mut Vec<u8>) {
         let mut buffer = [0; 8192];
         let count =
@@ -204,7 +204,7 @@ impl Client {
         bytes.extend_from_slice(&buffer[..count]);
     }
 
-    /// All until a text has come, with what was taken before.
+    /// Reads until a text has arrived, and includes the data read before.
     pub(crate) async fn until_after(&mut self, mut bytes: Vec<u8>, wanted: &str) -> String {
         let read = timeout(TIMEOUT, async {
             let mut buffer = [0; 8192];

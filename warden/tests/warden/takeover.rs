@@ -1,4 +1,4 @@
-//! The embedded store over restarts, with what an earlier version has left, on a disk that fails, and beside another.
+//! The embedded store across restarts, with the state of an earlier version, on a failing disk, and next to another store.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -34,13 +34,13 @@ async fn put(keep: &dyn Keep, seq: u64) -> Outcome {
 }
 
 #[tokio::test]
-async fn the_file_of_an_earlier_version_is_taken_over_once_with_its_ids() {
+async fn the_file_of_an_earlier_version_is_imported_once_with_its_ids() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.json");
     fs::write(&path, OLD).unwrap();
     let keep = open(&path);
     let (entries, machines) = content(&keep).await;
-    assert_eq!((entries.len(), entries[0].id), (1, 7), "a browser goes on where it was");
+    assert_eq!((entries.len(), entries[0].id), (1, 7), "a browser continues where it was");
     assert_eq!(
         (machines[0].id(), machines[0].online(), machines[0].record().last_seq),
         ("a", Some(true), Some(7))
@@ -48,11 +48,11 @@ async fn the_file_of_an_earlier_version_is_taken_over_once_with_its_ids() {
     assert_eq!(put(&keep, 8).await, Outcome::Stored(8));
     drop(keep);
     assert!(path.join("warden-state.json.taken-over").is_file(), "it is kept");
-    assert_eq!(content(&open(&path)).await.0.len(), 2, "and not taken over again");
+    assert_eq!(content(&open(&path)).await.0.len(), 2, "and not imported again");
 }
 
 #[tokio::test]
-async fn a_takeover_that_was_cut_short_goes_on() {
+async fn an_interrupted_import_is_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state");
     fs::write(folder.path().join("state.before"), OLD).unwrap();
@@ -60,16 +60,16 @@ async fn a_takeover_that_was_cut_short_goes_on() {
     let beside = folder.path().join("other");
     fs::create_dir(&beside).unwrap();
     fs::write(beside.join("warden-state.json"), OLD).unwrap();
-    assert_eq!(content(&open(&beside)).await.0.len(), 1, "the configuration names its folder now");
+    assert_eq!(content(&open(&beside)).await.0.len(), 1, "the configuration refers to its folder now");
     let outer = folder.path().join("outer");
     let inner = outer.join("warden-state.json");
     put(&open(&inner), 1).await;
     assert_eq!(content(&open(&outer)).await.0, []);
-    assert_eq!(content(&open(&inner)).await.0.len(), 1, "the store of a folder with that name stays");
+    assert_eq!(content(&open(&inner)).await.0.len(), 1, "the store in a folder with that name stays");
 }
 
 #[tokio::test]
-async fn an_empty_file_and_the_buffer_of_another_program_are_taken_over() {
+async fn an_empty_file_and_the_buffer_of_another_program_are_imported() {
     let folder = tempfile::tempdir().unwrap();
     let buffer = format!("[{},{}]", support::entry(1), support::entry(2));
     for (name, old, count) in [("empty", "", 0), ("none", "[]", 0), ("buffer", &*buffer, 2)] {
@@ -83,7 +83,7 @@ async fn an_empty_file_and_the_buffer_of_another_program_are_taken_over() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_state_stays_as_it_is_and_the_store_is_away_until_it_is_gone() {
+async fn a_file_that_is_not_a_state_stays_and_the_store_is_away_until_it_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let config = r#"{"api": {"token": "t", "state_path": "/etc/evenkeel/warden.json"}, "agents": []}"#;
     for (name, foreign) in [
@@ -100,14 +100,14 @@ async fn a_file_that_is_no_state_stays_as_it_is_and_the_store_is_away_until_it_i
         for _ in 0..2 {
             let error = keep.tail(0, 1).await.unwrap_err().to_string();
             let shown = path.display().to_string();
-            assert!(error.contains(&format!("{shown} is in the way and was left as it is (")), "{error}");
+            assert!(error.contains(&format!("{shown} already exists and was left unchanged (")), "{error}");
             assert!(error.contains("allowed for api.state_path: a folder"), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), foreign);
         }
         fs::remove_file(&path).unwrap();
         assert!(matches!(put(&keep, 1).await, Outcome::Stored(_)), "{name}");
     }
-    // Nor is a file that only has the name of one that a crash leaves behind.
+    // Neither is another file with the name that a crash would leave behind.
     let path = folder.path().join("state");
     let before = folder.path().join("state.before");
     fs::write(&before, "mine").unwrap();
@@ -117,12 +117,12 @@ async fn a_file_that_is_no_state_stays_as_it_is_and_the_store_is_away_until_it_i
     fs::write(&taken, OLD).unwrap();
     fs::write(folder.path().join("taken.before"), "mine").unwrap();
     let error = open(&taken).tail(0, 1).await.unwrap_err().to_string();
-    assert!(error.contains("taken.before is in the way"), "{error}");
+    assert!(error.contains("taken.before already exists"), "{error}");
     assert_eq!(fs::read_to_string(&taken).unwrap(), OLD);
 }
 
 #[tokio::test]
-async fn a_state_file_in_the_folder_that_cannot_be_used_is_set_aside_and_the_warden_starts_without_it() {
+async fn an_unusable_state_file_in_the_folder_is_moved_aside() {
     let folder = tempfile::tempdir().unwrap();
     for (name, old) in [("b", "{\"version\":1,"), ("c", "nonsense\n"), ("d", "{\"version\":3}")] {
         let path = folder.path().join(name);
@@ -130,7 +130,7 @@ async fn a_state_file_in_the_folder_that_cannot_be_used_is_set_aside_and_the_war
         fs::write(path.join("warden-state.json"), old).unwrap();
         let keep = open(&path);
         assert_eq!(content(&keep).await, (Vec::new(), Vec::new()));
-        assert!(matches!(put(&keep, 1).await, Outcome::Stored(id) if id > 1 << 50), "no id is used twice");
+        assert!(matches!(put(&keep, 1).await, Outcome::Stored(id) if id > 1 << 50), "ids are not reused");
         let names: Vec<_> = fs::read_dir(&path).unwrap().map(|file| file.unwrap().file_name()).collect();
         let is_aside =
             |name: &std::ffi::OsString| name.to_string_lossy().starts_with("warden-state.json.damaged-");
@@ -139,7 +139,7 @@ async fn a_state_file_in_the_folder_that_cannot_be_used_is_set_aside_and_the_war
 }
 
 #[tokio::test]
-async fn a_damaged_database_is_set_aside_and_a_later_version_is_left_alone() {
+async fn a_damaged_database_is_moved_aside_and_a_later_version_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("warden.redb");
     put(&open(folder.path()), 1).await;
@@ -163,22 +163,27 @@ async fn a_damaged_database_is_set_aside_and_a_later_version_is_left_alone() {
     transaction.commit().unwrap();
     drop(database);
     let error = open(folder.path()).tail(0, 1).await.unwrap_err().to_string();
-    assert!(error.contains("its version is 99, made by a later evenkeel; this one knows up to 1"), "{error}");
+    assert!(
+        error.contains("its version is 99, written by a newer evenkeel; this one supports up to 1"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn a_second_store_on_the_same_folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let keep = open(folder.path());
-    let Err(refused) = Embedded::open(folder.path(), Arc::new(SystemClock)) else { panic!("two have it") };
+    let Err(refused) = Embedded::open(folder.path(), Arc::new(SystemClock)) else {
+        panic!("two stores have it")
+    };
     assert!(refused.to_string().starts_with("api.state_path: /"), "{refused}");
     drop(keep);
     open(folder.path());
 }
 
-/// The folder's place is taken by something that is no folder, until it is not.
+/// Something other than a folder is at the folder's path for a while.
 #[tokio::test]
-async fn while_the_store_is_away_agents_are_told_to_come_back_and_nothing_is_lost() {
+async fn while_the_store_is_away_agents_are_asked_to_retry_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let blocked = folder.path().join("blocked");
     fs::write(&blocked, "").unwrap();
@@ -190,10 +195,10 @@ async fn while_the_store_is_away_agents_are_told_to_come_back_and_nothing_is_los
     assert_eq!(header(&refusal, "retry-after"), Some("5"));
     let health = warden.get("/health", "").await;
     assert_eq!((status(&health), body(&health)), (200, r#"{"status":"ok","store":"away"}"#));
-    let people = format!("authorization: Bearer {}\r\n", support::API_TOKEN);
-    assert_refused(&warden.get("/history", &people).await, 503);
-    assert_eq!(status(&warden.get("/machines", &people).await), 200);
-    let metrics = warden.get("/metrics", &people).await;
+    let user = format!("authorization: Bearer {}\r\n", support::API_TOKEN);
+    assert_refused(&warden.get("/history", &user).await, 503);
+    assert_eq!(status(&warden.get("/machines", &user).await), 200);
+    let metrics = warden.get("/metrics", &user).await;
     assert!(metrics.contains("evenkeel_warden_store_up 0"), "{metrics}");
     assert!(metrics.contains("refused_requests_total{reason=\"store_away\"} 1"), "{metrics}");
 
@@ -202,7 +207,7 @@ async fn while_the_store_is_away_agents_are_told_to_come_back_and_nothing_is_los
     let store = warden.collector.store_state();
     eventually("the store is back", || store.borrow().error().is_none()).await;
     assert_eq!(body(&warden.get("/health", "").await), r#"{"status":"ok"}"#);
-    let page: Value = serde_json::from_str(body(&warden.get("/history", &people).await)).unwrap();
+    let page: Value = serde_json::from_str(body(&warden.get("/history", &user).await)).unwrap();
     assert_eq!(page["entries"].as_array().unwrap().len(), 1);
     warden.finish().await;
 }

@@ -1,4 +1,4 @@
-//! Variables from an env file by compose's own rules, for the child alone (never for our process).
+//! Reads variables from an env file by compose's rules. They are for the child only, never for our process.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -7,16 +7,17 @@ use std::path::{Path, PathBuf};
 use tokio::io::AsyncReadExt as _;
 
 use crate::model::env_file::{Fault, Setting, settings};
-use crate::model::text::plainly;
+use crate::model::text::describe_io_error;
 
-/// No real env file is larger; a device or a mistake would be.
+/// Maximum file size. Real env files are smaller.
 const LIMIT: u64 = 1024 * 1024;
-/// Defaults inside defaults.
+/// Maximum nesting of `${…}`.
 const MAX_DEPTH: u32 = 20;
-/// All values together; the system gives a child no more. Lines that double an earlier value reach this quickly.
+/// Maximum size of all values together, as the system allows no more for a child. Lines that double an earlier value
+/// reach it quickly.
 const MAX_VALUES: usize = 2 * 1024 * 1024;
 
-/// Why an env file can't be used.
+/// Why an env file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EnvFileError {
     #[error("env_file {path}: {reason}")]
@@ -25,15 +26,14 @@ pub(super) enum EnvFileError {
     Line { path: PathBuf, line: usize, reason: String },
 }
 
-/// Reads and parses the file at `path`. As with compose itself, what `environment` has wins over the file where a
-/// value refers to a variable.
+/// Reads and parses the file at `path`. As in compose, a reference to a variable prefers `environment` over the file.
 pub(super) async fn read(
     path: &Path,
     environment: &[(OsString, OsString)],
 ) -> Result<Vec<(String, String)>, EnvFileError> {
     let fault = |reason: String| EnvFileError::File { path: path.to_owned(), reason };
-    let failed = |error: std::io::Error| fault(plainly(&error));
-    // Opening a pipe would block until somebody writes to it.
+    let failed = |error: std::io::Error| fault(describe_io_error(&error));
+    // Opening a FIFO would block until a writer opens it.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file =
         tokio::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
@@ -58,8 +58,7 @@ pub(super) async fn read(
     })
 }
 
-/// The values, in the order in which their variables come first. `$NAME` and `${NAME}` stand for other variables, with
-/// defaults.
+/// Parses the variables, ordered by first occurrence. Expands `$NAME` and `${NAME}`, with defaults.
 fn parse(text: &str, outside: &Outside<'_>) -> Result<Vec<(String, String)>, Fault> {
     let mut found = Found { outside, in_order: Vec::new(), place: HashMap::new(), size: 0 };
     for setting in settings(text) {
@@ -71,14 +70,14 @@ fn parse(text: &str, outside: &Outside<'_>) -> Result<Vec<(String, String)>, Fau
         };
         let value = value.map_err(|reason| (line, reason))?;
         if value.contains('\0') {
-            return Err((line, "a value can't have a zero byte".to_owned()));
+            return Err((line, "a value has a NUL byte".to_owned()));
         }
         found.add(name, value);
     }
     Ok(found.in_order)
 }
 
-/// What stands between quotes. A backslash before the quote keeps it.
+/// Returns the text between quotes. A backslash escapes the quote.
 fn unquote(raw: &str, quote: char) -> String {
     let mut inner = String::with_capacity(raw.len());
     let mut chars = raw.chars();
@@ -95,7 +94,7 @@ fn unquote(raw: &str, quote: char) -> String {
     inner
 }
 
-/// Backslash sequences of a shell. An escaped dollar stays out of substitution.
+/// Expands backslash escapes. An escaped dollar sign is protected from substitution.
 fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -121,10 +120,10 @@ fn unescape(text: &str) -> String {
     out
 }
 
-/// Reads a variable of the environment.
+/// Looks up a variable of the environment.
 type Outside<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// Variables so far.
+/// The variables parsed so far.
 struct Found<'a> {
     outside: &'a Outside<'a>,
     in_order: Vec<(String, String)>,
@@ -147,10 +146,10 @@ impl Found<'_> {
         (self.outside)(key).or_else(|| self.place.get(key).map(|at| self.in_order[*at].1.clone()))
     }
 
-    /// Substitutes variables of the environment and of earlier lines. A dollar that no name follows stays a dollar.
+    /// Expands variables of the environment and of earlier lines. A dollar sign without a name is kept.
     fn substitute(&self, text: &str, depth: u32) -> Result<String, String> {
         if depth > MAX_DEPTH {
-            return Err("too many ${…} inside each other".to_owned());
+            return Err("${…} nested too deeply".to_owned());
         }
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -180,7 +179,7 @@ impl Found<'_> {
         Ok(out)
     }
 
-    /// The text between braces: a name, alone or with a default, a replacement or an error message.
+    /// Expands the text between braces: a name, alone or with a default, a replacement or an error message.
     fn braced(&self, inner: &str, depth: u32) -> Result<String, String> {
         let name = name_at(inner);
         if name.is_empty() {
@@ -191,7 +190,7 @@ impl Found<'_> {
             Some(operator) => (true, operator),
             None => (false, operator),
         };
-        // With a colon an empty value counts as none.
+        // With a colon, an empty value counts as unset.
         let value = self.get(name).filter(|value| !(strict && value.is_empty()));
         if operator.is_empty() && !strict {
             return Ok(value.unwrap_or_default());
@@ -203,8 +202,7 @@ impl Found<'_> {
             ("+", None) => Ok(String::new()),
             ("?", None) => Err(format!("{name} has no value: {}", self.substitute(word, depth + 1)?)),
             _ => {
-                Err("a ${…} has a sign that means nothing (- + ? and the same with a colon are known)"
-                    .to_owned())
+                Err("a ${…} has an unknown operator (supported: - + ? and the same after a colon)".to_owned())
             }
         }
     }
@@ -218,7 +216,7 @@ fn name_at(text: &str) -> &str {
     &text[..text.find(|c| !word(c)).unwrap_or(text.len())]
 }
 
-/// Position of the brace that closes the one before the text.
+/// Position of the brace that closes the `${` before the text.
 fn closing_brace(text: &str) -> Option<usize> {
     let mut open = 1;
     let mut before = ' ';
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_lines_comments_and_export_are_understood() {
+    fn plain_lines_comments_and_export_are_parsed() {
         let text =
             "\u{feff}# comment\n\nA=1\r\n  export B = two words \nC: yaml\nD=\nE=x#y #z\nF\nG=http://h/#a\n";
         let pairs: Vec<_> = parsed(text).into_iter().map(|(k, v)| format!("{k}={v}")).collect();
@@ -271,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_from_further_up_are_put_in() {
+    fn variables_of_earlier_lines_are_expanded() {
         assert_eq!(one("A=x\nB=$A-${A}_$$A"), "x-x_$A");
         assert_eq!(one("A=x\nB=\"\\$A ${A}\""), "$A x");
         assert_eq!(one("B=[$NONE]"), "[]");
@@ -286,13 +284,13 @@ mod tests {
     #[test]
     fn a_faulty_line_is_named_without_its_value() {
         for (text, line, part) in [
-            ("A=1\nB C=2", 2, "a name may only have"),
+            ("A=1\nB C=2", 2, "a variable name may contain only"),
             ("A=1\n\n=2", 3, "name is missing"),
             ("A=1\nB=\"secret\nC=3", 2, "not closed"),
-            ("A='1' secret x", 1, "a name may only have"),
+            ("A='1' secret x", 1, "a variable name may contain only"),
             ("A=${secret", 1, "not closed"),
             ("A=${B:?needed}", 1, "B has no value: needed"),
-            ("A=${B!x}", 1, "means nothing"),
+            ("A=${B!x}", 1, "unknown operator"),
             ("A=${}", 1, "followed by a name"),
             ("A=${B:}", 1, "not complete"),
         ] {
@@ -304,20 +302,20 @@ mod tests {
     }
 
     #[test]
-    fn endless_nesting_is_refused_not_followed() {
+    fn deep_nesting_is_refused() {
         let text = format!("A={}x{}", "${B:-".repeat(5000), "}".repeat(5000));
-        assert!(fault(&text).1.contains("inside each other"));
+        assert!(fault(&text).1.contains("nested too deeply"));
     }
 
     #[test]
-    fn values_that_double_each_other_are_refused_in_time() {
+    fn exponentially_growing_values_are_refused() {
         let text = format!("A=xxxxxxxx\n{}", "A=$A$A\n".repeat(100_000));
         assert!(fault(&text).1.contains("longer than"));
         assert_eq!(parsed(&"A=1\n".repeat(250_000)).len(), 1);
     }
 
     #[tokio::test]
-    async fn what_is_not_a_file_is_refused() {
+    async fn a_path_that_is_not_a_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let error = read(folder.path(), &[]).await.unwrap_err().to_string();
         assert!(error.ends_with(": is a directory"), "{error}");

@@ -1,20 +1,20 @@
-//! What compose finds in its environment (DECISIONS 6): the agent's own one less what is secret, what is for the agent
-//! alone, and what would lead it to another engine or project; and of an env file all but what would choose a program.
+//! The environment of compose (DECISIONS 6): the agent's own, without secrets, service manager variables, and variables
+//! that select another engine or project. From an env file, variables that select a program are also dropped.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-/// What the service manager tells the agent, and nobody else. The last letters stand for all that begins so.
-const FOR_THE_AGENT_ALONE: [&str; 5] =
+/// Variables with which the service manager talks to the agent. A trailing `*` matches any suffix.
+const SERVICE_MANAGER: [&str; 5] =
     ["NOTIFY_SOCKET", "WATCHDOG_*", "LISTEN_*", "CREDENTIALS_DIRECTORY", "INVOCATION_ID"];
 
-/// Of compose's own variables those that change neither project, engine nor files. All others are dropped, wherever
-/// they come from: what is meant is said by flags.
+/// Compose variables that change neither project, engine nor files. All others are dropped, whatever their source: the
+/// agent passes these settings as flags.
 const COMPOSE_KEPT: [&str; 3] = ["COMPOSE_PROFILES", "COMPOSE_PARALLEL_LIMIT", "COMPOSE_HTTP_TIMEOUT"];
 
-/// What makes docker or podman talk to another engine than the agent does.
+/// Variables that select docker's or podman's engine.
 const ENGINE: [&str; 10] = [
     "DOCKER_HOST",
     "DOCKER_CONTEXT",
@@ -28,8 +28,8 @@ const ENGINE: [&str; 10] = [
     "CONTAINER_SSHKEY",
 ];
 
-/// What decides which program runs, or which code in it, and where docker and podman find plugins and providers. The
-/// agent's own environment may hold these; a file that others write may not.
+/// Variables that decide which program or code runs, and where docker and podman find plugins and providers. They are
+/// passed on from the agent's own environment, but not from an env file, which other users may write.
 const PROGRAMS: [&str; 22] = [
     "PATH",
     "HOME",
@@ -60,51 +60,51 @@ pub(super) struct Environment {
     own: Vec<(OsString, OsString)>,
     /// Variables whose values are secret.
     secret: RwLock<BTreeSet<String>>,
-    /// What was left out of env files and told already.
-    told: Mutex<BTreeSet<(PathBuf, String)>>,
+    /// Variables of env files that were dropped and already logged.
+    logged: Mutex<BTreeSet<(PathBuf, String)>>,
 }
 
 impl Environment {
-    /// The environment that follows from `own`, the agent's.
+    /// Creates the environment from `own`, the agent's environment.
     pub(super) fn new(own: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let dropped = |name: &OsString| {
             let name = name.to_string_lossy();
-            is_for_the_agent_alone(&name) || misleads(&name)
+            is_from_service_manager(&name) || redirects(&name)
         };
         let own = own.into_iter().filter(|(name, _)| !dropped(name)).collect();
-        Self { own, secret: RwLock::default(), told: Mutex::default() }
+        Self { own, secret: RwLock::default(), logged: Mutex::default() }
     }
 
-    /// Keeps these variables from compose from now on. What was secret under an earlier configuration stays so.
+    /// Stops passing these variables to compose. Variables withheld under an earlier configuration stay withheld.
     pub(super) fn withhold(&self, names: &BTreeSet<String>) {
         let mut secret = self.secret.write().unwrap_or_else(PoisonError::into_inner);
-        // Nothing runs without these, and they hold no secrets.
+        // Nothing runs without these two, and they are not secrets.
         secret.extend(names.iter().filter(|name| !matches!(name.as_str(), "PATH" | "HOME")).cloned());
     }
 
-    /// The agent's part.
+    /// Returns the variables that come from the agent.
     pub(super) fn own(&self) -> Vec<(OsString, OsString)> {
         let secret = self.secret.read().unwrap_or_else(PoisonError::into_inner);
         let shown = |name: &OsString| name.to_str().is_none_or(|name| !secret.contains(name));
         self.own.iter().filter(|(name, _)| shown(name)).cloned().collect()
     }
 
-    /// One variable of the agent's part.
+    /// Returns a variable that comes from the agent.
     pub(super) fn variable(&self, name: &str) -> Option<OsString> {
         self.own().into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// The variables of the env file at `path` less those that it may not set, which is told once.
+    /// Filters the variables of the env file at `path`. Each dropped variable is logged once.
     pub(super) fn admit(&self, path: &Path, mut variables: Vec<(String, String)>) -> Vec<(String, String)> {
         variables.retain(|(name, _)| {
-            let refused = misleads(name) || matches(name, &PROGRAMS);
+            let refused = redirects(name) || matches(name, &PROGRAMS);
             if refused {
-                let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-                if told.insert((path.to_owned(), name.clone())) {
+                let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+                if logged.insert((path.to_owned(), name.clone())) {
                     tracing::warn!(
                         env_file = %path.display(),
                         variable = name,
-                        "compose does not get this variable: it could choose which program runs, or which engine or project is meant"
+                        "variable not passed to compose: it could change which program runs, or which engine or project is used"
                     );
                 }
             }
@@ -114,13 +114,13 @@ impl Environment {
     }
 }
 
-/// Whether the variable is one by which the service manager speaks to the agent.
-pub(crate) fn is_for_the_agent_alone(name: &str) -> bool {
-    matches(name, &FOR_THE_AGENT_ALONE)
+/// Reports whether the service manager uses this variable to talk to the agent.
+pub(crate) fn is_from_service_manager(name: &str) -> bool {
+    matches(name, &SERVICE_MANAGER)
 }
 
-/// Whether the variable would lead compose to another engine or project than the agent means.
-fn misleads(name: &str) -> bool {
+/// Reports whether the variable could make compose use another engine or project than the agent's.
+fn redirects(name: &str) -> bool {
     matches(name, &ENGINE) || (name.starts_with("COMPOSE_") && !COMPOSE_KEPT.contains(&name))
 }
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn compose_sees_the_agents_variables_less_what_is_secret_or_misleading() {
+    fn compose_gets_the_agents_variables_without_secrets_and_redirections() {
         let environment = environment(&[
             "PATH",
             "HOME",
@@ -188,13 +188,13 @@ mod tests {
         assert_eq!(names(&environment.own()), [&usual[..], &["WARDEN_TOKEN", "NEW_TOKEN"]].concat());
         environment.withhold(&["WARDEN_TOKEN", "PATH", "HOME"].map(str::to_owned).into());
         assert_eq!(names(&environment.own()), [&usual[..], &["NEW_TOKEN"]].concat());
-        // After a reload, what the old file named stays withheld.
+        // After a reload, variables of the old configuration stay withheld.
         environment.withhold(&["NEW_TOKEN"].map(str::to_owned).into());
         assert_eq!(names(&environment.own()), usual);
     }
 
     #[test]
-    fn an_env_file_never_chooses_a_program_an_engine_or_a_project() {
+    fn an_env_file_never_selects_a_program_an_engine_or_a_project() {
         let environment = environment(&[]);
         let admitted = |name: &str| {
             let given = vec![(name.to_owned(), "x".to_owned())];

@@ -1,4 +1,4 @@
-//! Runs compose as a child process: own process group, cleaned environment, bounded output, a deadline.
+//! Runs compose as a child process: own process group, filtered environment, bounded output, a deadline.
 
 mod env_file;
 pub(crate) mod environment;
@@ -18,25 +18,26 @@ use tokio::time::{Instant, sleep};
 
 use self::environment::Environment;
 use self::version::{ApiMismatch, Version};
-use super::child::{End, Leftovers, run};
+use super::child::{Leftovers, Outcome, run};
 use super::docker::Endpoint;
 use crate::config::Runtime;
 use crate::model::output::{Tail, stable};
-use crate::model::text::plainly;
+use crate::model::text::describe_io_error;
 use crate::model::{ComposeError, Model, Project, PullPolicy, UpMode};
 use crate::ports::Compose;
 
-/// Images are pulled before; what remains is stopping and starting containers. A project's `health_grace` is added.
+/// Timeout of a run. Images are already pulled; only stopping and starting containers takes time. The project's
+/// `health_grace` is added.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// How long compose may take to say which version it is.
+/// Timeout of short commands such as `compose version`.
 const VERSION_LIMIT: Duration = Duration::from_secs(10);
-/// What the engine calls the containerd image store, among what it says of its storage.
+/// How the engine's storage status names the containerd image store.
 const CONTAINERD_STORE: &str = "io.containerd.snapshotter";
 
-/// Pauses before the retries after a conflict: the other run may still be at work.
+/// Delays before the retries after a conflict: the other run may still be in progress.
 const CONFLICT_RETRIES: [Duration; 3] = [Duration::ZERO, Duration::from_secs(1), Duration::from_secs(3)];
-/// What the engine says when a killed run left its half-made container behind. The failed run repairs it.
+/// The engine's error when a killed run left a half-created container behind. The failing run cleans it up.
 const CONFLICT: &str = "Conflict. The container name";
 
 /// Compose as a subcommand of the runtime's executable.
@@ -49,8 +50,8 @@ pub struct ComposeCli {
 }
 
 impl ComposeCli {
-    /// Compose for this runtime, talking to the engine at `endpoint`. Of `environment` (the agent's own) it gets
-    /// what DECISIONS 6 says.
+    /// Creates a runner for this runtime that uses the engine at `endpoint`. Compose gets the part of `environment` (the
+    /// agent's own) that DECISIONS 6 allows.
     pub fn new(
         runtime: Runtime,
         endpoint: &Endpoint,
@@ -69,18 +70,18 @@ impl ComposeCli {
         }
     }
 
-    /// Keeps these variables of the agent from compose from now on: the configuration names them as secrets.
+    /// Stops passing these variables to compose: the configuration uses them as secrets.
     pub fn withhold(&self, variables: &BTreeSet<String>) {
         self.environment.withhold(variables);
     }
 
-    /// Another executable than the one that `PATH` leads to.
+    /// Uses this executable instead of the one found in `PATH`.
     #[must_use]
     pub fn with_program(self, program: PathBuf) -> Self {
         Self { program, ..self }
     }
 
-    /// Another deadline of one `up` than ten minutes; the project's `health_grace` is added to it, too.
+    /// Replaces the timeout of ten minutes. The project's `health_grace` is still added.
     #[must_use]
     pub fn with_limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
@@ -91,7 +92,7 @@ impl ComposeCli {
         for file in &project.files {
             arguments.extend(["-f".into(), file.into()]);
         }
-        // Podman hands its arguments to whatever provider is there, and not each knows this one.
+        // Podman passes its arguments to the installed compose provider, and not every provider supports this one.
         if self.runtime == Runtime::Docker {
             arguments.extend(["--progress".into(), "quiet".into()]);
         }
@@ -111,13 +112,13 @@ impl ComposeCli {
         command
     }
 
-    /// The runtime's program, with the environment that it gets.
+    /// The runtime's executable with its environment, without arguments.
     fn bare_command(&self, folder: &Path, variables: &[(String, String)]) -> Command {
         let mut command = Command::new(&self.program);
         command.current_dir(folder);
         command.env_clear().envs(self.environment.own());
         command.envs(variables.iter().map(|(name, value)| (name, value)));
-        // The engine that the agent watches.
+        // Use the agent's engine.
         command.env("DOCKER_HOST", &self.endpoint);
         if self.runtime == Runtime::Podman {
             command.env("CONTAINER_HOST", &self.endpoint).env("PODMAN_COMPOSE_WARNING_LOGS", "false");
@@ -125,38 +126,38 @@ impl ComposeCli {
         command
     }
 
-    /// Why the child could not be started.
+    /// Describes why the child could not be started.
     fn not_started(&self, error: &std::io::Error, folder: &Path) -> String {
         let program = self.program.display();
         match error.kind() {
-            // The system has one code for both.
+            // A missing program and a missing directory have the same error code.
             std::io::ErrorKind::NotFound if !folder.is_dir() => {
                 format!("the folder {} of the compose files does not exist", folder.display())
             }
             std::io::ErrorKind::NotFound => {
                 format!("{program} can't be run: not found (install it, or set \"runtime\")")
             }
-            _ => format!("{program} can't be run: {}", plainly(error)),
+            _ => format!("{program} can't be run: {}", describe_io_error(error)),
         }
     }
 
-    /// The line that says what went wrong.
-    fn cause(&self, task: &str, end: &End, limit: Duration, output: &str) -> String {
+    /// Returns the cause of a failure in one line.
+    fn cause(&self, task: &str, end: &Outcome, limit: Duration, output: &str) -> String {
         let status = match end {
-            End::TooLong => {
-                return format!("`{task}` was stopped: not done after {} s", limit.as_secs());
+            Outcome::TimedOut => {
+                return format!("`{task}` timed out after {} s and was stopped", limit.as_secs());
             }
-            End::Exited(status) => status,
+            Outcome::Exited(status) => status,
         };
         if let Some(missing) = self.missing(output) {
             return missing;
         }
         match output.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
             Some(line) => stable(log_message(line)),
-            None => format!("`{task}` ended without a word ({status})"),
+            None => format!("`{task}` failed without output ({status})"),
         }
     }
-    /// What is missing, where compose was not run at all.
+    /// Returns what has to be installed, if compose was not run at all.
     fn missing(&self, output: &str) -> Option<String> {
         let says = |signs: &[&str]| signs.iter().any(|sign| output.contains(sign));
         Some(match self.runtime {
@@ -169,10 +170,10 @@ impl ComposeCli {
             {
                 let path = self.environment.variable("PATH");
                 let mut folders = path.iter().flat_map(std::env::split_paths);
-                // Usually its Python predecessor, which does not know this option.
+                // Usually compose v1, which does not support this option.
                 let alone = match folders.find(|folder| folder.join("docker-compose").is_file()) {
                     Some(folder) => {
-                        format!("; the program docker-compose in {} is no plugin", folder.display())
+                        format!("; the program docker-compose in {} is not a plugin", folder.display())
                     }
                     None => String::new(),
                 };
@@ -180,7 +181,7 @@ impl ComposeCli {
                     "docker has no compose plugin (install docker-compose-v2 or docker-compose-plugin{alone})"
                 )
             }
-            // Before 4.7 it does not know the subcommand, and reports the first argument after it.
+            // Podman before 4.7 has no such subcommand, and reports the first argument after it.
             Runtime::Podman
                 if says(&["unknown shorthand flag: 'p' in -p", "unrecognized command `podman compose`"]) =>
             {
@@ -197,7 +198,7 @@ impl ComposeCli {
 }
 
 impl ComposeCli {
-    async fn unfit_in(&self, folder: &Path) -> Option<String> {
+    async fn problem_in(&self, folder: &Path) -> Option<String> {
         match self.version(folder).await {
             Err(fault) => Some(fault),
             Ok(Some(version)) if version.misreads_containerd() => {
@@ -208,24 +209,24 @@ impl ComposeCli {
         }
     }
 
-    /// Which compose this is; `None` where it does not say. The error is why it can't be used.
+    /// Returns compose's version, or `None` if it does not report one. The error says why it cannot be used.
     ///
-    /// It is asked before every `up` and never remembered: that costs some 50 ms beside seconds, and nothing tells
-    /// which file the runtime takes for its plugin, so nothing would tell that it is another one by now.
+    /// The version is read before every `up` and never cached. That takes about 50 ms, while `up` takes seconds. The
+    /// runtime does not report which file it uses as its plugin, so a replaced plugin could not be detected.
     async fn version(&self, folder: &Path) -> Result<Option<Version>, String> {
         let (end, output) = self
             .ask(&["compose", "version"], folder)
             .await
             .map_err(|error| self.not_started(&error, folder))?;
-        if !matches!(&end, End::Exited(status) if status.success()) {
+        if !matches!(&end, Outcome::Exited(status) if status.success()) {
             return self.missing(&output).map_or(Ok(None), Err);
         }
         let version = Version::find(&output);
         version.and_then(|version| version.fault(self.runtime)).map_or(Ok(version), Err)
     }
 
-    /// Runs a short command that concerns no project.
-    async fn ask(&self, words: &[&str], folder: &Path) -> std::io::Result<(End, String)> {
+    /// Runs a short command that is not for a project.
+    async fn ask(&self, words: &[&str], folder: &Path) -> std::io::Result<(Outcome, String)> {
         let mut tail = Tail::default();
         let mut command = self.bare_command(folder, &[]);
         command.args(words);
@@ -235,26 +236,26 @@ impl ComposeCli {
         Ok((end, tail.text()))
     }
 
-    /// Refuses before anything is touched what is known not to work.
+    /// Fails if compose cannot be used, before anything is changed.
     async fn must_be_fit(&self, project: &Project) -> Result<(), ComposeError> {
         let Some(folder) = project.files.first().and_then(|file| file.parent()) else { return Ok(()) };
         let fit = self.version(folder).await;
         fit.map(|_| ()).map_err(|cause| ComposeError { cause, output: String::new() })
     }
 
-    /// Why a run failed, where compose and the engine have no version of the API in common.
+    /// Returns the cause of a failure if compose and the engine have no API version in common.
     async fn api_mismatch(&self, output: &str, folder: &Path) -> Option<String> {
         let mismatch = ApiMismatch::find(output)?;
         let version = self.version(folder).await.ok().flatten();
         Some(mismatch.sentence(version))
     }
 
-    /// Runs one compose task; its first word names it in messages.
+    /// Runs a compose subcommand. Its first word names it in messages.
     async fn run(&self, project: &Project, task: &[&str]) -> Result<String, ComposeError> {
         self.run_into(project, task, None).await
     }
 
-    /// The same, where what it prints as its answer goes into a file instead.
+    /// Like [`run`](Self::run), with standard output written to `answer`.
     async fn run_into(
         &self,
         project: &Project,
@@ -282,17 +283,17 @@ impl ComposeCli {
             let mut tail = Tail::default();
             let command = self.command(project, task, folder, &variables);
             let answer = answer.as_ref().map(File::try_clone).transpose();
-            let answer = answer.map_err(|error| silent(plainly(&error)))?;
+            let answer = answer.map_err(|error| silent(describe_io_error(&error)))?;
             let end = run(command, answer, deadline, Leftovers::Keep, &mut tail)
                 .await
                 .map_err(|error| silent(self.not_started(&error, folder)))?;
             let output = tail.text();
             match &end {
-                End::Exited(status) if status.success() => return Ok(output),
-                End::Exited(_) if output.contains(CONFLICT) && retries.len() > 0 => {
+                Outcome::Exited(status) if status.success() => return Ok(output),
+                Outcome::Exited(_) if output.contains(CONFLICT) && retries.len() > 0 => {
                     tracing::info!(
                         project = project.name,
-                        "a half-made container was in the way, trying again"
+                        "conflict with a half-created container; retrying"
                     );
                     sleep(retries.next().copied().unwrap_or_default()).await;
                 }
@@ -307,8 +308,8 @@ impl ComposeCli {
     }
 }
 
-/// A compose file that has become a link since the configuration was checked (spec 2.9, rule 3) leads to a file that
-/// somebody else has chosen. What else is wrong with a file, compose says itself.
+/// Rejects compose files that are symbolic links. A file that became a link after the configuration was checked (spec
+/// 2.9, rule 3) may point to a file chosen by another user. Compose reports all other problems with a file.
 async fn no_links(project: &Project) -> Result<(), ComposeError> {
     for file in &project.files {
         if tokio::fs::symlink_metadata(file).await.is_ok_and(|about| about.is_symlink()) {
@@ -319,7 +320,7 @@ async fn no_links(project: &Project) -> Result<(), ComposeError> {
     Ok(())
 }
 
-/// `up` as an update needs it: nothing newer is pulled, and nothing is built, on the side.
+/// The arguments for an `up` that neither pulls newer images nor builds any.
 fn up_task(up_mode: &UpMode, pull: PullPolicy) -> Vec<String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     // `up --no-recreate` still changes networks and removes replicas.
@@ -368,8 +369,8 @@ impl Compose for ComposeCli {
         self.run(project, &["down"]).await
     }
 
-    async fn unfit(&self) -> Option<String> {
-        self.unfit_in(Path::new("/")).await
+    async fn problem(&self) -> Option<String> {
+        self.problem_in(Path::new("/")).await
     }
 
     async fn validate(&self, project: &Project) -> Result<(), ComposeError> {
@@ -379,20 +380,22 @@ impl Compose for ComposeCli {
 
     async fn model(&self, project: &Project) -> Result<Model, ComposeError> {
         let broken = |cause: String| ComposeError { cause, output: String::new() };
-        let lost =
-            |error: std::io::Error| broken(format!("what compose printed was lost: {}", plainly(&error)));
-        // It can be long, and holds what the variables hold: into memory, whole, and not between the warnings.
+        let lost = |error: std::io::Error| {
+            broken(format!("cannot read compose's output: {}", describe_io_error(&error)))
+        };
+        // The model can be long and contains the variables' values. It is kept in memory, complete and separate from
+        // the warnings.
         let memory = rustix::fs::memfd_create("compose-config", rustix::fs::MemfdFlags::CLOEXEC);
         let mut printed = File::from(memory.map_err(|error| lost(error.into()))?);
         let answer = Some(printed.try_clone().map_err(lost)?);
         self.run_into(project, &["config", "--format", "json"], answer).await?;
         printed.rewind().map_err(lost)?;
         serde_json::from_reader(BufReader::new(printed))
-            .map_err(|error| broken(format!("`config` printed something else than its model: {error}")))
+            .map_err(|error| broken(format!("`config` did not print a valid model: {error}")))
     }
 }
 
-/// The message of a line in the log format of Go programs (`time="…" level=error msg="…"`).
+/// Extracts the message of a line in the log format of Go programs (`time="…" level=error msg="…"`).
 fn log_message(line: &str) -> &str {
     line.strip_prefix("time=")
         .and_then(|rest| rest.split_once(" msg="))

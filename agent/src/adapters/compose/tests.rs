@@ -1,4 +1,4 @@
-//! Tests of the compose runner with small shell scripts in the place of `docker`.
+//! Tests of the compose runner with small shell scripts in place of `docker`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,14 +24,14 @@ impl Stage {
 
     fn of_version(version: &str, script: &str) -> Self {
         let asked = format!("test \"$1\" = version && {{ echo '{version}'; exit 0; }}\n");
-        Self::playing(&(asked + script))
+        Self::scripted(&(asked + script))
     }
 
-    /// A script that stands in for all of it.
-    fn playing(script: &str) -> Self {
+    /// A script that handles all commands, `version` included.
+    fn scripted(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // The shell, as the program, takes compose's first argument for its script. A script that is run itself
-        // could still be open for writing in a child that another test just forked.
+        // The program is the shell, which runs the file named by the first argument, `compose`. An executable script
+        // could still be open for writing in a child that another test has just forked.
         fs::write(folder.path().join("compose"), script).unwrap();
         fs::write(folder.path().join("compose.yml"), "services: {}\n").unwrap();
         Self { folder }
@@ -75,7 +75,7 @@ impl Stage {
     }
 }
 
-/// Compose that is the script of a stage: the shell takes compose's first argument for it.
+/// A runner that executes the script of a stage: the shell runs the file named by the first argument, `compose`.
 fn scripted() -> ComposeCli {
     cli(Runtime::Docker).with_program("/bin/sh".into())
 }
@@ -98,13 +98,13 @@ fn cli(runtime: Runtime) -> ComposeCli {
     ComposeCli::new(runtime, &endpoint, environment.map(|(name, value)| (name.into(), value)))
 }
 
-/// Whether a process runs; one that is dead but not yet collected does not count.
+/// Reports whether a process is running. Zombies do not count.
 fn runs(pid: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z")))
 }
 
-async fn ends(pid: &str) {
+async fn wait_for_exit(pid: &str) {
     for _ in 0..200 {
         if !runs(pid) {
             return;
@@ -119,7 +119,7 @@ fn words(arguments: Vec<OsString>) -> String {
 }
 
 #[test]
-fn arguments_have_the_order_that_every_compose_takes() {
+fn arguments_are_in_an_order_that_every_compose_accepts() {
     let project = Project {
         name: "shop".into(),
         files: vec!["/srv/a.yml".into(), "/srv/b.yml".into()],
@@ -154,7 +154,7 @@ fn arguments_have_the_order_that_every_compose_takes() {
 }
 
 #[tokio::test]
-async fn compose_gets_the_agents_environment_less_what_is_secret_and_the_first_files_folder() {
+async fn compose_runs_with_the_filtered_environment_in_the_first_files_folder() {
     let stage = Stage::new("env | sort > env.txt; pwd > pwd.txt; cat > stdin.txt");
     let project = stage.project_with_env(
         "TAG=v2\nSHELL_NAME=\"a b\"\nCOMPOSE_PROFILES=blue\nDOCKER_HOST=tcp://evil:1\nDOCKER_CONTEXT=evil\n\
@@ -205,14 +205,14 @@ async fn a_compose_file_that_has_become_a_link_is_not_run() {
 }
 
 #[tokio::test]
-async fn output_of_both_kinds_comes_in_order_and_clean() {
+async fn stdout_and_stderr_are_captured_in_order_without_escape_sequences() {
     let stage = Stage::new("echo one; echo two >&2; printf '\\033[31mthree\\033[0m\\n'");
     let output = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap();
     assert_eq!(output, "one\ntwo\nthree");
 }
 
 #[tokio::test]
-async fn a_flood_of_output_neither_blocks_nor_grows() {
+async fn a_flood_of_output_neither_blocks_nor_grows_without_bound() {
     let stage = Stage::new("head -c 30000000 /dev/zero | tr '\\0' x; echo; echo the end >&2; exit 1");
     let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert_eq!(error.cause, "the end");
@@ -220,7 +220,7 @@ async fn a_flood_of_output_neither_blocks_nor_grows() {
 }
 
 #[tokio::test]
-async fn the_last_line_is_the_cause_without_what_varies() {
+async fn the_last_line_is_the_cause_without_variable_parts() {
     let id = "3f".repeat(32);
     let stage = Stage::new(&format!(
         "echo ' web  Starting' >&2; echo 'Error: endpoint p-1 ({id}): Bind failed' >&2; echo; exit 1"
@@ -235,18 +235,18 @@ async fn the_last_line_is_the_cause_without_what_varies() {
 
     let stage = Stage::new("exit 3");
     let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
-    assert_eq!(error.cause, "`up` ended without a word (exit status: 3)");
+    assert_eq!(error.cause, "`up` failed without output (exit status: 3)");
 }
 
 #[tokio::test]
-async fn a_container_in_the_way_is_worth_some_more_tries() {
+async fn a_container_name_conflict_is_retried_a_few_times() {
     let conflict = "echo x >> tries; echo 'Error response from daemon: Conflict. The container name \"/a\" is already in use' >&2";
     let stage = Stage::new(&format!("test -e tries && exit 0; {conflict}; exit 1"));
     scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap();
 
     let stage = Stage::new(&format!("{conflict}; exit 1"));
     let error = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
-    assert_eq!(stage.read("tries"), "x\nx\nx\nx\n", "three times more, not for ever");
+    assert_eq!(stage.read("tries"), "x\nx\nx\nx\n", "three retries, not more");
     assert!(error.cause.contains("Conflict."), "{}", error.cause);
 
     let stage = Stage::new("echo x >> tries; echo no >&2; exit 1");
@@ -255,7 +255,7 @@ async fn a_container_in_the_way_is_worth_some_more_tries() {
 }
 
 #[tokio::test]
-async fn a_model_is_read_whole_and_past_the_warnings() {
+async fn a_model_is_read_completely_and_without_the_warnings() {
     let model = |script: &str| {
         let stage = Stage::new(script);
         async move { scripted().model(&stage.project()).await }
@@ -275,26 +275,26 @@ async fn a_model_is_read_whole_and_past_the_warnings() {
     assert!(!models[0].is_part_of(&models[2]));
     assert_eq!(model("echo broken >&2; exit 1").await.unwrap_err().cause, "broken");
     let error = model("echo '{}' | head -c 1").await.unwrap_err().cause;
-    assert!(error.contains("something else than its model"), "{error}");
+    assert!(error.contains("did not print a valid model"), "{error}");
 }
 
 #[tokio::test]
-async fn at_the_deadline_the_whole_group_is_asked_to_end() {
+async fn at_the_deadline_the_whole_group_gets_sigterm() {
     let stage =
         Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");
     let begin = Instant::now();
     let compose = scripted().with_limit(Duration::from_secs(1));
-    // Compose waits for health checks itself where `depends_on` asks for it.
+    // Compose itself waits for health checks if `depends_on` requires it.
     let project = Project { health_grace: Duration::from_secs(1), ..stage.project() };
     let error = compose.up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
-    assert_eq!(error.cause, "`up` was stopped: not done after 2 s");
+    assert_eq!(error.cause, "`up` timed out after 2 s and was stopped");
     assert_eq!(error.output, "asked");
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
-    ends(stage.read("pid").trim()).await;
+    wait_for_exit(stage.read("pid").trim()).await;
 }
 
 #[tokio::test]
-async fn who_does_not_listen_is_killed_with_its_children() {
+async fn a_process_that_ignores_sigterm_is_killed_with_its_children() {
     let stage = Stage::new(
         "trap '' TERM\nsh -c 'trap \"\" TERM; echo $$ > pid; while :; do sleep 1; done' &\nwhile :; do sleep 1; done",
     );
@@ -302,11 +302,11 @@ async fn who_does_not_listen_is_killed_with_its_children() {
     let compose = scripted().with_limit(Duration::from_secs(1));
     compose.up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
-    ends(stage.read("pid").trim()).await;
+    wait_for_exit(stage.read("pid").trim()).await;
 }
 
 #[tokio::test]
-async fn when_nobody_waits_any_more_the_group_dies_at_once() {
+async fn a_dropped_run_kills_the_group_at_once() {
     let stage = Stage::new("trap '' TERM\nsleep 1000 &\necho $! > pid\necho $$ > leader\nwait");
     let compose = scripted();
     let project = stage.project();
@@ -315,21 +315,21 @@ async fn when_nobody_waits_any_more_the_group_dies_at_once() {
         _ = running => panic!("it ended by itself"),
         pids = async { (stage.written("pid").await, stage.written("leader").await) } => pids,
     };
-    ends(&pid).await;
-    ends(&leader).await;
+    wait_for_exit(&pid).await;
+    wait_for_exit(&leader).await;
 }
 
 #[tokio::test]
-async fn a_grandchild_that_keeps_the_output_open_holds_nobody_up() {
+async fn a_grandchild_that_keeps_the_output_open_does_not_delay_the_result() {
     let stage = Stage::new("sleep 1000 &\necho $! > pid\nexit 0");
     let begin = Instant::now();
     scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap();
     assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
-    ends(stage.read("pid").trim()).await;
+    wait_for_exit(stage.read("pid").trim()).await;
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named() {
+async fn missing_programs_and_files_are_named() {
     let stage = Stage::new("exit 0");
     let cause = async |compose: ComposeCli, project: &Project| {
         compose.up(project, &UpMode::Changed, PullPolicy::Never).await.unwrap_err().cause
@@ -357,7 +357,7 @@ async fn what_is_missing_is_named() {
 
     for words in ["unknown shorthand flag: 'p' in -p", "docker: 'compose' is not a docker command."] {
         let stage =
-            Stage::playing(&format!("echo \"{words}\" >&2; echo \"See 'docker --help'.\" >&2; exit 125"));
+            Stage::scripted(&format!("echo \"{words}\" >&2; echo \"See 'docker --help'.\" >&2; exit 125"));
         let text = cause(scripted(), &stage.project()).await;
         assert!(text.starts_with("docker has no compose plugin"), "{text}");
     }
@@ -371,7 +371,7 @@ async fn what_is_missing_is_named() {
         ),
     ];
     for (words, want) in lines {
-        let stage = Stage::playing(&format!("cat >&2 <<'END'\n{words}\nSee 'podman --help'\nEND\nexit 125"));
+        let stage = Stage::scripted(&format!("cat >&2 <<'END'\n{words}\nSee 'podman --help'\nEND\nexit 125"));
         let podman = cli(Runtime::Podman).with_program("/bin/sh".into());
         let text = cause(podman, &stage.project()).await;
         assert!(text.starts_with(want), "{text}");
@@ -379,7 +379,7 @@ async fn what_is_missing_is_named() {
 }
 
 #[tokio::test]
-async fn a_compose_that_is_too_old_is_refused_before_it_touches_anything() {
+async fn a_compose_that_is_too_old_is_refused_before_it_changes_anything() {
     for version in ["Docker Compose version v2.5.0", "docker-compose version 1.29.2, build unknown"] {
         let stage = Stage::of_version(version, "echo x > touched");
         let first = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
@@ -392,8 +392,8 @@ async fn a_compose_that_is_too_old_is_refused_before_it_touches_anything() {
         );
         assert_eq!(stage.read("touched"), "");
     }
-    // It is asked again each time: whoever installs a newer one need not restart the agent.
-    let stage = Stage::playing("test \"$1\" = version && { cat version; exit 0; }\necho x > touched");
+    // The version is read again each time: installing a newer one needs no restart of the agent.
+    let stage = Stage::scripted("test \"$1\" = version && { cat version; exit 0; }\necho x > touched");
     let compose = scripted();
     fs::write(stage.path("version"), "v2.19.0\n").unwrap();
     compose.up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
@@ -403,15 +403,15 @@ async fn a_compose_that_is_too_old_is_refused_before_it_touches_anything() {
 }
 
 #[tokio::test]
-async fn a_compose_that_does_not_say_its_version_is_tried() {
+async fn a_compose_without_a_reported_version_is_used() {
     for script in ["test \"$1\" = version && exit 1\nexit 0", "test \"$1\" = version && echo dev; exit 0"] {
-        let stage = Stage::playing(script);
+        let stage = Stage::scripted(script);
         scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn compose_and_an_engine_without_a_common_api_are_told_in_one_sentence() {
+async fn an_api_mismatch_between_compose_and_engine_is_reported_in_one_sentence() {
     let lines = [
         (
             "v2.5.0-ds", // below the floor it is refused as such
@@ -421,17 +421,17 @@ async fn compose_and_an_engine_without_a_common_api_are_told_in_one_sentence() {
         (
             "v2.20.3",
             "Error response from daemon: client version 1.43 is too old. Minimum supported API version is 1.44, please",
-            "compose 2.20.3 is too old for this engine: it speaks API 1.43, and the engine 1.44 (Docker 25.0) or later;",
+            "compose 2.20.3 is too old for this engine: it uses API 1.43, but the engine requires 1.44 (Docker 25.0)",
         ),
         (
             "v5.1.0",
             "client version 1.52 is too new. Maximum supported API version is 1.41",
-            "compose 5.1.0 is too new for this engine: it speaks API 1.52 or later, and the engine 1.41 (Docker 20.10)",
+            "compose 5.1.0 is too new for this engine: it requires API 1.52 or later, but the engine supports 1.41",
         ),
         (
             "v5.1.0",
             "API version 1.41 is not supported by this client: the minimum supported API version is 1.44",
-            "compose 5.1.0 is too new for this engine: it speaks API 1.44 or later, and the engine 1.41 (Docker 20.10)",
+            "compose 5.1.0 is too new for this engine: it requires API 1.44 or later, but the engine supports 1.41",
         ),
     ];
     for (version, words, want) in lines {
@@ -445,7 +445,7 @@ async fn compose_and_an_engine_without_a_common_api_are_told_in_one_sentence() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_compose_is_known_before_there_is_anything_to_do() {
+async fn problems_with_compose_are_found_before_any_run() {
     let containerd = "[[driver-type io.containerd.snapshotter.v1]]";
     let table = [
         ("v2.40.3", containerd, None),
@@ -461,16 +461,16 @@ async fn what_is_wrong_with_compose_is_known_before_there_is_anything_to_do() {
     for (version, storage, want) in table {
         let stage = Stage::of_version(version, "exit 1");
         fs::write(stage.path("info"), format!("echo '{storage}'")).unwrap();
-        let unfit = scripted().unfit_in(stage.folder.path()).await;
+        let problem = scripted().problem_in(stage.folder.path()).await;
         match want {
-            None => assert_eq!(unfit, None, "{version}"),
-            Some(want) => assert!(unfit.as_ref().is_some_and(|text| text.starts_with(want)), "{unfit:?}"),
+            None => assert_eq!(problem, None, "{version}"),
+            Some(want) => assert!(problem.as_ref().is_some_and(|text| text.starts_with(want)), "{problem:?}"),
         }
     }
-    let stage = Stage::playing("echo \"docker: 'compose' is not a docker command.\" >&2; exit 1");
-    let unfit = scripted().unfit_in(stage.folder.path()).await;
+    let stage = Stage::scripted("echo \"docker: 'compose' is not a docker command.\" >&2; exit 1");
+    let problem = scripted().problem_in(stage.folder.path()).await;
     assert!(
-        unfit.as_ref().is_some_and(|text| text.starts_with("docker has no compose plugin (install")),
-        "{unfit:?}"
+        problem.as_ref().is_some_and(|text| text.starts_with("docker has no compose plugin (install")),
+        "{problem:?}"
     );
 }

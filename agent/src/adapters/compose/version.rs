@@ -1,12 +1,12 @@
-//! Whether compose can be used here, and what to install where it can't: each in one sentence.
+//! Checks of compose's version. Each problem is one sentence that says what to install.
 
 use std::fmt;
 
 use crate::config::Runtime;
 
-/// Oldest compose that is supported (DECISIONS 9).
+/// Oldest supported compose (DECISIONS 9).
 const OLDEST: Version = Version { major: 2, minor: 20, patch: 0 };
-/// Where compose comes from.
+/// Packages that provide compose.
 const PACKAGES: &str = "docker-compose-v2 or docker-compose-plugin";
 
 /// A version of compose.
@@ -24,8 +24,8 @@ impl fmt::Display for Version {
 }
 
 impl Version {
-    /// The first version in what `compose version` prints, for example `Docker Compose version v2.26.1-4`. `None` for
-    /// podman-compose, which counts its versions by itself.
+    /// Finds the version in the output of `compose version`, for example `Docker Compose version v2.26.1-4`. Returns
+    /// `None` for podman-compose, which has its own version numbers.
     pub(super) fn find(text: &str) -> Option<Self> {
         if text.contains("podman-compose") {
             return None;
@@ -39,7 +39,7 @@ impl Version {
         })
     }
 
-    /// Why it can't be used, whatever the engine.
+    /// Returns why this version cannot be used with any engine.
     pub(super) fn fault(self, runtime: Runtime) -> Option<String> {
         let install = match runtime {
             Runtime::Docker => format!("install a newer {PACKAGES}"),
@@ -53,8 +53,8 @@ impl Version {
         })
     }
 
-    /// Whether it takes unchanged images for changed ones where the engine keeps them in containerd's store
-    /// (docker/compose#14005, #14036; mended in 5.5.0).
+    /// Reports whether this version treats unchanged images as changed if the engine uses the containerd store
+    /// (docker/compose#14005, #14036; fixed in 5.5.0).
     pub(super) fn misreads_containerd(self) -> bool {
         (self.major, self.minor) == (5, 4)
     }
@@ -69,29 +69,29 @@ pub(super) fn misread(version: Version) -> String {
     )
 }
 
-/// Compose and the engine have no version of the API in common.
+/// Compose and the engine have no API version in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ApiMismatch {
-    /// The engine wants at least another one than compose has.
+    /// The engine requires a newer version than compose's.
     ComposeTooOld {
         /// Compose's.
         compose: String,
-        /// The engine's oldest.
+        /// The engine's minimum.
         engine: String,
     },
-    /// Compose wants at least another one than the engine has.
+    /// Compose requires a newer version than the engine's.
     EngineTooOld {
         /// Compose's.
         compose: String,
-        /// The engine's newest.
+        /// The engine's maximum.
         engine: String,
     },
 }
 
 impl ApiMismatch {
-    /// What the engine, or the client library in compose, says of it.
+    /// Finds the error message of the engine, or of the client library in compose.
     pub(super) fn find(output: &str) -> Option<Self> {
-        // The number that follows these words.
+        // The version number after this text.
         let after = |words: &str| {
             let rest = output.split_once(words)?.1.trim_start();
             let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
@@ -114,7 +114,7 @@ impl ApiMismatch {
         None
     }
 
-    /// The same in one sentence.
+    /// Describes the mismatch in one sentence.
     pub(super) fn sentence(&self, version: Option<Version>) -> String {
         let name = version.map_or_else(|| "this compose".to_owned(), |version| format!("compose {version}"));
         let (compose, engine) = match self {
@@ -125,18 +125,18 @@ impl ApiMismatch {
         let of_engine = release(engine).map(|docker| format!(" (Docker {docker})")).unwrap_or_default();
         match self {
             Self::ComposeTooOld { .. } => format!(
-                "{name} is too old for this engine: it speaks API {compose}, and the engine {engine}{of_engine} or later; \
-                 install compose 2.26 or later ({PACKAGES})"
+                "{name} is too old for this engine: it uses API {compose}, but the engine requires \
+                 {engine}{of_engine} or later; install compose 2.26 or later ({PACKAGES})"
             ),
             Self::EngineTooOld { .. } => format!(
-                "{name} is too new for this engine: it speaks API {compose} or later, and the engine {engine}{of_engine} \
-                 at most; upgrade the engine, or install compose 2.40"
+                "{name} is too new for this engine: it requires API {compose} or later, but the engine supports \
+                 {engine}{of_engine} at most; upgrade the engine, or install compose 2.40"
             ),
         }
     }
 }
 
-/// The Docker release that came with an API version.
+/// The Docker release that introduced an API version.
 fn release(api: &str) -> Option<&'static str> {
     Some(match api {
         "1.40" => "19.03",
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_found_in_whatever_prints_it() {
+    fn a_version_is_found_in_the_output_of_every_distribution() {
         let version = |text: &str| Version::find(text).map(|version| version.to_string());
         for (text, expected) in [
             ("Docker Compose version v2.26.1-4", Some("2.26.1")),
@@ -189,19 +189,19 @@ mod tests {
     }
 
     #[test]
-    fn an_api_mismatch_is_one_sentence_that_names_both_and_what_to_install() {
+    fn an_api_mismatch_is_described_in_one_sentence() {
         let said =
             |text: &str| ApiMismatch::find(text).map(|mismatch| mismatch.sentence(Version::find("2.5.0")));
         let too_old = "Error response from daemon: client version 1.42 is too old. Minimum supported API version is 1.44, \
                        please upgrade your client to a newer version";
         assert_eq!(
             said(too_old).unwrap(),
-            "compose 2.5.0 is too old for this engine: it speaks API 1.42, and the engine 1.44 (Docker 25.0) or later; \
-             install compose 2.26 or later (docker-compose-v2 or docker-compose-plugin)"
+            "compose 2.5.0 is too old for this engine: it uses API 1.42, but the engine requires \
+             1.44 (Docker 25.0) or later; install compose 2.26 or later (docker-compose-v2 or docker-compose-plugin)"
         );
         let too_new = "client version 1.52 is too new. Maximum supported API version is 1.41";
-        let text = "compose 2.5.0 is too new for this engine: it speaks API 1.52 or later, and the engine 1.41 (Docker 20.10) \
-                    at most; upgrade the engine, or install compose 2.40";
+        let text = "compose 2.5.0 is too new for this engine: it requires API 1.52 or later, but the engine supports \
+                    1.41 (Docker 20.10) at most; upgrade the engine, or install compose 2.40";
         assert_eq!(said(too_new).unwrap(), text);
         let library =
             "API version 1.41 is not supported by this client: the minimum supported API version is 1.44";

@@ -1,43 +1,44 @@
-//! An engine's answer, read for what is needed: what is absent, null or of another type is unknown, and never an error.
+//! Lenient access to the engine's JSON responses. A field that is absent, null or of another type is treated as unknown,
+//! never as an error.
 //!
-//! Engines add, rename and drop fields with every version, and leave out what they have lost. The client library's
-//! models know one version of them and refuse the whole answer for any field that differs.
+//! Engines add, rename and drop fields with every version, and omit data that they have lost. The client library's
+//! models describe one version and reject a whole response if any field differs.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// The text at `pointer` (RFC 6901); an empty one is as good as none.
+/// Returns the non-empty string at `pointer` (RFC 6901).
 pub(super) fn text<'a>(answer: &'a Value, pointer: &str) -> Option<&'a str> {
     answer.pointer(pointer)?.as_str().filter(|text| !text.is_empty())
 }
 
-/// The whole number at `pointer`.
+/// Returns the integer at `pointer`.
 pub(super) fn number(answer: &Value, pointer: &str) -> Option<i64> {
     answer.pointer(pointer)?.as_i64()
 }
 
-/// The amount at `pointer`: a whole number that is not negative.
+/// Returns the non-negative integer at `pointer`.
 pub(super) fn amount(answer: &Value, pointer: &str) -> Option<u64> {
     answer.pointer(pointer)?.as_u64()
 }
 
-/// Yes or no at `pointer`.
+/// Returns the boolean at `pointer`.
 pub(super) fn flag(answer: &Value, pointer: &str) -> Option<bool> {
     answer.pointer(pointer)?.as_bool()
 }
 
-/// The elements of the list at `pointer`.
+/// Returns the elements of the array at `pointer`.
 pub(super) fn list<'a>(answer: &'a Value, pointer: &str) -> &'a [Value] {
     answer.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The texts of the list at `pointer`.
+/// Returns the strings of the array at `pointer`.
 pub(super) fn texts(answer: &Value, pointer: &str) -> Vec<String> {
     list(answer, pointer).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The texts of the map at `pointer`, by name; `None` where there is no map.
+/// Returns the string values of the object at `pointer`, or `None` if there is no object.
 pub(super) fn map(answer: &Value, pointer: &str) -> Option<HashMap<String, String>> {
     let map = answer.pointer(pointer)?.as_object()?;
     Some(map.iter().filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect())
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_or_of_another_type_is_unknown() {
+    fn a_field_that_is_absent_or_of_another_type_is_unknown() {
         for odd in [
             json!(null),
             json!([]),
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_good_elements_of_a_list_or_map_are_kept_beside_odd_ones() {
+    fn valid_elements_of_a_list_or_map_are_kept_and_others_skipped() {
         let answer = json!({ "l": ["a", 5, null, "b"], "m": { "x": "1", "y": null, "z": [2] } });
         assert_eq!(texts(&answer, "/l"), ["a", "b"]);
         assert_eq!(map(&answer, "/m").unwrap(), HashMap::from([("x".to_owned(), "1".to_owned())]));

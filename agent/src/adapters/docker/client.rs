@@ -1,9 +1,8 @@
-//! Requests in the negotiated API version: plain ones are made here, those with a codec of their own by the client
-//! library.
+//! Requests in the negotiated API version. Plain requests are sent directly; those that need special encoding go through
+//! the client library.
 //!
-//! The library (bollard 0.21) puts no version into its paths, so the transport under it does. Engine 29 and the proxies
-//! in front of engines refuse a version that they do not know, and an unversioned path means another version with every
-//! engine.
+//! The library (bollard 0.21) sends unversioned paths, so its transport adds the version. Engine 29 and proxies in front
+//! of engines reject versions that they do not support, and the meaning of an unversioned path depends on the engine.
 
 use std::sync::Arc;
 
@@ -18,21 +17,21 @@ use serde_json::Value;
 
 use super::answer;
 use super::transport::Transport;
-use super::version::{ApiVersion, Spoken};
+use super::version::{ApiVersion, Supported};
 
-/// The library's own limit, in whole seconds. It only counts until an answer begins; calls set shorter ones.
+/// The library's timeout, in whole seconds. It only covers the time to the response headers; calls set shorter ones.
 pub(super) const ANSWER_LIMIT_SECS: u64 = 120;
 
-/// No answer about some containers or images is larger. One that is must not take the agent's memory.
+/// Maximum size of a response, to bound memory. Real responses about containers and images are smaller.
 const ANSWER_LIMIT: usize = 64 << 20;
 
 /// A query's parameters.
 pub(super) type Query<'a> = &'a [(&'a str, &'a str)];
 
-/// A client that speaks one version.
+/// A client for one API version.
 #[derive(Clone)]
 pub(super) struct Client {
-    /// For what the library encodes or decodes: logs, pulls, and changes without an answer.
+    /// For requests that the library encodes or decodes: logs, pulls, and changes without a response body.
     pub(super) docker: Docker,
     transport: Arc<Transport>,
     pub(super) version: ApiVersion,
@@ -40,23 +39,23 @@ pub(super) struct Client {
     pub(super) podman: bool,
 }
 
-/// Negotiates the API version with an engine, by a request that names none.
+/// Negotiates the API version with an engine, using an unversioned request.
 pub(super) async fn negotiate(transport: &Arc<Transport>) -> Result<Client, Error> {
-    let told = match ask(transport, Method::GET, "/version", Bytes::new()).await {
-        Ok(response) => Spoken::told(&json(response).await?),
-        // A proxy may forbid it. `/_ping`, which proxies let through, names the newest version in a header.
+    let supported = match ask(transport, Method::GET, "/version", Bytes::new()).await {
+        Ok(response) => Supported::from_version(&json(response).await?),
+        // A proxy may forbid this request. `/_ping`, which proxies allow, returns the newest version in a header.
         Err(Error::DockerResponseServerError { status_code: 400..=499, .. }) => {
             let pong = ask(transport, Method::GET, "/_ping", Bytes::new()).await?;
             let header = pong.headers().get("api-version").and_then(|version| version.to_str().ok());
-            Spoken::hinted(header.unwrap_or_default())
+            Supported::from_ping(header.unwrap_or_default())
         }
         Err(error) => return Err(error),
     };
-    let version = told.agreed();
+    let version = supported.negotiated();
     if version.is_tested() {
-        tracing::debug!(%version, podman = told.podman, "agreed upon a version of the engine's API");
+        tracing::debug!(%version, podman = supported.podman, "negotiated the engine API version");
     } else {
-        tracing::warn!(%version, "the engine speaks no version of its API that this program was tested with");
+        tracing::warn!(%version, "the engine supports no API version that Evenkeel was tested with");
     }
     let under = transport.clone();
     let send = move |mut request: BollardRequest| {
@@ -68,28 +67,28 @@ pub(super) async fn negotiate(transport: &Arc<Transport>) -> Result<Client, Erro
             transport.send(request, &path).await
         }
     };
-    // The address only serves to build a URL, of which the transport takes the path.
+    // The address is a dummy: the transport uses only the path of the URL.
     let docker = Docker::connect_with_custom_transport(
         send,
         Some("http://engine"),
         ANSWER_LIMIT_SECS,
         &version.for_client(),
     )?;
-    Ok(Client { docker, transport: transport.clone(), version, podman: told.podman })
+    Ok(Client { docker, transport: transport.clone(), version, podman: supported.podman })
 }
 
 impl Client {
-    /// The answer to a question.
+    /// Sends a `GET` request and returns the JSON response.
     pub(super) async fn get(&self, path: &str, query: Query<'_>) -> Result<Value, Error> {
         json(self.stream(path, query).await?).await
     }
 
-    /// The head of a streamed answer.
+    /// Sends a `GET` request and returns the response with its body still to be read.
     pub(super) async fn stream(&self, path: &str, query: Query<'_>) -> Result<Response<Incoming>, Error> {
         ask(&self.transport, Method::GET, &self.path(path, query), Bytes::new()).await
     }
 
-    /// The answer to a question that the engine passes on to a registry, with its login.
+    /// Sends a `GET` request that the engine forwards to a registry with these credentials.
     pub(super) async fn get_with_login(
         &self,
         path: &str,
@@ -99,7 +98,7 @@ impl Client {
         json(ask_with(&self.transport, Method::GET, &path, Bytes::new(), login).await?).await
     }
 
-    /// A change that the engine needs the login of a registry for.
+    /// Sends a `POST` request with registry credentials.
     pub(super) async fn send_with_login(
         &self,
         path: &str,
@@ -113,7 +112,7 @@ impl Client {
         Ok(())
     }
 
-    /// A change. The body of a successful answer does not matter.
+    /// Sends a request whose response body is ignored.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -122,7 +121,7 @@ impl Client {
         body: Bytes,
     ) -> Result<(), Error> {
         let answer = ask(&self.transport, method, &self.path(path, query), body).await?;
-        // Read to its end, the connection can be used again.
+        // Draining the body allows the connection to be reused.
         let _ = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await;
         Ok(())
     }
@@ -140,7 +139,7 @@ fn versioned(version: ApiVersion, path: &str) -> String {
     format!("/v{version}{path}")
 }
 
-/// One request. An answer that is no success is the engine's error.
+/// Sends a request. A status other than success is returned as the engine's error.
 async fn ask(
     transport: &Transport,
     method: Method,
@@ -150,7 +149,7 @@ async fn ask(
     ask_with(transport, method, path, body, None).await
 }
 
-/// The same with the login of a registry (`X-Registry-Auth`).
+/// Like [`ask`], with registry credentials (`X-Registry-Auth`).
 async fn ask_with(
     transport: &Transport,
     method: Method,
@@ -184,14 +183,15 @@ async fn read(response: Response<Incoming>) -> Result<Bytes, Error> {
     let whole = whole.map_err(|error| match error.downcast::<hyper::Error>() {
         Ok(broken) => Error::from(*broken),
         Err(_) => Error::DockerStreamError {
-            error: format!("the answer is larger than {} MiB", ANSWER_LIMIT >> 20),
+            error: format!("the response is larger than {} MiB", ANSWER_LIMIT >> 20),
         },
     })?;
     Ok(whole.to_bytes())
 }
 
-/// The library writes the login in plain base64, the engine reads it URL-safe and silently goes on without one
-/// where it can't: a password with `~`, `?` or `>` in the wrong place would be an anonymous pull.
+/// Converts the credentials to URL-safe base64. The library writes plain base64, but the engine expects the URL-safe form
+/// and silently ignores credentials that it cannot decode. A password with `~`, `?` or `>` in the wrong place would lead
+/// to an anonymous pull.
 fn make_login_url_safe(request: &mut BollardRequest) {
     let Some(login) = request.headers_mut().get_mut("x-registry-auth") else { return };
     let safe: Vec<u8> = login

@@ -1,5 +1,5 @@
-//! One engine client for all calls: its API version agreed upon when it is first needed and again after a failure, every
-//! call with a deadline.
+//! The engine client that all calls share. The API version is negotiated on first use and again after a failure. Every call
+//! has a deadline.
 
 use std::error::Error as _;
 use std::pin::pin;
@@ -18,26 +18,26 @@ use super::transport::Transport;
 use crate::model::EngineError;
 use crate::model::output::stable;
 
-/// How long the engine may take for a question that changes nothing.
+/// Timeout of a read request.
 pub(super) const READ: Duration = Duration::from_secs(10);
-/// Questions under way at once, and connections that are kept for the next ones. Each takes 50 KiB here and a thread's
-/// work there; all services ask at the same moment when the agent starts.
+/// Maximum number of concurrent read requests and of idle connections. Each costs 50 KiB in the agent and a thread's work
+/// in the engine. When the agent starts, all services send requests at the same time.
 pub(super) const AT_ONCE: usize = 8;
-/// Longest wait for a permit while no request is answered. The limit is a courtesy: what hangs the requests about some
-/// containers must not hold up those about all others.
-const COURTESY: Duration = Duration::from_secs(1);
+/// Maximum wait for a permit while no request is answered. After that, requests proceed without a permit: requests that
+/// hang for some containers must not block those for all others.
+const PERMIT_WAIT: Duration = Duration::from_secs(1);
 
-/// The way to one engine.
+/// The connection to one engine.
 pub(super) struct Connection {
     endpoint: Endpoint,
     transport: Arc<Transport>,
     client: Mutex<Option<Client>>,
-    places: Semaphore,
-    /// Services whose containers are read have permits of their own, so that those that wait hold nothing yet.
-    service_places: Semaphore,
-    /// Counters have permits of their own: there are many of them, and nobody waits for one.
-    stats_places: Semaphore,
-    /// Questions that were answered.
+    permits: Semaphore,
+    /// Separate permits for reading a service's containers, so that waiting services hold no other resources.
+    service_permits: Semaphore,
+    /// Separate permits for stats requests: they are many and not urgent.
+    stats_permits: Semaphore,
+    /// Number of answered read requests.
     answers: AtomicU64,
 }
 
@@ -47,29 +47,30 @@ impl Connection {
             transport: Arc::new(Transport::new(&endpoint)),
             endpoint,
             client: Mutex::new(None),
-            places: Semaphore::new(AT_ONCE),
-            service_places: Semaphore::new(AT_ONCE),
-            stats_places: Semaphore::new(AT_ONCE),
+            permits: Semaphore::new(AT_ONCE),
+            service_permits: Semaphore::new(AT_ONCE),
+            stats_permits: Semaphore::new(AT_ONCE),
             answers: AtomicU64::new(0),
         }
     }
 
-    /// Whether the engine is on this machine.
+    /// Reports whether the engine runs on this host.
     pub(super) fn is_local(&self) -> bool {
         matches!(self.endpoint, Endpoint::Unix(_))
     }
 
-    /// Asks the engine for something that it knows at once, [`AT_ONCE`] at a time where they are answered in time.
+    /// Sends a read request that the engine can answer immediately. At most [`AT_ONCE`] run concurrently, as long as the
+    /// engine answers.
     pub(super) async fn read<T, F, Fut>(&self, doing: &str, ask: F) -> Result<T, EngineError>
     where
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        self.read_in(&self.places, doing, READ, ask).await
+        self.read_in(&self.permits, doing, READ, ask).await
     }
 
-    /// Asks the engine for a container's counters. Engines of before 24.0 answer all who wait when their collector has
-    /// run, once a second, so they are asked for all at once; others over the connections that are kept.
+    /// Requests a container's stats. Engines before 24.0 answer all pending requests when their collector runs, once a
+    /// second, so these are sent all at once. For newer engines, concurrency is limited to the pooled connections.
     pub(super) async fn read_stats<T, F, Fut>(
         &self,
         doing: &str,
@@ -81,8 +82,8 @@ impl Connection {
         Fut: Future<Output = Result<T, Error>>,
     {
         let client = self.client.lock().await.clone();
-        if client.is_none_or(|client| client.version.reads_stats_at_once()) {
-            self.read_in(&self.stats_places, doing, limit, ask).await
+        if client.is_none_or(|client| client.version.reads_stats_on_request()) {
+            self.read_in(&self.stats_permits, doing, limit, ask).await
         } else {
             self.call(doing, limit, ask).await
         }
@@ -90,7 +91,7 @@ impl Connection {
 
     async fn read_in<T, F, Fut>(
         &self,
-        places: &Semaphore,
+        permits: &Semaphore,
         doing: &str,
         limit: Duration,
         ask: F,
@@ -99,32 +100,32 @@ impl Connection {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        let _place = self.place(places).await;
+        let _permit = self.permit(permits).await;
         let result = self.call(doing, limit, ask).await;
         let answered = !result.as_ref().is_err_and(EngineError::is_unavailable);
         self.answers.fetch_add(u64::from(answered), Ordering::Relaxed);
         result
     }
 
-    /// Waits until it is time to read the containers of another service, as long as the engine answers others.
-    pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        self.place(&self.service_places).await
+    /// Waits for a permit to read a service's containers, as long as the engine answers other requests.
+    pub(super) async fn service_permit(&self) -> Option<SemaphorePermit<'_>> {
+        self.permit(&self.service_permits).await
     }
 
-    /// Waits for a permit as long as the engine answers others.
-    async fn place<'a>(&self, places: &'a Semaphore) -> Option<SemaphorePermit<'a>> {
-        let mut place = pin!(places.acquire());
+    /// Waits for a permit as long as the engine answers other requests.
+    async fn permit<'a>(&self, permits: &'a Semaphore) -> Option<SemaphorePermit<'a>> {
+        let mut permit = pin!(permits.acquire());
         loop {
             let before = self.answers.load(Ordering::Relaxed);
-            match timeout(COURTESY, &mut place).await {
-                Ok(place) => return place.ok(),
+            match timeout(PERMIT_WAIT, &mut permit).await {
+                Ok(permit) => return permit.ok(),
                 Err(_) if self.answers.load(Ordering::Relaxed) == before => return None,
                 Err(_) => {}
             }
         }
     }
 
-    /// Asks the engine. `doing` is for the error text, `limit` holds for everything, a new connection included.
+    /// Sends a request to the engine. `doing` describes it in errors. `limit` covers everything, including a new connection.
     pub(super) async fn call<T, F, Fut>(&self, doing: &str, limit: Duration, ask: F) -> Result<T, EngineError>
     where
         F: Fn(Client) -> Fut,
@@ -135,7 +136,7 @@ impl Connection {
         }
         let asked = async {
             match ask(self.client().await?).await {
-                // The engine was replaced meanwhile: negotiate the version and try once more.
+                // The engine was replaced: negotiate the version again and retry once.
                 Err(error) if is_version_mismatch(&error) => {
                     self.forget().await;
                     ask(self.client().await?).await
@@ -143,7 +144,7 @@ impl Connection {
                 answer => answer,
             }
         };
-        // On the heap only while it is asked: it is large, and many may wait for a place.
+        // Boxed only during the request: the future is large, and many may wait for a permit.
         let asked = timeout(limit, Box::pin(asked));
         let result = match asked.await {
             Ok(answer) => answer.map_err(|error| self.explain(doing, &error)),
@@ -159,18 +160,18 @@ impl Connection {
         result
     }
 
-    /// The client, with the API version agreed upon.
+    /// Returns the client, negotiating the API version if needed.
     pub(super) async fn client(&self) -> Result<Client, Error> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        // All others wait for it: not for as long as the call that needs it may take.
+        // All other calls wait for the negotiation, so it has its own, shorter timeout.
         let negotiated = timeout(READ, negotiate(&self.transport)).await;
         Ok(client.insert(negotiated.map_err(|_| Error::RequestTimeoutError)??).clone())
     }
 
-    /// Whether the engine answers, on a new connection, too: one that is shutting down still answers on those that it has.
+    /// Checks that the engine answers and accepts new connections: during shutdown it still answers on existing ones.
     pub(super) async fn ping(&self, limit: Duration) -> Result<(), EngineError> {
         self.call("ping", limit, |client| async move {
             match &self.endpoint {
@@ -183,7 +184,7 @@ impl Connection {
         .await
     }
 
-    /// A client whose version the engine has just accepted: a stream can't be begun a second time.
+    /// Returns a client whose version the engine has just accepted, for streams, which cannot be retried.
     pub(super) async fn fresh(&self) -> Result<Client, EngineError> {
         self.call("connect", READ, |client| async move {
             client.docker.ping().await?;
@@ -192,7 +193,7 @@ impl Connection {
         .await
     }
 
-    /// Whether the engine is podman, as far as it was asked.
+    /// Reports whether the engine is podman; false before the first negotiation.
     pub(super) async fn is_podman(&self) -> bool {
         self.client.lock().await.as_ref().is_some_and(|client| client.podman)
     }
@@ -202,7 +203,7 @@ impl Connection {
         *self.client.lock().await = None;
     }
 
-    /// What an error of the client means to us. Texts are stable: the same fault gives the same text.
+    /// Converts an error of the client. The text is stable: the same fault always gives the same text.
     pub(super) fn explain(&self, doing: &str, error: &Error) -> EngineError {
         let unavailable = |reason: &str| EngineError::Unavailable(format!("{}: {reason}", self.endpoint));
         match error {
@@ -236,7 +237,7 @@ fn is_version_mismatch(error: &Error) -> bool {
             && (message.contains("too old") || message.contains("too new")))
 }
 
-/// The operating system's reason at the bottom of a connection error.
+/// Describes a connection error by its underlying I/O error.
 fn broken_connection(error: &Error) -> String {
     use std::io::ErrorKind;
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! The containers of a service: a list, and what the engine says about each of them.
+//! Lists and inspects the containers of a service.
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -10,11 +10,11 @@ use super::connection::AT_ONCE;
 use super::names::{checked, escaped};
 use super::{DockerEngine, PING, answer, convert};
 use crate::model::output::stable;
-use crate::model::{Container, CurrentOwner, EngineError, Members, NetworkOwner};
+use crate::model::{Container, EngineError, Members, NetworkOwner, NetworkOwnerState};
 use crate::ports::HOLD_LABEL;
 
 impl DockerEngine {
-    /// The containers of a service, by name.
+    /// Returns the containers of a service, sorted by name.
     pub(super) async fn members(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
         match members {
             Members::Project(project) => self.of_project(project).await,
@@ -28,17 +28,17 @@ impl DockerEngine {
 
     async fn of_project(&self, project: &str) -> Result<Vec<Container>, EngineError> {
         let listed = self.list("label", format!("{}={project}", convert::PROJECT_LABEL)).await?;
-        self.looked_at(listed, |_| true).await
+        self.inspect_all(listed, |_| true).await
     }
 
     async fn of_name(&self, name: &str) -> Result<Vec<Container>, EngineError> {
-        // Podman's names have no slash.
+        // Podman's names have no leading slash.
         let listed = self.list("name", format!("^/?{}$", escaped(name))).await?;
-        self.looked_at(listed, |container| container.name == *name).await
+        self.inspect_all(listed, |container| container.name == *name).await
     }
 
-    /// What is listed in full, by name; neither what compose runs once nor what holds an image.
-    async fn looked_at(
+    /// Inspects the listed containers and sorts them by name. One-off containers and anchors are left out.
+    async fn inspect_all(
         &self,
         listed: Vec<Value>,
         is_wanted: impl Fn(&Container) -> bool,
@@ -49,49 +49,51 @@ impl DockerEngine {
             let id = answer::text(&listed, "/Id").and_then(|id| checked(id).ok()).map(str::to_owned);
             Some((id.filter(|_| !one_off && !labels.contains_key(HOLD_LABEL))?, listed))
         });
-        let looks = stream::iter(wanted)
-            .map(|(id, listed)| async move { self.look(&listed, &id).await })
+        let inspected = stream::iter(wanted)
+            .map(|(id, listed)| async move { self.inspect_listed(&listed, &id).await })
             .buffer_unordered(AT_ONCE)
-            // One that went away in between is not there.
+            // Skip containers that were removed in the meantime.
             .try_filter_map(|container| ready(Ok(container)));
-        let mut containers: Vec<Container> = looks.try_collect().await?;
+        let mut containers: Vec<Container> = inspected.try_collect().await?;
         containers.retain(is_wanted);
         containers.sort_by(|a, b| a.name.cmp(&b.name));
         Box::pin(self.find_network_owners(&mut containers)).await?;
         Ok(containers)
     }
 
-    /// Looks up the containers whose networks these use: among themselves, else at the engine.
+    /// Finds the containers whose network namespaces these use, first among themselves, then at the engine.
     async fn find_network_owners(&self, containers: &mut [Container]) -> Result<(), EngineError> {
-        let mut found: HashMap<String, Option<CurrentOwner>> = HashMap::new();
-        for given in containers.iter().filter_map(|container| Some(&container.network_of.as_ref()?.given)) {
-            if found.contains_key(given) {
+        let mut found: HashMap<String, Option<NetworkOwnerState>> = HashMap::new();
+        for id_or_name in
+            containers.iter().filter_map(|container| Some(&container.network_of.as_ref()?.id_or_name))
+        {
+            if found.contains_key(id_or_name) {
                 continue;
             }
-            let own = containers.iter().find(|one| one.id == *given || one.name == *given);
+            let own = containers.iter().find(|one| one.id == *id_or_name || one.name == *id_or_name);
             let owner = if let Some(container) = own {
-                Some(CurrentOwner::of(container))
+                Some(NetworkOwnerState::of(container))
             } else {
-                let Ok(name) = checked(given) else { continue };
+                let Ok(name) = checked(id_or_name) else { continue };
                 match Box::pin(self.inspect(name)).await {
-                    Ok(owner) => owner.as_ref().map(CurrentOwner::of),
+                    Ok(owner) => owner.as_ref().map(NetworkOwnerState::of),
                     Err(error) if error.is_unavailable() => return Err(error),
-                    // Nothing can be known of it, which hides none of the others.
+                    // An owner that cannot be inspected must not hide the others.
                     Err(_) => continue,
                 }
             };
-            found.insert(given.clone(), owner);
+            found.insert(id_or_name.clone(), owner);
         }
         for container in containers {
             container.network_of = container.network_of.take().and_then(|owner| {
-                let found = found.get(&owner.given)?.clone();
-                Some(NetworkOwner { found, ..owner })
+                let found = found.get(&owner.id_or_name)?.clone();
+                Some(NetworkOwner { resolved: found, ..owner })
             });
         }
         Ok(())
     }
 
-    /// Lists containers in any state, as the engine describes them.
+    /// Lists containers in any state, as returned by the engine.
     pub(super) async fn list(&self, filter: &str, value: String) -> Result<Vec<Value>, EngineError> {
         let filters = json!({ filter: [value] }).to_string();
         let query = [("all", "true"), ("filters", filters.as_str())];
@@ -103,21 +105,22 @@ impl DockerEngine {
         match listed {
             Value::Array(listed) => Ok(listed),
             Value::Null => Ok(Vec::new()),
-            _ => Err(EngineError::Refused(format!("{doing}: the answer is no list"))),
+            _ => Err(EngineError::Refused(format!("{doing}: the answer is not a list"))),
         }
     }
 
-    /// A container of a listing. One that can't be described hides none of the others: it is what the listing says.
-    async fn look(&self, listed: &Value, id: &str) -> Result<Option<Container>, EngineError> {
+    /// Inspects a listed container. One that cannot be inspected must not hide the others: the fields of the list are
+    /// used instead.
+    async fn inspect_listed(&self, listed: &Value, id: &str) -> Result<Option<Container>, EngineError> {
         let doing = format!("inspect container {}", stable(id));
-        let (seen, podman) = match self.seen(&doing, id).await {
+        let (seen, podman) = match self.inspection(&doing, id).await {
             Ok(Some(seen)) => seen,
             Ok(None) => return Ok(None),
             Err(error) if error.is_unavailable() && self.connection.ping(PING).await.is_err() => {
                 return Err(error);
             }
             Err(error) => {
-                tracing::warn!("{error}; only what the listing says of it is known");
+                tracing::warn!("{error}; using only the fields of the container list");
                 (Value::Null, self.connection.is_podman().await)
             }
         };

@@ -1,4 +1,4 @@
-//! From the engine's answers to our values: defaults filled in, what means nothing left out, what is not said unknown.
+//! Converts engine responses to model types: fills in defaults, drops meaningless values, leaves missing ones unknown.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,43 +16,43 @@ use crate::model::{
 };
 use crate::ports::Image;
 
-/// Label with the compose project's name.
+/// Label with the name of the compose project.
 pub(super) const PROJECT_LABEL: &str = "com.docker.compose.project";
-/// Label with the compose service's name.
+/// Label with the name of the compose service.
 pub(super) const SERVICE_LABEL: &str = "com.docker.compose.service";
-/// Label with the files that compose was given, separated by commas.
+/// Label with compose's files, separated by commas.
 const FILES_LABEL: &str = "com.docker.compose.project.config_files";
-/// Label with the compose services that one depends on, as `service:condition:restart`, separated by commas.
+/// Label with the dependencies of a compose service as `service:condition:restart`, separated by commas.
 const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
-/// Label of what `compose run` made. Podman's compose does not set it, which means no.
+/// Label of containers created by `compose run`. Podman's compose does not set it, which counts as no.
 pub(super) const ONE_OFF_LABEL: &str = "com.docker.compose.oneoff";
-/// Label that podman gives a container of a systemd unit, with the unit's name.
+/// Podman's label with the name of the systemd unit that runs the container.
 const UNIT_LABEL: &str = "PODMAN_SYSTEMD_UNIT";
-/// Label of a container that `podman auto-update` keeps up to date.
+/// Label of a container that `podman auto-update` updates.
 const AUTO_UPDATE_LABEL: &str = "io.containers.autoupdate";
 
-/// The last output of a health check is shown to people, up to this length.
+/// Maximum length of the health check output that is shown to users.
 const HEALTH_OUTPUT_LIMIT: usize = 500;
 
-/// What the engine uses where a health check sets nothing.
+/// The engine's defaults for health checks.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_RETRIES: u32 = 3;
 
-/// What the engine uses where a container sets nothing.
+/// The engine's defaults for stopping containers.
 const SIGTERM: i32 = 15;
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Whoever makes a container sets its time to stop, up to centuries.
+/// Upper bound of a container's stop timeout, which can be set to centuries.
 const LONGEST_STOP: Duration = Duration::from_hours(24);
 
-/// What a container's last health check printed; empty where there was none.
+/// Returns the output of a container's last health check; empty if there was none.
 pub(super) fn health_output(seen: &Value) -> String {
     let output = list(seen, "/State/Health/Log").last().and_then(|probe| text(probe, "/Output"));
     output.map(|output| clip_end(clean(output).trim(), HEALTH_OUTPUT_LIMIT)).unwrap_or_default()
 }
 
-/// A container as the engine lists it and as its inspection shows it; either may be null. What the inspection does not
-/// say is taken from the listing. `None` where there is not even an ID.
+/// Builds a container from its list entry and its inspection; either may be null. Fields missing in the inspection are
+/// taken from the list entry. Returns `None` without an ID.
 pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Container> {
     let id = text(seen, "/Id").or_else(|| text(listed, "/Id"))?.to_owned();
     let name = text(seen, "/Name").or_else(|| text(listed, "/Names/0")).unwrap_or_else(|| short(&id));
@@ -61,7 +61,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
     let state = state(listed, seen);
     let health_timing = seen.pointer("/Config/Healthcheck").and_then(timing);
     let health = match text(seen, "/State/Health/Status") {
-        // A stopped or paused container keeps its last verdict, or is called unhealthy: neither says anything.
+        // The status of a stopped or paused container is meaningless: the last one, or unhealthy.
         Some(word) if state == State::Running && health_timing.is_some() => verdict(word),
         _ => None,
     };
@@ -89,7 +89,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             .filter_map(|dependency| dependency.strip_suffix(":true")?.split(':').next())
             .map(str::to_owned)
             .collect(),
-        config_image: made_from(listed, seen),
+        config_image: created_from(listed, seen),
         image: ImageId(text(seen, "/Image").or_else(|| text(listed, "/ImageID")).unwrap_or_default().into()),
         state,
         health,
@@ -99,7 +99,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         started_at: text(seen, "/State/StartedAt").and_then(moment),
         finished_at: text(seen, "/State/FinishedAt").and_then(moment),
         stop_signal: text(seen, "/Config/StopSignal").and_then(signal).unwrap_or(SIGTERM),
-        // In podman 0 is what compose leaves where nothing is set.
+        // With podman, compose leaves 0 if nothing is set.
         stop_timeout: amount(seen, "/Config/StopTimeout")
             .filter(|seconds| *seconds > 0)
             .map_or(STOP_TIMEOUT, Duration::from_secs)
@@ -110,7 +110,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         restarts_itself: matches!(policy, "always" | "unless-stopped" | "on-failure"),
         network_of: text(seen, "/HostConfig/NetworkMode")
             .and_then(|mode| mode.strip_prefix("container:"))
-            .map(|given| NetworkOwner { given: given.to_owned(), found: None }),
+            .map(|owner| NetworkOwner { id_or_name: owner.to_owned(), resolved: None }),
         mounts,
         status,
         id,
@@ -121,13 +121,14 @@ fn short(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
 }
 
-/// The reference that it was made from. A listing gives an ID for it once the tag has moved, which tells nothing.
-fn made_from(listed: &Value, seen: &Value) -> String {
+/// Returns the image reference that the container was created from. Once the tag has moved, the list entry only has an
+/// ID, which is of no use here.
+fn created_from(listed: &Value, seen: &Value) -> String {
     let listed = || text(listed, "/Image").filter(|image| !image.starts_with("sha256:"));
     text(seen, "/Config/Image").or_else(listed).unwrap_or_default().to_owned()
 }
 
-/// Without an exit code a container is not known to have ended well.
+/// Returns the exit code, or -1 if an exited container has none: success cannot be assumed.
 fn exit_code(state: State, status: &str, seen: &Value) -> i64 {
     let ended = matches!(state, State::Exited | State::Dead);
     let in_words = || {
@@ -137,7 +138,7 @@ fn exit_code(state: State, status: &str, seen: &Value) -> i64 {
     number(seen, "/State/ExitCode").or_else(in_words).unwrap_or(if ended { -1 } else { 0 })
 }
 
-/// Who keeps the container, if it is not the agent's to touch (DECISIONS 9).
+/// Returns who manages the container, if the agent must not touch it (DECISIONS 9).
 fn manager(labels: &HashMap<String, String>) -> Option<Manager> {
     let set = |name: &str| labels.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
     if let Some(unit) = set(UNIT_LABEL) {
@@ -146,7 +147,7 @@ fn manager(labels: &HashMap<String, String>) -> Option<Manager> {
     set(AUTO_UPDATE_LABEL).filter(|policy| *policy != "disabled").map(|_| Manager::AutoUpdate)
 }
 
-/// Number of a signal as a configuration names it: `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3`.
+/// Parses a signal from a container's configuration: `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3`.
 fn signal(text: &str) -> Option<i32> {
     const NAMES: [&str; 31] = [
         "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
@@ -164,7 +165,7 @@ fn signal(text: &str) -> Option<i32> {
     number.or_else(|| name.parse().ok())
 }
 
-/// Its state, by its name, its flags, or the listing. An unknown name counts as absent.
+/// Returns the state from its name, its flags, or the list entry. An unknown name counts as absent.
 fn state(listed: &Value, seen: &Value) -> State {
     let by_flags = || {
         let is = |name: &str| flag(seen, &format!("/State/{name}"));
@@ -173,12 +174,12 @@ fn state(listed: &Value, seen: &Value) -> State {
             (_, Some(true), ..) => Some(State::Restarting),
             (.., Some(true), _) => Some(State::Running),
             (.., Some(true)) => Some(State::Dead),
-            // With an unknown name, "not running" does not mean that it has ended.
+            // If the name is unknown, "not running" does not mean that the container has exited.
             (.., Some(false), _) if text(seen, "/State/Status").is_none() => Some(State::Exited),
             _ => None,
         }
     };
-    let by_word = |answer, pointer| text(answer, pointer).and_then(state_called);
+    let by_word = |answer, pointer| text(answer, pointer).and_then(state_named);
     by_word(seen, "/State/Status")
         .or_else(by_flags)
         .or_else(|| by_word(listed, "/State"))
@@ -186,23 +187,23 @@ fn state(listed: &Value, seen: &Value) -> State {
         .unwrap_or(State::Unknown)
 }
 
-fn state_called(word: &str) -> Option<State> {
+fn state_named(word: &str) -> Option<State> {
     Some(match word {
-        // Podman's names follow Docker's.
+        // Docker's name first, then podman's.
         "created" | "configured" | "initialized" => State::Created,
-        // A container that is being stopped still runs.
+        // A container that is being stopped is still running.
         "running" | "stopping" => State::Running,
         "paused" => State::Paused,
         "restarting" => State::Restarting,
         "removing" => State::Removing,
-        // Podman: between the end of a container and the cleanup.
+        // In podman, `stopped` is the state between the container's exit and its cleanup.
         "exited" | "stopped" => State::Exited,
         "dead" => State::Dead,
         _ => return None,
     })
 }
 
-/// From a text such as `Up 3 minutes (healthy)`.
+/// Parses the state from a status text such as `Up 3 minutes (healthy)`.
 fn state_described(status: &str) -> Option<State> {
     Some(match status.split_whitespace().next()? {
         "Up" if status.ends_with("(Paused)") => State::Paused,
@@ -216,7 +217,7 @@ fn state_described(status: &str) -> Option<State> {
     })
 }
 
-/// An unknown word says nothing.
+/// Parses a health status. An unknown word counts as none.
 fn verdict(word: &str) -> Option<HealthState> {
     match word {
         "starting" => Some(HealthState::Starting),
@@ -226,7 +227,7 @@ fn verdict(word: &str) -> Option<HealthState> {
     }
 }
 
-/// `None` where the image has no check, or the container switched it off (`["NONE"]`).
+/// Returns the health check's timing, or `None` if the image has no check or the container disables it (`["NONE"]`).
 fn timing(config: &Value) -> Option<HealthTiming> {
     let test = texts(config, "/Test");
     if test.first().is_none_or(|first| first == "NONE") {
@@ -248,7 +249,7 @@ fn timing(config: &Value) -> Option<HealthTiming> {
     })
 }
 
-/// The engine writes the year 1 for "never".
+/// Parses a time. The engine writes the year 1 for "never".
 pub(super) fn moment(text: &str) -> Option<Timestamp> {
     text.parse::<Timestamp>().ok().filter(|at| *at > Timestamp::UNIX_EPOCH)
 }
@@ -265,8 +266,8 @@ fn mount(seen: &Value) -> MountRecord {
     }
 }
 
-/// An image from its inspection; `None` where it has no ID. With the containerd store, an image whose content is partly
-/// gone is described without architecture and layers.
+/// Builds an image from its inspection, or `None` without an ID. With the containerd store, the inspection of an image with
+/// missing content has neither architecture nor layers.
 pub(super) fn image(seen: &Value) -> Option<Image> {
     Some(Image {
         id: ImageId(text(seen, "/Id")?.into()),
@@ -278,19 +279,19 @@ pub(super) fn image(seen: &Value) -> Option<Image> {
             text(seen, "/Architecture").unwrap_or_default(),
             text(seen, "/Variant").unwrap_or_default(),
         ),
-        whole: text(seen, "/Architecture").is_some() || !list(seen, "/RootFS/Layers").is_empty(),
+        is_complete: text(seen, "/Architecture").is_some() || !list(seen, "/RootFS/Layers").is_empty(),
     })
 }
 
-/// What an image says of itself.
+/// Reads an image's labels.
 fn image_labels(seen: &Value) -> ImageLabels {
     let labels = map(seen, "/Config/Labels").unwrap_or_default();
     ImageLabels::read(|name| labels.get(name).map(String::as_str))
 }
 
-/// Events that the engine is asked for: without this list, health checks' `exec_*` events drown the rest. Podman
-/// calls some otherwise (`died`, `remove`), and before 4.4 filters by those words even where it then tells of a
-/// `die`. An engine that does not know a word has no such events.
+/// The requested events. Without this filter, the `exec_*` events of health checks would drown out the rest. Podman has
+/// other names for some (`died`, `remove`), and before 4.4 it filters by those names even when it then reports `die`.
+/// Engines ignore names that they do not support.
 pub(super) const EVENTS: [&str; 14] = [
     "create",
     "start",
@@ -308,12 +309,12 @@ pub(super) const EVENTS: [&str; 14] = [
     "health_status",
 ];
 
-/// An event; `None` for one that is about no container.
+/// Parses an event. Returns `None` if it is not about a container.
 pub(super) fn event(seen: &Value) -> Option<ContainerEvent> {
     if text(seen, "/Type").is_some_and(|kind| kind != "container") {
         return None;
     }
-    // What has an older name beside the new one has only the new one since API 1.52.
+    // API 1.52 removed the older names of these fields.
     let action = text(seen, "/Action").or_else(|| text(seen, "/status"))?;
     let id = text(seen, "/Actor/ID").or_else(|| text(seen, "/id"))?.to_owned();
     let attributes = map(seen, "/Actor/Attributes").unwrap_or_default();
@@ -322,13 +323,13 @@ pub(super) fn event(seen: &Value) -> Option<ContainerEvent> {
     let what = match word {
         "start" => EventKind::Start,
         "kill" => EventKind::Kill { signal: number_of("signal").and_then(|n: i64| i32::try_from(n).ok()) },
-        // Without an exit code it is not known to have ended well.
+        // Without an exit code, success cannot be assumed.
         "die" | "died" => EventKind::Die {
             exit_code: number_of("exitCode").or_else(|| number_of("containerExitCode")).unwrap_or(-1),
         },
         "stop" => EventKind::Stop,
         "oom" => EventKind::Oom,
-        // Podman puts the health state into an attribute.
+        // Podman reports the health status in an attribute.
         "health_status" => {
             let detail = match detail.trim() {
                 "" => attributes.get("health_status").map_or("", String::as_str),

@@ -1,4 +1,4 @@
-//! Tests of how the engine's answers are read.
+//! Tests of the conversion of engine responses.
 
 use serde_json::json;
 
@@ -33,7 +33,7 @@ fn made(changes: &Value) -> Container {
 }
 
 #[test]
-fn a_plain_container_is_taken_over() {
+fn a_plain_container_is_converted() {
     let c = made(&json!({}));
     assert_eq!((c.name.as_str(), c.compose_service.as_str()), ("p-web-1", "web"));
     assert_eq!(c.config_image, "localhost:5000/web:1");
@@ -54,7 +54,7 @@ fn health_timing_gets_the_engines_defaults() {
 }
 
 #[test]
-fn a_check_that_is_switched_off_is_no_check() {
+fn a_disabled_health_check_is_none() {
     let c = made(&json!({"Config": {"Healthcheck": {"Test": ["NONE"]}},
         "State": {"Health": {"Status": "unhealthy"}}}));
     assert_eq!((c.health, c.health_timing), (None, None));
@@ -78,7 +78,7 @@ fn health_counts_only_while_running() {
 }
 
 #[test]
-fn the_last_probes_words_are_cleaned_and_clipped() {
+fn the_last_probes_output_is_cleaned_and_clipped() {
     let c = made(&json!({"State": {"Health": {"Status": "unhealthy", "Log": [
         {"Start": "2024-05-01T10:00:00+02:00", "End": "2024-05-01T10:00:00+02:00", "ExitCode": 1, "Output": "old"},
         {"Start": "2024-05-01T10:00:00Z", "End": "2024-05-01T10:00:00Z", "ExitCode": 1,
@@ -88,7 +88,7 @@ fn the_last_probes_words_are_cleaned_and_clipped() {
 }
 
 #[test]
-fn a_container_that_never_ran_has_no_start_and_says_why() {
+fn a_container_that_never_started_has_no_start_time_and_an_error() {
     let c =
         made(&json!({"State": {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z", "ExitCode": 127,
         "Error": "exec: \"/nope\": not found"}}));
@@ -104,7 +104,7 @@ fn nulls_and_absent_fields_are_tolerated() {
 }
 
 #[test]
-fn restart_policies_tell_whether_the_engine_starts_it_again() {
+fn the_restart_policy_decides_whether_the_engine_restarts_a_container() {
     for (name, want) in [("always", true), ("on-failure", true), ("no", false), ("", false)] {
         let c = made(&json!({"HostConfig": {"RestartPolicy": {"Name": name}}}));
         assert_eq!(c.restarts_itself, want, "{name}");
@@ -112,7 +112,7 @@ fn restart_policies_tell_whether_the_engine_starts_it_again() {
 }
 
 #[test]
-fn mounts_have_the_form_of_the_specification_in_a_fixed_order() {
+fn mounts_are_converted_in_a_fixed_order() {
     let c = made(&json!({"Mounts": [
         {"Type": "volume", "Name": "data", "Source": "/var/lib/docker/volumes/data/_data", "Destination": "/z", "RW": true},
         {"Type": "bind", "Name": "x", "Source": "/srv", "Destination": "/b", "RW": false},
@@ -132,7 +132,7 @@ fn happened(action: &str, attributes: &Value) -> EventKind {
 }
 
 #[test]
-fn events_are_known_by_the_start_of_their_action() {
+fn events_are_recognized_by_the_first_word_of_their_action() {
     let none = json!({"name": "a"});
     assert_eq!(happened("start", &none), EventKind::Start);
     assert_eq!(happened("kill", &json!({"signal": "15"})), EventKind::Kill { signal: Some(15) });
@@ -162,7 +162,7 @@ fn an_event_keeps_its_nanoseconds_name_and_project() {
 }
 
 #[test]
-fn a_stop_time_that_is_not_set_is_the_engines() {
+fn an_unset_stop_timeout_is_the_engines_default() {
     for (given, seconds) in [(json!(30), 30), (json!(null), 10), (json!(0), 10), (json!(-1), 10)] {
         let c = made(&json!({"Config": {"StopTimeout": given}}));
         assert_eq!(c.stop_timeout, Duration::from_secs(seconds), "{given}");
@@ -170,7 +170,7 @@ fn a_stop_time_that_is_not_set_is_the_engines() {
 }
 
 #[test]
-fn signals_have_names_and_numbers() {
+fn signals_are_parsed_from_names_and_numbers() {
     for (text, number) in
         [("SIGTERM", 15), ("term", 15), ("15", 15), ("SIGWINCH", 28), ("HUP", 1), ("SIGRTMIN+3", 37)]
     {
@@ -179,7 +179,7 @@ fn signals_have_names_and_numbers() {
     assert_eq!((signal("nonsense"), signal("")), (None, None));
 }
 
-/// Every value in `base` replaced by each odd one in turn, and left out; also `base` itself.
+/// Variants of `base` with every value, including `base` itself, replaced by each odd value in turn, or removed.
 fn oddities(base: &Value) -> Vec<(String, Value)> {
     fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
         all.push(at.to_owned());
@@ -231,7 +231,7 @@ fn oddities(base: &Value) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn whatever_an_inspection_says_the_container_is_there() {
+fn no_inspection_however_odd_hides_the_container() {
     let full = inspected(&json!({
         "State": {"Paused": false, "Restarting": false, "Dead": false, "FinishedAt": "0001-01-01T00:00:00Z",
             "Health": {"Status": "healthy", "FailingStreak": 0, "Log": [{"ExitCode": 0, "Output": "ok"}]}},
@@ -248,7 +248,7 @@ fn whatever_an_inspection_says_the_container_is_there() {
     for (what, seen) in all {
         let c = container(&listed, &seen, true).unwrap_or_else(|| panic!("{what}"));
         assert!(!c.name.is_empty() && !c.id.is_empty(), "{what}");
-        // What is computed from it later must not overflow, either.
+        // Values computed from it later must not overflow, either.
         if let Some(timing) = c.health_timing {
             assert!(timing.budget() <= Duration::from_hours(7 * 24), "{what}");
         }
@@ -264,7 +264,7 @@ fn whatever_an_inspection_says_the_container_is_there() {
 }
 
 #[test]
-fn whatever_is_said_of_an_image_or_event_it_is_read_or_left_out() {
+fn odd_images_and_events_are_read_or_skipped() {
     let full = json!({"Id": "sha256:aa", "RepoTags": ["a:1"], "RepoDigests": ["a@sha256:bb"], "Size": 5,
         "Architecture": "amd64", "Config": {"Labels": {}}, "RootFS": {"Type": "layers", "Layers": ["sha256:cc"]}});
     for (what, seen) in oddities(&full) {
@@ -279,7 +279,7 @@ fn whatever_is_said_of_an_image_or_event_it_is_read_or_left_out() {
 }
 
 #[test]
-fn an_image_whose_content_is_partly_gone_is_there_but_not_whole() {
+fn an_image_with_missing_content_exists_but_is_not_whole() {
     let partly =
         json!({"Id": "sha256:aa", "Architecture": "", "RootFS": {}, "RepoDigests": null, "Config": null});
     assert_eq!(
@@ -290,32 +290,32 @@ fn an_image_whose_content_is_partly_gone_is_there_but_not_whole() {
             size: 0,
             labels: ImageLabels::default(),
             platform: None,
-            whole: false
+            is_complete: false
         })
     );
-    assert!(!image(&json!({"Id": "sha256:aa"})).unwrap().whole);
-    assert!(image(&json!({"Id": "sha256:aa", "Architecture": "amd64", "RootFS": {}})).unwrap().whole);
+    assert!(!image(&json!({"Id": "sha256:aa"})).unwrap().is_complete);
+    assert!(image(&json!({"Id": "sha256:aa", "Architecture": "amd64", "RootFS": {}})).unwrap().is_complete);
 }
 
 #[test]
-fn what_an_inspection_does_not_say_is_taken_from_the_listing() {
+fn missing_fields_of_an_inspection_are_taken_from_the_listing() {
     let listed = json!({"Id": "c1", "Names": ["/p-web-1"], "Image": "localhost:5000/web:1", "ImageID": "sha256:aa",
         "State": "exited", "Status": "Exited (7) 2 hours ago", "Labels": {"com.docker.compose.service": "web"}});
     let c = container(&listed, &Value::Null, false).unwrap();
     assert_eq!((c.name.as_str(), c.compose_service.as_str()), ("p-web-1", "web"));
     assert_eq!((c.config_image.as_str(), &*c.image.0), ("localhost:5000/web:1", "sha256:aa"));
     assert_eq!((c.state, c.exit_code), (State::Exited, 7));
-    // Once the tag has moved, the listing names an ID in place of it.
+    // Once the tag has moved, the listing has an ID instead.
     let moved = json!({"Id": "0123456789abcdef", "Image": "sha256:aa", "Status": "Up 2 hours (Paused)"});
     let c = container(&moved, &Value::Null, false).unwrap();
     assert_eq!((c.config_image.as_str(), c.name.as_str()), ("", "0123456789ab"));
     assert_eq!(c.state, State::Paused);
     let ended = container(&json!({"Id": "c1", "State": "exited"}), &Value::Null, false).unwrap();
-    assert_eq!(ended.exit_code, -1, "an end of which nothing is known is not a good one");
+    assert_eq!(ended.exit_code, -1, "an unknown exit is not a success");
 }
 
 #[test]
-fn podmans_words_for_a_state_are_understood_and_an_unknown_one_is_unknown() {
+fn podmans_state_names_are_recognized_and_other_names_are_unknown() {
     let state = |word: &str| {
         let state =
             json!({"Status": word, "Running": false, "Paused": false, "Restarting": false, "Dead": false});
@@ -323,14 +323,14 @@ fn podmans_words_for_a_state_are_understood_and_an_unknown_one_is_unknown() {
     };
     assert_eq!((state("stopped"), state("initialized")), (State::Exited, State::Created));
     assert_eq!((state("stopping"), state("configured")), (State::Running, State::Created));
-    // A container about which nothing is known must not look like a stopped one.
+    // A container in an unknown state must not look like a stopped one.
     let unknown = json!({"Id": "c1", "State": {"Status": "frobnicated", "Running": false}});
     assert_eq!(container(&json!({}), &unknown, true).unwrap().state, State::Unknown);
     assert_eq!(container(&json!({}), &json!({"Id": "c1"}), true).unwrap().state, State::Unknown);
 }
 
 #[test]
-fn podmans_labels_tell_who_keeps_a_container() {
+fn podmans_labels_tell_who_manages_a_container() {
     let manager = |labels: Value, podman: bool| {
         let seen = json!({"Id": "c1", "Config": {"Labels": labels}});
         container(&Value::Null, &seen, podman).unwrap().manager
@@ -341,6 +341,6 @@ fn podmans_labels_tell_who_keeps_a_container() {
     assert_eq!(manager(json!({"io.containers.autoupdate": "disabled"}), true), None);
     assert_eq!(manager(json!({"PODMAN_SYSTEMD_UNIT": ""}), true), None);
     assert_eq!(manager(json!({}), true), None);
-    // Labels of a compose file that is used with both mean nothing to docker.
+    // Docker ignores the labels, which a compose file used with both engines may have.
     assert_eq!(manager(unit, false), None);
 }

@@ -1,4 +1,4 @@
-//! Where the container engine listens: resolved once, the way its own command line does it (DECISIONS 2).
+//! Resolves the container engine's address once, as the engine's own CLI does (DECISIONS 2).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use sha2::Digest as _;
 
 use crate::config::Runtime;
-use crate::model::text::plainly;
+use crate::model::text::describe_io_error;
 
-/// Port of a `tcp://` address that names none.
+/// Default port of a `tcp://` address.
 const DEFAULT_PORT: u16 = 2375;
 
-/// Address of an engine. As text it is what compose children get as `DOCKER_HOST`.
+/// Address of an engine. Compose gets its `Display` form as `DOCKER_HOST`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// A socket in the file system.
+    /// A Unix socket.
     Unix(PathBuf),
     /// Plain HTTP at `host:port`.
     Tcp(String),
-    /// None that this program can speak to, and why: every call fails with that.
+    /// No supported address. Every call fails with this reason.
     Unusable(String),
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Endpoint {
         match self {
             Endpoint::Unix(path) => write!(f, "unix://{}", path.display()),
             Endpoint::Tcp(address) => write!(f, "tcp://{address}"),
-            // No program takes this for an address: compose must not talk to another engine.
+            // Deliberately invalid, so that compose does not use another engine.
             Endpoint::Unusable(_) => f.write_str("none://"),
         }
     }
@@ -36,53 +36,53 @@ impl fmt::Display for Endpoint {
 /// Why there is no engine address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// Not an address at all.
+    /// Not a valid address.
     #[error("{from}: \"{value}\" is not an engine address (unix:///path/to.sock or tcp://host:port)")]
     Malformed {
         /// Variable or file that named it.
         from: String,
-        /// What it says.
+        /// Its value.
         value: String,
     },
-    /// An address that this program does not speak to.
+    /// An unsupported kind of address.
     #[error("{from}: \"{value}\": {what} is not supported (use unix:///path/to.sock or tcp://host:port)")]
     Unsupported {
         /// Variable or file that named it.
         from: String,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What is missing here.
+        /// The unsupported feature.
         what: &'static str,
     },
-    /// The configured context can't be read.
+    /// The configured context cannot be read.
     #[error("{from}: docker context \"{name}\": {reason}")]
     Context {
         /// Variable or file that named it.
         from: String,
         /// Its name.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The command line's configuration file is broken.
+    /// The CLI's configuration file is invalid.
     #[error("{path}: {reason}")]
     ConfigFile {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Where an address comes from, and the environment and file system that it is looked for in.
-pub struct Surroundings<'a> {
-    /// Reads a variable.
+/// The environment and file system in which the address is looked up.
+pub struct HostEnvironment<'a> {
+    /// Looks up a variable.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// Root of the file system for well-known sockets.
     pub root: &'a Path,
 }
 
-impl Surroundings<'_> {
+impl HostEnvironment<'_> {
     fn set(&self, name: &str) -> Option<String> {
         (self.variable)(name).filter(|value| !value.is_empty())
     }
@@ -91,7 +91,7 @@ impl Surroundings<'_> {
         self.root.join(path.strip_prefix("/").unwrap_or(path)).exists()
     }
 
-    /// The command line's own folder.
+    /// The CLI's configuration directory.
     fn docker_config(&self) -> Option<PathBuf> {
         let folder = self.set("DOCKER_CONFIG").map(PathBuf::from);
         folder.or_else(|| self.set("HOME").map(|home| Path::new(&home).join(".docker")))
@@ -103,11 +103,11 @@ impl Surroundings<'_> {
 }
 
 impl Endpoint {
-    /// The address that the agent goes on with whatever is wrong, and what to say about that (DECISIONS 6).
-    pub fn find(runtime: Runtime, world: &Surroundings<'_>) -> (Self, Option<String>) {
+    /// Returns the address to use, even if its configuration is faulty, and a warning in that case (DECISIONS 6).
+    pub fn find(runtime: Runtime, world: &HostEnvironment<'_>) -> (Self, Option<String>) {
         match Self::resolve(runtime, world) {
             Ok(endpoint) => (endpoint, None),
-            // It may have named a context, but hardly ever does.
+            // The file could select a context, but rarely does.
             Err(error @ EndpointError::ConfigFile { .. }) => {
                 let usual = Self::usual_docker(world);
                 let warning = format!("{error}; {usual} is used");
@@ -115,22 +115,22 @@ impl Endpoint {
             }
             Err(error) => {
                 let warning = format!(
-                    "{error}; nothing is checked or healed until that is mended and the agent restarted"
+                    "{error}; nothing is checked or healed until this is fixed and the agent is restarted"
                 );
                 (Self::Unusable(error.to_string()), Some(warning))
             }
         }
     }
 
-    /// The address of this runtime's engine. Whether something listens there shows when it is called.
-    pub fn resolve(runtime: Runtime, world: &Surroundings<'_>) -> Result<Self, EndpointError> {
+    /// Returns the address of this runtime's engine, without connecting to it.
+    pub fn resolve(runtime: Runtime, world: &HostEnvironment<'_>) -> Result<Self, EndpointError> {
         match runtime {
             Runtime::Docker => Self::docker(world),
             Runtime::Podman => Self::podman(world),
         }
     }
 
-    fn docker(world: &Surroundings<'_>) -> Result<Self, EndpointError> {
+    fn docker(world: &HostEnvironment<'_>) -> Result<Self, EndpointError> {
         if let Some(host) = world.set("DOCKER_HOST") {
             return Self::parse("DOCKER_HOST", &host, wants_tls(world));
         }
@@ -140,13 +140,13 @@ impl Endpoint {
         Ok(Self::usual_docker(world))
     }
 
-    fn usual_docker(world: &Surroundings<'_>) -> Self {
+    fn usual_docker(world: &HostEnvironment<'_>) -> Self {
         let rootful = PathBuf::from("/var/run/docker.sock");
         let rootless = world.under_runtime_dir("docker.sock");
         Self::Unix(first_existing(world, rootful, rootless))
     }
 
-    fn podman(world: &Surroundings<'_>) -> Result<Self, EndpointError> {
+    fn podman(world: &HostEnvironment<'_>) -> Result<Self, EndpointError> {
         for name in ["CONTAINER_HOST", "DOCKER_HOST"] {
             if let Some(host) = world.set(name) {
                 return Self::parse(name, &host, wants_tls(world));
@@ -162,7 +162,7 @@ impl Endpoint {
         let unsupported =
             |what| Err(EndpointError::Unsupported { from: from.to_owned(), value: value.to_owned(), what });
         match value.split_once("://").ok_or_else(malformed)? {
-            // A relative path would mean another file in a child that runs elsewhere.
+            // A relative path would be a different file for a child with another working directory.
             ("unix", path) if path.starts_with('/') => Ok(Self::Unix(PathBuf::from(path))),
             ("tcp" | "http", _) if tls => {
                 unsupported("TLS (DOCKER_TLS_VERIFY or a context with certificates)")
@@ -176,12 +176,12 @@ impl Endpoint {
     }
 }
 
-fn wants_tls(world: &Surroundings<'_>) -> bool {
+fn wants_tls(world: &HostEnvironment<'_>) -> bool {
     world.set("DOCKER_TLS_VERIFY").is_some() || world.set("DOCKER_TLS").is_some()
 }
 
-/// The usual socket; the other one only where the usual one is absent.
-fn first_existing(world: &Surroundings<'_>, usual: PathBuf, other: Option<PathBuf>) -> PathBuf {
+/// Returns the usual socket, or the other one if only that exists.
+fn first_existing(world: &HostEnvironment<'_>, usual: PathBuf, other: Option<PathBuf>) -> PathBuf {
     match other {
         Some(other) if !world.exists(&usual) && world.exists(&other) => other,
         _ => usual,
@@ -201,14 +201,14 @@ fn host_and_port(address: &str) -> Option<String> {
     (!host.is_empty() && (bracketed || !host.contains(':'))).then(|| format!("{host}:{port}"))
 }
 
-/// Of the command line's configuration file.
+/// The relevant part of the CLI's configuration file.
 #[derive(serde::Deserialize)]
 struct ConfigFile {
     #[serde(rename = "currentContext")]
     current_context: Option<String>,
 }
 
-/// Of a context's description.
+/// The relevant part of a context's metadata.
 #[derive(serde::Deserialize)]
 struct Meta {
     #[serde(rename = "Endpoints")]
@@ -226,29 +226,29 @@ struct MetaDocker {
     host: String,
 }
 
-/// The context that the user chose, and where; `None` for the default one.
-fn context_name(world: &Surroundings<'_>) -> Result<Option<(String, String)>, EndpointError> {
+/// Returns where the user selected a context and its name, or `None` for the default context.
+fn context_name(world: &HostEnvironment<'_>) -> Result<Option<(String, String)>, EndpointError> {
     if let Some(name) = world.set("DOCKER_CONTEXT") {
-        return Ok(chosen("DOCKER_CONTEXT".to_owned(), name));
+        return Ok(selected("DOCKER_CONTEXT".to_owned(), name));
     }
     let Some(path) = world.docker_config().map(|folder| folder.join("config.json")) else { return Ok(None) };
     let fault = |reason: String| EndpointError::ConfigFile { path: path.display().to_string(), reason };
     let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        // An agent under its own user need not be able to read it, and then has no context.
+        // An agent with its own user may not be able to read the file. It then has no context.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(None),
-        Err(error) => return Err(fault(plainly(&error))),
+        Err(error) => return Err(fault(describe_io_error(&error))),
     };
     let file: ConfigFile = serde_json::from_slice(&text).map_err(|error| fault(error.to_string()))?;
-    Ok(file.current_context.and_then(|name| chosen(path.display().to_string(), name)))
+    Ok(file.current_context.and_then(|name| selected(path.display().to_string(), name)))
 }
 
-fn chosen(from: String, name: String) -> Option<(String, String)> {
+fn selected(from: String, name: String) -> Option<(String, String)> {
     (!name.is_empty() && name != "default").then_some((from, name))
 }
 
-fn in_context(world: &Surroundings<'_>, from: &str, name: &str) -> Result<Endpoint, EndpointError> {
+fn in_context(world: &HostEnvironment<'_>, from: &str, name: &str) -> Result<Endpoint, EndpointError> {
     let fault = |reason: &str| EndpointError::Context {
         from: from.to_owned(),
         name: name.to_owned(),
@@ -258,8 +258,9 @@ fn in_context(world: &Surroundings<'_>, from: &str, name: &str) -> Result<Endpoi
     let contexts = folder.join("contexts");
     let id = hex::encode(sha2::Sha256::digest(name.as_bytes()));
     let meta = contexts.join("meta").join(&id).join("meta.json");
-    let text = std::fs::read(&meta)
-        .map_err(|error| fault(&format!("{} can't be read: {}", meta.display(), plainly(&error))))?;
+    let text = std::fs::read(&meta).map_err(|error| {
+        fault(&format!("{} can't be read: {}", meta.display(), describe_io_error(&error)))
+    })?;
     let meta: Meta =
         serde_json::from_slice(&text).map_err(|error| fault(&format!("{}: {error}", meta.display())))?;
     let certificates = contexts.join("tls").join(&id).join("docker").exists();
@@ -305,7 +306,7 @@ mod tests {
 
         fn resolve(&self, runtime: Runtime) -> Result<String, String> {
             let variable = |name: &str| self.variables.get(name).cloned();
-            let world = Surroundings { variable: &variable, root: self.root.path() };
+            let world = HostEnvironment { variable: &variable, root: self.root.path() };
             Endpoint::resolve(runtime, &world).map(|e| e.to_string()).map_err(|e| e.to_string())
         }
 
@@ -315,13 +316,13 @@ mod tests {
     }
 
     #[test]
-    fn without_any_hint_it_is_the_well_known_socket_even_when_absent() {
+    fn without_configuration_the_well_known_socket_is_used_even_if_absent() {
         assert_eq!(World::new().docker(), "unix:///var/run/docker.sock");
         assert_eq!(World::new().resolve(Runtime::Podman).unwrap(), "unix:///run/podman/podman.sock");
     }
 
     #[test]
-    fn the_rootless_socket_counts_only_where_the_usual_one_is_absent() {
+    fn the_rootless_socket_is_used_only_if_the_usual_one_is_absent() {
         let rootless = World::new().with("XDG_RUNTIME_DIR", "/run/user/7").file("run/user/7/docker.sock", "");
         assert_eq!(rootless.docker(), "unix:///run/user/7/docker.sock");
         assert_eq!(rootless.file("var/run/docker.sock", "").docker(), "unix:///var/run/docker.sock");
@@ -346,22 +347,22 @@ mod tests {
     }
 
     #[test]
-    fn a_context_that_is_not_there_is_an_error_that_names_it() {
+    fn a_missing_context_is_an_error_that_names_it() {
         let error = World::new().with("DOCKER_CONTEXT", "gone").resolve(Runtime::Docker).unwrap_err();
         assert!(error.starts_with("DOCKER_CONTEXT: docker context \"gone\": "), "{error}");
     }
 
     #[test]
-    fn a_broken_configuration_file_is_not_taken_for_an_empty_one() {
+    fn an_invalid_configuration_file_is_an_error() {
         let error = World::new().file("home/.docker/config.json", "{").resolve(Runtime::Docker).unwrap_err();
         assert!(error.contains("config.json: "), "{error}");
     }
 
     #[test]
-    fn the_agent_goes_on_with_what_it_has_and_says_so() {
+    fn the_agent_uses_the_fallback_address_with_a_warning() {
         let find = |world: &World| {
             let variable = |name: &str| world.variables.get(name).cloned();
-            Endpoint::find(Runtime::Docker, &Surroundings { variable: &variable, root: world.root.path() })
+            Endpoint::find(Runtime::Docker, &HostEnvironment { variable: &variable, root: world.root.path() })
         };
         let usual = Endpoint::Unix("/var/run/docker.sock".into());
         assert_eq!(find(&World::new()), (usual.clone(), None));
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_said_plainly() {
+    fn unsupported_addresses_are_named_in_the_error() {
         for (given, part) in [
             ("ssh://me@host", "ssh is not supported"),
             ("https://host:2376", "TLS is not supported"),

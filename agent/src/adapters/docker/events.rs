@@ -1,4 +1,4 @@
-//! The engine's event stream: one JSON object a line. A line that is none is skipped.
+//! The engine's event stream: one JSON object per line. Invalid lines are skipped.
 
 use bollard::errors::Error;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
@@ -10,11 +10,11 @@ use super::client::Client;
 use super::convert;
 use crate::model::ContainerEvent;
 
-/// Longest line that is read. An event carries the container's labels, which may be many.
+/// Maximum length of a line. An event carries the container's labels, of which there may be many.
 const LINE_LIMIT: usize = 1 << 20;
 
-/// The events that `filters` lets through, from `since` on. The request goes out when the stream is first read: podman
-/// does not begin its answer before there is something to tell.
+/// Streams the events that match `filters`, starting at `since`. The request is sent when the stream is first polled:
+/// podman sends no response headers before the first event.
 pub(super) fn of(client: Client, filters: String, since: String) -> BoxStream<'static, ContainerEvent> {
     let answer = async move {
         let query = [("filters", filters.as_str()), ("since", since.as_str())];
@@ -26,7 +26,7 @@ pub(super) fn of(client: Client, filters: String, since: String) -> BoxStream<'s
             Err(error) => stream::once(async { Err(error) }).right_stream(),
         })
         .scan((), |(), line| {
-            let line = line.inspect_err(|error| tracing::debug!(%error, "event stream broke"));
+            let line = line.inspect_err(|error| tracing::debug!(%error, "event stream failed"));
             std::future::ready(line.ok())
         })
         .filter_map(|line| std::future::ready(read(&line)))
@@ -35,7 +35,7 @@ pub(super) fn of(client: Client, filters: String, since: String) -> BoxStream<'s
 
 fn read(line: &[u8]) -> Option<ContainerEvent> {
     let seen = serde_json::from_slice::<Value>(line);
-    convert::event(&seen.inspect_err(|error| tracing::debug!(%error, "an event can't be read")).ok()?)
+    convert::event(&seen.inspect_err(|error| tracing::debug!(%error, "skipping an invalid event")).ok()?)
 }
 
 fn lines(body: Incoming) -> impl futures_util::Stream<Item = Result<Vec<u8>, Error>> + Send {
@@ -103,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_put_together_from_pieces() {
+    fn lines_are_assembled_from_chunks() {
         assert_eq!(all(&[b"a", b"b\nc\n\n", b"", b"d\r\n", b"e"]), ["ab", "c", "d"]);
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_left_out_and_the_next_one_read() {
+    fn a_line_that_is_too_long_is_skipped_and_the_next_one_read() {
         let long = vec![b'x'; LINE_LIMIT / 2 + 1];
         assert_eq!(all(&[&long, &long, b"y\nz\n"]), ["z"]);
         let whole = [&long[..], &long[..], b"\nz\n"].concat();

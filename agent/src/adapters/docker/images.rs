@@ -1,4 +1,4 @@
-//! Images that are no longer needed, and the room that they take.
+//! Removal of images that are no longer needed, and free disk space.
 
 use bollard::errors::Error;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use super::{CHANGE, STATS};
 use crate::model::EngineError;
 use crate::model::image::{ImageId, Reference};
 
-/// Removes an image that no container uses and no other tag names than `tags`, which go with it; whether it is gone.
+/// Removes an image and its `tags` if no container uses it and it has no other tags. Returns whether the image is gone.
 pub(super) async fn remove(
     connection: &Connection,
     id: &ImageId,
@@ -32,14 +32,14 @@ pub(super) async fn remove(
     for tag in named.iter().filter(|tag| !tag.starts_with("<none>")) {
         match Reference::parse(tag) {
             Ok(reference) if tags.contains(&reference) => names.push(reference.tagged()),
-            // By its ID the engine would take all tags along.
+            // Removing the image by its ID would remove its other tags, too.
             _ => return Ok(false),
         }
     }
     if !names.is_empty() && is_used(connection, &doing, name).await? {
         return Ok(false);
     }
-    // The engine takes the image along with its last tag; where that is not so, by its ID.
+    // The engine usually removes the image with its last tag. The ID covers all other cases.
     names.push(name.to_owned());
     for name in names {
         if !delete(connection, &doing, &name).await? {
@@ -49,7 +49,7 @@ pub(super) async fn remove(
     Ok(true)
 }
 
-/// Whether a container, running or not, uses the image: of several tags the engine would remove one all the same.
+/// Reports whether a container, running or not, uses the image. The engine would remove all but the last tag even then.
 async fn is_used(connection: &Connection, doing: &str, id: &str) -> Result<bool, EngineError> {
     let filters = json!({"ancestor": [id]}).to_string();
     let query = [("all", "true"), ("filters", filters.as_str())];
@@ -57,7 +57,8 @@ async fn is_used(connection: &Connection, doing: &str, id: &str) -> Result<bool,
     Ok(users.await?.as_array().is_none_or(|users| !users.is_empty()))
 }
 
-/// Removes what has a name, without force: the engine refuses where a container uses it, or another repository names it.
+/// Removes a tag or an image ID without force: the engine refuses if a container uses the image or another repository
+/// refers to it. Returns false if it refuses.
 async fn delete(connection: &Connection, doing: &str, name: &str) -> Result<bool, EngineError> {
     let path = format!("/images/{name}");
     let path = path.as_str();
@@ -73,15 +74,15 @@ async fn delete(connection: &Connection, doing: &str, name: &str) -> Result<bool
         .await
 }
 
-/// Bytes that are free where the engine keeps images; `None` where that can't be seen from here.
+/// Returns the free bytes on the engine's image storage, or `None` if this process cannot access it.
 pub(super) async fn free_space(connection: &Connection) -> Result<Option<u64>, EngineError> {
-    let doing = "read where images are kept";
+    let doing = "read the engine's data directory";
     let info = connection.call(doing, STATS, |client| async move { client.get("/info", &[]).await });
     let info = info.await?;
     let folder = answer::text(&info, "/DockerRootDir").filter(|_| connection.is_local());
-    // From inside a container the folder is not there, or another one.
+    // Inside a container, the directory is missing or a different one.
     let Some(folder) = folder.map(str::to_owned) else { return Ok(None) };
-    // The folder may be on a network's file system that hangs.
+    // A network file system may hang.
     let space = tokio::task::spawn_blocking(move || rustix::fs::statvfs(folder).ok()).await.ok().flatten();
     Ok(space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)))
 }

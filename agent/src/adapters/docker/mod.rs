@@ -1,4 +1,4 @@
-//! The container engine over its HTTP interface, Docker's or podman's (DECISIONS 2).
+//! Client of the container engine's HTTP API, Docker's or podman's (DECISIONS 2).
 
 mod answer;
 mod client;
@@ -34,7 +34,7 @@ use tokio::time::timeout;
 
 use self::client::Client;
 use self::connection::Connection;
-pub use self::endpoint::{Endpoint, EndpointError, Surroundings};
+pub use self::endpoint::{Endpoint, EndpointError, HostEnvironment};
 use self::names::checked;
 use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::output::{Tail, stable};
@@ -42,41 +42,41 @@ use crate::model::{Container, ContainerEvent, EngineError, Members, Platform, Us
 use crate::ports::{Engine, HOLD_LABEL, Image, PullProgress};
 
 const PING: Duration = Duration::from_secs(5);
-/// Old engines make a one-shot reading wait for the next tick of their collector: about a second.
+/// On old engines, a one-shot request waits for the next run of the stats collector: about a second.
 const STATS: Duration = Duration::from_secs(5);
 const CHANGE: Duration = Duration::from_secs(15);
-/// A container may have a long stop time of its own before it is started again.
+/// Minimum timeout of a restart: stopping may take long. A container's own stop timeout can extend it.
 const RESTART: Duration = Duration::from_secs(150);
-/// Attempts to move a tag that somebody else moves at the same time.
+/// Attempts to move a tag that is concurrently moved elsewhere.
 const TAG_TRIES: u32 = 5;
-/// A pull may take hours, but not without any progress message.
+/// Maximum time between progress messages. The pull itself may take hours.
 const PULL_SILENCE: Duration = Duration::from_secs(100);
-/// Before Docker 28 an engine with the containerd store says nothing while it unpacks (moby#47108), which takes its time on
-/// slow disks.
+/// The same while layers are unpacked. Before Docker 28, an engine with the containerd store sends no messages then
+/// (moby#47108), and unpacking is slow on slow disks.
 const UNPACK_SILENCE: Duration = Duration::from_mins(30);
 
-/// Logins for pulls.
+/// Registry credentials for pulls.
 #[async_trait]
-pub trait PullAuth: Send + Sync + 'static {
-    /// What the engine shall log in with at the registry `host`; `None` to go without. The error says why the
-    /// credentials that are there can't be had.
+pub trait PullCredentials: Send + Sync + 'static {
+    /// Returns the credentials for the registry `host`, or `None` for an anonymous pull. The error says why the configured
+    /// credentials cannot be read.
     async fn login(&self, host: &str) -> Result<Option<DockerCredentials>, String>;
 }
 
-/// An engine behind a socket. Making one connects to nothing.
+/// An engine client. Creating one does not connect.
 pub struct DockerEngine {
     connection: Connection,
-    auth: Arc<dyn PullAuth>,
+    auth: Arc<dyn PullCredentials>,
 }
 
 impl DockerEngine {
-    /// The engine at `endpoint`; pulls log in with what `auth` has.
-    pub fn new(endpoint: Endpoint, auth: Arc<dyn PullAuth>) -> Self {
+    /// Creates a client for the engine at `endpoint`. Pulls use the credentials of `auth`.
+    pub fn new(endpoint: Endpoint, auth: Arc<dyn PullCredentials>) -> Self {
         Self { connection: Connection::new(endpoint), auth }
     }
 
-    /// What the engine says about a container, and whether it is podman; `None` when it is gone.
-    async fn seen(&self, doing: &str, name: &str) -> Result<Option<(Value, bool)>, EngineError> {
+    /// Returns a container's inspection and whether the engine is podman, or `None` if the container is gone.
+    async fn inspection(&self, doing: &str, name: &str) -> Result<Option<(Value, bool)>, EngineError> {
         let path = format!("/containers/{name}/json");
         let ask = |client: Client| {
             let path = path.as_str();
@@ -89,17 +89,17 @@ impl DockerEngine {
         }
     }
 
-    /// The same in our terms.
+    /// Inspects a container.
     async fn inspect(&self, name: &str) -> Result<Option<Container>, EngineError> {
         let doing = format!("inspect container {}", stable(name));
-        let Some((seen, podman)) = self.seen(&doing, name).await? else { return Ok(None) };
+        let Some((seen, podman)) = self.inspection(&doing, name).await? else { return Ok(None) };
         let container = convert::container(&Value::Null, &seen, podman);
         container.map(Some).ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no Id")))
     }
 
-    /// Value of the hold label of a container; the outer `None` when there is no such container.
+    /// Returns the image and ownership of the container under an anchor's name, or `None` if there is no such container.
     async fn hold(&self, name: &str) -> Result<Option<Hold>, EngineError> {
-        let seen = self.seen(&format!("inspect container {name}"), name).await?;
+        let seen = self.inspection(&format!("inspect container {name}"), name).await?;
         Ok(seen.map(|(seen, _)| Hold {
             image: answer::text(&seen, "/Image").map(|id| ImageId(id.into())),
             ours: answer::map(&seen, "/Config/Labels").is_some_and(|labels| labels.contains_key(HOLD_LABEL)),
@@ -139,7 +139,7 @@ impl DockerEngine {
             match message {
                 None => return Ok(()),
                 Some(Ok(message)) => layers.note(&message),
-                // The engine is there, and waits for the registry before it answers at all.
+                // The engine is up, but waits for the registry before it sends a response.
                 Some(Err(bollard::errors::Error::RequestTimeoutError)) => {
                     return Err(EngineError::Refused(format!("{doing}: no progress")));
                 }
@@ -156,11 +156,11 @@ impl DockerEngine {
         }
     }
 
-    /// Takes a name from an image, be it a tag or a digest. The image stays while something else names or uses it.
+    /// Removes a tag or digest reference. The image stays while another name or a container refers to it.
     async fn remove_name(&self, name: &str) -> Result<(), EngineError> {
         let path = format!("/images/{name}");
         let path = path.as_str();
-        // Without force the engine refuses where a container, running or not, has no other name for its image.
+        // Without force, the engine refuses if this is the last name of an image that a container uses, running or not.
         let query = [("force", "false"), ("noprune", "true")];
         let done = self
             .connection
@@ -178,11 +178,11 @@ impl DockerEngine {
         let label = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let body = ContainerCreateBody {
             image: Some(id.to_string()),
-            // It is never started; the engine only wants a command.
+            // The container is never started, but the engine requires a command.
             entrypoint: Some(vec![String::new()]),
             cmd: Some(vec!["true".to_owned()]),
-            // An image that compose built carries compose's labels; inherited, they would make the anchor a
-            // container of that project.
+            // Override compose's labels, which an image built by compose carries. Inherited, they would make the anchor
+            // a container of that project.
             labels: Some(HashMap::from([
                 label(HOLD_LABEL, project),
                 label(convert::PROJECT_LABEL, ""),
@@ -202,16 +202,16 @@ impl DockerEngine {
             })
             .await
             .map_err(|error| match error {
-                // It was not there a moment ago.
+                // It did not exist a moment ago.
                 EngineError::Refused(text) if text.contains("already in use") => {
-                    EngineError::Refused(format!("{text} (another agent may be at work on this project)"))
+                    EngineError::Refused(format!("{text} (another agent may be managing this project)"))
                 }
                 error => error,
             })
     }
 }
 
-/// What stands in the way under an anchor's name.
+/// The existing container under an anchor's name.
 struct Hold {
     image: Option<ImageId>,
     ours: bool,
@@ -224,8 +224,8 @@ impl Engine for DockerEngine {
     }
 
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
-        let _turn = self.connection.turn().await;
-        // On the heap only now: hundreds may wait for their turn.
+        let _permit = self.connection.service_permit().await;
+        // Boxed only now, to keep the futures of hundreds of waiting services small.
         Box::pin(self.members(members)).await
     }
 
@@ -250,7 +250,7 @@ impl Engine for DockerEngine {
         progress: &watch::Sender<PullProgress>,
     ) -> Result<(), EngineError> {
         match self.pull_once(reference, platform, progress).await {
-            // The classic store has one image for a digest, be it of an index: here that of another platform.
+            // The classic store keeps one image per digest, even for an index: here it is that of another platform.
             Err(EngineError::Refused(text)) if text.contains("Cannot overwrite digest") => {
                 self.remove_name(&reference.to_string()).await?;
                 self.pull_once(reference, platform, progress).await
@@ -274,7 +274,7 @@ impl Engine for DockerEngine {
             });
             tries -= 1;
             match done.await {
-                // The containerd store moves a tag by removing and making it: of two who do so at once, one is refused.
+                // The containerd store moves a tag by deleting and creating it. Of two concurrent moves, one fails.
                 Err(EngineError::Refused(text)) if tries > 0 && text.contains("already exists") => {}
                 done => return done,
             }
@@ -302,7 +302,7 @@ impl Engine for DockerEngine {
                 client.get("/images/json", &query).await
             })
             .await?;
-        // An image is listed with all its names.
+        // Images are listed with all their names, including those in other repositories.
         let names = answer::list(&listed, "").iter().flat_map(|image| answer::texts(image, "/RepoTags"));
         let mut tags: Vec<Reference> = names.filter_map(|name| Reference::parse(&name).ok()).collect();
         tags.retain(|tag| tag.repository == *repository);
@@ -314,7 +314,7 @@ impl Engine for DockerEngine {
         let name = checked(name)?;
         match self.hold(name).await? {
             Some(hold) if !hold.ours => Err(EngineError::Refused(format!(
-                "hold image {id}: the name {name} belongs to a container that is not ours"
+                "hold image {id}: the name {name} is taken by a container that Evenkeel did not create"
             ))),
             Some(hold) if hold.image.as_ref() == Some(id) => Ok(()),
             there => {
@@ -343,11 +343,11 @@ impl Engine for DockerEngine {
         match self.hold(name).await? {
             None => return Ok(()),
             Some(hold) if !hold.ours => {
-                return Err(EngineError::Refused(format!("{doing}: it is not ours")));
+                return Err(EngineError::Refused(format!("{doing}: Evenkeel did not create it")));
             }
             Some(_) => {}
         }
-        // The image's own volumes were made with it and go with it.
+        // Also removes the anonymous volumes that were created with the container.
         let options = query::RemoveContainerOptionsBuilder::new().force(false).v(true).build();
         let done = self
             .connection
@@ -403,14 +403,14 @@ impl Engine for DockerEngine {
         let Some(seen) = self.inspect(container).await? else {
             return Err(EngineError::NotFound(format!("{doing}: it is gone")));
         };
-        // Podman takes a time that is not given for none at all, and kills.
+        // Podman treats a missing timeout as zero and kills at once.
         let grace = i32::try_from(seen.stop_timeout.as_secs()).unwrap_or(i32::MAX);
         let options = query::RestartContainerOptionsBuilder::new().t(grace).build();
         let limit = RESTART.max(seen.stop_timeout.saturating_add(CHANGE));
         self.connection
             .call(&doing, limit, |client| {
                 let options = options.clone();
-                // The library's own limit is shorter.
+                // The library's default timeout is shorter.
                 let docker = client.docker.clone().with_timeout(limit);
                 async move { docker.restart_container(container, Some(options)).await }
             })
@@ -428,7 +428,7 @@ impl Engine for DockerEngine {
         let name = checked(container)?;
         let path = format!("/containers/{name}/stats");
         let path = path.as_str();
-        // Without one-shot the engine reads twice, a second apart, to compute what we compute ourselves.
+        // Without one-shot, the engine takes two readings a second apart to compute rates, which we compute ourselves.
         let query = [("stream", "false"), ("one-shot", "true")];
         let doing = format!("read the stats of {name}");
         let ask = |client: Client| async move { client.get(path, &query).await };

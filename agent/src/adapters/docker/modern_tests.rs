@@ -1,4 +1,4 @@
-//! Tests against an engine that is strict about versions, as Docker 29 is, and against answers that lack what ours need.
+//! Tests against a mock engine that is strict about versions, like Docker 29, and against responses with missing fields.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use wiremock::matchers::{any, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
-use super::{DockerEngine, Endpoint, PullAuth};
+use super::{DockerEngine, Endpoint, PullCredentials};
 use crate::model::image::{ImageId, Reference};
 use crate::model::{EngineError, Members, State};
 use crate::ports::{Engine as _, PullProgress};
@@ -19,13 +19,13 @@ use crate::ports::{Engine as _, PullProgress};
 struct NoLogin;
 
 #[async_trait::async_trait]
-impl PullAuth for NoLogin {
+impl PullCredentials for NoLogin {
     async fn login(&self, _: &str) -> Result<Option<bollard::auth::DockerCredentials>, String> {
         Ok(None)
     }
 }
 
-/// Takes versions from 1.`min` to 1.`max`, and `/version` and `/_ping` without one.
+/// Accepts versions from 1.`min` to 1.`max`, and unversioned `/version` and `/_ping`.
 struct Strict {
     min: AtomicU32,
     max: AtomicU32,
@@ -58,13 +58,13 @@ impl Strict {
         Self { min: min.into(), max: max.into(), hides_version: false, answers: HashMap::from(answers) }
     }
 
-    fn is(&self, min: u32, max: u32) {
+    fn set_versions(&self, min: u32, max: u32) {
         self.min.store(min, Ordering::Relaxed);
         self.max.store(max, Ordering::Relaxed);
     }
 }
 
-/// The one that answers, which the test may change meanwhile.
+/// The responder of a [`Strict`] engine, which the test can change.
 struct Answering(Arc<Strict>);
 
 impl Respond for Answering {
@@ -116,7 +116,7 @@ async fn serve(strict: Strict) -> (MockServer, Arc<Strict>, DockerEngine) {
     (server, strict, DockerEngine::new(endpoint, Arc::new(NoLogin)))
 }
 
-/// One of each kind of call.
+/// Makes one call of each kind.
 async fn use_all(engine: &DockerEngine) {
     engine.ping().await.unwrap();
     assert_eq!(engine.image("x").await.unwrap().unwrap().id, ImageId("sha256:aa".into()));
@@ -146,7 +146,7 @@ async fn versions(server: &MockServer) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_request_names_the_version_that_was_agreed_upon() {
+async fn every_request_uses_the_negotiated_version() {
     for (min, max, want) in [(44, 52, "v1.51"), (24, 45, "v1.45"), (12, 41, "v1.41"), (55, 60, "v1.55")] {
         let (server, _, engine) = serve(Strict::new(min, max)).await;
         use_all(&engine).await;
@@ -158,27 +158,27 @@ async fn every_request_names_the_version_that_was_agreed_upon() {
 }
 
 #[tokio::test]
-async fn the_version_is_taken_from_the_ping_where_a_proxy_forbids_the_question() {
+async fn the_version_is_taken_from_ping_if_a_proxy_forbids_the_version_request() {
     let (server, _, engine) = serve(Strict { hides_version: true, ..Strict::new(24, 47) }).await;
     use_all(&engine).await;
     assert_eq!(versions(&server).await, ["v1.47"]);
 }
 
 #[tokio::test]
-async fn an_engine_that_is_exchanged_while_we_run_is_spoken_to_in_its_own_version() {
+async fn the_version_is_negotiated_again_after_the_engine_was_replaced() {
     let (server, strict, engine) = serve(Strict::new(12, 41)).await;
     use_all(&engine).await;
-    strict.is(44, 52);
+    strict.set_versions(44, 52);
     use_all(&engine).await;
-    strict.is(24, 45);
+    strict.set_versions(24, 45);
     use_all(&engine).await;
-    // Refused once each time, and agreed upon anew.
+    // Each change is rejected once and then negotiated again.
     assert_eq!(versions(&server).await, ["v1.41", "v1.51", "v1.45"]);
-    // Each kind of call notices it by itself, streams too.
+    // Each kind of call detects it by itself, including streams.
     for version in [41, 44, 41, 44] {
-        strict.is(version, version);
+        strict.set_versions(version, version);
         assert_eq!(engine.events(0).await.unwrap().count().await, 1);
-        strict.is(50, 50);
+        strict.set_versions(50, 50);
         engine
             .pull(&Reference::parse("x:1").unwrap(), None, &watch::channel(PullProgress::default()).0)
             .await
@@ -187,7 +187,7 @@ async fn an_engine_that_is_exchanged_while_we_run_is_spoken_to_in_its_own_versio
 }
 
 #[tokio::test]
-async fn a_version_that_the_engine_names_and_refuses_is_an_error_and_no_endless_loop() {
+async fn a_version_that_the_engine_reports_and_rejects_is_an_error_and_no_endless_loop() {
     let mut strict = Strict::new(24, 45);
     strict
         .answers
@@ -198,7 +198,7 @@ async fn a_version_that_the_engine_names_and_refuses_is_an_error_and_no_endless_
     assert_eq!(server.received_requests().await.unwrap().len(), 4);
 }
 
-/// A way to the server that counts connections.
+/// A TCP proxy in front of the server that counts connections.
 async fn counted(server: &MockServer) -> (Endpoint, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
@@ -220,7 +220,7 @@ async fn counted(server: &MockServer) -> (Endpoint, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn no_new_connection_is_opened_for_every_question() {
+async fn connections_are_reused() {
     let (server, _, _) = serve(Strict::new(44, 52)).await;
     let (endpoint, connections) = counted(&server).await;
     let engine = DockerEngine::new(endpoint, Arc::new(NoLogin));
@@ -234,7 +234,7 @@ async fn no_new_connection_is_opened_for_every_question() {
     assert_eq!(
         connections.load(Ordering::Relaxed),
         2,
-        "an engine that shuts down answers on those that it has"
+        "ping opens a new one: an engine that shuts down still answers on existing ones"
     );
     futures_util::future::join_all((0..100).map(|_| engine.image("x"))).await;
     let most = super::connection::AT_ONCE;
@@ -242,7 +242,7 @@ async fn no_new_connection_is_opened_for_every_question() {
 }
 
 #[tokio::test]
-async fn one_container_that_can_not_be_described_hides_none_of_the_others() {
+async fn a_container_that_cannot_be_inspected_does_not_hide_the_others() {
     let listed = json!([
         {"Id": "c1", "Names": ["/a"], "State": "running", "Labels": {"com.docker.compose.service": "a"}},
         {"Id": "c2", "Names": ["/b"], "State": "running"},
@@ -270,7 +270,7 @@ async fn one_container_that_can_not_be_described_hides_none_of_the_others() {
 }
 
 #[tokio::test]
-async fn answers_without_what_newer_engines_dropped_are_read() {
+async fn responses_without_fields_that_newer_engines_dropped_are_parsed() {
     let mut strict = Strict::new(44, 52);
     let image =
         json!({"Id": "sha256:aa", "RootFS": {}, "Architecture": "", "Config": null, "RepoDigests": null});
@@ -289,7 +289,7 @@ async fn answers_without_what_newer_engines_dropped_are_read() {
     strict.answers.insert("/events", (200, lines.join("\n") + "\n"));
     let (_server, _, engine) = serve(strict).await;
     let image = engine.image("x").await.unwrap().unwrap();
-    assert_eq!((image.repo_digests.len(), image.whole), (0, false));
+    assert_eq!((image.repo_digests.len(), image.is_complete), (0, false));
     let tag = Reference::parse("localhost:5000/x:1").unwrap();
     assert_eq!(engine.tags(&tag.repository).await.unwrap(), [tag]);
     engine.anchor("hold", &ImageId("sha256:aa".into()), "p").await.unwrap();
@@ -298,7 +298,7 @@ async fn answers_without_what_newer_engines_dropped_are_read() {
 }
 
 #[tokio::test]
-async fn a_tag_that_somebody_else_moves_at_the_same_time_is_moved_again() {
+async fn moving_a_tag_is_retried_after_a_concurrent_move() {
     let race = "failed to create an image localhost:5000/x:1 with target sha256:aa: already exists";
     for (refusals, tries) in [(0, 1), (2, 3), (100, super::TAG_TRIES)] {
         let server = MockServer::start().await;

@@ -1,18 +1,18 @@
-//! Names of the engine's objects in requests.
+//! Names of engine objects in requests.
 
 use crate::model::EngineError;
 
-/// A name that can stand in a request's path without meaning another path.
+/// Checks that a name can be used in a request path without changing its meaning.
 pub(super) fn checked(name: &str) -> Result<&str, EngineError> {
     let legal = |b: u8| b.is_ascii_alphanumeric() || b"_.-/:@[]".contains(&b);
     let climbs = name.split('/').any(|part| matches!(part, "" | "." | ".."));
     if climbs || !name.bytes().all(legal) {
-        return Err(EngineError::NotFound(format!("no engine object can be called {name:?}")));
+        return Err(EngineError::NotFound(format!("{name:?} is not a valid name of an engine object")));
     }
     Ok(name)
 }
 
-/// A name as a regular expression that matches it alone.
+/// Escapes a name for use in a regular expression.
 pub(super) fn escaped(name: &str) -> String {
     name.chars().fold(String::new(), |mut text, c| {
         if !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-') {

@@ -1,4 +1,4 @@
-//! How far a pull is, summed over the layers that the engine reports one by one.
+//! Progress of a pull, summed over its layers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,14 +9,14 @@ use crate::ports::PullProgress;
 /// Layers seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
-    /// Bytes fetched and bytes in all, by layer.
+    /// Fetched and total bytes by layer.
     bytes: HashMap<String, (u64, u64)>,
-    /// Those that are yet to be fetched in full.
+    /// Layers that are not yet completely fetched.
     missing: HashSet<String>,
 }
 
 impl Layers {
-    /// Applies one message. Only downloading counts: unpacking reports the same bytes again.
+    /// Applies a message. Only downloads count, as unpacking reports the same bytes again.
     pub(super) fn note(&mut self, message: &CreateImageInfo) {
         let Some(id) = &message.id else { return };
         let amount = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
@@ -44,12 +44,12 @@ impl Layers {
         }
     }
 
-    /// Whether all that was announced is here, so that what is left is to unpack it.
+    /// Reports whether all announced layers are fetched and only unpacking remains.
     pub(super) fn are_fetched(&self) -> bool {
         !self.bytes.is_empty() && self.missing.is_empty()
     }
 
-    /// The sum.
+    /// Returns the progress summed over all layers.
     pub(super) fn pulled(&self) -> PullProgress {
         self.bytes.values().fold(PullProgress::default(), |sum, (bytes, total)| PullProgress {
             bytes: sum.bytes.saturating_add(*bytes),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_that_is_fetched_again_does_not_go_back() {
+    fn the_progress_of_a_layer_that_is_fetched_again_does_not_decrease() {
         let mut layers = Layers::default();
         layers.note(&message("a", "Downloading", 90, 100));
         layers.note(&message("a", "Downloading", -1, 100));

@@ -1,4 +1,4 @@
-//! A container's counters, out of what Docker on cgroup v1 or v2 and podman say (DOMAIN 5).
+//! Parses container stats of Docker on cgroup v1 and v2, and of podman (DOMAIN 5).
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 use super::answer::{amount, list, text};
 use crate::model::Usage;
 
-/// The counters; `None` for a container that does not run, of which engines send zeros.
+/// Returns the counters, or `None` for a container that is not running, for which engines send zeros.
 pub(super) fn usage(stats: &Value) -> Option<Usage> {
     let per_core = || u32::try_from(list(stats, "/cpu_stats/cpu_usage/percpu_usage").len()).ok();
     let online = amount(stats, "/cpu_stats/online_cpus").and_then(|n| u32::try_from(n).ok());
     Some(Usage {
-        // A reading that was never made has the year 1.
+        // Without a reading, the time is in the year 1.
         read: text(stats, "/read")?.parse().ok().filter(|at: &jiff::Timestamp| at.as_second() > 0)?,
         cpu: Duration::from_nanos(amount(stats, "/cpu_stats/cpu_usage/total_usage")?),
         cores: online.filter(|n| *n > 0).or_else(per_core).filter(|n| *n > 0).unwrap_or(1),
@@ -21,10 +21,11 @@ pub(super) fn usage(stats: &Value) -> Option<Usage> {
     })
 }
 
-/// Usage less the file cache that the kernel would drop first, as `docker stats` shows it. Podman does not tell.
+/// Returns the memory usage without the file cache that the kernel would drop first, like `docker stats`. Podman does not
+/// report the cache.
 fn without_cache(stats: &Value) -> u64 {
     let usage = amount(stats, "/memory_stats/usage").unwrap_or_default();
-    // cgroup v1 has both names, and the one with `total` counts the children too.
+    // cgroup v1 has both fields; the `total` one includes child groups.
     let cache = amount(stats, "/memory_stats/stats/total_inactive_file")
         .or_else(|| amount(stats, "/memory_stats/stats/inactive_file"));
     usage - cache.filter(|cache| *cache < usage).unwrap_or_default()
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn each_engine_is_read_in_its_own_way() {
+    fn the_stats_of_each_engine_are_parsed() {
         let cgroup1 = answer(
             &json!({ "cpu_usage": { "total_usage": 700, "percpu_usage": [400, 300] }, "system_cpu_usage": 9 }),
             &json!({ "usage": 1000, "limit": 5000, "stats": { "inactive_file": 1, "total_inactive_file": 300 } }),
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_does_not_run_has_no_usage() {
+    fn a_container_that_is_not_running_has_no_usage() {
         let mut stopped = answer(&json!({ "cpu_usage": { "total_usage": 0 } }), &json!({}));
         stopped["read"] = "0001-01-01T00:00:00Z".into();
         assert_eq!(read(&stopped), None);

@@ -1,4 +1,4 @@
-//! The machine as a whole: which engine this is, and every container that runs.
+//! The whole host: engine information and all running containers.
 
 use std::path::PathBuf;
 
@@ -8,17 +8,17 @@ use serde_json::Value;
 use super::{DockerEngine, answer, convert};
 use crate::model::EngineError;
 use crate::ports::HOLD_LABEL;
-use crate::ports::survey::{EngineInfo, Found, Origin, Survey};
+use crate::ports::survey::{EngineInfo, Origin, RunningContainer, Survey};
 
-/// Label with the folder that compose ran in.
+/// Label with compose's working directory.
 const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
-/// Label with the files that compose was given with `--env-file`, separated by commas.
+/// Label with the files given with `--env-file`, separated by commas.
 const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
 
 #[async_trait]
 impl Survey for DockerEngine {
     async fn about(&self) -> Result<EngineInfo, EngineError> {
-        let doing = "ask what engine it is";
+        let doing = "read the engine's information";
         let (info, version, is_podman) = self
             .connection
             .read(doing, |client| async move {
@@ -36,23 +36,23 @@ impl Survey for DockerEngine {
         })
     }
 
-    async fn running(&self) -> Result<Vec<Found>, EngineError> {
-        let mut found: Vec<Found> =
-            self.list("status", "running".to_owned()).await?.iter().map(found).collect();
+    async fn running(&self) -> Result<Vec<RunningContainer>, EngineError> {
+        let mut found: Vec<RunningContainer> =
+            self.list("status", "running".to_owned()).await?.iter().map(running_container).collect();
         found.retain(|one| !one.labels.contains_key(HOLD_LABEL));
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }
 }
 
-/// The registries that the engine was told to speak to without TLS.
+/// Returns the registries that the engine is configured to use without TLS.
 fn insecure(info: &Value) -> Vec<String> {
     let known = info.pointer("/RegistryConfig/IndexConfigs").and_then(Value::as_object);
     let plain = |entry: &&Value| answer::flag(entry, "/Secure") == Some(false);
     known.into_iter().flatten().filter(|(_, entry)| plain(entry)).map(|(name, _)| name.clone()).collect()
 }
 
-fn found(listed: &Value) -> Found {
+fn running_container(listed: &Value) -> RunningContainer {
     let labels = answer::map(listed, "/Labels").unwrap_or_default();
     let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
     let origin = label(convert::PROJECT_LABEL).map(|project| Origin {
@@ -63,7 +63,7 @@ fn found(listed: &Value) -> Found {
             .unwrap_or_default(),
     });
     let name = answer::text(listed, "/Names/0").or_else(|| answer::text(listed, "/Id")).unwrap_or_default();
-    Found {
+    RunningContainer {
         name: name.trim_start_matches('/').to_owned(),
         image: answer::text(listed, "/Image").unwrap_or_default().to_owned(),
         origin,
@@ -78,8 +78,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listed_container_says_where_compose_made_it() {
-        let one = found(&json!({
+    fn a_listed_container_has_its_compose_origin() {
+        let one = running_container(&json!({
             "Names": ["/shop-web-1"], "Image": "web:1",
             "Labels": {
                 "com.docker.compose.project": "shop",
@@ -91,11 +91,11 @@ mod tests {
         assert_eq!((one.name.as_str(), one.image.as_str()), ("shop-web-1", "web:1"));
         assert_eq!((origin.project.as_str(), origin.folder), ("shop", Some("/srv/shop".into())));
         assert_eq!(origin.env_files, [PathBuf::from("/srv/a.env"), PathBuf::from("/srv/b.env")]);
-        assert_eq!(found(&json!({"Id": "ab", "Labels": null})).origin, None);
+        assert_eq!(running_container(&json!({"Id": "ab", "Labels": null})).origin, None);
     }
 
     #[test]
-    fn only_registries_without_tls_are_named() {
+    fn only_registries_without_tls_are_returned() {
         let info = json!({"RegistryConfig": {"IndexConfigs": {
             "docker.io": {"Secure": true}, "registry.lan:5000": {"Secure": false}, "odd": null,
         }}});

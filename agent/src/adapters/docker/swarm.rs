@@ -1,7 +1,7 @@
-//! The engine as a manager of a swarm: services, tasks, and updates that keep all of a specification but the image.
+//! The engine as a swarm manager: services, tasks, and updates that change only the image of a specification.
 //!
-//! A specification is changed as the engine gave it, unknown fields included: the client library's models would drop
-//! what newer engines have.
+//! Specifications are edited as raw JSON, so that unknown fields are kept. The client library's models would drop the
+//! fields of newer engines.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -23,12 +23,13 @@ use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState,
 use crate::model::{EngineError, Platform, Reference, SwarmError};
 use crate::ports::Swarm;
 
-/// How long the managers may take for a change.
+/// Timeout of a change by the managers.
 const CHANGE: Duration = Duration::from_secs(30);
-/// What an engine takes out of a specification that is sent to it in the version of the API that the agent speaks
-/// (1.51): that came with 1.52. `tests/docker/swarm_spec.rs` looks whether all the rest is kept.
-const NEWER: [&str; 2] = ["/TaskTemplate/Resources/SwapBytes", "/TaskTemplate/Resources/MemorySwappiness"];
-/// A registry is asked by the engine, which may have to log in first.
+/// Fields added in API 1.52. The engine drops them from a specification sent in the agent's API version (1.51).
+/// `tests/docker/swarm_spec.rs` checks that all other fields are kept.
+const NEWER_FIELDS: [&str; 2] =
+    ["/TaskTemplate/Resources/SwapBytes", "/TaskTemplate/Resources/MemorySwappiness"];
+/// Timeout of a registry request by the engine, which may have to log in first.
 const REGISTRY: Duration = Duration::from_secs(30);
 
 #[async_trait]
@@ -72,17 +73,17 @@ impl Swarm for DockerEngine {
             .connection
             .call(&doing, REGISTRY, |client| async move { client.get_with_login(path, login).await });
         let (manifest, nodes) = tokio::join!(asked, self.swarm_read("list nodes", "/nodes", &[]));
-        // An engine that answers about its nodes passes on what the registry said, or that it said nothing.
-        let there = node_platforms(&nodes?);
-        let wanted = platforms(&manifest.map_err(|error| refused(error, &doing))?);
-        if wanted.is_empty() || there.is_empty() || wanted.iter().any(|one| there.contains(one)) {
+        // If the engine can list its nodes, the other error is the registry's or about reaching the registry.
+        let available = node_platforms(&nodes?);
+        let wanted = platforms(&manifest.map_err(|error| registry_fault(error, &doing))?);
+        if wanted.is_empty() || available.is_empty() || wanted.iter().any(|one| available.contains(one)) {
             return Ok(());
         }
         let join = |all: &BTreeSet<String>| all.iter().cloned().collect::<Vec<_>>().join(", ");
         Err(SwarmError::Refused(format!(
-            "no node of the swarm can run {image}: it is made for {}, and the nodes are {}",
+            "no node of the swarm can run {image}: it is built for {}, but the nodes are {}",
             join(&wanted),
-            join(&there)
+            join(&available)
         )))
     }
 
@@ -90,14 +91,14 @@ impl Swarm for DockerEngine {
         let mut spec = self.specification(service).await?;
         if let Some(field) = newer_field(&spec) {
             return Err(SwarmError::Refused(format!(
-                "service {} sets {field}, which its update would take away: the agent does not speak API 1.52 yet",
+                "service {} sets {field}, which an update would remove: the agent does not support API 1.52 yet",
                 service.name
             )));
         }
         if let Some(place) = spec.pointer_mut("/TaskTemplate/ContainerSpec/Image") {
             *place = json!(image);
         }
-        // The platforms are those of the image before: the managers place tasks by them.
+        // Replace the previous image's platforms, by which the managers place tasks.
         let reference = Reference::parse(image).map_err(|error| SwarmError::Refused(error.to_string()))?;
         if let Some(platforms) = self.image_platforms(&reference).await {
             spec["TaskTemplate"]["Placement"]["Platforms"] = platforms;
@@ -111,7 +112,7 @@ impl Swarm for DockerEngine {
 
     async fn roll_back(&self, service: &SwarmService) -> Result<(), SwarmError> {
         let spec = self.specification(service).await?;
-        // The login of the specification that it goes back to stays with it.
+        // Keep the credentials of the previous specification.
         self.update(service, &spec, &[("rollback", "previous"), ("registryAuthFrom", "previous-spec")], None)
             .await
     }
@@ -120,7 +121,7 @@ impl Swarm for DockerEngine {
         let task = checked(task).map_err(fault)?;
         let (path, lines) = (format!("/tasks/{task}/logs"), lines.to_string());
         let (path, lines) = (path.as_str(), lines.as_str());
-        // The library has no call for the log of a task.
+        // The library does not support task logs.
         let doing = format!("read the log of task {task}");
         let read = self.connection.read(&doing, |client| async move {
             let query = [("stdout", "true"), ("stderr", "true"), ("tail", lines)];
@@ -149,23 +150,23 @@ impl DockerEngine {
         read.await.map_err(fault)
     }
 
-    /// The service of exactly this name, as the engine describes it.
+    /// Returns the service with exactly this name, as raw JSON.
     async fn swarm_service(&self, name: &str) -> Result<Value, SwarmError> {
         let filters = json!({ "name": [name] }).to_string();
         let doing = format!("read service {name}");
         let listed = self.swarm_read(&doing, "/services", &[("filters", &filters)]).await?;
-        // The filter is one for the beginning of names.
+        // The filter matches name prefixes.
         let found = list(&listed, "").iter().find(|one| text(one, "/Spec/Name") == Some(name));
         found.cloned().ok_or_else(|| SwarmError::NoService(name.to_owned()))
     }
 
-    /// The ID of the engine's own node.
+    /// Returns the ID of the engine's own node.
     async fn own_node(&self) -> Option<String> {
         let info = self.swarm_read("read the engine's node", "/info", &[]).await.ok()?;
         text(&info, "/Swarm/NodeID").map(str::to_owned)
     }
 
-    /// The specification of exactly the version that was read.
+    /// Returns the service's specification, or a conflict if the service has changed since it was read.
     async fn specification(&self, service: &SwarmService) -> Result<Value, SwarmError> {
         let now = self.swarm_service(&service.name).await?;
         let is_same =
@@ -193,7 +194,7 @@ impl DockerEngine {
         done.await.map_err(fault)
     }
 
-    /// The platforms of an image as a specification has them; `None` where the registry does not say.
+    /// Returns an image's platforms in the form of a specification, or `None` if the registry does not report them.
     async fn image_platforms(&self, image: &Reference) -> Option<Value> {
         let name = image.to_string();
         let path = format!("/distribution/{}/json", checked(&name).ok()?);
@@ -206,19 +207,19 @@ impl DockerEngine {
         let known = |one: &&Value| text(one, "/architecture").is_some_and(|name| name != "unknown");
         let platforms = list(&manifest, "/Platforms").iter().filter(known);
         let platforms: Vec<Value> = platforms
-            .map(|one| json!({ "Architecture": placeable(text(one, "/architecture")), "OS": text(one, "/os") }))
+            .map(|one| json!({ "Architecture": placement_arch(text(one, "/architecture")), "OS": text(one, "/os") }))
             .collect();
         (!platforms.is_empty()).then_some(Value::Array(platforms))
     }
 
-    /// `X-Registry-Auth` for the registry of an image, where there is a login for it.
+    /// Returns the `X-Registry-Auth` header for an image's registry, if credentials are configured.
     async fn registry_login(&self, image: &Reference) -> Result<Option<HeaderValue>, SwarmError> {
         let host = &image.repository.host;
         let login = self.auth.login(host).await.map_err(|reason| {
             SwarmError::Refused(format!("no credentials for {host}: {}", stable(&reason)))
         })?;
         let Some(login) = login else { return Ok(None) };
-        let wrong = || SwarmError::Refused(format!("the credentials for {host} can't be sent"));
+        let wrong = || SwarmError::Refused(format!("the credentials for {host} cannot be encoded"));
         let encoded = URL_SAFE.encode(serde_json::to_vec(&login).map_err(|_| wrong())?);
         let mut header = HeaderValue::from_str(&encoded).map_err(|_| wrong())?;
         header.set_sensitive(true);
@@ -226,7 +227,7 @@ impl DockerEngine {
     }
 }
 
-/// The lines of a log without the frames that tell its streams apart.
+/// Removes the framing that separates stdout and stderr in a log stream.
 #[derive(Default)]
 struct LogFrames {
     rest: Vec<u8>,
@@ -239,7 +240,7 @@ impl LogFrames {
         loop {
             let framed = matches!(self.rest.first(), Some(0..=2)) || self.rest.is_empty();
             if !framed {
-                // With a terminal there are no frames.
+                // With a TTY, the log has no frames.
                 self.tail.push(&std::mem::take(&mut self.rest));
                 return;
             }
@@ -252,33 +253,33 @@ impl LogFrames {
     }
 }
 
-/// The first field of a specification that its update would lose.
+/// Returns the first field of a specification that an update would drop.
 fn newer_field(spec: &Value) -> Option<&'static str> {
     let is_set = |pointer: &&&str| spec.pointer(pointer).is_some_and(|value| !value.is_null());
-    NEWER.iter().find(is_set)?.rsplit('/').next()
+    NEWER_FIELDS.iter().find(is_set)?.rsplit('/').next()
 }
 
-/// What an error means that is the registry's: whatever its words, the managers did not say them.
-fn refused(error: EngineError, doing: &str) -> SwarmError {
+/// Converts an error from the registry. Unlike in [`fault`], its text is not matched against the managers' messages.
+fn registry_fault(error: EngineError, doing: &str) -> SwarmError {
     let doing = if error.is_unavailable() { format!("{doing}: ") } else { String::new() };
-    SwarmError::Refused(format!("{doing}{}", words(error)))
+    SwarmError::Refused(format!("{doing}{}", message(error)))
 }
 
-fn words(error: EngineError) -> String {
+fn message(error: EngineError) -> String {
     match error {
         EngineError::Unavailable(text) | EngineError::NotFound(text) | EngineError::Refused(text) => text,
     }
 }
 
-/// What an error of the engine means for a swarm.
+/// Converts an engine error, recognizing the managers' messages.
 fn fault(error: EngineError) -> SwarmError {
     let text = error.to_string();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if says(&["encrypted and needs to be unlocked", "certificates have expired"]) {
-        return SwarmError::Unusable(words(error));
+        return SwarmError::Unusable(message(error));
     }
     if says(&["Manager is being prepared"]) {
-        return SwarmError::NoLeader("this one is being prepared, or can't reach the others".to_owned());
+        return SwarmError::NoLeader("this manager is starting, or cannot reach the others".to_owned());
     }
     if says(&["not a swarm manager", "not part of a swarm"]) {
         let why = if says(&["Worker nodes"]) { "it is a worker" } else { "it is in no swarm" };
@@ -288,10 +289,10 @@ fn fault(error: EngineError) -> SwarmError {
         return SwarmError::Conflict;
     }
     if says(&["does not have a leader", "no elected", "lost quorum", "has no leader", "deadline exceeded"]) {
-        return SwarmError::NoLeader("too few managers are online to agree upon a leader".to_owned());
+        return SwarmError::NoLeader("too few managers are online to elect a leader".to_owned());
     }
     match error {
-        EngineError::Unavailable(text) => SwarmError::Away(text),
+        EngineError::Unavailable(text) => SwarmError::Unavailable(text),
         EngineError::NotFound(text) | EngineError::Refused(text) => SwarmError::Refused(text),
     }
 }
@@ -335,7 +336,7 @@ fn update_state(word: &str) -> UpdateState {
     }
 }
 
-/// A task; one that is an attachment to a network, or has no ID, is none.
+/// Parses a task, or returns `None` without an ID.
 fn task(
     seen: &Value,
     service: &str,
@@ -350,7 +351,7 @@ fn task(
         None => format!("{service}.{}", hosts.get(node).copied().unwrap_or(node)),
     };
     let state = match text(seen, "/Status/State").unwrap_or_default() {
-        // What a node does that is gone is not known.
+        // The actual state of a task on an unreachable node is unknown.
         "running" if gone.contains(node) => TaskState::Shutdown,
         "running" => TaskState::Running,
         "new" | "pending" => TaskState::Pending,
@@ -365,7 +366,7 @@ fn task(
         name,
         node: hosts.get(node).copied().unwrap_or(node).to_owned(),
         image: text(seen, "/Spec/ContainerSpec/Image").unwrap_or_default().to_owned(),
-        is_wanted: matches!(text(seen, "/DesiredState"), Some("running" | "ready")),
+        should_run: matches!(text(seen, "/DesiredState"), Some("running" | "ready")),
         state,
         since: text(seen, "/Status/Timestamp").and_then(convert::moment),
         error: stable(text(seen, "/Status/Err").unwrap_or_default()),
@@ -375,29 +376,30 @@ fn task(
     })
 }
 
-/// The platforms that a registry names for an image, in one spelling.
+/// Returns an image's platforms from the registry, in canonical form.
 fn platforms(manifest: &Value) -> BTreeSet<String> {
     let all = list(manifest, "/Platforms").iter();
-    all.filter_map(|one| spelled(text(one, "/os")?, text(one, "/architecture")?)).collect()
+    all.filter_map(|one| canonical(text(one, "/os")?, text(one, "/architecture")?)).collect()
 }
 
-/// The platforms of the nodes that take tasks.
+/// Returns the platforms of the nodes that accept tasks.
 fn node_platforms(nodes: &Value) -> BTreeSet<String> {
     let takes = |node: &&Value| {
         text(node, "/Status/State") == Some("ready") && text(node, "/Spec/Availability") == Some("active")
     };
     let all = list(nodes, "").iter().filter(takes).filter_map(|node| map(node, "/Description/Platform"));
-    all.filter_map(|one| spelled(one.get("OS")?, one.get("Architecture")?)).collect()
+    all.filter_map(|one| canonical(one.get("OS")?, one.get("Architecture")?)).collect()
 }
 
-/// Managers do not look at variants.
-fn spelled(os: &str, architecture: &str) -> Option<String> {
+/// Formats a platform in canonical form. Variants are omitted, as managers ignore them.
+fn canonical(os: &str, architecture: &str) -> Option<String> {
     Some(Platform::new(os, architecture, "")?.to_string())
 }
 
-/// An architecture as managers compare it with those of nodes. They know a 32-bit ARM node as `armv7l` and the like, which
-/// is no `arm` to them: nothing would be placed there. Docker's own client leaves it out (swarmkit#2294).
-fn placeable(architecture: Option<&str>) -> &str {
+/// Returns the architecture for the managers' comparison with their nodes. They see 32-bit ARM nodes as `armv7l` or similar,
+/// which does not match `arm`, so no task would be placed there. Like Docker's own client, this omits `arm`
+/// (swarmkit#2294).
+fn placement_arch(architecture: Option<&str>) -> &str {
     architecture.filter(|name| !name.eq_ignore_ascii_case("arm")).unwrap_or_default()
 }
 
@@ -406,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_the_managers_are_told_apart() {
+    fn the_managers_messages_are_distinguished() {
         let unavailable = |text: &str| fault(EngineError::Unavailable(text.to_owned()));
         let worker = "it answered 503: This node is not a swarm manager. Worker nodes can't be used to view or modify cluster state.";
         assert!(matches!(unavailable(worker), SwarmError::NotManager(why) if why == "it is a worker"));
@@ -416,11 +418,11 @@ mod tests {
         assert!(matches!(unavailable(alone), SwarmError::NoLeader(_)));
         let late = EngineError::Refused("update service web: update out of sequence".to_owned());
         assert_eq!(fault(late), SwarmError::Conflict);
-        assert!(matches!(unavailable("connection refused"), SwarmError::Away(_)));
+        assert!(matches!(unavailable("connection refused"), SwarmError::Unavailable(_)));
     }
 
     #[test]
-    fn a_field_that_the_update_would_lose_is_seen() {
+    fn a_field_that_an_update_would_drop_is_detected() {
         let spec = |resources: Value| json!({ "TaskTemplate": { "Resources": resources } });
         assert_eq!(newer_field(&spec(json!({ "SwapBytes": 0 }))), Some("SwapBytes"));
         assert_eq!(newer_field(&spec(json!({ "MemorySwappiness": 10 }))), Some("MemorySwappiness"));
@@ -428,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn platforms_have_one_spelling() {
+    fn platforms_are_in_canonical_form() {
         let manifest = json!({"Platforms": [
             {"architecture": "amd64", "os": "linux"}, {"architecture": "unknown", "os": "unknown"},
         ]});
@@ -444,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_read_out_of_its_frames_however_they_are_cut() {
+    fn log_frames_are_decoded_at_any_chunk_size() {
         let mut framed = Vec::new();
         for (stream, line) in [(1_u8, "one\n"), (2, "two\n")] {
             framed.extend([stream, 0, 0, 0, 0, 0, 0, 4]);

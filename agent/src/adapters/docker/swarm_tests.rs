@@ -1,4 +1,4 @@
-//! Tests against an engine that answers for the managers of its swarm.
+//! Tests against a mock engine that is a swarm manager.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ fn says(message: &str) -> String {
     json!({ "message": message }).to_string()
 }
 
-/// What comes of a read that was answered with this.
+/// Returns the error of a service read that gets this response.
 async fn service(status: u16, message: &str) -> SwarmError {
     let server = server().await;
     answer(&server, "/services", status, &says(message)).await;
@@ -18,7 +18,7 @@ async fn service(status: u16, message: &str) -> SwarmError {
 }
 
 #[tokio::test]
-async fn a_manager_that_is_not_ready_is_in_a_swarm_all_the_same() {
+async fn a_manager_that_is_not_ready_still_counts_as_in_a_swarm() {
     let starting = "This node is not a swarm manager. Manager is being prepared or has trouble connecting to the cluster.";
     let error = service(503, starting).await;
     assert!(matches!(error, SwarmError::NoLeader(_)), "{error:?}");
@@ -30,20 +30,20 @@ async fn a_manager_that_is_not_ready_is_in_a_swarm_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_swarm_that_somebody_has_to_unlock_is_told_in_the_engines_words() {
+async fn an_unusable_swarm_is_reported_with_the_engines_message() {
     for words in [
         "Swarm is encrypted and needs to be unlocked before it can be used. Please use \"docker swarm unlock\" to unlock it.",
         "Swarm certificates have expired. To replace them, leave the swarm and join again.",
     ] {
         let error = service(503, words).await;
-        assert!(matches!(error, SwarmError::Unusable(_)) && error.is_passing(), "{error:?}");
+        assert!(matches!(error, SwarmError::Unusable(_)) && error.is_transient(), "{error:?}");
         let text = error.to_string();
         assert!(text.contains(words) && !text.contains("unavailable"), "{text}");
     }
 }
 
 #[tokio::test]
-async fn what_the_registry_answers_is_never_taken_for_the_managers() {
+async fn a_registry_error_is_never_taken_for_the_managers() {
     let image = Reference::parse("localhost:5000/web:1").unwrap();
     for status in [500, 503, 504] {
         let server = server().await;
@@ -55,7 +55,7 @@ async fn what_the_registry_answers_is_never_taken_for_the_managers() {
             if text.contains("ask the registry for localhost:5000/web:1") && text.contains(words));
         assert!(is_told, "{status}: {error:?}");
     }
-    // The managers' own answer counts first.
+    // The managers' own error takes precedence.
     let server = server().await;
     answer(&server, "/distribution/localhost:5000/web:1/json", 500, &says("no")).await;
     answer(&server, "/nodes", 500, &says("context deadline exceeded")).await;

@@ -1,4 +1,4 @@
-//! Tests against an engine that answers what a test wants: versions, faults, logins.
+//! Tests against a mock engine with scripted responses: versions, failures, credentials.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,11 +14,11 @@ use super::connection::{AT_ONCE, READ};
 use super::*;
 use crate::model::{EventKind, State};
 
-/// Answers with what it was given.
+/// Returns fixed credentials and records the requested hosts.
 struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
 
 #[async_trait]
-impl PullAuth for Login {
+impl PullCredentials for Login {
     async fn login(&self, host: &str) -> Result<Option<DockerCredentials>, String> {
         self.1.lock().unwrap().push(host.to_owned());
         self.0.clone()
@@ -54,13 +54,13 @@ async fn asked(server: &MockServer, at: &str) -> Vec<Request> {
     requests.into_iter().filter(|request| request.url.path() == versioned(at)).collect()
 }
 
-/// Every path but the first question has the version that [`server`] agrees to.
+/// Every path except `/version` has the version that [`server`] supports.
 fn versioned(at: &str) -> String {
     if at == "/version" { at.to_owned() } else { format!("/v1.41{at}") }
 }
 
 #[tokio::test]
-async fn the_version_is_agreed_upon_once_and_again_when_the_engine_was_exchanged() {
+async fn the_version_is_negotiated_once_and_again_after_the_engine_was_replaced() {
     let server = server().await;
     for _ in 0..2 {
         answer(&server, "/_ping", 200, "OK").await;
@@ -76,7 +76,7 @@ async fn the_version_is_agreed_upon_once_and_again_when_the_engine_was_exchanged
     engine.ping().await.unwrap();
     assert_eq!(asked(&server, "/version").await.len(), 2);
 
-    // Plain text, as ancient versions answer it; and no endless loop.
+    // Plain text, as very old versions send it; and no endless loop.
     for _ in 0..2 {
         answer(
             &server,
@@ -91,7 +91,7 @@ async fn the_version_is_agreed_upon_once_and_again_when_the_engine_was_exchanged
 }
 
 #[tokio::test]
-async fn an_old_image_goes_with_its_own_tags_unless_it_is_used_or_has_another_name() {
+async fn an_old_image_is_removed_with_its_tags_unless_it_is_used_or_has_another_name() {
     let id = ImageId("sha256:old".into());
     let tags = ["r.example/web:1.0.1", "nginx:1.0.2"].map(|tag| Reference::parse(tag).unwrap());
     for (named, users, expected) in [
@@ -134,7 +134,7 @@ async fn an_old_image_goes_with_its_own_tags_unless_it_is_used_or_has_another_na
     }
 }
 
-/// A connection that has agreed upon a version, in a time that passes by itself when nobody works.
+/// A connection with a negotiated version and a paused clock, which advances when all tasks are idle.
 async fn connection(server: &MockServer) -> Connection {
     let connection = Connection::new(Endpoint::Tcp(server.address().to_string()));
     connection.client().await.unwrap();
@@ -143,13 +143,13 @@ async fn connection(server: &MockServer) -> Connection {
 }
 
 #[tokio::test]
-async fn many_questions_are_asked_a_few_at_a_time_and_all_are_answered() {
+async fn many_requests_are_sent_a_few_at_a_time_and_all_are_answered() {
     let connection = connection(&server().await).await;
     let (now, most) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
     let question = || {
         connection.read("ask", move |_| async move {
             most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-            // So long that the last one waits for its place far longer than the courtesy goes.
+            // So long that the last one waits for its permit far longer than `PERMIT_WAIT`.
             tokio::time::sleep(Duration::from_millis(900)).await;
             now.fetch_sub(1, Ordering::Relaxed);
             Ok(())
@@ -161,7 +161,7 @@ async fn many_questions_are_asked_a_few_at_a_time_and_all_are_answered() {
 }
 
 #[tokio::test]
-async fn questions_that_hang_do_not_hold_up_the_others() {
+async fn requests_that_hang_do_not_block_others() {
     let connection = connection(&server().await).await;
     let hang = || connection.read("hang", |_| std::future::pending::<Result<(), Error>>());
     let began = tokio::time::Instant::now();
@@ -173,7 +173,7 @@ async fn questions_that_hang_do_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_going_down_is_unavailable_and_is_asked_anew() {
+async fn an_engine_that_shuts_down_is_unavailable_and_the_version_is_negotiated_again() {
     let server = server().await;
     answer(&server, "/images/x/json", 503, r#"{"message":"shutting down"}"#).await;
     let engine = engine(&server);
@@ -187,7 +187,7 @@ async fn an_engine_that_is_going_down_is_unavailable_and_is_asked_anew() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_says_nothing_about_the_image() {
+async fn a_truncated_response_is_unavailable_and_not_a_missing_image() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
     let serve = async {
@@ -204,13 +204,13 @@ async fn an_answer_that_breaks_off_says_nothing_about_the_image() {
     let engine = DockerEngine::new(endpoint.clone(), Arc::new(Login(Ok(None), Mutex::default())));
     let error = tokio::select! {
         seen = engine.image("x") => seen.unwrap_err(),
-        () = serve => unreachable!("it waits for ever"),
+        () = serve => unreachable!("it never ends"),
     };
     assert_eq!(error, EngineError::Unavailable(format!("{endpoint}: connection lost")));
 }
 
 #[tokio::test]
-async fn a_missing_image_is_none_and_a_refusal_is_told() {
+async fn a_missing_image_is_none_and_other_failures_are_errors() {
     let server = server().await;
     answer(&server, "/images/x/json", 404, r#"{"message":"No such image: x:latest"}"#).await;
     answer(&server, "/images/x/json", 500, r#"{"message":"layer 3f2a1b9c8d7e is\u001b[31m broken"}"#).await;
@@ -224,7 +224,7 @@ async fn a_missing_image_is_none_and_a_refusal_is_told() {
 }
 
 #[tokio::test]
-async fn names_can_not_lead_to_another_path() {
+async fn names_cannot_change_the_request_path() {
     let server = server().await;
     let engine = engine(&server);
     for name in ["", "/x", "../x", "a/../b", "x?force=1", "x#", "x y", "a//b", "ä"] {
@@ -241,12 +241,12 @@ fn pinned() -> Reference {
 }
 
 #[tokio::test]
-async fn a_login_is_sent_so_that_the_engine_can_read_it() {
+async fn credentials_are_sent_in_the_encoding_that_the_engine_expects() {
     let server = server().await;
     answer(&server, "/images/create", 200, "{\"status\":\"Status: Image is up to date\"}\n").await;
     let login = DockerCredentials {
         username: Some("me".into()),
-        // Each place of a triple sees each sign that plain base64 writes as + or /.
+        // Puts + and / of plain base64 at every position of a triple.
         password: Some(">>>???~~~>?~ÿÿÿ".into()),
         ..DockerCredentials::default()
     };
@@ -262,7 +262,7 @@ async fn a_login_is_sent_so_that_the_engine_can_read_it() {
 }
 
 #[tokio::test]
-async fn credentials_that_can_not_be_had_fail_the_pull_before_it_begins() {
+async fn unavailable_credentials_fail_the_pull_before_it_starts() {
     let server = server().await;
     let engine = engine_with(&server, Err("the helper did not answer".into()));
     let error = engine.pull(&pinned(), None, &watch::channel(PullProgress::default()).0).await.unwrap_err();
@@ -272,7 +272,7 @@ async fn credentials_that_can_not_be_had_fail_the_pull_before_it_begins() {
 }
 
 #[tokio::test]
-async fn a_pull_that_fails_halfway_tells_the_engines_reason() {
+async fn a_pull_that_fails_halfway_reports_the_engines_reason() {
     let server = server().await;
     let body = concat!(
         r#"{"status":"Downloading","id":"a","progressDetail":{"current":5,"total":9}}"#,
@@ -311,7 +311,7 @@ async fn removing_a_tag_never_forces_and_never_prunes() {
 }
 
 #[tokio::test]
-async fn a_container_that_goes_away_between_listing_and_looking_is_left_out() {
+async fn a_container_that_disappears_between_list_and_inspection_is_left_out() {
     let server = server().await;
     let list =
         r#"[{"Id":"c1","Names":["/a"],"Labels":{},"Status":"Up"},{"Id":"c2","Names":["/b"],"Labels":null}]"#;
@@ -323,7 +323,7 @@ async fn a_container_that_goes_away_between_listing_and_looking_is_left_out() {
     let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
     assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["b"]);
 
-    // One that can't be described is not absent.
+    // One that cannot be inspected is not absent.
     answer(&server, "/containers/json", 200, list).await;
     answer(&server, "/containers/c1/json", 500, r#"{"message":"broken"}"#).await;
     answer(&server, "/containers/c2/json", 200, inspected).await;
@@ -376,12 +376,12 @@ async fn a_container_that_podman_calls_stopped_has_exited() {
     assert_eq!(engine.anchors("loop").await.unwrap(), ["loop-web-1"]);
     answer(&server, "/containers/loop-web-1/json", 200, inspected).await;
     let error = engine.remove_anchor("loop-web-1").await.unwrap_err();
-    assert_eq!(error, EngineError::Refused("remove container loop-web-1: it is not ours".into()));
+    assert_eq!(error, EngineError::Refused("remove container loop-web-1: Evenkeel did not create it".into()));
 }
 
-/// As podman 4.3.1 tells it, which filters by its own words.
+/// As podman 4.3.1 reports them, which filters by its own names.
 #[tokio::test]
-async fn a_death_and_a_removal_in_podman_are_asked_for_and_understood() {
+async fn podmans_die_and_remove_events_are_requested_and_parsed() {
     let server = server().await;
     let told = |word: &str, code: &str, nano: i64| {
         let name =
@@ -405,7 +405,7 @@ async fn a_death_and_a_removal_in_podman_are_asked_for_and_understood() {
 }
 
 #[tokio::test]
-async fn a_restart_gives_a_container_its_own_time_to_stop() {
+async fn a_restart_uses_the_containers_own_stop_timeout() {
     let server = server().await;
     let engine = engine(&server);
     for (set, asked_for) in [("25", "25"), ("0", "10"), ("null", "10")] {
@@ -423,7 +423,7 @@ async fn a_restart_gives_a_container_its_own_time_to_stop() {
 }
 
 #[tokio::test]
-async fn only_a_repositorys_own_tags_are_listed_also_where_an_image_has_other_names() {
+async fn only_a_repositorys_own_tags_are_listed_even_if_an_image_has_other_names() {
     let server = server().await;
     let image = |id: &str, tags: serde_json::Value| {
         json!({"Id": id, "ParentId": "", "RepoTags": tags, "RepoDigests": null, "Created": 1, "Size": 1,
@@ -447,7 +447,7 @@ async fn only_a_repositorys_own_tags_are_listed_also_where_an_image_has_other_na
 }
 
 #[tokio::test]
-async fn an_anchor_that_comes_into_being_meanwhile_is_said_to_be_another_agents() {
+async fn a_concurrently_created_anchor_is_attributed_to_another_agent() {
     let server = server().await;
     answer(&server, "/containers/hold-x/json", 404, r#"{"message":"No such container: hold-x"}"#).await;
     let conflict =
@@ -456,5 +456,5 @@ async fn an_anchor_that_comes_into_being_meanwhile_is_said_to_be_another_agents(
     let error = engine(&server).anchor("hold-x", &ImageId("sha256:aa".into()), "shop").await.unwrap_err();
     let text = error.to_string();
     assert!(text.starts_with("hold image sha256:aa: Conflict. The container name"), "{text}");
-    assert!(text.ends_with("(another agent may be at work on this project)"), "{text}");
+    assert!(text.ends_with("(another agent may be managing this project)"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! HTTP to the engine over its socket or TCP, with a small pool of connections.
+//! HTTP over the engine's Unix socket or TCP, with a small connection pool.
 
 use std::io;
 use std::pin::Pin;
@@ -20,18 +20,18 @@ use hyperlocal::UnixConnector;
 use super::connection::AT_ONCE;
 use super::endpoint::Endpoint;
 
-/// How long a connection that nobody uses stays open: longer than the usual time between two health checks, so that
-/// a quiet agent keeps one.
+/// Idle timeout of connections: longer than the usual interval of the engine health check, so that an idle agent keeps
+/// one open.
 const IDLE: Duration = Duration::from_mins(1);
-/// Most bytes that are read at once, and of the head of an answer, which has some hundreds. A connection keeps a buffer
-/// as large as its largest read: with hyper's own limit, 400 KiB after a long list of containers.
+/// Maximum size of a read and of the response headers, which take a few hundred bytes. A connection keeps a buffer as large
+/// as its largest read: with hyper's default limit, 400 KiB after a long container list.
 const READ_SIZE: usize = 16 * 1024;
 
-/// The body that the client library gives its requests. Its own name for this type is private.
+/// The type of the client library's request bodies. The library's own alias is private.
 type Body =
     Either<Full<Bytes>, StreamBody<Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, io::Error>> + Send>>>>;
 
-/// The connections to one engine. Making one connects to nothing.
+/// The connections to one engine. Creating it does not connect.
 pub(super) struct Transport {
     /// Scheme and authority of every request.
     base: String,
@@ -41,7 +41,7 @@ pub(super) struct Transport {
 enum Pool {
     Unix(Client<UnixConnector, Body>),
     Tcp(Client<HttpConnector, Body>),
-    /// There is no address.
+    /// No usable address.
     None,
 }
 
@@ -67,7 +67,7 @@ impl Transport {
         Self { base, pool }
     }
 
-    /// Sends a request to `path`, which begins with a slash and may have a query.
+    /// Sends a request to `path`, which starts with a slash and may have a query.
     pub(super) async fn send(
         &self,
         mut request: BollardRequest,

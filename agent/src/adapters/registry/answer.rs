@@ -1,4 +1,4 @@
-//! Reads a registry's answers: digest, manifest, message, `Retry-After`.
+//! Parses registry responses: digest, manifest, error message, `Retry-After`.
 
 use std::io::Read;
 use std::time::Duration;
@@ -10,42 +10,42 @@ use jiff::fmt::rfc2822::DateTimeParser;
 use serde::Deserialize;
 
 use super::client::Response;
-use super::fault::{Fault, plain, status_words, transport_words};
+use super::fault::{Fault, describe, plain, status_text};
 use crate::model::image::Digest;
 
-/// The usual limit of registries for a manifest.
+/// The usual manifest size limit of registries.
 const MANIFEST_LIMIT: usize = 4 * 1024 * 1024;
-/// Most that is read of an error's body.
+/// Maximum number of bytes read of an error's body.
 const MESSAGE_LIMIT: usize = 16 * 1024;
-/// Wait after a 429 that names no time.
+/// Default wait after a 429.
 const DEFAULT_WAIT: Duration = Duration::from_mins(1);
-/// Longest wait that a registry may ask for.
-const LONGEST_WAIT: u64 = 3600;
+/// Maximum wait in seconds that a registry may request.
+const MAX_WAIT: u64 = 3600;
 
-/// The digest that the registry claims, where it is one.
+/// Returns the digest header, if valid.
 pub(super) fn claimed_digest(headers: &HeaderMap) -> Option<Digest> {
     let text = headers.get("docker-content-digest")?.to_str().ok()?;
     Digest::parse(text.trim()).ok()
 }
 
-/// The manifest as the registry keeps it, byte by byte.
-pub(super) async fn manifest(whose: &str, response: Response) -> Result<Vec<u8>, Fault> {
-    let fault = |why: &str| Fault::Image(format!("{whose}: {why}"));
-    let body = content(whose, "manifest", response, MANIFEST_LIMIT).await?;
+/// Reads a manifest as the exact bytes that the registry stores.
+pub(super) async fn manifest(subject: &str, response: Response) -> Result<Vec<u8>, Fault> {
+    let fault = |why: &str| Fault::Image(format!("{subject}: {why}"));
+    let body = content(subject, "manifest", response, MANIFEST_LIMIT).await?;
     let body = body.ok_or_else(|| fault("the manifest is over 4 MiB"))?;
-    // A login page with status 200 has a digest too; it must not look like a new image.
+    // A login page with status 200 must not look like a new image.
     match serde_json::from_slice::<Shape>(&body) {
         Ok(Shape { schema_version: 2 }) => Ok(body),
         Ok(Shape { schema_version }) => Err(fault(&format!(
-            "a manifest of schema version {schema_version} has no digest that can be compared (2 has)"
+            "manifests of schema version {schema_version} have no comparable digest (version 2 is required)"
         ))),
         Err(_) => Err(fault("the answer is not an image manifest")),
     }
 }
 
-/// A `what` as the registry keeps it, byte by byte; `None` when it is longer than `limit`.
+/// Reads a `what` as the exact bytes that the registry stores, or `None` if it is larger than `limit`.
 pub(super) async fn content(
-    whose: &str,
+    subject: &str,
     what: &str,
     response: Response,
     limit: usize,
@@ -54,15 +54,15 @@ pub(super) async fn content(
         .headers()
         .get(CONTENT_ENCODING)
         .map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_ascii_lowercase());
-    let Some(body) = body(whose, response, limit).await? else { return Ok(None) };
+    let Some(body) = body(subject, response, limit).await? else { return Ok(None) };
     match encoding.as_deref() {
         None | Some("" | "identity") => Ok(Some(body)),
-        // Not asked for, but proxies do it. The digest is that of the content underneath.
+        // Not requested, but proxies do it. The digest is that of the uncompressed content.
         Some("gzip" | "x-gzip") => {
-            gunzip(&body, limit).map_err(|_| Fault::Image(format!("{whose}: the {what} is broken (gzip)")))
+            gunzip(&body, limit).map_err(|_| Fault::Image(format!("{subject}: the {what} is broken (gzip)")))
         }
         Some(other) => Err(Fault::Image(format!(
-            "{whose}: the {what} came with content encoding {}, though none was asked for",
+            "{subject}: the {what} has content encoding {}, although none was requested",
             plain(other)
         ))),
     }
@@ -81,9 +81,9 @@ fn gunzip(body: &[u8], limit: usize) -> std::io::Result<Option<Vec<u8>>> {
     Ok((content.len() <= limit).then_some(content))
 }
 
-/// The body; `None` when it is longer than `limit`, in which case the rest is not read.
+/// Reads the body, or returns `None` as soon as it exceeds `limit`.
 pub(super) async fn body(
-    whose: &str,
+    subject: &str,
     mut response: Response,
     limit: usize,
 ) -> Result<Option<Vec<u8>>, Fault> {
@@ -93,20 +93,20 @@ pub(super) async fn body(
             Ok(None) => return Ok(Some(body)),
             Ok(Some(chunk)) if body.len() + chunk.len() > limit => return Ok(None),
             Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-            Err(error) => return Err(Fault::Host(format!("{whose}: {}", transport_words(&error)))),
+            Err(error) => return Err(Fault::Host(format!("{subject}: {}", describe(&error)))),
         }
     }
 }
 
-/// The registry's own message about a failure; empty where it has none that can be shown.
-pub(super) async fn message(whose: &str, response: Response) -> Message {
-    match body(whose, response, MESSAGE_LIMIT).await {
+/// Reads the registry's error message; empty if there is none that can be shown.
+pub(super) async fn message(subject: &str, response: Response) -> Message {
+    match body(subject, response, MESSAGE_LIMIT).await {
         Ok(Some(body)) => Message::parse(&body),
         Ok(None) | Err(_) => Message::default(),
     }
 }
 
-/// A registry's error: its code and its words.
+/// A registry's error: code and message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) code: String,
@@ -132,7 +132,7 @@ impl Message {
         }
         let text = String::from_utf8_lossy(body);
         let text = text.trim();
-        // A page or a document is of no use as one line.
+        // HTML or JSON makes no readable line.
         let readable = !text.starts_with(['<', '{', '[']);
         Self {
             code: String::new(),
@@ -141,13 +141,15 @@ impl Message {
     }
 }
 
-/// What follows from a status that is no success, 401 and 404 aside.
-pub(super) fn refusal(whose: &str, status: StatusCode, headers: &HeaderMap, path: &str) -> Fault {
-    let text = format!("{whose}: {}", status_words(status));
+/// Converts an error status other than 401 and 404.
+pub(super) fn refusal(subject: &str, status: StatusCode, headers: &HeaderMap, path: &str) -> Fault {
+    let text = format!("{subject}: {}", status_text(status));
     match status.as_u16() {
-        429 => Fault::Limited { text, wait: asked_wait(headers, Timestamp::now()).unwrap_or(DEFAULT_WAIT) },
-        // Without a time of its own it is down like any other.
-        503 => match asked_wait(headers, Timestamp::now()) {
+        429 => {
+            Fault::Limited { text, wait: requested_wait(headers, Timestamp::now()).unwrap_or(DEFAULT_WAIT) }
+        }
+        // Without `Retry-After`, it counts as any other server error.
+        503 => match requested_wait(headers, Timestamp::now()) {
             Some(wait) => Fault::Limited { text, wait },
             None => Fault::Host(text),
         },
@@ -156,11 +158,11 @@ pub(super) fn refusal(whose: &str, status: StatusCode, headers: &HeaderMap, path
     }
 }
 
-/// How long the registry asks us to wait: `Retry-After` in seconds or as a date, `X-Retry-After` also as a Unix time.
-fn asked_wait(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+/// Returns how long the registry asks us to wait: `Retry-After` in seconds or as a date, `X-Retry-After` also as a Unix time.
+fn requested_wait(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let date = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();
-    // A date is meant by the registry's clock, which its answer shows.
+    // A date refers to the registry's clock, which its `Date` header shows.
     let now = text(DATE.as_str()).and_then(date).unwrap_or(now).as_second();
     let wait = |text: &str| match text.parse::<i64>() {
         Ok(time) if time > 1_000_000_000 => Some(time - now),
@@ -168,7 +170,7 @@ fn asked_wait(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
         Err(_) => Some(date(text)?.as_second() - now),
     };
     let wait = text(RETRY_AFTER.as_str()).and_then(wait).or_else(|| text("x-retry-after").and_then(wait))?;
-    Some(Duration::from_secs(u64::try_from(wait).unwrap_or(0).clamp(1, LONGEST_WAIT)))
+    Some(Duration::from_secs(u64::try_from(wait).unwrap_or(0).clamp(1, MAX_WAIT)))
 }
 
 #[cfg(test)]
@@ -180,12 +182,12 @@ mod tests {
     }
 
     fn wait(pairs: &[(&'static str, &str)]) -> u64 {
-        let wait = asked_wait(&headers(pairs), "2026-01-01T00:00:00Z".parse().unwrap());
+        let wait = requested_wait(&headers(pairs), "2026-01-01T00:00:00Z".parse().unwrap());
         wait.unwrap_or(DEFAULT_WAIT).as_secs()
     }
 
     #[test]
-    fn a_time_to_stay_away_counts_with_429_and_503_alike() {
+    fn retry_after_is_respected_with_429_and_503() {
         let of = |code: u16, pairs: &[(&'static str, &str)]| {
             refusal("registry r", StatusCode::from_u16(code).unwrap(), &headers(pairs), "/v2/")
         };
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_to_stay_away_is_read_in_all_its_forms() {
+    fn retry_after_is_parsed_in_all_forms() {
         assert_eq!(wait(&[]), 60);
         assert_eq!(wait(&[("retry-after", "120")]), 120);
         assert_eq!(wait(&[("retry-after", "0")]), 1);
@@ -216,13 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn a_date_counts_by_the_registrys_own_clock() {
+    fn a_date_is_relative_to_the_registrys_own_clock() {
         let date = ("date", "Thu, 01 Jan 2026 05:00:00 GMT");
         assert_eq!(wait(&[date, ("retry-after", "Thu, 01 Jan 2026 05:00:30 GMT")]), 30);
     }
 
     #[test]
-    fn messages_are_taken_from_what_registries_send() {
+    fn error_messages_are_extracted() {
         let known = Message::parse(br#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest\u001b[1m unknown","detail":{"Tag":"1"}}]}"#);
         assert_eq!(known, Message { code: "MANIFEST_UNKNOWN".into(), text: "manifest unknown".into() });
         assert_eq!(Message::parse(b"404 page not found\n").text, "404 page not found");

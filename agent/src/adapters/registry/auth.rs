@@ -1,4 +1,4 @@
-//! Answers a registry's challenge: turns a login into an `Authorization` header, with tokens where they are asked for.
+//! Answers a registry's challenge: turns a login into an `Authorization` header, with a token for Bearer challenges.
 
 use std::time::Duration;
 
@@ -16,36 +16,36 @@ use super::reach::Reach;
 use super::transport::{Outgoing, Transport};
 use crate::model::image::Repository;
 
-/// Life of a token whose service names none (distribution's token specification).
-const DEFAULT_LIFE: u64 = 60;
-/// A token counts as expired so much before its end.
+/// Default lifetime of a token in seconds (distribution's token specification).
+const DEFAULT_LIFETIME: u64 = 60;
+/// A token counts as expired this many seconds before its end.
 const MARGIN: u64 = 10;
-/// No token is used longer.
-const LONGEST_LIFE: u64 = 24 * 3600;
-/// Token answers are small.
+/// Maximum lifetime of a token in seconds.
+const MAX_LIFETIME: u64 = 24 * 3600;
+/// Maximum size of a token response in bytes.
 const TOKEN_LIMIT: usize = 256 * 1024;
 
-/// What opens one repository.
+/// An authorization for one repository.
 #[derive(Debug, Clone)]
 pub(super) struct Access {
     /// The challenge that it answers.
     pub(super) challenge: Challenge,
-    /// The header; marked sensitive, so that it is in no debug print.
+    /// The header; marked sensitive to keep it out of debug output.
     pub(super) authorization: HeaderValue,
-    /// Whether a configured login stands behind it.
+    /// Whether it is based on a configured login.
     pub(super) with_login: bool,
-    /// Where the registry was that sent the challenge.
+    /// Reach of the registry that sent the challenge.
     pub(super) reach: Reach,
     until: Option<Instant>,
 }
 
-/// Who asks for a login, and for what.
-pub(super) struct Asked<'a> {
-    /// Where the registry's API begins.
+/// The registry and repository that a login is for.
+pub(super) struct Target<'a> {
+    /// Base URL of the registry's API.
     pub(super) base: &'a Url,
-    /// How far inside the registry is.
+    /// Reach of the registry.
     pub(super) reach: Reach,
-    /// What is to be opened.
+    /// The repository to access.
     pub(super) repository: &'a Repository,
 }
 
@@ -55,14 +55,14 @@ impl Access {
     }
 }
 
-/// Gets access to a repository by meeting `challenge`.
+/// Gets access to a repository by answering `challenge`.
 pub(super) async fn open(
     transport: &Transport,
     credentials: &Credentials,
-    asked: &Asked<'_>,
+    target: &Target<'_>,
     challenge: Challenge,
 ) -> Result<Access, Fault> {
-    let repository = asked.repository;
+    let repository = target.repository;
     let login = credentials.for_host(&repository.host).await.map_err(|error| Fault::Image(error.0))?;
     let with_login = login.is_some();
     let (authorization, until) = match (&challenge, login) {
@@ -71,21 +71,21 @@ pub(super) async fn open(
         }
         (Challenge::Basic, Some(Login::IdentityToken(_))) => {
             return Err(Fault::Image(format!(
-                "registry {}: it wants a name and password, but the Docker configuration has an identity token",
+                "registry {}: it requires a user name and password, but the Docker configuration has an identity token",
                 repository.host
             )));
         }
         (Challenge::Basic, None) => return Err(unauthorized(repository, false)),
         (Challenge::Bearer { realm, service, scope }, login) => {
             let ask = TokenRequest { realm, service: service.as_deref(), scope: scope.as_deref(), login };
-            let (header, life) = ask.send(transport, asked).await?;
+            let (header, life) = ask.send(transport, target).await?;
             (header, Some(Instant::now() + life))
         }
     };
-    Ok(Access { challenge, authorization, with_login, reach: asked.reach, until })
+    Ok(Access { challenge, authorization, with_login, reach: target.reach, until })
 }
 
-/// A registry refused access.
+/// The error for refused access.
 pub(super) fn unauthorized(repository: &Repository, with_login: bool) -> Fault {
     let why = if with_login {
         "the credentials in the Docker configuration were refused"
@@ -103,29 +103,33 @@ struct TokenRequest<'a> {
 }
 
 impl TokenRequest<'_> {
-    async fn send(self, transport: &Transport, asked: &Asked<'_>) -> Result<(HeaderValue, Duration), Fault> {
-        let Asked { base, reach, repository } = *asked;
+    async fn send(
+        self,
+        transport: &Transport,
+        target: &Target<'_>,
+    ) -> Result<(HeaderValue, Duration), Fault> {
+        let Target { base, reach, repository } = *target;
         let with_login = self.login.is_some();
         let server = self.realm.host_str().unwrap_or_default();
-        let whose = format!("registry {}: its token service {server}", repository.host);
+        let subject = format!("registry {}: its token service {server}", repository.host);
         if with_login && base.scheme() == "https" && self.realm.scheme() != "https" {
-            return Err(Fault::Image(format!("{whose} has no TLS, so it does not get the credentials")));
+            return Err(Fault::Image(format!("{subject} has no TLS, so it does not get the credentials")));
         }
         let is_here = |url| Reach::of_literal(url) == Some(Reach::Here);
         if with_login && is_here(base) && !is_here(self.realm) {
-            let why = "is on another machine, so it does not get the credentials of a registry on this one";
-            return Err(Fault::Image(format!("{whose} {why}")));
+            let why = "is on another host, so it does not get the credentials of a registry on this one";
+            return Err(Fault::Image(format!("{subject} {why}")));
         }
-        let response = transport.send_within(&whose, self.request(repository), Some(reach)).await?;
+        let response = transport.send_within(&subject, self.request(repository), Some(reach)).await?;
         let status = response.status();
         if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST) {
             return Err(unauthorized(repository, with_login));
         }
         if !status.is_success() {
-            return Err(answer::refusal(&whose, status, response.headers(), &repository.path));
+            return Err(answer::refusal(&subject, status, response.headers(), &repository.path));
         }
-        let broken = || Fault::Image(format!("{whose} gave no usable token"));
-        let body = answer::body(&whose, response, TOKEN_LIMIT).await?.ok_or_else(broken)?;
+        let broken = || Fault::Image(format!("{subject} gave no usable token"));
+        let body = answer::body(&subject, response, TOKEN_LIMIT).await?.ok_or_else(broken)?;
         token(&body).ok_or_else(broken)
     }
 
@@ -160,7 +164,7 @@ impl TokenRequest<'_> {
     }
 }
 
-/// Reads a token service's answer: the header to send, and how long it is good for.
+/// Parses a token service's response: the header to send and how long it is valid.
 fn token(body: &[u8]) -> Option<(HeaderValue, Duration)> {
     let answer: serde_json::Value = serde_json::from_slice(body).ok()?;
     let token = ["token", "access_token"]
@@ -168,8 +172,8 @@ fn token(body: &[u8]) -> Option<(HeaderValue, Duration)> {
         .find_map(|key| answer.get(key)?.as_str().filter(|token| !token.is_empty()))?;
     let mut header = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
     header.set_sensitive(true);
-    let life = answer.get("expires_in").and_then(serde_json::Value::as_u64).unwrap_or(DEFAULT_LIFE);
-    Some((header, Duration::from_secs(life.min(LONGEST_LIFE).saturating_sub(MARGIN))))
+    let life = answer.get("expires_in").and_then(serde_json::Value::as_u64).unwrap_or(DEFAULT_LIFETIME);
+    Some((header, Duration::from_secs(life.min(MAX_LIFETIME).saturating_sub(MARGIN))))
 }
 
 fn basic(username: &str, password: &str) -> HeaderValue {
@@ -184,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_good_until_ten_seconds_before_its_end() {
+    fn a_token_is_valid_until_ten_seconds_before_its_end() {
         let life = |body: &str| token(body.as_bytes()).unwrap().1.as_secs();
         assert_eq!(life(r#"{"token":"t"}"#), 50);
         assert_eq!(life(r#"{"access_token":"t","expires_in":300}"#), 290);
@@ -194,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_answer_gives_no_token() {
+    fn an_invalid_token_response_gives_no_token() {
         for body in ["", "<html>", "[]", "{}", r#"{"token":""}"#, r#"{"token":7}"#, "{\"token\":\"a\\nb\"}"] {
             assert!(token(body.as_bytes()).is_none(), "{body}");
         }
     }
 
     #[test]
-    fn the_query_keeps_what_the_realm_has_already() {
+    fn the_realms_own_query_is_kept() {
         let realm = Url::parse("http://127.0.0.1:5059/token?a=1,2").unwrap();
         let login = Some(Login::UsernamePassword { username: "u".into(), password: "p&w".into() });
         let ask = TokenRequest { realm: &realm, service: Some("dom, svc"), scope: None, login };
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn credentials_are_not_sent_without_tls_nor_to_this_machine() {
+    async fn credentials_are_not_sent_without_tls_nor_to_this_host() {
         let refused = async |base: &str, realm: &str| {
             let realm = Url::parse(realm).unwrap();
             let login = Some(Login::IdentityToken("s3cret".into()));
@@ -226,8 +230,8 @@ mod tests {
             let repository = Repository { host: "r.example".into(), path: "a".into() };
             let transport = Transport::new(None);
             let reach = Reach::of_literal(&base).unwrap_or(Reach::Public);
-            let asked = Asked { base: &base, reach, repository: &repository };
-            match ask.send(&transport, &asked).await {
+            let target = Target { base: &base, reach, repository: &repository };
+            match ask.send(&transport, &target).await {
                 Err(Fault::Image(text)) => text,
                 other => panic!("{other:?}"),
             }
@@ -246,19 +250,17 @@ mod tests {
         ] {
             assert_eq!(
                 refused("https://r.example", &format!("https://{host}:9090/trigger")).await,
-                format!(
-                    "registry r.example: its token service {shown}: it leads to an address of this machine"
-                )
+                format!("registry r.example: its token service {shown}: it is at an address of this host")
             );
         }
         assert_eq!(
             refused("https://r.example", "https://10.9.8.7/token").await,
-            "registry r.example: its token service 10.9.8.7: it leads to an address of a private network"
+            "registry r.example: its token service 10.9.8.7: it is at an address in a private network"
         );
         for base in ["http://localhost:5000", "http://127.0.0.1:5000", "http://[::1]:5000"] {
             assert_eq!(
                 refused(base, "https://auth.example/token").await,
-                "registry r.example: its token service auth.example is on another machine, so it does not get the \
+                "registry r.example: its token service auth.example is on another host, so it does not get the \
                  credentials of a registry on this one"
             );
         }

@@ -1,4 +1,4 @@
-//! When a registry may be asked: after a failure it is left alone for a while, then one probe goes first.
+//! Backoff per registry: after a failure, requests are rejected for a while, then a single probe is sent first.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::fault::Fault;
 use crate::model::RegistryError;
 use crate::ports::Urgency;
 
-/// First wait after a failure; it doubles with every further one.
-const FIRST_WAIT: Duration = Duration::from_secs(5);
-/// Longest wait after a failure.
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// Initial backoff after a failure. It doubles with every further one.
+const INITIAL_WAIT: Duration = Duration::from_secs(5);
+/// Maximum backoff after a failure.
+const MAX_WAIT: Duration = Duration::from_mins(1);
 
-/// Lets requests to one registry through, or fails them at once.
+/// Admits requests to one registry, or fails them immediately.
 #[derive(Debug)]
 pub(super) struct Gate {
     slots: Semaphore,
@@ -24,10 +24,9 @@ pub(super) struct Gate {
 #[derive(Debug, Default)]
 struct State {
     closed: Option<Closed>,
-    /// Raised whenever the gate closes. Requests that were under way then all failed for one reason and count
-    /// once.
+    /// Incremented whenever the gate closes. All requests in progress at that time count as a single failure.
     generation: u64,
-    /// The wait is over and one request is the probe; the others wait for its result.
+    /// The backoff is over and one request is the probe. The others wait for its result.
     probing: bool,
 }
 
@@ -36,7 +35,7 @@ struct Closed {
     until: Instant,
     since: Instant,
     failures: u32,
-    /// The registry asked for this wait (429, or 503 with `Retry-After`).
+    /// The registry requested this wait (429, or 503 with `Retry-After`).
     limited: bool,
     error: RegistryError,
 }
@@ -48,11 +47,11 @@ enum Verdict {
 }
 
 impl State {
-    /// `asked_at` is when the caller asked; `now` is when it is decided.
+    /// Decides on a request that was made at `asked_at`.
     fn verdict(&self, urgency: Urgency, asked_at: Instant, now: Instant) -> Verdict {
         match &self.closed {
             None => Verdict::Go { probe: false },
-            Some(closed) if urgency == Urgency::Asked && !closed.limited => {
+            Some(closed) if urgency == Urgency::Manual && !closed.limited => {
                 // A failure newer than the request answers it: many concurrent requests cost one timeout.
                 if closed.since > asked_at {
                     Verdict::Refused(closed.error.clone())
@@ -68,17 +67,17 @@ impl State {
 }
 
 impl Gate {
-    /// An open gate that lets `concurrency` requests through at once.
+    /// Creates an open gate that admits `concurrency` concurrent requests.
     pub(super) fn new(concurrency: usize) -> Self {
         let slots = concurrency.clamp(1, Semaphore::MAX_PERMITS);
         Self { slots: Semaphore::new(slots), state: watch::Sender::new(State::default()) }
     }
 
-    /// Waits for a permit. An error is the registry's last one, returned without a request.
+    /// Waits for a permit. During backoff, returns the registry's last error without a request.
     pub(super) async fn pass(&self, urgency: Urgency) -> Result<Pass<'_>, RegistryError> {
         let asked_at = Instant::now();
         loop {
-            // Before the permit: a refused request needs none, even while hanging requests hold them all.
+            // Check before acquiring a slot, so that a refused request fails even while hanging requests hold all slots.
             if let Verdict::Refused(error) = self.state.borrow().verdict(urgency, asked_at, Instant::now()) {
                 return Err(error);
             }
@@ -102,7 +101,7 @@ impl Gate {
     }
 }
 
-/// Permission for one request. Dropped without a result (the caller gave up) it changes nothing.
+/// A permit for one request. Dropping it without a result (the caller gave up) changes nothing.
 pub(super) struct Pass<'a> {
     gate: &'a Gate,
     generation: u64,
@@ -117,8 +116,8 @@ impl Pass<'_> {
         self.gate.state.send_modify(|state| {
             let of_now = state.generation == self.generation;
             match outcome {
-                // The registry answered, be it with "no such tag". That clears nothing where another request
-                // has heard a 429 in the meantime.
+                // The registry answered, even if with "no such tag". That does not end the backoff if another
+                // request has received a 429 in the meantime.
                 Ok(_) | Err(Fault::Image(_)) => {
                     if of_now || state.closed.as_ref().is_some_and(|closed| !closed.limited) {
                         state.closed = None;
@@ -160,11 +159,11 @@ impl State {
     }
 }
 
-/// The wait after so many failures in a row; `random` (0 to 1) takes up to a fifth off, so that many agents
-/// do not come back together.
+/// Returns the backoff after this many consecutive failures. `random` (0 to 1) shortens it by up to a fifth, so that
+/// many agents do not retry at the same time.
 fn wait_after(failures: u32, random: f64) -> Duration {
     let doublings = failures.saturating_sub(1).min(10);
-    (FIRST_WAIT * 2_u32.pow(doublings)).min(LONGEST_WAIT).mul_f64(1.0 - random / 5.0)
+    (INITIAL_WAIT * 2_u32.pow(doublings)).min(MAX_WAIT).mul_f64(1.0 - random / 5.0)
 }
 
 #[cfg(test)]
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_outcome_of_a_failed_probe_is_the_answer_for_those_who_waited() {
+    async fn a_failed_probe_also_fails_the_requests_that_waited_for_it() {
         let gate = Gate::new(8);
         gate.pass(Urgency::Routine).await.unwrap().settle(&down());
         tokio::time::advance(Duration::from_secs(5)).await;
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_probe_that_is_given_up_lets_the_next_one_go() {
+    async fn a_dropped_probe_admits_the_next_one() {
         let gate = Gate::new(8);
         gate.pass(Urgency::Routine).await.unwrap().settle(&down());
         tokio::time::advance(Duration::from_secs(5)).await;
@@ -244,28 +243,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_person_who_asks_gets_past_failures_but_not_past_a_429() {
+    async fn an_on_demand_request_bypasses_failures_but_not_a_429() {
         let gate = Gate::new(8);
         gate.pass(Urgency::Routine).await.unwrap().settle(&down());
-        gate.pass(Urgency::Asked).await.unwrap().settle(&limited(120));
-        assert!(refused(&gate, Urgency::Asked).await);
+        gate.pass(Urgency::Manual).await.unwrap().settle(&limited(120));
+        assert!(refused(&gate, Urgency::Manual).await);
         tokio::time::advance(Duration::from_secs(119)).await;
-        assert!(refused(&gate, Urgency::Asked).await);
+        assert!(refused(&gate, Urgency::Manual).await);
         tokio::time::advance(Duration::from_secs(14)).await;
-        assert!(!refused(&gate, Urgency::Asked).await);
+        assert!(!refused(&gate, Urgency::Manual).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_asked_at_once_cost_one_failure() {
+    async fn concurrent_on_demand_requests_share_one_failure() {
         let gate = Gate::new(1);
-        let first = gate.pass(Urgency::Asked).await.unwrap();
-        let (second, ()) = tokio::join!(gate.pass(Urgency::Asked), async {
+        let first = gate.pass(Urgency::Manual).await.unwrap();
+        let (second, ()) = tokio::join!(gate.pass(Urgency::Manual), async {
             tokio::time::sleep(Duration::from_secs(15)).await;
             first.settle(&down());
         });
         assert!(second.is_err());
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(!refused(&gate, Urgency::Asked).await, "a new question is asked");
+        assert!(!refused(&gate, Urgency::Manual).await, "a later request is sent");
     }
 
     #[tokio::test(start_paused = true)]
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_about_one_image_is_an_answer() {
+    async fn an_error_about_one_image_does_not_close_the_gate() {
         let gate = Gate::new(8);
         gate.pass(Urgency::Routine).await.unwrap().settle(&Err::<(), _>(Fault::Image("404".into())));
         assert!(!refused(&gate, Urgency::Routine).await);

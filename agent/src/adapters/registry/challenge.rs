@@ -1,28 +1,28 @@
-//! What a registry asks for with a 401: `WWW-Authenticate` headers as values (RFC 9110 section 11).
+//! Parses the challenges of a 401: `WWW-Authenticate` headers (RFC 9110 section 11).
 
 use http::header::{HeaderMap, WWW_AUTHENTICATE};
 use url::Url;
 
 use super::transport::without_login;
 
-/// A login that a registry asks for and that we know how to give.
+/// A supported challenge of a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// Name and password with every request.
+    /// User name and password with every request.
     Basic,
-    /// A token that another service hands out.
+    /// A token issued by a token service.
     Bearer {
-        /// Address of the token service.
+        /// URL of the token service.
         realm: Box<Url>,
-        /// Who the token is for.
+        /// The service that the token is for.
         service: Option<String>,
-        /// What the token is for.
+        /// The access that the token grants.
         scope: Option<String>,
     },
 }
 
 impl Challenge {
-    /// The best challenge among all headers: Bearer before Basic. `None` where none can be met.
+    /// Returns the best supported challenge among all headers, Bearer before Basic, if any.
     pub(super) fn choose(headers: &HeaderMap) -> Option<Self> {
         let offers: Vec<Offer> = headers
             .get_all(WWW_AUTHENTICATE)
@@ -33,7 +33,7 @@ impl Challenge {
     }
 }
 
-/// One challenge as it stands in a header.
+/// A challenge as received in a header.
 #[derive(Debug, PartialEq, Eq)]
 struct Offer {
     scheme: String,
@@ -52,7 +52,7 @@ impl Offer {
         if !self.scheme.eq_ignore_ascii_case("bearer") {
             return None;
         }
-        // A name in the address would be sent along as a login of the registry's choice.
+        // Credentials in the URL would be sent as a login chosen by the registry.
         let realm = without_login(Url::parse(self.parameter("realm")?).ok()?)?;
         Some(Challenge::Bearer {
             realm: Box::new(realm),
@@ -66,7 +66,7 @@ impl Offer {
     }
 }
 
-/// Parses one header. It is lenient: what breaks the grammar is skipped.
+/// Parses a header leniently: invalid parts are skipped.
 fn parse(header: &str) -> Vec<Offer> {
     let mut rest = Scanner(header);
     let mut offers = Vec::new();
@@ -88,7 +88,7 @@ fn parse(header: &str) -> Vec<Offer> {
     }
 }
 
-/// The part of a header that is still to be read.
+/// The unparsed rest of a header.
 struct Scanner<'a>(&'a str);
 
 impl<'a> Scanner<'a> {
@@ -109,7 +109,7 @@ impl<'a> Scanner<'a> {
         self.0 = chars.as_str();
     }
 
-    /// `name=value` or `name="value"`; `None`, with nothing consumed, where a new scheme begins.
+    /// Parses `name=value` or `name="value"`. Returns `None` and consumes nothing if a new scheme starts.
     fn parameter(&mut self) -> Option<(String, String)> {
         let mut ahead = Scanner(self.0);
         ahead.skip(|c| c == ',' || c.is_whitespace());
@@ -120,7 +120,7 @@ impl<'a> Scanner<'a> {
         }
         ahead.skip_one();
         ahead.skip(char::is_whitespace);
-        // Unquoted values may be addresses, which are no tokens by the grammar but are sent all the same.
+        // Registries also send unquoted URLs, which the grammar does not allow.
         let value = if ahead.0.starts_with('"') {
             ahead.quoted()
         } else {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_escaped_quotes_and_equal_signs_stay_inside_their_quotes() {
+    fn commas_escaped_quotes_and_equal_signs_are_allowed_in_quoted_values() {
         assert_eq!(
             choose(&[
                 r#"Bearer realm="http://127.0.0.1:5059/token?a=1,2",service="dom, \"svc\"",scope="repository:dom-n/app:pull""#
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_that_cannot_be_met_is_none() {
+    fn an_unsupported_challenge_is_none() {
         for text in
             ["", "Negotiate", "Bearer", "Bearer realm=\"\"", "Bearer realm=\"ftp://x/\"", "=,=\"\\", "\"é"]
         {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_inside_the_realm_is_dropped() {
+    fn credentials_in_the_realm_are_dropped() {
         assert_eq!(
             choose(&["Bearer realm=\"https://u:p@a.example/t#x\""]),
             Some(bearer("https://a.example/t", None, None))

@@ -1,5 +1,5 @@
-//! An HTTP/1.1 client for servers that are not trusted: what they send is bounded in time, and before the final answer in
-//! number and size, too.
+//! An HTTP/1.1 client for untrusted servers. Responses are bounded in time; the size of the headers and the number of
+//! informational responses are bounded, too.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,40 +21,40 @@ use url::Url;
 
 use super::connect::{AGENT, Connector};
 
-/// For an exchange from the connection to the end of the body.
+/// Timeout of an exchange from the connection to the end of the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// Time after which a connection that nobody uses is closed.
+/// Time after which an idle connection is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// Most bytes of the head of a response. Registries and the proxies before them send a few kilobytes.
-const HEAD_LIMIT: usize = 64 * 1024;
-/// Most informational (1xx) responses before the final one. None are asked for.
-const MOST_INFORMATIONAL: usize = 8;
+/// Maximum size of the response headers. Registries and proxies in front of them send a few kilobytes.
+const HEADER_LIMIT: usize = 64 * 1024;
+/// Maximum number of informational (1xx) responses before the final one. The client requests none.
+const MAX_INFORMATIONAL: usize = 8;
 
 /// Why a request did not complete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
-    /// It timed out.
+    /// The exchange timed out.
     #[error("no answer in time")]
     Timeout,
-    /// Informational responses without a final one.
+    /// Too many informational responses without a final one.
     #[error("it sends 1xx responses without a final answer")]
     Flood,
     /// No connection, or no response on it.
     #[error("the request failed")]
     Request(#[source] legacy::Error),
     /// The body was truncated.
-    #[error("the answer broke off")]
+    #[error("the response was incomplete")]
     Body(#[source] hyper::Error),
 }
 
 impl ExchangeError {
-    /// Whether there was no connection at all.
+    /// Reports whether no connection could be established.
     pub(super) fn is_connect(&self) -> bool {
         matches!(self, Self::Request(error) if error.is_connect())
     }
 }
 
-/// Sends requests, and keeps connections for the next ones.
+/// Sends requests and pools connections.
 #[derive(Clone)]
 pub(super) struct Client {
     client: legacy::Client<Connector, Full<Bytes>>,
@@ -67,7 +67,7 @@ impl Client {
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .http1_max_buf_size(HEAD_LIMIT)
+            .http1_max_buf_size(HEADER_LIMIT)
             .build(connector.clone());
         Self { client, connector }
     }
@@ -77,7 +77,7 @@ impl Client {
         &self.connector
     }
 
-    /// Sends a request to `url`, which is also the request's address. Redirects are not followed.
+    /// Sends a request to `url`, which must match the request's URI. Redirects are not followed.
     pub(super) async fn send(
         &self,
         url: &Url,
@@ -85,7 +85,7 @@ impl Client {
     ) -> Result<Response, ExchangeError> {
         let deadline = Instant::now() + REQUEST_TIMEOUT;
         request.headers_mut().insert(USER_AGENT, AGENT);
-        // A tunnel to a registry with TLS has had the proxy's login already.
+        // For https, the credentials were already sent when the tunnel was opened.
         if request.uri().scheme_str() == Some("http")
             && let Some(proxy) = self.connector.proxy(request.uri())
             && let Some(login) = proxy.basic_auth()
@@ -95,7 +95,7 @@ impl Client {
         let informational = Arc::new(Informational::default());
         let counted = informational.clone();
         on_informational(&mut request, move |_| counted.add());
-        // The first branch drops the request, upon which hyper closes the connection.
+        // The first branch drops the request, which makes hyper close the connection.
         tokio::select! {
             biased;
             () = informational.too_many.notified() => Err(ExchangeError::Flood),
@@ -117,7 +117,7 @@ struct Informational {
 
 impl Informational {
     fn add(&self) {
-        if self.count.fetch_add(1, Ordering::Relaxed) == MOST_INFORMATIONAL {
+        if self.count.fetch_add(1, Ordering::Relaxed) == MAX_INFORMATIONAL {
             self.too_many.notify_one();
         }
     }
@@ -133,7 +133,7 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// The address that was asked.
+    /// The requested URL.
     pub(super) fn url(&self) -> &Url {
         &self.url
     }
@@ -151,7 +151,7 @@ impl Response {
         self.head.extensions.get::<HttpInfo>().map(HttpInfo::remote_addr)
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// Returns the next chunk of the body; `None` at its end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, ExchangeError> {
         loop {
             let frame = timeout_at(self.deadline, self.body.frame()).await;

@@ -1,5 +1,5 @@
-//! Connections to registries: directly or through the proxy of the environment, with TLS where the address asks for it,
-//! and read in small portions, so that nobody who sends much holds up the rest of the program.
+//! Connections to registries, directly or through the environment's proxy, with TLS for https URLs. They are read in small
+//! portions, so that a large response does not block other tasks.
 
 use std::error::Error;
 use std::future::Future;
@@ -26,28 +26,27 @@ use tower_service::Service;
 
 use super::reach::Resolver;
 
-/// For name, connection, proxy and TLS together.
+/// Timeout of name resolution, connection, proxy and TLS handshake together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The `User-Agent`.
 pub(super) const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("evenkeel/", env!("CARGO_PKG_VERSION")));
-/// Most bytes that one connection gives before other tasks have their turn.
+/// Maximum number of bytes read from a connection before other tasks may run.
 const PORTION: usize = 16 * 1024;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// TLS settings that are made when they are first needed: the system's authorities alone are some hundred kilobytes.
-/// Clones share them.
+/// TLS settings, created lazily: the system's root certificates alone take a few hundred kilobytes. Clones share them.
 #[derive(Clone)]
 pub(super) struct Tls(Arc<LazyLock<Arc<ClientConfig>>>);
 
 impl Tls {
-    /// Certificates are verified.
+    /// Verifies certificates.
     pub(super) fn verified() -> Self {
         Self(Arc::new(LazyLock::new(|| Arc::new(tls::client_config()))))
     }
 
-    /// Any certificate is taken.
+    /// Accepts any certificate.
     pub(super) fn unverified() -> Self {
         Self(Arc::new(LazyLock::new(|| Arc::new(tls::unverified_client_config()))))
     }
@@ -57,7 +56,7 @@ impl Tls {
     }
 }
 
-/// Connects to the host of an address, or to its proxy.
+/// Connects to the host of a URL, or to its proxy.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector<Resolver>,
@@ -66,12 +65,12 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// `proxies` is `None` where none is used.
+    /// Creates a connector. `proxies` is `None` if none are used.
     pub(super) fn new(tls: Tls, resolver: Resolver, proxies: Option<Arc<Matcher>>) -> Self {
         let mut tcp = HttpConnector::new_with_resolver(resolver);
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        // It shares this time among the addresses of a name.
+        // The connector divides this time among the addresses of a name.
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         Self { tcp, tls, proxies }
     }
@@ -81,12 +80,12 @@ impl Connector {
         self.proxies.is_some()
     }
 
-    /// The proxy for an address.
+    /// Returns the proxy for a URL.
     pub(super) fn proxy(&self, to: &Uri) -> Option<Intercept> {
         self.proxies.as_ref()?.intercept(to)
     }
 
-    /// Connects to an address itself.
+    /// Connects directly.
     async fn dial(mut self, to: Uri) -> Result<MaybeHttpsStream<TokioIo<TcpStream>>, BoxError> {
         if to.scheme_str() == Some("https") {
             return HttpsConnector::from((self.tcp, self.tls.config())).call(to).await;
@@ -141,7 +140,7 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// The addresses of a connection.
+/// Returns the addresses of a connection.
 fn peer(stream: &impl Connection) -> Option<HttpInfo> {
     let mut extras = Extensions::new();
     stream.connected().get_extras(&mut extras);
@@ -152,14 +151,14 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A connection whose reader pauses after every [`PORTION`]. HTTP parsers read as long as there is something to read,
-/// and grow their buffers meanwhile: without pauses one turn of a task may take tens of megabytes.
+/// A connection whose reader yields after every [`PORTION`]. HTTP parsers read and grow their buffers as long as data is
+/// available: without yielding, one poll of a task may read tens of megabytes.
 pub(super) struct Paced {
     stream: Box<dyn Stream>,
     peer: Option<HttpInfo>,
-    /// Whether the other end is a proxy that wants whole addresses in requests.
+    /// Whether the other end is a proxy that needs absolute URLs in requests.
     is_proxy: bool,
-    /// Bytes that are left until the next pause.
+    /// Bytes left until the next yield.
     left: usize,
 }
 
@@ -233,7 +232,7 @@ mod tests {
     const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
     #[tokio::test]
-    async fn a_connection_that_always_has_more_pauses_after_every_portion() {
+    async fn a_connection_with_more_data_yields_after_every_portion() {
         let (mut theirs, ours) = tokio::io::duplex(8 * PORTION);
         theirs.write_all(&vec![0; 4 * PORTION]).await.unwrap();
         let mut paced = Paced::new(ours, None, false);
@@ -248,7 +247,7 @@ mod tests {
         }
     }
 
-    /// A client that takes any certificate, with a proxy that it has to log in to.
+    /// A client that accepts any certificate, behind a proxy with authentication.
     async fn behind_a_proxy() -> (TcpListener, Client) {
         let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://ann:s3cret@{}", proxy.local_addr().unwrap());
@@ -262,7 +261,7 @@ mod tests {
         client.send(&Url::parse(url).unwrap(), request).await.unwrap().status()
     }
 
-    /// Reads the head of a request, in lower case.
+    /// Reads the request headers, in lower case.
     async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plain_request_goes_to_the_proxy_with_its_whole_address_and_the_connection_is_kept() {
+    async fn a_plain_request_goes_to_the_proxy_with_its_absolute_url_and_the_connection_is_reused() {
         let (proxy, client) = behind_a_proxy().await;
         let serve = async {
             let (mut stream, _) = proxy.accept().await.unwrap();
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_with_tls_goes_through_a_tunnel_and_the_proxy_sees_none_of_it() {
+    async fn a_request_with_tls_goes_through_a_tunnel_that_hides_it_from_the_proxy() {
         let made = rcgen::generate_simple_self_signed(["registry.example".to_owned()]).unwrap();
         let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
         let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -1,32 +1,32 @@
-//! What a repository holds besides what its tags point at: manifests and blobs that may be there, lists in pages.
+//! Optional content of a repository: manifests and blobs that may exist, and paginated lists.
 
 use http::header::LINK;
 use http::{HeaderMap, Method, StatusCode};
 use url::Url;
 
 use super::fault::Fault;
-use super::{Host, MANIFEST_TYPES, RegistryClient, Wanted, answer, whose};
+use super::{Host, MANIFEST_TYPES, RegistryClient, Wanted, answer, subject};
 use crate::model::image::{Digest, Reference, Repository};
 
-/// Most bytes of one page of a list.
+/// Maximum size of a page in bytes.
 const PAGE_LIMIT: usize = 4 * 1024 * 1024;
 
 /// One page of a list.
 pub(super) struct Page {
     pub(super) body: Vec<u8>,
-    /// Where the next page is.
+    /// URL of the next page.
     pub(super) next: Option<Url>,
 }
 
-/// What a registry has in a place that not every registry knows.
+/// The response of an endpoint that not every registry has.
 pub(super) enum Listing {
     Page(Page),
-    /// It has no such place.
+    /// The registry does not have this endpoint.
     Unknown,
 }
 
 impl RegistryClient {
-    /// The manifest under a tag or digest; `None` where the registry says that there is none.
+    /// Fetches the manifest of a tag or digest, or returns `None` if it does not exist.
     pub(super) async fn manifest(
         &self,
         host: &Host,
@@ -39,11 +39,13 @@ impl RegistryClient {
         match response.status() {
             StatusCode::OK => answer::manifest(&format!("image {reference}"), response).await.map(Some),
             StatusCode::NOT_FOUND => Ok(None),
-            status => Err(answer::refusal(&whose(repository), status, response.headers(), &repository.path)),
+            status => {
+                Err(answer::refusal(&subject(repository), status, response.headers(), &repository.path))
+            }
         }
     }
 
-    /// A blob; `None` where there is none of this digest that is no longer than `limit`.
+    /// Fetches a blob, or returns `None` if it does not exist, does not match its digest, or is larger than `limit`.
     pub(super) async fn blob(
         &self,
         host: &Host,
@@ -54,18 +56,18 @@ impl RegistryClient {
         let url = host.url(repository, &format!("blobs/{digest}"))?;
         let wanted = Wanted { method: Method::GET, url, accept: "*/*" };
         let response = self.exchange(host, repository, &wanted).await?;
-        let whose = whose(repository);
+        let subject = subject(repository);
         match response.status() {
             StatusCode::OK => {
-                let content = answer::content(&whose, "signature", response, limit).await?;
+                let content = answer::content(&subject, "signature", response, limit).await?;
                 Ok(content.filter(|content| digest.is_of(content)))
             }
             StatusCode::NOT_FOUND => Ok(None),
-            status => Err(answer::refusal(&whose, status, response.headers(), &repository.path)),
+            status => Err(answer::refusal(&subject, status, response.headers(), &repository.path)),
         }
     }
 
-    /// One page of a list.
+    /// Fetches a page of a list.
     pub(super) async fn page(
         &self,
         host: &Host,
@@ -75,24 +77,27 @@ impl RegistryClient {
     ) -> Result<Listing, Fault> {
         let wanted = Wanted { method: Method::GET, url, accept };
         let response = self.exchange(host, repository, &wanted).await?;
-        let whose = whose(repository);
+        let subject = subject(repository);
         match response.status().as_u16() {
             200 => {
                 let next = next_page(&wanted.url, response.headers());
-                let body = answer::content(&whose, "list", response, PAGE_LIMIT).await?;
+                let body = answer::content(&subject, "list", response, PAGE_LIMIT).await?;
                 let body = body.ok_or_else(|| {
-                    Fault::Image(format!("{whose}: a page of the list for {} is over 4 MiB", repository.path))
+                    Fault::Image(format!(
+                        "{subject}: a page of the list for {} is over 4 MiB",
+                        repository.path
+                    ))
                 })?;
                 Ok(Listing::Page(Page { body, next }))
             }
             400 | 404 | 405 | 501 => Ok(Listing::Unknown),
-            _ => Err(answer::refusal(&whose, response.status(), response.headers(), &repository.path)),
+            _ => Err(answer::refusal(&subject, response.status(), response.headers(), &repository.path)),
         }
     }
 }
 
-/// The address of the next page. Only the query is taken from the link: behind a proxy, registries often name an address
-/// that nobody else can reach, and no registry can send us elsewhere by it.
+/// Returns the URL of the next page. Only the query is taken from the link: behind a proxy, registries often return an
+/// unreachable host, and a registry must not redirect us this way.
 fn next_page(url: &Url, headers: &HeaderMap) -> Option<Url> {
     let links = headers.get_all(LINK).iter().filter_map(|value| value.to_str().ok());
     let link = links.flat_map(|value| value.split(',')).find(|link| {
@@ -111,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_page_is_asked_of_the_same_registry() {
+    fn the_next_page_is_requested_from_the_same_registry() {
         let url = Url::parse("https://r.example/v2/web/tags/list?n=1000").unwrap();
         for (link, next) in [
             (r#"</v2/web/tags/list?last=b&n=2>; rel="next""#, Some("last=b&n=2")),

@@ -1,4 +1,4 @@
-//! Logins for registries from Docker's own configuration: `config.json`, credential helpers included.
+//! Registry logins from Docker's configuration: `config.json`, including credential helpers.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -15,30 +15,30 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use super::fault::plain;
-use crate::adapters::compose::environment::is_for_the_agent_alone;
+use crate::adapters::compose::environment::is_from_service_manager;
 use crate::model::RegistryError;
 use crate::model::image::HUB;
 
-/// Under which name Docker keeps Docker Hub's login.
+/// The name under which Docker stores Docker Hub's login.
 const HUB_KEY: &str = "https://index.docker.io/v1/";
-/// How long an answer is kept, so that `docker login` is noticed without a restart.
-const KEPT: Duration = Duration::from_secs(30);
-/// How long a lookup may take, helper included.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Most that is read from a helper.
+/// How long a result is cached. Short, so that `docker login` takes effect without a restart.
+const CACHE_TIME: Duration = Duration::from_secs(30);
+/// Timeout of a lookup, including the helper.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of a helper's output in bytes.
 const HELPER_OUTPUT: u64 = 64 * 1024;
 
 /// A registry login. Its `Debug` form shows no secret.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Login {
-    /// A name and a password (or access token).
+    /// A user name and a password (or access token).
     UsernamePassword {
-        /// Name.
+        /// User name.
         username: String,
         /// Password.
         password: String,
     },
-    /// A refresh token, to be changed for an access token at the registry's token service.
+    /// A refresh token, to be exchanged for an access token at the registry's token service.
     IdentityToken(String),
 }
 
@@ -57,10 +57,10 @@ pub struct Credentials {
     config_dir: Option<PathBuf>,
     search_path: OsString,
     known: Mutex<HashMap<String, Arc<Entry>>>,
-    patience: Duration,
+    timeout: Duration,
 }
 
-/// What is known about one host. Held while looking, so that a helper runs once for all who wait.
+/// The cached result for one host. Locked during the lookup, so that a helper runs once for all concurrent calls.
 type Entry = tokio::sync::Mutex<Option<Known>>;
 
 #[derive(Debug)]
@@ -70,13 +70,13 @@ struct Known {
 }
 
 impl Credentials {
-    /// Reads `config.json` in `config_dir` (`None`: there is none) and finds helpers in the folders of
-    /// `search_path` (in the form of `$PATH`).
+    /// Uses `config.json` in `config_dir`, if any, and helpers in the directories of `search_path` (in the form of
+    /// `$PATH`).
     pub fn new(config_dir: Option<PathBuf>, search_path: OsString) -> Self {
-        Self { config_dir, search_path, known: Mutex::default(), patience: PATIENCE }
+        Self { config_dir, search_path, known: Mutex::default(), timeout: TIMEOUT }
     }
 
-    /// Docker's own places: `$DOCKER_CONFIG`, else `~/.docker`.
+    /// Uses Docker's own directory: `$DOCKER_CONFIG`, or else `~/.docker`.
     pub fn from_env() -> Self {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let config_dir = set("DOCKER_CONFIG")
@@ -85,14 +85,14 @@ impl Credentials {
         Self::new(config_dir, set("PATH").unwrap_or_default())
     }
 
-    /// The login for a registry host as it stands in image references; `None` where nothing is configured.
+    /// Returns the login for a registry host as named in image references, or `None` if none is configured.
     pub async fn for_host(&self, host: &str) -> Result<Option<Login>, RegistryError> {
         let entry = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             known.entry(host.to_owned()).or_default().clone()
         };
         let mut known = entry.lock().await;
-        if let Some(known) = known.as_ref().filter(|known| known.at.elapsed() < KEPT) {
+        if let Some(known) = known.as_ref().filter(|known| known.at.elapsed() < CACHE_TIME) {
             return known.answer.clone();
         }
         let answer = self.look_up(host).await;
@@ -106,7 +106,7 @@ impl Credentials {
         };
         let fault =
             |why: &str| RegistryError(format!("reading registry logins from {}: {why}", path.display()));
-        let text = match tokio::time::timeout(self.patience, tokio::fs::read(&path)).await {
+        let text = match tokio::time::timeout(self.timeout, tokio::fs::read(&path)).await {
             Ok(Ok(text)) => text,
             Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Ok(Err(error)) => return Err(fault(&plain(&error.to_string()))),
@@ -115,7 +115,7 @@ impl Credentials {
         let helpers: Helpers =
             serde_json::from_slice(&text).map_err(|_| fault("it is not a Docker configuration (JSON)"))?;
 
-        // Docker's order: the host's own helper, what the file itself holds, the helper for all others.
+        // Docker's order: the host's own helper, the login in the file, the default helper.
         let server = if host == HUB { HUB_KEY } else { host };
         let aliases: &[&str] = if host == HUB { &[HUB_KEY, "index.docker.io", HUB] } else { &[host] };
         if let Some(helper) = aliases.iter().find_map(|alias| helpers.for_server(alias)) {
@@ -145,13 +145,13 @@ impl Credentials {
         }
     }
 
-    /// Runs a credential helper. Here, not in `docker_credential`: that one blocks a thread for as long as the
-    /// helper hangs, and with it the program's end.
+    /// Runs a credential helper. `docker_credential` is not used for this: it blocks a thread while the helper hangs,
+    /// which would also delay shutdown.
     async fn ask(&self, helper: &str, server: &str) -> Result<Option<Login>, RegistryError> {
         let name = format!("docker-credential-{helper}");
         let fault =
             |why: &str| RegistryError(format!("credential helper {} for {server}: {why}", plain(&name)));
-        // A slash would make it a path instead of a name to look for.
+        // With a slash, it would be a path and not a name to look up.
         if name.contains('/') {
             return Err(fault("not a helper's name"));
         }
@@ -164,9 +164,9 @@ impl Credentials {
             .stderr(Stdio::null())
             .process_group(0)
             .kill_on_drop(true);
-        // Messages of the service manager are not for children.
+        // Variables of the service manager are not for children.
         for (name, _) in std::env::vars_os() {
-            if name.to_str().is_some_and(is_for_the_agent_alone) {
+            if name.to_str().is_some_and(is_from_service_manager) {
                 command.env_remove(name);
             }
         }
@@ -174,23 +174,23 @@ impl Credentials {
             io::ErrorKind::NotFound => fault("not found in PATH"),
             _ => fault(&plain(&error.to_string())),
         })?;
-        let (status, output) = tokio::time::timeout(self.patience, child.talk(server))
+        let (status, output) = tokio::time::timeout(self.timeout, child.talk(server))
             .await
             .map_err(|_| fault("no answer in time"))?
             .map_err(|error| fault(&plain(&error.to_string())))?;
 
         let output = String::from_utf8_lossy(&output);
         if !status.success() {
-            // The protocol's word for "nothing stored".
+            // The protocol's message for "nothing stored".
             if output.contains("credentials not found") {
                 return Ok(None);
             }
-            // Helpers put their error on stdout, where otherwise the secret is.
+            // Helpers print errors to stdout, where the secret is printed on success.
             let said = if output.contains('{') { String::new() } else { plain(&output) };
             return Err(fault(if said.is_empty() { "it failed" } else { &said }));
         }
         let HelperAnswer { username, secret } =
-            serde_json::from_str(&output).map_err(|_| fault("its answer is not the JSON of a login"))?;
+            serde_json::from_str(&output).map_err(|_| fault("its output is not a login in JSON"))?;
         Ok(Some(if username == "<token>" {
             Login::IdentityToken(secret)
         } else {
@@ -223,7 +223,7 @@ impl Helpers {
 fn text_without_helpers(text: &[u8]) -> serde_json::Result<Vec<u8>> {
     let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(text)?;
     config.retain(|key, _| key == "auths");
-    // An empty "auth" is how some tools write "none".
+    // Some tools write an empty "auth" for none.
     let auths = config.get_mut("auths").and_then(serde_json::Value::as_object_mut);
     for auth in auths.into_iter().flatten().filter_map(|(_, auth)| auth.as_object_mut()) {
         auth.retain(|key, value| key != "auth" || value != "");
@@ -238,14 +238,14 @@ struct HelperAnswer {
     secret: String,
 }
 
-/// A running helper; dropped early, it is killed with everything that it started.
+/// A running helper, killed on drop with all its child processes.
 struct Running(Child);
 
 impl Running {
     async fn talk(&mut self, server: &str) -> io::Result<(ExitStatus, Vec<u8>)> {
         let mut stdin = self.0.stdin.take().expect("stdin is piped");
         let stdout = self.0.stdout.take().expect("stdout is piped");
-        // A helper that fails before it has read is judged by its exit, not by the broken pipe.
+        // If a helper exits before reading its input, its exit status counts, not the broken pipe.
         let _ = stdin.write_all(server.as_bytes()).await;
         drop(stdin);
         let mut output = Vec::new();
@@ -256,7 +256,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // No ID any more once it has ended and was waited for.
+        // The ID is `None` once the child has exited and was waited for.
         let group =
             self.0.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
         if let Some(group) = group {
@@ -279,7 +279,7 @@ mod tests {
         std::fs::write(folder.path().join("config.json"), r#"{"credsStore":"hangs"}"#).unwrap();
         let search = std::env::join_paths([folder.path(), "/usr/bin".as_ref(), "/bin".as_ref()]).unwrap();
         let credentials = Credentials {
-            patience: Duration::from_millis(300),
+            timeout: Duration::from_millis(300),
             ..Credentials::new(Some(folder.path().to_owned()), search)
         };
         let error = credentials.for_host("a.example").await.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The registry client in use: it is exchanged when `registry.url` changes while the program runs (DECISIONS 2).
+//! The registry client in use. A reload that changes `registry.url` replaces it (DECISIONS 2).
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,16 +10,16 @@ use crate::model::image::{Digest, ImageLabels, Reference, Repository};
 use crate::model::{RegistryError, SignatureError, SignatureVerdict};
 use crate::ports::{Registry, Signatures, Tags, Urgency};
 
-/// Passes every question on to the client that is in use at that moment.
+/// Forwards every call to the client currently in use.
 pub struct CurrentRegistry(RwLock<Arc<RegistryClient>>);
 
 impl CurrentRegistry {
-    /// Begins with this client.
+    /// Creates it with an initial client.
     pub fn new(client: Arc<RegistryClient>) -> Self {
         Self(RwLock::new(client))
     }
 
-    /// Uses another from now on; questions under way are answered by the one that they were put to.
+    /// Replaces the client. Calls in progress finish with the previous one.
     pub fn replace(&self, client: Arc<RegistryClient>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = client;
     }
@@ -35,8 +35,8 @@ impl Registry for CurrentRegistry {
         self.client().digest(reference, urgency).await
     }
 
-    async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError> {
-        self.client().confirm(reference).await
+    async fn digest_from_content(&self, reference: &Reference) -> Result<Digest, RegistryError> {
+        self.client().digest_from_content(reference).await
     }
 
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
@@ -59,14 +59,14 @@ impl Signatures for CurrentRegistry {
         self.client().verify(repository, digest, keys).await
     }
 
-    async fn unusable_keys(&self, keys: &[PathBuf]) -> Vec<String> {
-        self.client().unusable_keys(keys).await
+    async fn key_errors(&self, keys: &[PathBuf]) -> Vec<String> {
+        self.client().key_errors(keys).await
     }
 }
 
 #[async_trait]
 impl Tags for CurrentRegistry {
-    async fn tags(&self, repository: &Repository, anew: bool) -> Result<Arc<[String]>, RegistryError> {
-        self.client().tags(repository, anew).await
+    async fn tags(&self, repository: &Repository, refresh: bool) -> Result<Arc<[String]>, RegistryError> {
+        self.client().tags(repository, refresh).await
     }
 }

@@ -1,4 +1,4 @@
-//! Why an exchange with a registry failed, in words that stay the same as long as the fault does.
+//! Why a registry request failed. The same failure always has the same text.
 
 use std::error::Error;
 use std::io;
@@ -7,21 +7,21 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::client::ExchangeError;
-use super::reach::LeadsInside;
+use super::reach::ScopeError;
 use crate::model::RegistryError;
 
-/// Why an exchange failed, by what follows from it.
+/// Why a request failed, by its consequence.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// About this image, or about our own side. The registry is well.
+    /// The failure is about this image or on our side. The registry works.
     Image(String),
-    /// The registry gave no usable answer: leave it alone for a while.
+    /// The registry gave no usable response: back off.
     Host(String),
-    /// The registry named a time to stay away.
+    /// The registry requested a wait.
     Limited {
-        /// What to say until then.
+        /// The error text during the wait.
         text: String,
-        /// How long.
+        /// The requested wait.
         wait: Duration,
     },
 }
@@ -34,28 +34,28 @@ impl From<Fault> for RegistryError {
     }
 }
 
-/// `503 service unavailable`
-pub(super) fn status_words(status: StatusCode) -> String {
+/// Formats a status, for example `503 service unavailable`.
+pub(super) fn status_text(status: StatusCode) -> String {
     match status.canonical_reason() {
         Some(reason) => format!("{} {}", status.as_u16(), reason.to_ascii_lowercase()),
         None => format!("status {}", status.as_u16()),
     }
 }
 
-/// What went wrong between us and a registry, without addresses, ports and numbers of ours.
-pub(super) fn transport_words(error: &ExchangeError) -> String {
+/// Describes a failed exchange with a registry, without local addresses, ports or numbers.
+pub(super) fn describe(error: &ExchangeError) -> String {
     let causes: Vec<&(dyn Error + 'static)> =
-        std::iter::successors(error.source(), |cause| below(*cause)).collect();
-    if let Some(inside) = causes.iter().find_map(|cause| cause.downcast_ref::<LeadsInside>()) {
+        std::iter::successors(error.source(), |cause| next_cause(*cause)).collect();
+    if let Some(inside) = causes.iter().find_map(|cause| cause.downcast_ref::<ScopeError>()) {
         return inside.to_string();
     }
-    if let Some(words) = causes.iter().find_map(|cause| Some(tls_words(cause.downcast_ref()?))) {
+    if let Some(words) = causes.iter().find_map(|cause| Some(tls_description(cause.downcast_ref()?))) {
         return words;
     }
     if causes.iter().any(|cause| is_timeout(*cause)) {
         return if error.is_connect() { "no connection in time" } else { "no answer in time" }.to_owned();
     }
-    if let Some(words) = causes.iter().find_map(|cause| io_words(cause.downcast_ref()?)) {
+    if let Some(words) = causes.iter().find_map(|cause| io_description(cause.downcast_ref()?)) {
         return words.to_owned();
     }
     if causes.iter().any(|cause| cause.to_string() == "dns error") {
@@ -64,8 +64,8 @@ pub(super) fn transport_words(error: &ExchangeError) -> String {
     causes.last().map_or_else(|| error.to_string(), |cause| plain(&cause.to_string()))
 }
 
-/// The next cause. An I/O error that wraps another error leaves it out of its `source`.
-fn below<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+/// Returns the next cause. `source` of an I/O error skips the error that it wraps.
+fn next_cause<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     match cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(inner) => Some(inner),
         None => cause.source(),
@@ -76,7 +76,7 @@ fn is_timeout(cause: &(dyn Error + 'static)) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
-fn io_words(error: &io::Error) -> Option<&'static str> {
+fn io_description(error: &io::Error) -> Option<&'static str> {
     Some(match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused",
         io::ErrorKind::ConnectionReset
@@ -89,7 +89,7 @@ fn io_words(error: &io::Error) -> Option<&'static str> {
     })
 }
 
-fn tls_words(error: &rustls::Error) -> String {
+fn tls_description(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(why) => match why {
             rustls::CertificateError::UnknownIssuer => {
@@ -109,8 +109,8 @@ fn tls_words(error: &rustls::Error) -> String {
     }
 }
 
-/// A text from outside, fit for one line of a log: no escape sequences, control or invisible characters, one
-/// space at a time, at most 200 characters.
+/// Sanitizes an external text for one log line: no escape sequences, control or invisible characters, single spaces, at
+/// most 200 characters.
 pub(super) fn plain(text: &str) -> String {
     const MOST: usize = 200;
     let mut out = String::new();
@@ -123,7 +123,7 @@ pub(super) fn plain(text: &str) -> String {
                 continue;
             }
             c if c.is_whitespace() || c.is_control() => ' ',
-            // Zero-width and direction-changing characters make a text look like another.
+            // Zero-width and direction-changing characters can disguise a text.
             '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
                 continue;
             }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_from_outside_lose_all_that_could_fool_a_terminal() {
+    fn external_texts_are_sanitized_for_terminals() {
         assert_eq!(plain("\u{1b}[31mred\u{1b}[0m\r\n\tand  \u{7}more\0"), "red and more");
         assert_eq!(plain("\u{1b}]0;title\u{7}x\u{1b}]8;;u\u{1b}\\y\u{1b}"), "xy");
         assert_eq!(plain("a\u{202e}b\u{200b}c"), "abc");

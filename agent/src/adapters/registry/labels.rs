@@ -1,4 +1,4 @@
-//! What an image says of itself, read from its configuration without fetching it.
+//! Reads an image's labels from its configuration, without pulling the image.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::fault::Fault;
-use super::{Host, RegistryClient, whose};
+use super::{Host, RegistryClient, subject};
 use crate::model::RegistryError;
 use crate::model::image::{Digest, ImageLabels, Reference, Repository};
 use crate::ports::Urgency;
 
-/// Most bytes of an image's configuration.
+/// Maximum size of an image's configuration in bytes.
 const CONFIG_LIMIT: usize = 1024 * 1024;
-/// For all requests together: an update waits for them.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of all requests together, as an update waits for them.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An index or a manifest.
 #[derive(Deserialize)]
@@ -64,8 +64,8 @@ impl RegistryClient {
     ) -> Result<ImageLabels, RegistryError> {
         let host = self.host(&repository.host)?;
         let pass = host.gate.pass(Urgency::Routine).await?;
-        let read = timeout(PATIENCE, Box::pin(self.read_labels(&host, repository, digest))).await;
-        let too_slow = || Fault::Image(format!("{}: no labels in time", whose(repository)));
+        let read = timeout(TIMEOUT, Box::pin(self.read_labels(&host, repository, digest))).await;
+        let too_slow = || Fault::Image(format!("{}: timed out reading the labels", subject(repository)));
         let outcome = read.unwrap_or_else(|_| Err(too_slow()));
         pass.settle(&outcome);
         Ok(outcome?)
@@ -78,8 +78,8 @@ impl RegistryClient {
         digest: &Digest,
     ) -> Result<ImageLabels, Fault> {
         let mut digest = digest.clone();
-        // An index, and then the image of one platform: they are built from the same sources. Attestations, which have
-        // no platform, stand there, too.
+        // An index, then the image of one platform, as all are built from the same sources. An index may also list
+        // attestations, whose platform is unknown.
         for _ in 0..2 {
             let pinned =
                 Reference { repository: repository.clone(), tag: None, digest: Some(digest.clone()) };
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_labels_of_an_image_are_read_also_behind_an_index_and_are_none_where_it_is_gone() {
+    async fn labels_are_read_directly_and_through_an_index_and_are_empty_if_the_image_is_missing() {
         let server = MockServer::start().await;
         let labels = json!({ "org.opencontainers.image.version": "1.2", "other": "x" });
         let config = put(&server, "blobs", &json!({ "config": { "Labels": labels } })).await;

@@ -1,22 +1,22 @@
-//! Asks registries what a tag points at: one `HEAD` per image, `GET` and hash where a registry needs it.
+//! Registry client: resolves tags with one `HEAD` per image, or with `GET` and a hash if a registry requires it.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs` | the exchange: `HEAD`, login where asked for, `GET` as fallback, the registry's false claims |
-//! | [`transport`] | clients by what may be trusted, redirects |
+//! | `mod.rs` | requests: `HEAD`, login on demand, `GET` as fallback, wrong digest headers |
+//! | [`transport`] | HTTP clients by trust, redirects |
 //! | [`client`], [`connect`] | one HTTP exchange within its limits; connections, proxies |
-//! | [`reach`] | which addresses a registry may lead us to |
-//! | [`challenge`], [`auth`], [`credentials`] | what a 401 asks for, how it is met, where logins come from |
-//! | [`answer`] | what stands in an answer |
-//! | [`content`] | manifests, blobs and lists in pages |
-//! | [`labels`] | what an image says of itself |
-//! | [`signature`] | whether an image is signed by one of some keys |
+//! | [`reach`] | which addresses a registry may redirect us to |
+//! | [`challenge`], [`auth`], [`credentials`] | 401 challenges, tokens, logins |
+//! | [`answer`] | parsing of responses |
+//! | [`content`] | manifests, blobs and paginated lists |
+//! | [`labels`] | image labels |
+//! | [`signature`] | signature verification with public keys |
 //! | [`tags`] | the tags of a repository |
-//! | [`backoff`] | when a registry may be asked |
-//! | [`fault`] | failures in stable words |
-//! | [`current`] | the client in use, which a changed configuration exchanges |
+//! | [`backoff`] | backoff and concurrency per registry |
+//! | [`fault`] | failures with stable texts |
+//! | [`current`] | the client in use, replaced on reload |
 //!
-//! Every registry host has slots, a back-off and a memory of its own, so that none can hold up another.
+//! Every registry host has its own concurrency limit, backoff and caches, so that none can block another.
 
 mod answer;
 mod auth;
@@ -56,23 +56,23 @@ use crate::model::image::{Digest, HUB, ImageLabels, Reference, Repository};
 use crate::ports::meter::{DateSink, Meter};
 use crate::ports::{Registry, Urgency};
 
-/// Everything that a tag may point at. A shorter list makes registries convert the manifest, which changes its
-/// digest, or say 404 (DOMAIN: seen with distribution 2.8).
+/// All media types that a tag may point to. With a shorter list, registries convert the manifest, which changes its
+/// digest, or return 404 (DOMAIN: seen with distribution 2.8).
 const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, \
      application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
 
-/// `registry.*` of the configuration, as far as asking goes.
+/// The part of the `registry.*` configuration that the client needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistrySettings {
     /// Base URL of `registry.url`.
     pub home: String,
-    /// Host and port by which image references name that registry.
+    /// Host and port of that registry in image references.
     pub home_host: String,
-    /// Do not verify that registry's certificate.
+    /// Skip verification of that registry's certificate.
     pub insecure: bool,
-    /// Requests that may be under way at once, for each registry.
+    /// Maximum number of concurrent requests per registry.
     pub concurrency: usize,
 }
 
@@ -87,7 +87,7 @@ impl From<&RegistryConfig> for RegistrySettings {
     }
 }
 
-/// Asks registries over HTTP.
+/// HTTP client for registries.
 #[derive(Debug)]
 pub struct RegistryClient {
     home: Url,
@@ -110,17 +110,17 @@ struct Wanted {
 /// One registry.
 #[derive(Debug)]
 struct Host {
-    /// Where its API begins.
+    /// Base URL of its API.
     base: Url,
     gate: Gate,
-    /// What opened a repository last time, by path.
+    /// The last successful authorization by repository path.
     access: Mutex<HashMap<String, Access>>,
-    /// Tags (`path:tag`) that a false claim was made about: only their content is believed.
+    /// Tags (`path:tag`) with a wrong digest header: their manifest is hashed instead.
     doubtful: Mutex<HashSet<String>>,
 }
 
 impl RegistryClient {
-    /// A client that has asked nothing yet. Fails when `settings.home` is not an http or https address.
+    /// Creates a client without sending requests. Fails if `settings.home` is not an http or https URL.
     pub fn new(settings: RegistrySettings, credentials: Arc<Credentials>) -> Result<Self, RegistryError> {
         let RegistrySettings { home, home_host, insecure, concurrency } = settings;
         let home = Url::parse(&home).ok().and_then(transport::without_login).ok_or_else(|| {
@@ -139,23 +139,23 @@ impl RegistryClient {
         })
     }
 
-    /// Tells `meter` about every request from now on.
+    /// Reports every request to `meter`.
     #[must_use]
-    pub fn metered(mut self, meter: Meter) -> Self {
+    pub fn with_meter(mut self, meter: Meter) -> Self {
         self.transport.meter = meter;
         self
     }
 
-    /// Tells `sink` from now on what time the other side says it is, with each answer that says so.
+    /// Passes the `Date` header of every response to `sink`.
     #[must_use]
-    pub fn dated(mut self, sink: DateSink) -> Self {
+    pub fn with_date_sink(mut self, sink: DateSink) -> Self {
         self.transport.dates = Some(sink);
         self
     }
 
-    /// Follows no redirect or login to these ports of this machine: the agent's own API listens there.
+    /// Follows no redirect or token request to these ports of this host: the agent's own API listens there.
     #[must_use]
-    pub fn shielding(mut self, own_ports: Vec<u16>) -> Self {
+    pub fn with_own_ports(mut self, own_ports: Vec<u16>) -> Self {
         self.transport.own_ports = own_ports;
         self
     }
@@ -175,7 +175,7 @@ impl RegistryClient {
         Ok(host)
     }
 
-    /// Where the API of the registry begins that references call `name`.
+    /// Returns the API's base URL for a registry's name in references.
     fn base(&self, name: &str) -> Result<Url, RegistryError> {
         if name.eq_ignore_ascii_case(&self.home_host) {
             return Ok(self.home.clone());
@@ -183,7 +183,7 @@ impl RegistryClient {
         let authority = if name == HUB { "registry-1.docker.io" } else { name };
         let secure = Url::parse(&format!("https://{authority}"))
             .map_err(|_| RegistryError(format!("registry {name}: not a host name")))?;
-        // As Docker does: a registry on this machine speaks plain HTTP unless registry.url says otherwise.
+        // As in Docker, a registry on this host uses plain HTTP unless registry.url says otherwise.
         let plain = || Url::parse(&format!("http://{authority}")).ok();
         let loopback = match secure.host_str().unwrap_or_default() {
             "localhost" | "[::1]" => true,
@@ -199,36 +199,36 @@ impl RegistryClient {
         }
     }
 
-    /// What the registry claims; `None` where only the manifest itself can tell.
+    /// Returns the digest header, or `None` if only the manifest itself can tell.
     async fn head(&self, host: &Host, reference: &Reference) -> Result<Option<Digest>, Fault> {
         let response = self.fetch(host, reference, Method::HEAD).await?;
         let status = response.status();
         if status == StatusCode::OK {
             return Ok(answer::claimed_digest(response.headers()));
         }
-        if transport::dislikes_head(status) {
+        if transport::may_reject_head(status) {
             return Ok(None);
         }
         Err(answer::refusal(
-            &whose(&reference.repository),
+            &subject(&reference.repository),
             status,
             response.headers(),
             &reference.repository.path,
         ))
     }
 
-    /// Whether there is a manifest under this reference, which is pinned.
+    /// Reports whether the manifest of this pinned reference exists.
     async fn serves(&self, host: &Host, pinned: &Reference) -> Result<bool, Fault> {
         let mut response = self.fetch(host, pinned, Method::HEAD).await?;
-        // Also one that dislikes HEAD may say that there is none.
-        if transport::dislikes_head(response.status()) {
+        // The status may be about the HEAD method, so ask again with GET.
+        if transport::may_reject_head(response.status()) {
             response = self.fetch(host, pinned, Method::GET).await?;
         }
         match response.status() {
             StatusCode::OK => Ok(true),
             StatusCode::NOT_FOUND => Ok(false),
             status => Err(answer::refusal(
-                &whose(&pinned.repository),
+                &subject(&pinned.repository),
                 status,
                 response.headers(),
                 &pinned.repository.path,
@@ -239,11 +239,11 @@ impl RegistryClient {
     async fn get(&self, host: &Host, reference: &Reference) -> Result<Vec<u8>, Fault> {
         let response = self.fetch(host, reference, Method::GET).await?;
         let status = response.status();
-        let whose = whose(&reference.repository);
+        let subject = subject(&reference.repository);
         match status {
             StatusCode::OK => answer::manifest(&format!("image {reference}"), response).await,
             StatusCode::NOT_FOUND => {
-                let said = answer::message(&whose, response).await;
+                let said = answer::message(&subject, response).await;
                 let what = match said.code.as_str() {
                     "MANIFEST_UNKNOWN" => "tag not found in the registry",
                     "NAME_UNKNOWN" => "repository not found in the registry",
@@ -252,25 +252,25 @@ impl RegistryClient {
                 let words = if said.text.is_empty() { String::new() } else { format!(" ({})", said.text) };
                 Err(Fault::Image(format!("image {reference}: {what}{words}")))
             }
-            _ => Err(answer::refusal(&whose, status, response.headers(), &reference.repository.path)),
+            _ => Err(answer::refusal(&subject, status, response.headers(), &reference.repository.path)),
         }
     }
 
-    /// One manifest request.
+    /// Sends a manifest request.
     async fn fetch(&self, host: &Host, reference: &Reference, method: Method) -> Result<Response, Fault> {
         let wanted = Wanted { method, url: host.manifest_url(reference)?, accept: MANIFEST_TYPES };
         self.exchange(host, &reference.repository, &wanted).await
     }
 
-    /// One request about a repository, with a login where the registry asks for one. A repository that asked before
-    /// gets it at once, so that the steady state is a single request.
+    /// Sends a request for a repository and logs in if the registry asks for it. A known authorization is sent right away,
+    /// so that the steady state is a single request.
     async fn exchange(
         &self,
         host: &Host,
         repository: &Repository,
         wanted: &Wanted,
     ) -> Result<Response, Fault> {
-        let whose = whose(repository);
+        let subject = subject(repository);
         let request = |access: Option<&Access>| Outgoing {
             method: wanted.method.clone(),
             url: wanted.url.clone(),
@@ -283,41 +283,41 @@ impl RegistryClient {
             Some(stale) => (Some(self.reopen(host, repository, stale).await?), true),
             None => (None, false),
         };
-        let response = self.transport.send(&whose, request(access.as_ref())).await?;
+        let response = self.transport.send(&subject, request(access.as_ref())).await?;
         let is_basic = |access: &&Access| access.challenge == Challenge::Basic;
         if response.status() == StatusCode::FORBIDDEN
             && let Some(access) = access.as_ref().filter(is_basic)
         {
-            // Some registries (Amazon's) answer so when a password has expired; by now there may be another one.
+            // Some registries (Amazon's) return 403 for an expired password. There may be a new one by now.
             let renewed = self.reopen(host, repository, access.clone()).await?;
             if renewed.authorization != access.authorization {
-                return self.transport.send(&whose, request(Some(&renewed))).await;
+                return self.transport.send(&subject, request(Some(&renewed))).await;
             }
         }
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
         host.forget(repository);
-        if transport::is_foreign(&wanted.url, &response) {
+        if transport::is_other_origin(&wanted.url, &response) {
             return Err(Fault::Image(format!(
-                "{whose}: it redirects {} to another server, which wants a login",
+                "{subject}: it redirects {} to another server, which requires a login",
                 repository.path
             )));
         }
         let with_login = access.as_ref().is_some_and(|access| access.with_login);
         let Some(challenge) = Challenge::choose(response.headers()) else {
             return Err(Fault::Image(format!(
-                "{whose}: 401 unauthorized for {} (it asks for neither a Basic nor a Bearer login)",
+                "{subject}: 401 unauthorized for {} (it asks for neither a Basic nor a Bearer login)",
                 repository.path
             )));
         };
-        // A token got for this very challenge a moment ago was refused: another one would be, too.
+        // A fresh token for the same challenge was refused, so another one would be refused, too.
         if fresh && access.is_some_and(|access| access.challenge == challenge) {
             return Err(auth::unauthorized(repository, with_login));
         }
         let reach = self.transport.reach(&wanted.url, &response).await;
         let access = self.open(host, repository, challenge, reach).await?;
-        let response = self.transport.send(&whose, request(Some(&access))).await?;
+        let response = self.transport.send(&subject, request(Some(&access))).await?;
         if response.status() == StatusCode::UNAUTHORIZED {
             host.forget(repository);
             return Err(auth::unauthorized(repository, access.with_login));
@@ -325,7 +325,7 @@ impl RegistryClient {
         Ok(response)
     }
 
-    /// Meets the same challenge again. Where that fails, the registry may send another one by the next time, or none.
+    /// Answers the same challenge again. If that fails, forgets it, as the registry may send another one next time.
     async fn reopen(&self, host: &Host, repository: &Repository, stale: Access) -> Result<Access, Fault> {
         let opened = self.open(host, repository, stale.challenge, stale.reach).await;
         if matches!(&opened, Err(Fault::Host(_) | Fault::Image(_))) {
@@ -341,13 +341,13 @@ impl RegistryClient {
         challenge: Challenge,
         reach: Reach,
     ) -> Result<Access, Fault> {
-        let asked = auth::Asked { base: &host.base, reach, repository };
-        let access = auth::open(&self.transport, &self.credentials, &asked, challenge).await?;
+        let target = auth::Target { base: &host.base, reach, repository };
+        let access = auth::open(&self.transport, &self.credentials, &target, challenge).await?;
         lock(&host.access).insert(repository.path.clone(), access.clone());
         Ok(access)
     }
 
-    /// The true digest, and the memory of a claim that is not.
+    /// Returns the digest of the manifest's content, and remembers a wrong digest header.
     async fn hash(&self, host: &Host, reference: &Reference) -> Result<Digest, Fault> {
         let claimed = self.head(host, reference).await?;
         let manifest = self.get(host, reference).await?;
@@ -355,7 +355,7 @@ impl RegistryClient {
             return Ok(Digest::of(&manifest));
         };
         let digest = Digest::of(&manifest);
-        // The tag may have moved between the two requests: only a claim that still stands is a false one.
+        // The tag may have moved between the two requests, so check that the header still has the wrong digest.
         if self.head(host, reference).await?.as_ref() == Some(&claimed) {
             lock(&host.doubtful).insert(key(reference));
         }
@@ -366,24 +366,24 @@ impl RegistryClient {
 #[async_trait]
 impl Registry for RegistryClient {
     async fn digest(&self, reference: &Reference, urgency: Urgency) -> Result<Digest, RegistryError> {
-        // Pinned: the content is named, there is nothing to ask (and the pair is no tag).
+        // A pinned reference names its content, so there is nothing to resolve.
         if let Some(pinned) = &reference.digest {
             return Ok(pinned.clone());
         }
         let host = self.host(&reference.repository.host)?;
         let pass = host.gate.pass(urgency).await?;
-        // On the heap only while it is asked: it is large, and hundreds may wait for a slot.
+        // Boxed only during the request: the future is large, and hundreds may wait for a slot.
         let outcome = Box::pin(self.ask(&host, reference)).await;
         pass.settle(&outcome);
         Ok(outcome?)
     }
 
-    async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError> {
+    async fn digest_from_content(&self, reference: &Reference) -> Result<Digest, RegistryError> {
         if let Some(pinned) = &reference.digest {
             return Ok(pinned.clone());
         }
         let host = self.host(&reference.repository.host)?;
-        let pass = host.gate.pass(Urgency::Asked).await?;
+        let pass = host.gate.pass(Urgency::Manual).await?;
         let outcome = Box::pin(self.hash(&host, reference)).await;
         pass.settle(&outcome);
         Ok(outcome?)
@@ -401,7 +401,7 @@ impl Registry for RegistryClient {
     async fn labels(&self, repository: &Repository, digest: &Digest) -> ImageLabels {
         let read = self.labels_of(repository, digest).await;
         read.unwrap_or_else(|error| {
-            tracing::debug!(%repository, %digest, "what the image says of itself is not known: {error}");
+            tracing::debug!(%repository, %digest, "cannot read the image's labels: {error}");
             ImageLabels::default()
         })
     }
@@ -416,11 +416,11 @@ impl Host {
         self.url(&reference.repository, &format!("manifests/{which}"))
     }
 
-    /// The address of something in a repository.
+    /// Returns the URL of a resource in a repository.
     fn url(&self, repository: &Repository, what: &str) -> Result<Url, Fault> {
         let base = self.base.as_str().trim_end_matches('/');
         Url::parse(&format!("{base}/v2/{}/{what}", repository.path))
-            .map_err(|_| Fault::Image(format!("repository {repository}: it makes no address")))
+            .map_err(|_| Fault::Image(format!("repository {repository}: its name does not form a valid URL")))
     }
 
     fn access(&self, repository: &Repository) -> Option<Access> {
@@ -431,14 +431,14 @@ impl Host {
         lock(&self.access).remove(&repository.path);
     }
 
-    /// Whether a false claim was made about this tag.
+    /// Reports whether the registry sent a wrong digest header for this tag.
     fn is_doubtful(&self, reference: &Reference) -> bool {
         lock(&self.doubtful).contains(&key(reference))
     }
 }
 
-/// How texts about a registry as a whole begin.
-fn whose(repository: &Repository) -> String {
+/// The prefix of error texts about a registry.
+fn subject(repository: &Repository) -> String {
     format!("registry {}", repository.host)
 }
 
@@ -446,7 +446,7 @@ fn key(reference: &Reference) -> String {
     format!("{}:{}", reference.repository.path, reference.tag.as_deref().unwrap_or("latest"))
 }
 
-/// Nothing is done under these locks that could leave a value half changed.
+/// Locks a mutex, ignoring poisoning: no operation under these locks can leave a value inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn every_registry_is_asked_at_its_own_address() {
+    fn every_registry_has_its_own_address() {
         let client = client("https://registry.lan:5000/mirror/", "registry.lan:5000");
         let address = |text: &str| {
             let reference = Reference::parse(text).unwrap();
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_is_no_web_address_is_refused_without_being_shown() {
+    fn an_invalid_registry_url_is_refused_without_being_shown() {
         for home in ["", "localhost:5000", "ftp://x", "u:secret@host"] {
             let settings = RegistrySettings {
                 home: home.into(),

@@ -1,8 +1,8 @@
-//! How far inside an address lies, and a name resolution that goes no further than is allowed: a registry must not make us
-//! talk to this machine, its link or its network when it is outside of them itself.
+//! Classifies addresses by network scope, and limits name resolution accordingly: a registry outside of this host, its link
+//! or its network must not make us connect to them (server-side request forgery).
 //!
-//! What is judged is the address that is connected to, not the name: names lead wherever their owner wants, and a second
-//! look-up may lead elsewhere than the first. Behind a proxy the proxy connects, and it decides about names.
+//! The check applies to the connected address, not to the name: the owner of a name controls its addresses, and a second
+//! lookup may return another one. If a proxy is used, the proxy connects and resolves names.
 
 use std::error::Error;
 use std::io;
@@ -15,7 +15,7 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tower_service::Service;
 use url::Url;
 
-/// How far inside an address lies; what is further inside is greater.
+/// Scope of an address. Narrower scopes are greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reach {
     /// The internet.
@@ -24,12 +24,12 @@ pub(super) enum Reach {
     Private,
     /// The link, where clouds keep their metadata services.
     Link,
-    /// This machine.
+    /// This host.
     Here,
 }
 
 impl Reach {
-    /// Of an address, whatever it is wrapped in.
+    /// Classifies an address, including IPv4 addresses embedded in IPv6.
     pub(super) fn of(ip: IpAddr) -> Self {
         let plain = match ip {
             IpAddr::V4(ip) => of_v4(ip),
@@ -38,8 +38,8 @@ impl Reach {
         if plain < Self::Here && is_own(ip) { Self::Here } else { plain }
     }
 
-    /// Of the host of a URL, where it is an address or a name that means this machine. `Url` has turned all other
-    /// spellings of an IPv4 address (`0x7f.1`, `2130706433`, `0177.1`) into the usual one.
+    /// Classifies the host of a URL if it is an address or a name of the local host. `Url` has already normalized other
+    /// forms of IPv4 addresses (`0x7f.1`, `2130706433`, `0177.1`).
     pub(super) fn of_literal(url: &Url) -> Option<Self> {
         let host = url.host_str().unwrap_or_default();
         let name = host.trim_end_matches('.');
@@ -49,12 +49,12 @@ impl Reach {
         }
     }
 
-    /// Where such an address is, as the end of a sentence.
-    pub(super) fn words(self) -> &'static str {
+    /// Describes such an address, for use at the end of a sentence.
+    pub(super) fn description(self) -> &'static str {
         match self {
-            Self::Public => "an address of the internet",
-            Self::Private => "an address of a private network",
-            Self::Link | Self::Here => "an address of this machine",
+            Self::Public => "a public address",
+            Self::Private => "an address in a private network",
+            Self::Link | Self::Here => "an address of this host",
         }
     }
 }
@@ -77,13 +77,13 @@ fn of_v6(ip: Ipv6Addr) -> Reach {
     match ip.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Reach::Here,
         [0xfe80..=0xfebf | 0xff00..=0xffff, ..] => Reach::Link,
-        // Unique local, the site local of old, NAT64 of a network's own.
+        // Unique local, the deprecated site local, local-use NAT64.
         [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] | [0x64, 0xff9b, 1, ..] => Reach::Private,
         _ => Reach::Public,
     }
 }
 
-/// The IPv4 address that an IPv6 address stands for: mapped, compatible, NAT64, 6to4.
+/// Returns the IPv4 address embedded in an IPv6 address: mapped, compatible, NAT64, 6to4.
 fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let two = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match ip.segments() {
@@ -95,8 +95,8 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Whether an address is one of this machine's own: then it is also where a connection to it comes from. No packet is
-/// sent.
+/// Reports whether an address is one of this host's own. The source address of a connection to it is then the same
+/// address. Sends no packet.
 fn is_own(ip: IpAddr) -> bool {
     let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = || {
@@ -107,10 +107,10 @@ fn is_own(ip: IpAddr) -> bool {
     from().is_ok_and(|from| from == ip)
 }
 
-/// How names become addresses.
+/// Resolves a name to addresses.
 pub(super) type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> + Send + Sync>;
 
-/// As the system does it.
+/// The system's resolver.
 pub(super) fn system_lookup() -> Lookup {
     Arc::new(|name| {
         Box::pin(async move {
@@ -119,20 +119,20 @@ pub(super) fn system_lookup() -> Lookup {
     })
 }
 
-/// Name resolution for connections.
+/// Name resolution with an optional limit.
 #[derive(Clone)]
 pub(super) struct Resolver {
-    /// Who resolves.
+    /// The underlying resolver.
     pub(super) lookup: Lookup,
-    /// What this host leads to must not lie further inside than that. Another name is that of a proxy, which the user has
-    /// chosen.
+    /// This host must not resolve to an address of narrower scope than this. Any other name is that of a proxy, which the
+    /// user has configured.
     pub(super) limit: Option<(String, Reach)>,
 }
 
-/// A name led further inside than its user may lead us.
+/// A name resolved to an address of narrower scope than allowed.
 #[derive(Debug, thiserror::Error)]
-#[error("its name leads to {}", .0.words())]
-pub(super) struct LeadsInside(Reach);
+#[error("its name resolves to {}", .0.description())]
+pub(super) struct ScopeError(Reach);
 
 impl Service<Name> for Resolver {
     type Response = std::vec::IntoIter<SocketAddr>;
@@ -155,7 +155,7 @@ impl Service<Name> for Resolver {
             let allowed: Vec<SocketAddr> =
                 found.iter().copied().filter(is_allowed).map(|ip| SocketAddr::new(ip, 0)).collect();
             match found.first() {
-                Some(refused) if allowed.is_empty() => Err(LeadsInside(Reach::of(*refused)).into()),
+                Some(refused) if allowed.is_empty() => Err(ScopeError(Reach::of(*refused)).into()),
                 _ => Ok(allowed.into_iter()),
             }
         })
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_an_address_is_judged_by_what_it_means() {
+    fn every_form_of_an_address_is_classified_the_same() {
         for (reach, hosts) in [
             (
                 Reach::Here,
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_an_interface_is_this_machine() {
+    fn an_address_of_an_interface_is_this_host() {
         let Ok(socket) = UdpSocket::bind("0.0.0.0:0") else { return };
         if socket.connect("192.0.2.1:9").is_ok() {
             let own = socket.local_addr().unwrap().ip();

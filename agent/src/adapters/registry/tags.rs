@@ -1,4 +1,4 @@
-//! The tags of a repository, read in pages.
+//! Paginated listing of a repository's tags.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,25 +10,25 @@ use tokio::time::{Instant, timeout};
 
 use super::content::{Listing, Page};
 use super::fault::Fault;
-use super::{Host, RegistryClient, lock, whose};
+use super::{Host, RegistryClient, lock, subject};
 use crate::model::RegistryError;
 use crate::model::image::Repository;
 use crate::ports::{Tags, Urgency};
 
-/// Tags that are asked for at once. Registries give fewer where they want to.
+/// Requested page size. Registries may return fewer tags.
 const PAGE: u32 = 1000;
-/// Most tags that are read of a repository.
-const MOST_TAGS: usize = 100_000;
-/// Most pages that are read of it: a registry may put a single tag on each.
-const MOST_PAGES: usize = 1000;
-/// A list is not read again for so long, whoever asks. A minute less than between two looks of one service.
-const GOOD_FOR: Duration = Duration::from_mins(59);
-/// The same where something was pushed: several services may ask for it at once.
-const JUST_READ: Duration = Duration::from_secs(1);
-/// For all pages together.
+/// Maximum number of tags of a repository.
+const MAX_TAGS: usize = 100_000;
+/// Maximum number of pages: a registry could return a single tag on each.
+const MAX_PAGES: usize = 1000;
+/// How long a list is cached for all services. A minute less than the interval of a service's own checks for tags.
+const CACHE_TIME: Duration = Duration::from_mins(59);
+/// How long a list is cached after a push: several services may request it at the same time.
+const CACHE_TIME_AFTER_PUSH: Duration = Duration::from_secs(1);
+/// Timeout for all pages together.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// A list as it was read last, or why it could not be.
+/// The result of the last read of a list.
 #[derive(Debug)]
 pub(super) struct TagList {
     read_at: Instant,
@@ -45,12 +45,12 @@ struct Tagged {
 
 #[async_trait]
 impl Tags for RegistryClient {
-    async fn tags(&self, repository: &Repository, anew: bool) -> Result<Arc<[String]>, RegistryError> {
-        let place = lock(&self.tag_lists).entry(repository.clone()).or_default().clone();
-        // Who asks for it meanwhile waits for that answer; other repositories do not.
-        let mut list = place.lock().await;
-        let good_for = if anew { JUST_READ } else { GOOD_FOR };
-        if let Some(known) = list.as_ref().filter(|known| known.read_at.elapsed() < good_for) {
+    async fn tags(&self, repository: &Repository, refresh: bool) -> Result<Arc<[String]>, RegistryError> {
+        let entry = lock(&self.tag_lists).entry(repository.clone()).or_default().clone();
+        // Concurrent calls for the same repository wait for this result; other repositories are not affected.
+        let mut list = entry.lock().await;
+        let cache_time = if refresh { CACHE_TIME_AFTER_PUSH } else { CACHE_TIME };
+        if let Some(known) = list.as_ref().filter(|known| known.read_at.elapsed() < cache_time) {
             return known.tags.clone();
         }
         let tags = self.read_tags(repository).await.map(Arc::from);
@@ -64,26 +64,26 @@ impl RegistryClient {
         let host = self.host(&repository.host)?;
         let pass = host.gate.pass(Urgency::Routine).await?;
         let listed = timeout(PATIENCE, self.list(&host, repository)).await;
-        let too_slow = || Fault::Host(format!("{}: no list of tags in time", whose(repository)));
+        let too_slow = || Fault::Host(format!("{}: timed out reading the list of tags", subject(repository)));
         let outcome = listed.unwrap_or_else(|_| Err(too_slow()));
         pass.settle(&outcome);
         Ok(outcome?)
     }
 
     async fn list(&self, host: &Host, repository: &Repository) -> Result<Vec<String>, Fault> {
-        let fault = |why: &str| Fault::Image(format!("{}: {why} {}", whose(repository), repository.path));
+        let fault = |why: &str| Fault::Image(format!("{}: {why} {}", subject(repository), repository.path));
         let mut tags = Vec::new();
         let mut next = Some(host.url(repository, &format!("tags/list?n={PAGE}"))?);
-        for _ in 0..MOST_PAGES {
+        for _ in 0..MAX_PAGES {
             let Some(url) = next else { return Ok(tags) };
             let page = self.page(host, repository, url, "application/json").await?;
             let Listing::Page(Page { body, next: following }) = page else {
                 return Err(fault("it has no list of tags for"));
             };
             let list: Tagged =
-                serde_json::from_slice(&body).map_err(|_| fault("not a list of tags came for"))?;
+                serde_json::from_slice(&body).map_err(|_| fault("the response is not a list of tags for"))?;
             tags.extend(list.tags.unwrap_or_default());
-            if tags.len() > MOST_TAGS {
+            if tags.len() > MAX_TAGS {
                 return Err(fault("more than 100,000 tags are listed for"));
             }
             next = following;

@@ -1,4 +1,4 @@
-//! One HTTP exchange with a registry or its token service: which client, which redirects, which words on failure.
+//! HTTP exchanges with a registry or its token service: client selection, redirects, error texts.
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use url::Url;
 
 use super::client::{Client, ExchangeError, Response};
 use super::connect::{CONNECT_TIMEOUT, Connector, Tls};
-use super::fault::{Fault, status_words, transport_words};
+use super::fault::{Fault, describe, status_text};
 use super::reach::{Lookup, Reach, Resolver, system_lookup};
 use crate::ports::meter::{DateSink, Meter, RequestOutcome};
 
-const MOST_REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 
-/// The clients, by what may be trusted.
+/// The HTTP clients by trust.
 pub(super) struct Transport {
-    /// The world: certificates verified, proxies of the environment used.
+    /// For remote hosts: verifies certificates and uses the environment's proxies.
     remote: Client,
-    /// This machine: as Docker does, never through a proxy.
+    /// For this host: never through a proxy, as in Docker.
     loopback: Client,
-    /// The one host whose certificate is not verified (`registry.insecure`).
+    /// For the host whose certificate is not verified (`registry.insecure`).
     unverified: Option<(String, Client)>,
     verified_config: Tls,
     proxies: Arc<Matcher>,
     lookup: Lookup,
-    /// Who counts.
+    /// Records requests.
     pub(super) meter: Meter,
-    /// Who compares clocks.
+    /// Receives `Date` headers.
     pub(super) dates: Option<DateSink>,
-    /// Ports of this machine to which nobody leads us.
+    /// Ports of this host to which no redirect or realm may point.
     pub(super) own_ports: Vec<u16>,
 }
 
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Transport {
     }
 }
 
-/// A request as it goes to its first address.
+/// A request before any redirect.
 #[derive(Debug, Clone)]
 pub(super) struct Outgoing {
     pub(super) method: Method,
@@ -54,7 +54,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    fn message(&self, whose: &str) -> Result<Request<Full<Bytes>>, Fault> {
+    fn message(&self, subject: &str) -> Result<Request<Full<Bytes>>, Fault> {
         let mut message = Request::builder()
             .method(self.method.clone())
             .uri(self.url.as_str())
@@ -67,12 +67,14 @@ impl Outgoing {
             message = message.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
         }
         let body = Full::from(self.form.clone().unwrap_or_default());
-        message.body(body).map_err(|_| Fault::Image(format!("{whose}: its address cannot be asked")))
+        message
+            .body(body)
+            .map_err(|_| Fault::Image(format!("{subject}: its address is not valid for a request")))
     }
 }
 
 impl Transport {
-    /// `unverified` is an address whose host may show any certificate.
+    /// Creates the clients. The host of `unverified` may present any certificate.
     pub(super) fn new(unverified: Option<&Url>) -> Self {
         let verified = Tls::verified();
         let proxies = Arc::new(Matcher::from_env());
@@ -106,11 +108,11 @@ impl Transport {
         }
     }
 
-    /// A client for a request to which somebody else has led us: it connects to nothing further inside than `limit`. It
-    /// serves that one request, for its name resolution is its own.
-    fn guarded(&self, whose: &str, url: &Url, limit: Reach) -> Result<Client, Fault> {
+    /// Creates a client for a URL that a server chose: it connects to no address of narrower scope than `limit`. It is used
+    /// for a single request, as it has its own name resolution.
+    fn guarded(&self, subject: &str, url: &Url, limit: Reach) -> Result<Client, Fault> {
         if let Some(reach) = Reach::of_literal(url).filter(|reach| *reach > limit) {
-            return Err(Fault::Image(format!("{whose}: it leads to {}", reach.words())));
+            return Err(Fault::Image(format!("{subject}: it is at {}", reach.description())));
         }
         let host = url.host_str().unwrap_or_default();
         let config = match &self.unverified {
@@ -122,8 +124,8 @@ impl Transport {
         Ok(Client::new(Connector::new(config, resolver, proxies)))
     }
 
-    /// How far inside the registry at `url` is that sent `response`. Where a proxy has connected, its own address tells
-    /// nothing about the registry, so the name must lead as far inside, too.
+    /// Returns the scope of the registry at `url` that sent `response`. The connected address may be that of a proxy, which
+    /// says nothing about the registry, so the name must also resolve to that scope.
     pub(super) async fn reach(&self, url: &Url, response: &Response) -> Reach {
         if let Some(reach) = Reach::of_literal(url) {
             return reach;
@@ -138,23 +140,23 @@ impl Transport {
         connected.min(named.unwrap_or(Reach::Public))
     }
 
-    /// Sends a request of our own and follows redirects; see [`send_within`](Self::send_within).
-    pub(super) async fn send(&self, whose: &str, request: Outgoing) -> Result<Response, Fault> {
-        self.send_within(whose, request, None).await
+    /// Sends a request to a configured host and follows redirects; see [`send_within`](Self::send_within).
+    pub(super) async fn send(&self, subject: &str, request: Outgoing) -> Result<Response, Fault> {
+        self.send_within(subject, request, None).await
     }
 
-    /// Sends a request and follows redirects of a `GET` or `HEAD`. The login is for the first address only: it
-    /// is dropped for good when a redirect leaves its scheme, host or port. Nothing is asked that lies further inside
-    /// than `limit`, or than who redirects. `whose` begins error texts.
+    /// Sends a request and follows redirects of a `GET` or `HEAD`. The login is only for the first origin: it is dropped
+    /// for good when a redirect leaves its scheme, host or port. No address of narrower scope than `limit`, or than the
+    /// redirecting server, is contacted. Error texts start with `subject`.
     pub(super) async fn send_within(
         &self,
-        whose: &str,
+        subject: &str,
         mut request: Outgoing,
         mut limit: Option<Reach>,
     ) -> Result<Response, Fault> {
-        for _ in 0..=MOST_REDIRECTS {
-            let response = self.exchange(whose, &request, limit).await?;
-            let Some(next) = redirect(whose, &request, &response)? else {
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.exchange(subject, &request, limit).await?;
+            let Some(next) = redirect(subject, &request, &response)? else {
                 return Ok(response);
             };
             let reach = self.reach(&request.url, &response).await;
@@ -164,27 +166,27 @@ impl Transport {
             }
             request.url = next;
         }
-        Err(Fault::Image(format!("{whose}: more than {MOST_REDIRECTS} redirects")))
+        Err(Fault::Image(format!("{subject}: more than {MAX_REDIRECTS} redirects")))
     }
 
     async fn exchange(
         &self,
-        whose: &str,
+        subject: &str,
         request: &Outgoing,
         limit: Option<Reach>,
     ) -> Result<Response, Fault> {
         let is_own = request.url.port_or_known_default().is_some_and(|port| self.own_ports.contains(&port));
-        // What is on this machine may lead to what is on this machine, but not to the agent's own API.
+        // A server on this host may redirect to this host, but not to the agent's own API.
         let limit = limit.map(|limit| if is_own { limit.min(Reach::Link) } else { limit });
         let client = match limit {
             None | Some(Reach::Here) => self.client(&request.url).clone(),
-            Some(limit) => self.guarded(whose, &request.url, limit)?,
+            Some(limit) => self.guarded(subject, &request.url, limit)?,
         };
-        let message = request.message(whose)?;
+        let message = request.message(subject)?;
         let send = || client.send(&request.url, message.clone());
         let began = tokio::time::Instant::now();
         let outcome = match send().await {
-            // A kept connection may be closed by the other side just as it is used again.
+            // The server may close a pooled connection just as it is reused.
             Err(error @ ExchangeError::Request(_)) if !error.is_connect() && request.form.is_none() => {
                 send().await
             }
@@ -194,25 +196,25 @@ impl Transport {
             Ok(response) => RequestOutcome::of(response.status()),
             Err(_) => RequestOutcome::Unreachable,
         };
-        self.meter.tell(ended, began.elapsed());
+        self.meter.record(ended, began.elapsed());
         if let (Some(tell), Ok(response)) = (&self.dates, &outcome)
             && let Some(date) = response.headers().get(DATE).and_then(|date| date.to_str().ok())
             && let Ok(date) = rfc2822::parse(date)
         {
             tell(date.timestamp());
         }
-        outcome.map_err(|error| Fault::Host(format!("{whose}: {}", transport_words(&error))))
+        outcome.map_err(|error| Fault::Host(format!("{subject}: {}", describe(&error))))
     }
 }
 
-/// Where a response sends us on to; `None` when it is the final one.
-fn redirect(whose: &str, request: &Outgoing, response: &Response) -> Result<Option<Url>, Fault> {
+/// Returns the target of a redirect, or `None` for a final response.
+fn redirect(subject: &str, request: &Outgoing, response: &Response) -> Result<Option<Url>, Fault> {
     let status = response.status();
     let moved = matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308);
     if !moved || !matches!(request.method, Method::GET | Method::HEAD) {
         return Ok(None);
     }
-    let refused = |why: &str| Fault::Image(format!("{whose}: {} {why}", status_words(status)));
+    let refused = |why: &str| Fault::Image(format!("{subject}: {} {why}", status_text(status)));
     let next = response
         .headers()
         .get(LOCATION)
@@ -226,7 +228,7 @@ fn redirect(whose: &str, request: &Outgoing, response: &Response) -> Result<Opti
     Ok(Some(next))
 }
 
-/// The address without user name, password and fragment; `None` unless it is http or https with a host.
+/// Removes user name, password and fragment. Returns `None` unless the URL is http or https with a host.
 pub(super) fn without_login(mut url: Url) -> Option<Url> {
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return None;
@@ -237,18 +239,18 @@ pub(super) fn without_login(mut url: Url) -> Option<Url> {
     Some(url)
 }
 
-/// Whether an address is on this machine or its link: such are never asked through a proxy.
+/// Reports whether a URL is on this host or its link. Such hosts are never contacted through a proxy.
 pub(super) fn is_local(url: &Url) -> bool {
     Reach::of_literal(url).is_some_and(|reach| reach >= Reach::Link)
 }
 
-/// Whether the response came from another origin than the one that was asked.
-pub(super) fn is_foreign(asked: &Url, response: &Response) -> bool {
+/// Reports whether the response came from another origin than the requested one.
+pub(super) fn is_other_origin(asked: &Url, response: &Response) -> bool {
     response.url().origin() != asked.origin()
 }
 
-/// Whether a status says that the `HEAD` method, not the image, is the trouble.
-pub(super) fn dislikes_head(status: StatusCode) -> bool {
+/// Reports whether a status may be about the `HEAD` method and not about the image.
+pub(super) fn may_reject_head(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED)
 }
 
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_this_machine_are_known_as_such() {
+    fn local_addresses_are_recognized() {
         for text in
             ["http://localhost:1/", "http://127.9.9.9/", "http://[::1]:5/", "http://[::ffff:127.0.0.1]/"]
         {
@@ -277,7 +279,7 @@ mod tests {
         }
     }
 
-    /// A transport for which some names lead to this machine.
+    /// A transport for which some names resolve to local addresses.
     fn with_names() -> Transport {
         let mut transport = Transport::new(None);
         transport.lookup = Arc::new(|name| {
@@ -298,11 +300,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_led_to_a_place_connects_to_nothing_further_inside_than_who_leads() {
+    async fn a_redirect_reaches_no_address_of_narrower_scope_than_its_source() {
         let server = wiremock::MockServer::start().await;
         let port = server.address().port();
         let transport = with_names();
-        let here = "an address of this machine";
+        let here = "an address of this host";
         for (host, limit, why) in [
             ("127.0.0.1", Reach::Public, here),
             ("[::ffff:127.0.0.1]", Reach::Private, here),
@@ -311,7 +313,7 @@ mod tests {
             ("inward.example", Reach::Public, here),
             ("inward.example", Reach::Private, here),
             ("mapped.example", Reach::Private, here),
-            ("lan.example", Reach::Public, "an address of a private network"),
+            ("lan.example", Reach::Public, "an address in a private network"),
         ] {
             let request = get(&format!("http://{host}:{port}/trigger"));
             let outcome = transport.send_within("registry r", request, Some(limit)).await;
@@ -319,19 +321,16 @@ mod tests {
                 Err(Fault::Image(text) | Fault::Host(text)) => text,
                 other => panic!("{host}: {other:?}"),
             };
-            assert!(
-                text.starts_with("registry r: it") && text.ends_with(&format!("to {why}")),
-                "{host}: {text}"
-            );
+            assert!(text.starts_with("registry r: it") && text.ends_with(why), "{host}: {text}");
         }
-        assert_eq!(server.received_requests().await.unwrap().len(), 0, "nothing was asked");
-        // What is here may lead to what is here.
+        assert_eq!(server.received_requests().await.unwrap().len(), 0, "nothing was sent");
+        // This host may redirect to itself.
         let near = transport.send_within("r", get(&server.uri()), Some(Reach::Here)).await.unwrap();
         assert_eq!(near.status(), StatusCode::NOT_FOUND);
     }
 
     #[tokio::test]
-    async fn a_registry_on_this_machine_does_not_lead_to_the_agents_own_api() {
+    async fn a_registry_on_this_host_cannot_redirect_to_the_agents_own_api() {
         let api = wiremock::MockServer::start().await;
         let mut transport = with_names();
         transport.own_ports = vec![api.address().port()];
@@ -340,19 +339,19 @@ mod tests {
             let outcome = transport.send_within("registry r", request, Some(Reach::Here)).await;
             assert!(matches!(outcome, Err(Fault::Image(_) | Fault::Host(_))), "{host}: {outcome:?}");
         }
-        assert_eq!(api.received_requests().await.unwrap().len(), 0, "nothing was asked");
-        // A registry may have been configured there.
+        assert_eq!(api.received_requests().await.unwrap().len(), 0, "nothing was sent");
+        // But a registry may be configured there.
         transport.send("r", get(&api.uri())).await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_registry_is_as_far_inside_as_the_address_that_was_connected_to() {
+    async fn the_scope_of_a_registry_is_that_of_the_connected_address() {
         let server = wiremock::MockServer::start().await;
         let transport = with_names();
         let response = transport.send("r", get(&server.uri())).await.unwrap();
         for (name, reach) in [
             ("http://inward.example", Reach::Here),
-            // The connection was to this machine: to a proxy on it.
+            // The connection was to this host, so to a proxy on it.
             ("http://lan.example", Reach::Private),
             ("http://unknown.example", Reach::Public),
             ("http://8.8.8.8", Reach::Public),
@@ -362,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_configured_host_may_show_any_certificate() {
+    fn only_the_configured_host_may_present_any_certificate() {
         let transport = Transport::new(Some(&url("https://registry.lan:5000")));
         let unverified = |text| {
             let (_, client) = transport.unverified.as_ref().unwrap();

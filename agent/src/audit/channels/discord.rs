@@ -1,4 +1,4 @@
-//! The chat channel: an embed inside Discord's size limits.
+//! The Discord channel: an embed within Discord's size limits.
 
 use evenkeel_common::wire::{AuditEntry, Level};
 use reqwest::{Client, Url};
@@ -10,13 +10,13 @@ use crate::audit::delivery::{Delivery, web_client};
 use crate::config::DiscordConfig;
 use crate::model::text::tail;
 
-// Discord's limits, in UTF-16 units to be on the safe side.
+// Discord's limits, counted in UTF-16 units to be safe.
 const TITLE: usize = 256;
 const DESCRIPTION: usize = 4096;
 const FIELD: usize = 1024;
 const FOOTER: usize = 256;
 const ALL: usize = 6000;
-/// Of compose output, the end tells most.
+/// Maximum length of compose output, of which the end is shown.
 const OUTPUT: usize = 900;
 
 /// A Discord webhook.
@@ -26,7 +26,7 @@ pub(in crate::audit) struct Discord {
 }
 
 impl Discord {
-    /// The webhook of the configuration.
+    /// Creates the channel from its configuration.
     pub(in crate::audit) fn new(config: &DiscordConfig) -> Result<Self, String> {
         let url = Url::parse(config.webhook_url.expose()).map_err(|error| format!("webhook_url: {error}"))?;
         Ok(Self { client: web_client(&url)?, url })
@@ -51,7 +51,7 @@ fn body(entry: &AuditEntry) -> Value {
         field(name, cut(value, FIELD), name == "Container");
     }
     if !entry.output.trim().is_empty() {
-        // Text that contains the marker would end the block early.
+        // A code fence in the output would end the block early.
         let end = tail(&entry.output, OUTPUT).replace("```", "'''");
         field("Output", format!("```\n{end}\n```"), false);
     }
@@ -67,7 +67,7 @@ fn body(entry: &AuditEntry) -> Value {
     if !footer.is_empty() {
         embed["footer"] = json!({ "text": footer });
     }
-    // Text from outside must not mention anybody.
+    // Untrusted text must not trigger mentions.
     json!({ "embeds": [embed], "allowed_mentions": { "parse": [] } })
 }
 
@@ -84,12 +84,12 @@ fn length(text: &str) -> usize {
     text.encode_utf16().count()
 }
 
-/// The beginning of `text`, at most `most` units long, with an ellipsis where it was cut.
-fn cut(text: &str, most: usize) -> String {
-    if length(text) <= most {
+/// Truncates `text` to at most `limit` units, with an ellipsis if it was cut.
+fn cut(text: &str, limit: usize) -> String {
+    if length(text) <= limit {
         return text.to_owned();
     }
-    let mut left = most.saturating_sub(1);
+    let mut left = limit.saturating_sub(1);
     let fits = |c: &char| {
         let fits = c.len_utf16() <= left;
         left = left.saturating_sub(c.len_utf16());
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_embed_has_title_colour_and_the_fields_that_are_there() {
+    fn an_embed_has_title_colour_and_the_fields_with_a_value() {
         let mut entry = entry();
         entry.machine = "m1".into();
         entry.old_digest = Some("sha256:aa".into());
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_entry_is_inside_all_limits() {
+    fn the_longest_entry_is_within_all_limits() {
         for filler in ["x", "é", "😀", "`"] {
             let long = filler.repeat(9000);
             let mut entry =
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_marked_and_splits_no_character() {
+    fn truncation_adds_an_ellipsis_and_splits_no_character() {
         assert_eq!(cut("abc", 3), "abc");
         assert_eq!(cut("abcd", 3), "ab…");
         assert_eq!(cut("😀😀", 3), "😀…");

@@ -1,4 +1,4 @@
-//! The texts that all channels for people share.
+//! Text shared by the human-readable channels.
 
 use evenkeel_common::wire::AuditEntry;
 
@@ -7,7 +7,7 @@ pub(super) fn title(entry: &AuditEntry) -> String {
     one_line(&format!("[{}] {}: {}", entry.level, entry.event, entry.service))
 }
 
-/// The entry's further fields with their names, those that have a value.
+/// The entry's other non-empty fields with their labels.
 pub(super) fn fields(entry: &AuditEntry) -> Vec<(&'static str, &str)> {
     let all = [
         ("Machine", Some(entry.machine.as_str())),
@@ -21,7 +21,7 @@ pub(super) fn fields(entry: &AuditEntry) -> Vec<(&'static str, &str)> {
         .collect()
 }
 
-/// Without line breaks and other control characters.
+/// Replaces line breaks and other control characters by spaces.
 pub(super) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! Notification channels: each file turns an entry into what its receiver reads; sending is [`super::sink`]'s.
+//! Notification channels: each file renders entries for one kind of receiver; [`super::sink`] delivers them.
 
 mod discord;
 mod message;
@@ -16,13 +16,13 @@ pub(super) use smtp::Smtp;
 pub(super) use webhook::Webhook;
 
 impl EntryFilter {
-    /// Whether an entry passes (DECISIONS 5).
+    /// Reports whether an entry passes the filter (DECISIONS 5).
     pub fn passes(&self, entry: &AuditEntry) -> bool {
         entry.level >= self.min_level && self.events.as_ref().is_none_or(|kinds| kinds.contains(&entry.event))
     }
 }
 
-/// Every entry passes.
+/// A filter that every entry passes.
 impl Default for EntryFilter {
     fn default() -> Self {
         Self { min_level: Level::Info, events: None }

@@ -1,4 +1,5 @@
-//! The push to the warden: entries with their numbers, in an array where several wait (spec 5, DECISIONS 3, 5 and 8).
+//! The push to the warden: entries with their sequence numbers, as an array if several are queued (spec 5, DECISIONS 3, 5
+//! and 8).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,72 +17,72 @@ use crate::audit::redact::Redactor;
 use crate::audit::trial::WardenAnswer;
 use crate::config::PushConfig;
 
-/// Most entries of one request.
+/// Maximum number of entries per request.
 const BATCH: usize = 500;
-/// Most bytes of one array: a warden takes 1 MiB.
+/// Maximum size of an array in bytes; a warden accepts 1 MiB.
 const BATCH_BYTES: usize = 512 * 1024;
-/// How long a warden that does not know arrays is sent one entry at a time.
+/// How long a warden that does not support arrays is sent one entry at a time.
 const SINGLE_FOR: Duration = Duration::from_hours(1);
-/// Most bytes that are read of an answer; it names each entry that was refused.
+/// Maximum number of bytes read from an answer, which lists each rejected entry.
 const ANSWER_LIMIT: usize = 256 * 1024;
-/// Most bytes that are read of an answer to `GET /health`.
+/// Maximum number of bytes read from an answer to `GET /health`.
 const HEALTH_LIMIT: usize = 64 * 1024;
-/// What a failure for which only a person can do something counts as a wait.
+/// Delay assumed for a failure that only an operator can fix.
 const MISCONFIGURED_WAIT: Duration = Duration::from_mins(1);
 
 /// The wardens as a destination.
 pub(in crate::audit) struct Push {
     wardens: Vec<Warden>,
     authorization: HeaderValue,
-    /// The warden that took entries last: it is asked first.
+    /// The warden that last accepted entries; it is tried first.
     active: Mutex<usize>,
 }
 
 struct Warden {
     client: Client,
     url: Url,
-    /// Until when it is sent one entry at a time.
+    /// The time until which it is sent one entry at a time.
     single_until: Mutex<Option<Instant>>,
 }
 
-/// What became of the first entries of a list.
+/// The outcome for the first entries of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::audit) struct Sent {
-    /// How many of them are settled.
+    /// Number of settled entries.
     pub(in crate::audit) settled: usize,
-    /// Those of them that were refused for good, by their place in the list, and why.
+    /// Settled entries that were rejected permanently: index in the list and reason.
     pub(in crate::audit) refused: Vec<(usize, String)>,
-    /// The answer, for people to read.
+    /// The answer in human-readable form.
     pub(in crate::audit) answer: String,
 }
 
 impl Push {
-    /// The wardens of the configuration.
+    /// Creates the channel from its configuration.
     pub(in crate::audit) fn new(config: &PushConfig) -> Result<Self, String> {
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", config.token.expose()))
-            .map_err(|_| "token has characters that no HTTP header can have".to_owned())?;
+            .map_err(|_| "token has characters that are not allowed in an HTTP header".to_owned())?;
         authorization.set_sensitive(true);
         let wardens = config.warden_urls.iter().map(|url| Warden::new(url));
         Ok(Self { wardens: wardens.collect::<Result<_, _>>()?, authorization, active: Mutex::new(0) })
     }
 
-    /// Asks whether the wardens are there and know the token, without sending an entry: a list without entries is refused
-    /// as malformed, but only from an agent that the warden knows (DECISIONS 8). Each has `limit` to answer.
+    /// Probes whether the wardens answer and accept the token, without sending an entry: an empty list is rejected as
+    /// malformed, but only after authentication (DECISIONS 8). Each warden has `limit` to answer.
     pub(in crate::audit) async fn ask(&self, limit: Duration) -> Vec<Result<WardenAnswer, String>> {
-        let late = || Err(format!("nothing within {} s", limit.as_secs()));
+        let late = || Err(format!("no answer within {} s", limit.as_secs()));
         let asked = self.wardens.iter().map(|warden| timeout(limit, warden.probe(&self.authorization)));
         let answers = join_all(asked).await;
         answers.into_iter().map(|answer| answer.unwrap_or_else(|_| late())).collect()
     }
 
-    /// How many entries are worth handing over at once.
+    /// The maximum number of entries to pass to [`Push::send`].
     pub(in crate::audit) fn batch(&self) -> usize {
         let active = self.wardens.get(*lock(&self.active));
         if active.is_some_and(Warden::takes_arrays) { BATCH } else { 1 }
     }
 
-    /// Sends as many of the entries as fit into one request, to the first warden that takes them. At least one of them is
-    /// settled where this succeeds.
+    /// Sends as many entries as fit into one request to the first warden that accepts them. On success at least one is
+    /// settled.
     pub(in crate::audit) async fn send(
         &self,
         entries: &[PushedEntry],
@@ -93,7 +94,7 @@ impl Push {
         for at in std::iter::once(active).chain(others) {
             let Some(warden) = self.wardens.get(at) else { continue };
             match warden.send(entries, &self.authorization, redactor).await {
-                // The entry is what is wrong, and would be elsewhere.
+                // The entry itself is at fault; other wardens would reject it as well.
                 Err(refused @ DeliveryError::Permanent { .. }) => return Err(refused),
                 Err(error) => failures.push(error),
                 Ok(sent) => {
@@ -104,7 +105,7 @@ impl Push {
         }
         *lock(&self.active) = 0;
         let why = "no warden is configured".to_owned();
-        // One that asks for a long pause does not speak for the others.
+        // The shortest delay counts: a warden that asks for a long pause must not delay the others.
         let failure = failures.into_iter().min_by_key(wait_after);
         Err(failure.unwrap_or(DeliveryError::Misconfigured { why }))
     }
@@ -129,7 +130,7 @@ impl Warden {
         let nothing: [(); 0] = [];
         let ingest = request.json(&nothing).send().await.map_err(said)?.status().as_u16();
         let mut decisions = self.at("/fleet");
-        // No number: it is refused as such only to an agent that the warden knows, and counts as no heartbeat.
+        // An invalid revision: it is rejected only after authentication, and does not count as a heartbeat.
         decisions.set_query(Some("after=none"));
         let request = self.client.get(decisions).header(AUTHORIZATION, authorization.clone());
         let fleet = request.send().await.map_err(said)?.status().as_u16();
@@ -137,7 +138,7 @@ impl Warden {
         Ok(WardenAnswer { health, has_status, store_is_away, ingest, fleet, clock_ahead })
     }
 
-    /// The address of another path of the same warden.
+    /// Returns the URL of another path of the same warden.
     fn at(&self, path: &str) -> Url {
         let mut url = self.url.clone();
         let base = url.path().strip_suffix("/ingest").unwrap_or_default().to_owned();
@@ -155,9 +156,9 @@ impl Warden {
         authorization: &HeaderValue,
         redactor: &Redactor,
     ) -> Result<Sent, DeliveryError> {
-        let written = written(entries);
-        if written.len() > 1 && self.takes_arrays() {
-            let answer = self.post(format!("[{}]", written.join(",")), authorization, redactor).await?;
+        let serialised = serialised(entries);
+        if serialised.len() > 1 && self.takes_arrays() {
+            let answer = self.post(format!("[{}]", serialised.join(",")), authorization, redactor).await?;
             let is_unknown = [
                 StatusCode::BAD_REQUEST,
                 StatusCode::NOT_FOUND,
@@ -167,21 +168,21 @@ impl Warden {
             if !is_unknown.contains(&answer.status) {
                 let answer = self.judged(answer, redactor).await?;
                 return Ok(Sent {
-                    settled: written.len(),
-                    refused: refused(&answer.body, written.len(), redactor),
+                    settled: serialised.len(),
+                    refused: refused(&answer.body, serialised.len(), redactor),
                     answer: answer.text,
                 });
             }
             *lock(&self.single_until) = Some(Instant::now() + SINGLE_FOR);
         }
-        let first = written.into_iter().next().unwrap_or_default();
+        let first = serialised.into_iter().next().unwrap_or_default();
         let answer = self.post(first, authorization, redactor).await?;
         let answer = self.judged(answer, redactor).await?;
         Ok(Sent { settled: 1, refused: Vec::new(), answer: answer.text })
     }
 
-    /// What an answer means. Only a warden can refuse an entry for good: a proxy, or a server that is spoken to without
-    /// encryption where it wants some, says 400 to everything.
+    /// Classifies an answer. Only a warden can reject an entry permanently: a proxy, or a TLS server that is sent plain
+    /// HTTP, answers 400 to everything.
     async fn judged(&self, answer: Answer, redactor: &Redactor) -> Result<Answer, DeliveryError> {
         let why = match answer.judged() {
             Err(DeliveryError::Permanent { why }) => why,
@@ -190,13 +191,13 @@ impl Warden {
         if self.is_warden(redactor).await? {
             return Err(DeliveryError::Permanent { why });
         }
-        // It was not the warden that did not know the array.
+        // It was not a warden that rejected the array.
         *lock(&self.single_until) = None;
-        let why = format!("{why} (not from a warden: its GET /health is not answered as by one)");
+        let why = format!("{why} (not from a warden: its GET /health answers differently)");
         Err(DeliveryError::Misconfigured { why })
     }
 
-    /// Whether a warden answers there; one whose store is away counts.
+    /// Reports whether a warden answers at this address, even if its store is unavailable.
     async fn is_warden(&self, redactor: &Redactor) -> Result<bool, DeliveryError> {
         let request = self.client.get(self.at("/health")).build().map_err(permanent)?;
         let answer = exchange(&self.client, request, redactor, HEALTH_LIMIT).await?;
@@ -221,7 +222,8 @@ fn permanent(error: reqwest::Error) -> DeliveryError {
     DeliveryError::Permanent { why: error.without_url().to_string() }
 }
 
-/// How long a failure asks to wait. The usual back-off is shorter than any pause that a server asks for.
+/// Returns the delay that a failure asks for. The usual backoff counts as zero, shorter than any delay that a server asks
+/// for.
 fn wait_after(failure: &DeliveryError) -> Duration {
     match failure {
         DeliveryError::Transient { after, .. } => after.unwrap_or_default(),
@@ -230,8 +232,8 @@ fn wait_after(failure: &DeliveryError) -> Duration {
     }
 }
 
-/// The entries as JSON, as many as fit into one array; at least the first.
-fn written(entries: &[PushedEntry]) -> Vec<String> {
+/// Serialises as many entries as fit into one array, at least the first.
+fn serialised(entries: &[PushedEntry]) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
     let mut bytes = 0;
     for entry in entries {
@@ -246,7 +248,7 @@ fn written(entries: &[PushedEntry]) -> Vec<String> {
     texts
 }
 
-/// The entries of an array that the warden has refused. An answer in another form refuses none.
+/// Parses which entries of an array the warden rejected. An answer in another format rejects none.
 fn refused(body: &[u8], sent: usize, redactor: &Redactor) -> Vec<(usize, String)> {
     let reply: Option<IngestReply> = serde_json::from_slice(body).ok();
     let rejected = reply.into_iter().flat_map(|reply| reply.rejected);

@@ -1,4 +1,4 @@
-//! Pushes to wardens of all ages: arrays, single entries, refusals, several addresses.
+//! Pushes to wardens of all versions: arrays, single entries, rejections, several addresses.
 
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
@@ -43,7 +43,7 @@ async fn bodies(server: &MockServer) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn several_entries_go_as_an_array_and_one_as_itself() {
+async fn several_entries_are_sent_as_an_array_and_one_as_an_object() {
     let warden = answers(|_| ResponseTemplate::new(200).set_body_json(json!({"status": "accepted"}))).await;
     let push = push(&[&warden]);
     assert_eq!(push.send(&entries(3, 0), &Redactor::default()).await.unwrap().settled, 3);
@@ -64,7 +64,7 @@ async fn an_array_stays_under_the_wardens_limit() {
 }
 
 #[tokio::test]
-async fn a_warden_that_knows_single_entries_only_gets_them_one_by_one() {
+async fn a_warden_without_array_support_gets_entries_one_by_one() {
     for status in [400, 404, 415, 413] {
         let warden = answers(move |request| {
             ResponseTemplate::new(if request.body.starts_with(b"[") { status } else { 200 })
@@ -73,7 +73,7 @@ async fn a_warden_that_knows_single_entries_only_gets_them_one_by_one() {
         let push = push(&[&warden]);
         assert_eq!(push.batch(), BATCH);
         assert_eq!(push.send(&entries(3, 0), &Redactor::default()).await.unwrap().settled, 1);
-        // It is not asked again for each of them.
+        // Array support is not probed again for each entry.
         assert_eq!(push.batch(), 1);
         assert_eq!(push.send(&entries(3, 0), &Redactor::default()).await.unwrap().settled, 1);
         assert_eq!(bodies(&warden).await.len(), 3, "{status}");
@@ -81,7 +81,7 @@ async fn a_warden_that_knows_single_entries_only_gets_them_one_by_one() {
 }
 
 #[tokio::test]
-async fn entries_that_an_array_is_rid_of_are_named() {
+async fn rejected_entries_of_an_array_are_reported() {
     let reply = json!({"status": "accepted", "rejected": [
         {"index": 1, "error": "no event\nof token-1"}, {"index": 99, "error": "nonsense"},
     ]});
@@ -93,7 +93,7 @@ async fn entries_that_an_array_is_rid_of_are_named() {
 }
 
 #[tokio::test]
-async fn the_warden_that_answered_last_is_asked_first() {
+async fn the_warden_that_last_accepted_entries_is_tried_first() {
     let first = answers(|_| ResponseTemplate::new(503)).await;
     let second = answers(|_| ResponseTemplate::new(200)).await;
     let push = push(&[&first, &second]);
@@ -101,7 +101,7 @@ async fn the_warden_that_answered_last_is_asked_first() {
         push.send(&entries(1, 0), &Redactor::default()).await.unwrap();
     }
     assert_eq!((bodies(&first).await.len(), bodies(&second).await.len()), (1, 3));
-    // When it fails, the others are tried in their order.
+    // When it fails, the others are tried in order.
     second.reset().await;
     Mock::given(any()).respond_with(ResponseTemplate::new(503)).mount(&second).await;
     first.reset().await;
@@ -112,9 +112,9 @@ async fn the_warden_that_answered_last_is_asked_first() {
 }
 
 #[tokio::test]
-async fn an_entry_that_is_refused_is_not_taken_elsewhere() {
+async fn a_rejected_entry_is_not_sent_to_another_warden() {
     let refuse = |request: &Request| match request.url.path() {
-        // Its store is away, but it is a warden.
+        // Its store is unavailable, but it is a warden.
         "/health" => ResponseTemplate::new(503).set_body_json(json!({"status": "unavailable"})),
         _ => ResponseTemplate::new(400),
     };
@@ -125,7 +125,7 @@ async fn an_entry_that_is_refused_is_not_taken_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_is_no_warden_refuses_nothing_for_good() {
+async fn only_a_warden_can_reject_an_entry_permanently() {
     let health = |status, body: &str| {
         let body = body.to_owned();
         move |request: &Request| match request.url.path() {
@@ -142,13 +142,13 @@ async fn what_is_no_warden_refuses_nothing_for_good() {
             let failed = push.send(&entries(count, 0), &Redactor::default()).await;
             assert!(matches!(failed, Err(DeliveryError::Misconfigured { .. })), "{body}: {failed:?}");
         }
-        // It says nothing about arrays either.
+        // Nor does it disable arrays.
         assert_eq!(push.batch(), BATCH);
     }
 }
 
 #[tokio::test]
-async fn a_long_pause_that_one_warden_asks_for_is_not_for_the_others() {
+async fn a_long_pause_asked_for_by_one_warden_does_not_delay_the_others() {
     let patient = answers(|_| ResponseTemplate::new(503).insert_header("retry-after", "3600")).await;
     let usual = answers(|_| ResponseTemplate::new(503)).await;
     let soon = answers(|_| ResponseTemplate::new(503).insert_header("retry-after", "5")).await;
@@ -166,7 +166,7 @@ async fn a_long_pause_that_one_warden_asks_for_is_not_for_the_others() {
 }
 
 #[tokio::test]
-async fn a_warden_that_hangs_keeps_no_answer_of_another() {
+async fn a_warden_that_hangs_does_not_block_the_others() {
     let slow = answers(|_| ResponseTemplate::new(200).set_delay(Duration::from_mins(1))).await;
     let quick = answers(|_| ResponseTemplate::new(200)).await;
     let answers = push(&[&slow, &quick]).ask(Duration::from_secs(1)).await;

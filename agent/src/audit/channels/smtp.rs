@@ -15,13 +15,13 @@ use crate::audit::channel::Render;
 use crate::audit::delivery::{Delivery, Mailer};
 use crate::config::{SmtpConfig, SmtpTls, mail};
 
-/// For the connection; the delivery as a whole has its own limit.
+/// Timeout of the connection; the delivery as a whole has its own limit.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Port whose connections are encrypted from the first byte.
+/// Port for implicit TLS.
 const IMPLICIT_PORT: u16 = 465;
 const SUBJECT: usize = 200;
 
-/// A mail server and who writes to whom.
+/// A mail server with sender and recipients.
 pub(in crate::audit) struct Smtp {
     mailer: Mailer,
     from: Mailbox,
@@ -29,7 +29,7 @@ pub(in crate::audit) struct Smtp {
 }
 
 impl Smtp {
-    /// The channel of the configuration.
+    /// Creates the channel from its configuration.
     pub(in crate::audit) fn new(config: &SmtpConfig) -> Result<Self, String> {
         let mut builder = Mailer::builder_dangerous(config.host.as_str())
             .port(config.port)
@@ -47,8 +47,8 @@ impl Smtp {
     }
 }
 
-/// What [`SmtpTls`] means for this server. A password goes over the network encrypted unless `none` says otherwise:
-/// with `auto` somebody in between could else hide STARTTLS and read it.
+/// Maps [`SmtpTls`] to lettre's setting for this server. A password is sent over the network in the clear only with
+/// `none`. Therefore `auto` requires STARTTLS with a login: otherwise a man in the middle could hide STARTTLS and read it.
 fn encryption(config: &SmtpConfig) -> Result<Tls, String> {
     let parameters = || {
         let roots = if rustls_native_certs::load_native_certs().certs.is_empty() {
@@ -61,13 +61,13 @@ fn encryption(config: &SmtpConfig) -> Result<Tls, String> {
             .build()
             .map_err(|error| format!("cannot prepare TLS: {error}"))
     };
-    let is_here = matches!(config.host.as_str(), "localhost" | "127.0.0.1" | "::1");
+    let is_local = matches!(config.host.as_str(), "localhost" | "127.0.0.1" | "::1");
     Ok(match config.tls {
         SmtpTls::None => Tls::None,
         SmtpTls::Implicit => Tls::Wrapper(parameters()?),
         SmtpTls::Starttls => Tls::Required(parameters()?),
         SmtpTls::Auto if config.port == IMPLICIT_PORT => Tls::Wrapper(parameters()?),
-        SmtpTls::Auto if config.username.is_some() && !is_here => Tls::Required(parameters()?),
+        SmtpTls::Auto if config.username.is_some() && !is_local => Tls::Required(parameters()?),
         SmtpTls::Auto => Tls::Opportunistic(parameters()?),
     })
 }
@@ -75,7 +75,7 @@ fn encryption(config: &SmtpConfig) -> Result<Tls, String> {
 impl Render for Smtp {
     fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String> {
         let subject: String = title(entry).chars().take(SUBJECT).collect();
-        // Nobody reads out-of-office replies to a program.
+        // Suppresses out-of-office replies.
         let automatic =
             HeaderValue::new(HeaderName::new_from_ascii_str("Auto-Submitted"), "auto-generated".to_owned());
         let message = Message::builder()
@@ -83,7 +83,7 @@ impl Render for Smtp {
             .mailbox(lettre::message::header::To::from(self.to.clone()))
             .subject(subject)
             .date_now()
-            // The same on each try, so that the receiver can tell a repeat.
+            // The same ID for each attempt, so that the receiver can detect duplicates.
             .message_id(seq.map(|seq| message_id(seq, &entry.machine)))
             .raw_header(automatic)
             .multipart(MultiPart::alternative_plain_html(plain(entry), html(entry)))
@@ -125,7 +125,7 @@ fn html(entry: &AuditEntry) -> String {
 }
 
 fn escape(text: &str) -> String {
-    crate::config::template::Escape::Markup.apply(text)
+    crate::config::template::Escape::Html.apply(text)
 }
 
 #[cfg(test)]
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_has_what_servers_and_people_expect() {
+    fn a_mail_has_the_usual_headers_and_parts() {
         let mut entry =
             AuditEntry::new(Timestamp::UNIX_EPOCH, "web", Kind::UPDATED, Level::Info, "<b>up</b> é");
         entry.machine = "box 1".into();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn text_from_outside_cannot_add_a_header() {
+    fn untrusted_text_cannot_add_a_header() {
         let evil = "web\r\nBcc: evil@x.example\r\n\r\n<script>";
         let mut entry = AuditEntry::new(Timestamp::UNIX_EPOCH, evil, Kind::ERROR, Level::Error, evil);
         entry.machine = evil.into();

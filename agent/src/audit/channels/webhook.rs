@@ -1,4 +1,4 @@
-//! A custom webhook: any address, method, headers, and a body from a template (SPEC 2.9, DECISIONS 5).
+//! Custom webhooks with any address, method and headers, and an optional body template (SPEC 2.9, DECISIONS 5).
 
 use evenkeel_common::wire::AuditEntry;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -19,15 +19,15 @@ pub(in crate::audit) struct Webhook {
 }
 
 enum Body {
-    /// None was configured and the method carries none.
+    /// No body is configured, and the method has none.
     Empty,
-    /// None was configured: the entry itself.
+    /// No body is configured: the entry is sent as JSON.
     Entry,
     Template(Box<Template>),
 }
 
 impl Webhook {
-    /// The webhook of the configuration.
+    /// Creates the channel from its configuration.
     pub(in crate::audit) fn new(config: &WebhookConfig) -> Result<Self, String> {
         let url = Url::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
         let method =
@@ -57,7 +57,7 @@ impl Webhook {
     }
 }
 
-/// A body whose first character begins a JSON object or array is JSON, unless its `{` begins the template's own.
+/// Guesses the content type: a body that starts like a JSON object or array is JSON, unless the `{` begins a template tag.
 fn likely_content_type(body: &str) -> &'static str {
     let body = body.trim_start();
     let is_template = ["{{", "{%", "{#"].iter().any(|mark| body.starts_with(mark));
@@ -76,7 +76,7 @@ impl Render for Webhook {
             Body::Entry => request.json(entry),
             Body::Template(template) => request.body(template.render(entry)?),
         };
-        // Configured headers replace what the body brought with it.
+        // Configured headers replace those set by the body.
         Delivery::request(&self.client, request.headers(self.headers.clone()))
     }
 }

@@ -1,4 +1,4 @@
-//! From what runs to a service of the configuration, and to remarks on what it can't take over.
+//! Builds services of the configuration from running containers, with remarks on everything that can't be adopted.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use serde::Serialize;
 use crate::model::{Container, Model, Reference};
 use crate::ports::survey::Origin;
 
-/// Longest name of a service and of a project (spec 2.9).
+/// Maximum length of the name of a service and of a project (spec 2.9).
 const LONGEST_NAME: usize = 64;
 /// This program's own images.
 const OWN: [&str; 2] = ["evenkeel", "evenkeel-agent"];
 
-/// One service as it stands in the file.
+/// A service in the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Service {
     pub(super) name: String,
@@ -30,39 +30,39 @@ pub(super) struct Service {
     pub(super) auto_heal: bool,
 }
 
-/// A service, where it can be one, and what is to be said about it.
+/// A service, if one can be built, and remarks about it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Described {
     pub(super) service: Option<Service>,
     pub(super) remarks: Vec<String>,
 }
 
-/// A compose file that a label names.
+/// A compose file listed in a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileSeen {
-    /// As the label has it.
+    /// The path in the label.
     pub(super) named: PathBuf,
-    /// The path that the configuration takes, or why there is none.
+    /// The path for the configuration, or why the file can't be used.
     pub(super) usable: Result<PathBuf, String>,
 }
 
 impl FileSeen {
-    /// Looks for the file; a relative name is relative to the project's folder.
+    /// Looks up the file; a relative path is relative to the project's folder.
     pub(super) fn look(named: &Path, folder: Option<&Path>) -> Self {
         let path = folder.map_or_else(|| named.to_owned(), |folder| folder.join(named));
         let usable = match path.canonicalize() {
-            Ok(real) if !real.is_file() => Err("is no file".to_owned()),
+            Ok(real) if !real.is_file() => Err("is not a file".to_owned()),
             Ok(real) => {
                 let is_plain = path.is_absolute()
                     && !path.to_string_lossy().contains("..")
                     && !path.symlink_metadata().is_ok_and(|about| about.is_symlink());
                 let usable = if is_plain { path.clone() } else { real };
-                // What can't be opened here can't be opened by an agent of this user.
+                // An agent running as this user could not open the file either.
                 std::fs::File::open(&usable)
                     .map(|_| usable)
-                    .map_err(|error| crate::model::text::plainly(&error))
+                    .map_err(|error| crate::model::text::describe_io_error(&error))
             }
-            Err(error) => Err(crate::model::text::plainly(&error)),
+            Err(error) => Err(crate::model::text::describe_io_error(&error)),
         };
         Self { named: named.to_owned(), usable }
     }
@@ -72,9 +72,9 @@ impl FileSeen {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum InRegistry {
     Yes,
-    /// It was built or loaded here, or its tag is gone there.
+    /// The image was built or loaded on this machine, or the registry no longer has its tag.
     No,
-    /// The registry did not say; its words.
+    /// The registry could not be asked, with the reason.
     Unknown(String),
 }
 
@@ -84,20 +84,20 @@ pub(super) struct Runs {
     pub(super) in_registry: InRegistry,
 }
 
-/// A compose project that runs.
+/// A running compose project.
 pub(super) struct Project {
     pub(super) origin: Origin,
-    /// Its files in order.
+    /// Its compose files in order.
     pub(super) files: Vec<FileSeen>,
-    /// Whether its containers were made from different sets of files.
+    /// Whether its containers were created from different lists of files.
     pub(super) lists_differ: bool,
     pub(super) runs: Vec<Runs>,
-    /// What the service's files come to; `None` before they were rendered.
+    /// The rendered compose files; `None` before they are rendered.
     pub(super) rendered: Option<Result<Model, String>>,
 }
 
 impl Project {
-    /// Whether the files come to the service of this container. Before they are rendered they may.
+    /// Reports whether the rendered files contain the service of this container; true before they are rendered.
     fn renders(&self, one: &Runs) -> bool {
         match &self.rendered {
             Some(Ok(model)) => model.service(&one.container.compose_service).is_some(),
@@ -112,18 +112,18 @@ pub(super) struct Alone {
     pub(super) is_of_swarm: bool,
 }
 
-/// The service of a container outside compose: nothing can make it anew, so it is only healed.
+/// Builds the service of a container outside compose: it can't be recreated, so it is only healed.
 pub(super) fn alone(single: &Alone) -> Described {
     let name = &single.container.name;
     let without = |why: &str| Described { service: None, remarks: vec![format!("{name}: left out: {why}")] };
     if single.is_of_swarm {
-        return without("it belongs to a Swarm service");
+        return without("it belongs to a swarm service");
     }
     if let Some(manager) = &single.container.manager {
-        return without(&format!("{manager} keeps it"));
+        return without(&format!("{manager} manages it"));
     }
     if is_own(&single.container.config_image) {
-        return without("it is this program");
+        return without("it is Evenkeel itself");
     }
     if name.len() > LONGEST_NAME {
         return without("its name is too long");
@@ -139,17 +139,17 @@ pub(super) fn alone(single: &Alone) -> Described {
         auto_heal: true,
     };
     let remark =
-        format!("{name}: it is not of a compose project: restarted when it is unwell, but not updated");
+        format!("{name}: it belongs to no compose project: restarted when unhealthy, but not updated");
     Described { service: Some(service), remarks: vec![remark] }
 }
 
-/// The service of a compose project.
+/// Builds the service of a compose project.
 pub(super) fn project(project: &Project) -> Described {
     let name = &project.origin.project;
     let mut remarks = Vec::new();
     let mut remark = |text: String| remarks.push(format!("{name}: {text}"));
     if let Some(manager) = project.runs.iter().find_map(|one| one.container.manager.as_ref()) {
-        remark(format!("left out: {manager} keeps its containers"));
+        remark(format!("left out: {manager} manages its containers"));
         return Described { service: None, remarks };
     }
     if name.len() > LONGEST_NAME {
@@ -163,7 +163,7 @@ pub(super) fn project(project: &Project) -> Described {
     unrendered(project, &mut remark);
     let auto_update = !images.is_empty() && !compose_files.is_empty();
     if !auto_update {
-        remark("it is restarted when it is unwell, but not updated".to_owned());
+        remark("it is restarted when unhealthy, but not updated".to_owned());
     }
     let service = Service {
         name: name.clone(),
@@ -178,13 +178,15 @@ pub(super) fn project(project: &Project) -> Described {
     Described { service: Some(service), remarks }
 }
 
-/// The compose files; none where one of them can't be used.
+/// Returns the compose files; none if one of them can't be used.
 fn files(project: &Project, remark: &mut impl FnMut(String)) -> Vec<PathBuf> {
     if project.files.is_empty() {
-        remark("its containers do not say which compose files they were made from".to_owned());
+        remark("its containers do not say which compose files they were created from".to_owned());
     }
     if project.lists_differ {
-        remark("its containers were made from different compose files; the longest list is taken".to_owned());
+        remark(
+            "its containers were created from different compose files; the longest list is used".to_owned(),
+        );
     }
     let mut usable = Vec::new();
     let mut complete = true;
@@ -192,7 +194,7 @@ fn files(project: &Project, remark: &mut impl FnMut(String)) -> Vec<PathBuf> {
         match found {
             Ok(path) => {
                 if path != named {
-                    remark(format!("compose file {} is taken as {}", named.display(), path.display()));
+                    remark(format!("compose file {} is adopted as {}", named.display(), path.display()));
                 }
                 usable.push(path.clone());
             }
@@ -205,13 +207,13 @@ fn files(project: &Project, remark: &mut impl FnMut(String)) -> Vec<PathBuf> {
     if complete { usable } else { Vec::new() }
 }
 
-/// The images that a registry has, each once, in the order of their containers.
+/// Returns the images that are available in a registry, without duplicates, in the order of their containers.
 fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
     let mut images: Vec<String> = Vec::new();
     for Runs { container, in_registry } in project.runs.iter().filter(|one| project.renders(one)) {
         let service = &container.compose_service;
         let Ok(reference) = Reference::parse(&container.config_image) else {
-            remark(format!("{service}: its image has no name any more ({})", container.config_image));
+            remark(format!("{service}: its image no longer has a name ({})", container.config_image));
             continue;
         };
         let text = reference.to_string();
@@ -220,17 +222,17 @@ fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
         }
         match in_registry {
             _ if is_own(&container.config_image) => {
-                remark(format!("{service}: left out: it is this program"));
+                remark(format!("{service}: left out: it is Evenkeel itself"));
             }
             _ if reference.is_pinned() => {
                 remark(format!("{service}: {text} is pinned to a digest and never updated"));
             }
             InRegistry::Yes => images.push(text),
             InRegistry::No => remark(format!(
-                "{service}: {text} is not in its registry (built or loaded here?) and is not updated"
+                "{service}: {text} is not in its registry (built or loaded on this machine?) and is not updated"
             )),
             InRegistry::Unknown(why) => {
-                remark(format!("{service}: {why}; `evenkeel doctor` says what to do"));
+                remark(format!("{service}: {why}; `evenkeel doctor` shows how to fix it"));
                 images.push(text);
             }
         }
@@ -238,14 +240,14 @@ fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
     images
 }
 
-/// The env file, where compose does not find it by itself.
+/// Returns the env file, unless compose finds it by default.
 fn env_file(project: &Project, files: &[PathBuf], remark: &mut impl FnMut(String)) -> Option<PathBuf> {
     let beside = files.first().and_then(|file| file.parent());
     let folder = project.origin.folder.as_deref();
     if folder.is_some() && folder != beside && !is_same(folder, beside) {
         let shown = folder.unwrap_or(Path::new("")).display();
         remark(format!(
-            "compose was run for the folder {shown}: paths in the files that are relative lead elsewhere now"
+            "compose was run in the folder {shown}: relative paths in the files now resolve to other places"
         ));
     }
     let default = beside.map(|folder| folder.join(".env"));
@@ -255,12 +257,12 @@ fn env_file(project: &Project, files: &[PathBuf], remark: &mut impl FnMut(String
         [] => None,
         [one] if one.is_absolute() && one.is_file() => Some((*one).clone()),
         [one] => {
-            remark(format!("env file {} can't be used: it is not there", one.display()));
+            remark(format!("env file {} can't be used: it does not exist", one.display()));
             None
         }
         [..] => {
             let names: Vec<String> = named.iter().map(|file| file.display().to_string()).collect();
-            remark(format!("a service has one env_file; put these together: {}", names.join(", ")));
+            remark(format!("a service has only one env_file; merge these files: {}", names.join(", ")));
             None
         }
     }
@@ -271,19 +273,19 @@ fn is_same(a: Option<&Path>, b: Option<&Path>) -> bool {
     real(a).is_some() && real(a) == real(b)
 }
 
-/// What the files do not come to, though it runs.
+/// Adds a remark if the files can't be rendered, or if a running service is not in them.
 fn unrendered(project: &Project, remark: &mut impl FnMut(String)) {
     match &project.rendered {
         None => {}
-        Some(Err(why)) => remark(format!("its compose files can't be used as they are: {why}")),
+        Some(Err(why)) => remark(format!("compose can't use its compose files: {why}")),
         Some(Ok(_)) => {
             let left_out = project.runs.iter().filter(|one| !project.renders(one));
             let mut missing: Vec<&str> = left_out.map(|one| one.container.compose_service.as_str()).collect();
             missing.dedup();
             if !missing.is_empty() {
                 remark(format!(
-                    "left out, as of a profile that is off, or no longer in the files: {}; set COMPOSE_PROFILES in its env \
-                     file, and adopt it again",
+                    "left out because their profile is off, or they are no longer in the files: {}; set COMPOSE_PROFILES in \
+                     the env file, then run adopt again",
                     missing.join(", ")
                 ));
             }

@@ -1,4 +1,4 @@
-//! Projects that it has never seen.
+//! Tests of adopting projects and single containers.
 
 use serde_json::json;
 
@@ -53,7 +53,7 @@ fn a_project_becomes_a_service_with_its_registries_images() {
     );
 }
 
-/// What is said of a project that was changed.
+/// Returns the service and the remarks for a changed project.
 fn remarks(change: impl FnOnce(&mut Project, &Path)) -> (Option<Service>, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut project = shop(folder.path(), vec![runs("web", "nginx", InRegistry::Yes)]);
@@ -63,7 +63,7 @@ fn remarks(change: impl FnOnce(&mut Project, &Path)) -> (Option<Service>, String
 }
 
 #[test]
-fn what_can_not_be_taken_over_is_said() {
+fn parts_that_can_not_be_adopted_are_reported() {
     type Change = fn(&mut Project, &Path);
     let cases: [(Change, &str, bool); 8] = [
         (
@@ -73,7 +73,7 @@ fn what_can_not_be_taken_over_is_said() {
         ),
         (
             |project, _| project.runs[0].in_registry = InRegistry::No,
-            "restarted when it is unwell, but not updated",
+            "restarted when unhealthy, but not updated",
             false,
         ),
         (
@@ -89,17 +89,17 @@ fn what_can_not_be_taken_over_is_said() {
         (|project, _| project.files.clear(), "do not say which compose files", false),
         (
             |project, _| project.runs.push(runs("agent", "ghcr.io/x/evenkeel-agent:1", InRegistry::Yes)),
-            "agent: left out: it is this program",
+            "agent: left out: it is Evenkeel itself",
             true,
         ),
         (
             |project, _| project.origin.env_files = vec!["/a.env".into(), "/b.env".into()],
-            "put these together: /a.env, /b.env",
+            "merge these files: /a.env, /b.env",
             true,
         ),
         (
             |project, _| project.rendered = Some(Ok(Model::default())),
-            "a profile that is off, or no longer in the files: web",
+            "their profile is off, or they are no longer in the files: web",
             false,
         ),
     ];
@@ -116,7 +116,7 @@ fn what_can_not_be_taken_over_is_said() {
 }
 
 #[test]
-fn an_env_file_is_taken_where_compose_would_not_find_it_by_itself() {
+fn an_env_file_is_adopted_unless_compose_finds_it_by_default() {
     let named = |project: &mut Project, folder: &Path, name: &str| {
         std::fs::write(folder.join(name), "A=1").unwrap();
         project.origin.env_files = vec![folder.join(name)];
@@ -126,11 +126,11 @@ fn an_env_file_is_taken_where_compose_would_not_find_it_by_itself() {
     let (service, _) = remarks(|project, folder| named(project, folder, ".env"));
     assert_eq!(service.unwrap().env_file, None);
     let (_, said) = remarks(|project, _| project.origin.folder = Some("/elsewhere".into()));
-    assert!(said.contains("relative lead elsewhere"), "{said}");
+    assert!(said.contains("relative paths in the files now resolve"), "{said}");
 }
 
 #[test]
-fn a_link_is_taken_as_the_file_that_it_leads_to() {
+fn a_link_is_adopted_as_its_target() {
     let folder = tempfile::tempdir().unwrap();
     let (file, link) = (folder.path().join("real.yml"), folder.path().join("compose.yml"));
     std::fs::write(&file, "").unwrap();
@@ -138,7 +138,7 @@ fn a_link_is_taken_as_the_file_that_it_leads_to() {
     let real = file.canonicalize().unwrap();
     assert_eq!(FileSeen::look(&link, None).usable, Ok(real.clone()));
     assert_eq!(FileSeen::look(Path::new("real.yml"), Some(folder.path())).usable, Ok(file));
-    assert_eq!(FileSeen::look(folder.path(), None).usable, Err("is no file".to_owned()));
+    assert_eq!(FileSeen::look(folder.path(), None).usable, Err("is not a file".to_owned()));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! `adopt`: the configuration of what runs on this machine, from the labels of its containers. `describe` makes it; this
-//! file gathers what is known and prints it, remarks on standard error.
+//! `adopt`: creates a configuration from the labels of the containers running on this machine. `describe` builds the
+//! services; this file gathers the facts and prints the result, with remarks on standard error.
 
 mod describe;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use evenkeel_common::cli::say;
+use evenkeel_common::cli::eprint_line;
 use evenkeel_common::config::{ConfigSource, Configuration as _};
 use serde::Serialize;
 use tokio::time::timeout;
@@ -21,22 +21,22 @@ use crate::model::Project as ComposeProject;
 use crate::model::image::digests_in;
 use crate::model::{Container, EngineError, Members, Reference};
 use crate::ports::Urgency;
-use crate::ports::survey::{Found, Origin};
+use crate::ports::survey::{Origin, RunningContainer};
 
-/// For one question to a registry or to compose.
-const QUESTION: Duration = Duration::from_secs(15);
+/// Timeout of one request to a registry or of one run of compose.
+const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 
-/// What is adopted.
+/// What to adopt.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Only this compose project; all projects and single containers without it
+    /// Only this compose project [default: all projects and single containers]
     project: Option<String>,
 }
 
-/// What is printed: a whole configuration.
+/// The printed configuration.
 #[derive(Serialize)]
 struct File {
-    /// That of the configuration file which this is to replace.
+    /// Taken from the current configuration file.
     #[serde(skip_serializing_if = "Option::is_none")]
     audit: Option<AuditPart>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ struct RegistryPart {
     url: String,
 }
 
-/// Prints it. 0: there is something to watch; 1: there is not, or the engine does not answer.
+/// Prints the configuration. 0: it has at least one service; 1: it has none, or the engine does not answer.
 pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
@@ -64,8 +64,12 @@ pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
     match outcome {
         Ok(file) if file.services.is_empty() => {
             match &args.project {
-                Some(project) => say(format_args!("evenkeel: nothing of project {project} can be watched")),
-                None => say(format_args!("evenkeel: nothing runs that can be watched")),
+                Some(project) => {
+                    eprint_line(format_args!(
+                        "evenkeel: no running container of project {project} can be managed"
+                    ));
+                }
+                None => eprint_line(format_args!("evenkeel: no running container can be managed")),
             }
             ExitCode::FAILURE
         }
@@ -75,7 +79,7 @@ pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            say(format_args!("evenkeel: {error:#}"));
+            eprint_line(format_args!("evenkeel: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -115,25 +119,25 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
     let mut services = Vec::new();
     for (origin, containers) in members {
         let project = look_at(origin, containers, &clients, &registries).await?;
-        services.extend(told(describe::project(&project)));
+        services.extend(print_remarks(describe::project(&project)));
     }
     for one in alone {
         let single = single(one, &clients).await?;
-        services.extend(single.and_then(|single| told(describe::alone(&single))));
+        services.extend(single.and_then(|single| print_remarks(describe::alone(&single))));
     }
     let audit = config.audit_path.map(|path| AuditPart { path });
     Ok(File { audit, registry, services })
 }
 
-/// The remarks go to standard error.
-fn told(described: Described) -> Option<Service> {
+/// Prints the remarks to standard error and returns the service.
+fn print_remarks(described: Described) -> Option<Service> {
     for remark in described.remarks {
-        say(format_args!("{remark}"));
+        eprint_line(format_args!("{remark}"));
     }
     described.service
 }
 
-/// The runtime and registry of the file where it can be read, else the defaults.
+/// Loads the configuration file, or the defaults if it can't be used.
 fn configured(path: &Path) -> Config {
     let loaded = ConfigSource::of_process(path.to_owned()).load::<Config>();
     loaded.unwrap_or_else(|_| {
@@ -145,7 +149,7 @@ fn reference_of(container: &Container) -> Option<Reference> {
     Reference::parse(&container.config_image).ok()
 }
 
-/// All that can be found out about a project.
+/// Gathers the facts about a project.
 async fn look_at(
     origin: Origin,
     containers: Vec<Container>,
@@ -153,7 +157,7 @@ async fn look_at(
     registries: &RegistryClients,
 ) -> Result<Project, EngineError> {
     let folder = origin.folder.clone();
-    // Containers that were made at different times may name different files; the longest list is the whole of it.
+    // Containers that were created at different times may list different files; the longest list is taken as complete.
     let lists: BTreeSet<&Vec<PathBuf>> =
         containers.iter().map(|container| &container.compose_files).collect();
     let files = lists.iter().max_by_key(|list| list.len()).map(|list| (*list).clone()).unwrap_or_default();
@@ -172,11 +176,11 @@ async fn look_at(
             (Some(reference), Some(image))
                 if digests_in(&reference.repository, &image.repo_digests).next().is_some() =>
             {
-                match timeout(QUESTION, registries.registry.digest(reference, Urgency::Asked)).await {
+                match timeout(REQUEST_LIMIT, registries.registry.digest(reference, Urgency::Manual)).await {
                     Ok(Ok(_)) => InRegistry::Yes,
                     Ok(Err(error)) if error.0.contains("not found") => InRegistry::No,
                     Ok(Err(error)) => InRegistry::Unknown(error.0),
-                    Err(_) => InRegistry::Unknown(format!("no answer within {} s", QUESTION.as_secs())),
+                    Err(_) => InRegistry::Unknown(format!("no answer within {} s", REQUEST_LIMIT.as_secs())),
                 }
             }
             _ => InRegistry::No,
@@ -185,10 +189,10 @@ async fn look_at(
     }
     let mut project = Project { origin, files, lists_differ, runs, rendered: None };
     if let Some(compose) = describe::project(&project).service.and_then(|service| as_compose(&service)) {
-        let model = timeout(QUESTION, clients.compose.model(&compose)).await;
+        let model = timeout(REQUEST_LIMIT, clients.compose.model(&compose)).await;
         let model = model.unwrap_or_else(|_| {
             Err(crate::model::ComposeError {
-                cause: format!("compose gave no answer within {} s", QUESTION.as_secs()),
+                cause: format!("compose did not finish within {} s", REQUEST_LIMIT.as_secs()),
                 output: String::new(),
             })
         });
@@ -209,8 +213,8 @@ fn as_compose(service: &Service) -> Option<ComposeProject> {
     })
 }
 
-/// A container outside compose; `None` where it is gone by now.
-async fn single(one: &Found, clients: &EngineClients) -> Result<Option<Alone>, EngineError> {
+/// Looks up a container outside compose; `None` if it is gone by now.
+async fn single(one: &RunningContainer, clients: &EngineClients) -> Result<Option<Alone>, EngineError> {
     let containers = clients.engine.containers(&Members::Name(one.name.clone())).await?;
     let is_of_swarm = one.labels.contains_key("com.docker.swarm.service.name");
     Ok(containers.into_iter().next().map(|container| Alone { container, is_of_swarm }))

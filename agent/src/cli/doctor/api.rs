@@ -1,4 +1,5 @@
-//! The addresses of the API: free, or held by the agent itself; and whether the state is another process's.
+//! Checks the addresses of the API, which must be free or in use by the agent itself, and whether another process has the
+//! state open.
 
 use std::path::Path;
 
@@ -6,33 +7,34 @@ use super::finding::{Finding, Words};
 
 pub(super) const AREA: &str = "api";
 
-/// Who is at a listen address.
+/// The process that holds a listen address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// Nobody: the agent does not run, or not here.
-    Nobody,
-    /// An agent of this program.
+    /// The address is free.
+    Free,
+    /// An Evenkeel agent.
     Agent,
-    /// Another program; what is known of it.
+    /// Another program, with a description.
     Other(String),
-    /// It can't be listened on at all.
-    Impossible(String),
+    /// The address can't be used at all.
+    Unusable(String),
 }
 
-/// What is wrong, by address. `state_in_use` tells whether a process has the state open.
+/// Returns the findings for each address. `state_in_use`: some process has the state open.
 pub(super) fn check(holders: &[(String, Holder)], state: &Path, state_in_use: bool) -> Vec<Finding> {
     let mut found = Vec::new();
     for (address, holder) in holders {
         let port = address.rsplit_once(':').map_or("", |(_, port)| port);
-        let why = "the agent can't start while that is so";
+        let why = "the agent can't start until this is fixed";
         match holder {
-            Holder::Nobody | Holder::Agent => {}
+            Holder::Free | Holder::Agent => {}
             Holder::Other(who) => {
                 let what = format!("another program listens there: {who}");
-                let remedy = format!("end it (`ss -ltnp 'sport = :{port}'` names it), or change api.address");
+                let remedy =
+                    format!("stop it (`ss -ltnp 'sport = :{port}'` shows its name), or change api.address");
                 found.push(Words { what, why, remedy }.error(AREA, address.as_str()));
             }
-            Holder::Impossible(cause) => {
+            Holder::Unusable(cause) => {
                 let remedy = "set api.address to an address of this machine, for example 127.0.0.1:9090";
                 found.push(Words { what: cause.as_str(), why, remedy }.error(AREA, address.as_str()));
             }
@@ -41,9 +43,9 @@ pub(super) fn check(holders: &[(String, Holder)], state: &Path, state_in_use: bo
     if state_in_use && !holders.iter().any(|(_, holder)| *holder == Holder::Agent) {
         let words = Words {
             what: "another process uses the state, and no agent answers at api.address",
-            why: "two agents must not run on the same state: the second one does not start",
+            why: "two agents can't share the same state: the second one does not start",
             remedy: format!(
-                "end it (`fuser -v {}` names it), or give this one a state.path of its own",
+                "stop it (`fuser -v {}` shows its name), or set another state.path for this agent",
                 state.display()
             ),
         };
@@ -61,17 +63,17 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_free_or_the_agents_own_has_no_finding() {
-        assert_eq!(findings(Holder::Nobody, false), []);
+    fn a_free_address_or_one_of_the_agent_has_no_finding() {
+        assert_eq!(findings(Holder::Free, false), []);
         assert_eq!(findings(Holder::Agent, true), []);
     }
 
     #[test]
-    fn who_is_in_the_way_is_named_with_what_to_do() {
+    fn a_conflicting_process_is_reported_with_a_remedy() {
         for (holder, state_in_use, remedy) in [
             (Holder::Other("it answers 404".into()), false, "ss -ltnp 'sport = :9090'"),
-            (Holder::Impossible("cannot assign".into()), false, "127.0.0.1:9090"),
-            (Holder::Nobody, true, "fuser -v /var/lib/evenkeel"),
+            (Holder::Unusable("cannot assign".into()), false, "127.0.0.1:9090"),
+            (Holder::Free, true, "fuser -v /var/lib/evenkeel"),
         ] {
             let found = findings(holder, state_in_use);
             assert_eq!(found.len(), 1);

@@ -1,6 +1,6 @@
-//! The configuration file: its faults, its warnings, and the channels that it names.
+//! Checks the configuration file: its faults, its warnings, and its notification channels.
 
-use evenkeel_common::config::ConfigFaults;
+use evenkeel_common::config::ConfigErrors;
 
 use super::finding::{Finding, Severity, Words};
 use crate::audit::Settings;
@@ -8,23 +8,23 @@ use crate::config::Config;
 
 /// The file itself.
 pub(super) const AREA: &str = "configuration";
-/// Its channels.
+/// Its notification channels.
 pub(super) const CHANNELS: &str = "notifications";
 
-/// Why the file is refused: each fault, and its warnings.
-pub(super) fn refused(faults: &ConfigFaults) -> Vec<Finding> {
+/// Findings for a rejected file: its faults and its warnings.
+pub(super) fn refused(faults: &ConfigErrors) -> Vec<Finding> {
     let path = faults.path().display().to_string();
     let fault = |line: &str| {
         let text = line.strip_prefix(&format!("{path}: ")).unwrap_or(line);
         let (subject, what) = text.split_once(": ").unwrap_or((&path, text));
         let remedy = if text.contains("no such file") {
-            "write it; `evenkeel adopt` prints the services of this machine for it".to_owned()
+            "create it; `evenkeel adopt` prints a configuration for this machine".to_owned()
         } else if text.contains("ermission denied") {
             "run doctor as the user that runs the agent: `sudo evenkeel doctor`".to_owned()
         } else {
-            format!("correct {path}; `evenkeel --check` reads it again")
+            format!("correct {path}, then check it with `evenkeel --check`")
         };
-        let why = "the agent does not start with it, and nothing else can be looked at";
+        let why = "the agent does not start with it, and nothing else can be checked";
         Words { what, why, remedy }.error(AREA, subject)
     };
     let mut found: Vec<Finding> = faults.to_string().lines().map(fault).collect();
@@ -32,19 +32,19 @@ pub(super) fn refused(faults: &ConfigFaults) -> Vec<Finding> {
     found
 }
 
-/// What is wrong with a file that is used.
+/// Findings for the warnings of an accepted file.
 pub(super) fn warnings(config: &Config) -> Vec<Finding> {
     config.warnings.iter().filter(|warning| !is_of_channels(warning)).map(|text| of_warning(text)).collect()
 }
 
-/// What keeps a notification channel from being used.
+/// Findings for notification channels that can't be used.
 pub(super) fn channels(config: &Config) -> Vec<Finding> {
     let warned = config.warnings.iter().filter(|warning| is_of_channels(warning));
     let broken = Settings::of(config).into_iter().filter(|settings| !matches!(settings, Settings::Push(_)));
     let broken = broken.filter_map(|settings| {
         let what = settings.open().err()?;
-        let why = "this channel is off: nobody is notified by it";
-        let remedy = "correct the channel, then try it: `evenkeel test-notify`";
+        let why = "this channel is off and sends no notifications";
+        let remedy = "correct the channel, then test it: `evenkeel test-notify`";
         Some(Words { what, why, remedy }.error(CHANNELS, settings.name()))
     });
     warned.map(|text| of_warning(text)).chain(broken).collect()
@@ -62,14 +62,17 @@ fn of_warning(warning: &str) -> Finding {
             (Severity::Error, "it is not watched: neither updated nor healed")
         }
         () if ["is off)", "are off)"].iter().any(|end| what.ends_with(end)) => {
-            (Severity::Error, "what goes through it does not arrive")
+            (Severity::Error, "nothing is delivered through it")
         }
-        () if what.contains("can be changed by") => {
-            (Severity::Warning, "the agent runs as root on what stands there")
-        }
-        () => (Severity::Warning, "the agent runs, but maybe not as the file was meant"),
+        () if is_writable_by_others(what) => (Severity::Warning, "the agent acts on its content as root"),
+        () => (Severity::Warning, "the agent runs, but possibly not as intended"),
     };
     Words { what, why, remedy: remedy(subject, what) }.of(severity, area, subject)
+}
+
+/// Reports whether a warning comes from `evenkeel_common::permissions`.
+fn is_writable_by_others(what: &str) -> bool {
+    ["is world-writable", "is writable by users other than"].iter().any(|text| what.contains(text))
 }
 
 fn remedy(subject: &str, what: &str) -> String {
@@ -80,19 +83,19 @@ fn remedy(subject: &str, what: &str) -> String {
             "set {variable} for the agent: in /etc/evenkeel/agent.env, or with LoadCredential={variable}:PATH in its unit"
         );
     }
-    if what.contains("can be changed by")
+    if is_writable_by_others(what)
         && let Some(path) = quoted()
     {
-        return format!("take the right away: `chmod go-w {path}`");
+        return format!("remove the write permission: `chmod go-w {path}`");
     }
     if what.contains("can be reached from other machines") {
-        return "\"address\": [\"127.0.0.1:9090\"] in \"api\", and a proxy with a login for others"
+        return "set \"address\" in \"api\" to [\"127.0.0.1:9090\"], and use an authenticating proxy for remote access"
             .to_owned();
     }
     if what.contains("is not a known key") {
         return format!("correct or remove {subject}; the manual lists all keys");
     }
-    format!("correct {subject} as it says; `evenkeel --check` reads it again")
+    format!("correct {subject} accordingly, then check it with `evenkeel --check`")
 }
 
 #[cfg(test)]
@@ -104,13 +107,13 @@ mod tests {
 
     use super::*;
 
-    fn parse(tree: &Value) -> Result<Config, ConfigFaults> {
+    fn parse(tree: &Value) -> Result<Config, ConfigErrors> {
         Config::parse(&tree.to_string(), Path::new("/etc/evenkeel/config.json"), &|_| None)
     }
 
-    /// A planted fault of the file, the part that names it, and what its finding must say.
+    /// Each case: a faulty file, and the expected finding.
     #[test]
-    fn every_fault_of_the_file_is_named_with_what_to_do() {
+    fn every_fault_of_the_file_is_reported_with_a_remedy() {
         use Severity::{Error, Warning};
         let folder = tempfile::tempdir().unwrap();
         let webhook = |body: &str| json!({"notifications": {"webhooks": [{"name": "chat", "url": "http://h/", "method": "POST", "body": body}]}});
@@ -144,7 +147,7 @@ mod tests {
                 Warning,
                 AREA,
                 "api.address",
-                "no login",
+                "no authentication",
                 "127.0.0.1:9090",
             ),
             (
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_leads_to_adopt() {
+    fn the_remedy_for_a_missing_file_is_adopt() {
         let faults = Config::load(Path::new("/nonexistent/config.json"), &|_| None).unwrap_err();
         let found = refused(&faults);
         assert_eq!(found.len(), 1);
@@ -200,13 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn who_else_can_write_the_file_is_told_with_the_command_that_ends_it() {
-        let text =
-            "audit.path: the folder \"/srv/x\" can be changed by anybody (mode 0777); who can change it …";
+    fn the_remedy_for_a_file_that_others_can_write_is_chmod() {
+        let text = "audit.path: the folder \"/srv/x\" is world-writable (mode 0777); whoever can change it …";
         let finding = of_warning(text);
         assert_eq!(
             (finding.severity, finding.remedy.as_str()),
-            (Severity::Warning, "take the right away: `chmod go-w /srv/x`")
+            (Severity::Warning, "remove the write permission: `chmod go-w /srv/x`")
         );
     }
 

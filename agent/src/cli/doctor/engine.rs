@@ -1,4 +1,4 @@
-//! The engine: whether it answers, in which version of its API, and whether compose can be used with it.
+//! Checks the engine: whether it answers, its API version, and whether compose works with it.
 
 use super::finding::{Finding, Severity, Words};
 use crate::config::Runtime;
@@ -7,19 +7,19 @@ use crate::ports::survey::EngineInfo;
 
 pub(super) const AREA: &str = "engine";
 
-/// What is known of it.
+/// Facts about the engine.
 pub(super) struct Facts<'a> {
     /// Its address.
     pub(super) endpoint: &'a str,
-    /// The runtime that is configured.
+    /// The configured runtime.
     pub(super) runtime: Runtime,
-    /// What it says of itself.
+    /// Information reported by the engine.
     pub(super) about: &'a Result<EngineInfo, EngineError>,
-    /// What is wrong with compose.
+    /// The problem with compose, if any.
     pub(super) compose: Option<&'a str>,
 }
 
-/// What is wrong.
+/// Returns the findings.
 pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     match facts.about {
@@ -39,7 +39,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
             remedy: match facts.runtime {
                 Runtime::Docker if harms => "install compose 5.5 or later",
                 Runtime::Docker => "install docker-compose-plugin (Docker's packages) or docker-compose-v2",
-                Runtime::Podman => "install docker-compose beside podman 4.7 or later",
+                Runtime::Podman => "install docker-compose in addition to podman 4.7 or later",
             },
         };
         found.push(words.of(severity, AREA, "compose"));
@@ -47,9 +47,9 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     found
 }
 
-/// The address is none: nothing is asked.
+/// Returns the finding for an invalid engine address; nothing else is checked then.
 pub(super) fn no_address(cause: &str) -> Finding {
-    let remedy = "correct DOCKER_HOST or the docker context, or take them out of the agent's environment";
+    let remedy = "correct DOCKER_HOST or the docker context, or remove them from the agent's environment";
     Words { what: cause, why: "without an engine the agent can do nothing", remedy }.error(AREA, "address")
 }
 
@@ -63,9 +63,9 @@ fn away(facts: &Facts<'_>, text: &str) -> Finding {
             "run doctor as the user that runs the agent: `sudo evenkeel doctor`".to_owned()
         }
         () if text.contains("no answer") || text.contains("does not answer") => {
-            format!("see what holds it up: `journalctl -u {service} -n 50`")
+            format!("find out what blocks it: `journalctl -u {service} -n 50`")
         }
-        () => format!("start it: `systemctl start {service}`; where it listens elsewhere, set {variable}"),
+        () => format!("start it: `systemctl start {service}`; if it listens elsewhere, set {variable}"),
     };
     Words { what: text, why: "without an engine the agent can do nothing", remedy }
         .error(AREA, facts.endpoint)
@@ -75,8 +75,8 @@ fn of(facts: &Facts<'_>, about: &EngineInfo) -> Vec<Finding> {
     let mut found = Vec::new();
     if !about.is_tested {
         let words = Words {
-            what: format!("engine {} speaks its API only in versions like {}", about.version, about.api),
-            why: "this program was not tested with such a version",
+            what: format!("engine {} uses API version {}", about.version, about.api),
+            why: "Evenkeel was not tested with this API version",
             remedy: "use Docker 20.10 to 29 or podman 5, or a newer Evenkeel",
         };
         found.push(words.warning(AREA, facts.endpoint));
@@ -84,7 +84,7 @@ fn of(facts: &Facts<'_>, about: &EngineInfo) -> Vec<Finding> {
     if facts.runtime == Runtime::Podman && !about.is_podman {
         let words = Words {
             what: "\"runtime\" is podman, but another engine answers there",
-            why: "`podman compose` and the engine would not see the same containers",
+            why: "`podman compose` and the agent would not see the same containers",
             remedy: "set \"runtime\" to \"docker\", or CONTAINER_HOST to podman's socket",
         };
         found.push(words.error(AREA, facts.endpoint));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_engine_and_compose_is_named_with_what_to_do() {
+    fn every_fault_of_engine_and_compose_is_reported_with_a_remedy() {
         let away = |text: &str| Err(EngineError::Unavailable(text.to_owned()));
         let harm = "compose 5.4.0 recreates unchanged containers where the engine keeps images in containerd's store";
         for (runtime, about, compose, severity, subject, remedy) in [

@@ -1,4 +1,4 @@
-//! Paths and rights: what the agent reads, and where it writes; and whether there is room.
+//! Checks paths and permissions of the files that the agent reads and writes, and disk space.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use rustix::fs::{Access, Mode, OFlags};
 use super::finding::{Finding, Severity, Words};
 use crate::config::{Config, ServiceConfig, TagVariable};
 use crate::model::env_file::find_tag;
-use crate::model::text::plainly;
+use crate::model::text::describe_io_error;
 
 pub(super) const AREA: &str = "files";
 pub(super) const DISK: &str = "disk";
 
 const MIB: u64 = 1 << 20;
-/// With less than this nothing is certain.
-const LITTLE: u64 = 200 * MIB;
-/// With less than this it is time to make room.
-const SCARCE: u64 = 1024 * MIB;
+/// Less free space than this is an error.
+const CRITICAL: u64 = 200 * MIB;
+/// Less free space than this is a warning.
+const LOW: u64 = 1024 * MIB;
 
-/// A file that the agent reads, or a place that it writes to, and what is in the way.
+/// A path that the agent reads or writes, and why it can't, if so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) role: Role,
@@ -27,12 +27,12 @@ pub(super) struct Place {
     pub(super) fault: Option<String>,
 }
 
-/// What the path is for.
+/// The purpose of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// A compose or env file, or a public key.
     Read,
-    /// The env file that a newer tag is written into.
+    /// The env file that newer tags are written to.
     Tag,
     /// `state.path`
     State,
@@ -40,7 +40,7 @@ pub(super) enum Role {
     Audit,
 }
 
-/// Looks at every path of the configuration.
+/// Checks access to every path of the configuration.
 pub(super) fn look(config: &Config) -> Vec<Place> {
     let read = config.services.iter().filter(|service| !service.silent);
     let read = read
@@ -70,9 +70,9 @@ fn keys(service: &ServiceConfig) -> &[PathBuf] {
     service.update.as_ref().map_or(&[], |update| &update.signed_by)
 }
 
-/// Why no newer tag can be written into an env file.
+/// Returns why a newer tag can't be written to an env file.
 fn no_tag(variable: &TagVariable<'_>) -> Option<String> {
-    // That it can't be read is told as of any other file.
+    // An unreadable file is reported by its own place.
     let text = unreadable(variable.file).is_none().then(|| std::fs::read_to_string(variable.file).ok())??;
     if let Err(why) = find_tag(&text, variable.name) {
         return Some(why);
@@ -81,23 +81,26 @@ fn no_tag(variable: &TagVariable<'_>) -> Option<String> {
     unwritable(there.parent()?)
 }
 
-/// Why a file can't be read. Nothing is waited for.
+/// Returns why a file can't be read. Does not block.
 fn unreadable(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty()).map(File::from).err().map(|error| plainly(&error.into()))
+    rustix::fs::open(path, flags, Mode::empty())
+        .map(File::from)
+        .err()
+        .map(|error| describe_io_error(&error.into()))
 }
 
-/// Why no file can be made in a folder, or the folder itself where it is missing.
+/// Returns why a file can't be created in a folder, or a missing folder can't be created.
 fn unwritable(folder: &Path) -> Option<String> {
     let there = folder.ancestors().find(|path| path.symlink_metadata().is_ok())?;
     if !there.is_dir() {
-        return Some(format!("{} is no folder", there.display()));
+        return Some(format!("{} is not a folder", there.display()));
     }
     let error = rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).err()?;
-    Some(format!("{}: {}", there.display(), plainly(&error.into())))
+    Some(format!("{}: {}", there.display(), describe_io_error(&error.into())))
 }
 
-/// What is wrong with the paths.
+/// Returns the findings for the paths.
 pub(super) fn check(places: &[Place]) -> Vec<Finding> {
     let faulty = places.iter().filter_map(|place| Some((place, place.fault.clone()?)));
     faulty
@@ -107,21 +110,21 @@ pub(super) fn check(places: &[Place]) -> Vec<Finding> {
                 Role::Read => (
                     format!("it can't be read: {fault}"),
                     "its service can't be updated or started",
-                    format!("let the agent's user read it: `sudo setfacl -m u:USER:r {shown}`, or run it as root"),
+                    format!("allow the agent's user to read it: `sudo setfacl -m u:USER:r {shown}`, or run the agent as root"),
                 ),
                 Role::Tag => (
                     format!("no tag can be written there: {fault}"),
-                    "newer tags are told, and not deployed",
-                    "set the variable of tag_variable to the tag in use on a line of its own, and let the agent's user write the file and its folder".to_owned(),
+                    "newer tags are reported, but not deployed",
+                    "set the variable of tag_variable to the current tag on its own line, and allow the agent's user to write the file and its folder".to_owned(),
                 ),
                 Role::State => (
                     format!("state can't be written: {fault}"),
-                    "blocks, counters and unfinished deployments are forgotten when the agent ends",
-                    format!("`sudo install -d -m 0750 {shown}`, or set state.path to a folder on a disk that can be written"),
+                    "blocks, counters and unfinished deployments are lost when the agent exits",
+                    format!("`sudo install -d -m 0750 {shown}`, or set state.path to a folder on a writable disk"),
                 ),
                 Role::Audit => (
                     format!("the audit file can't be written: {fault}"),
-                    "there is no record on this machine of what was done",
+                    "actions are not recorded on this machine",
                     format!("`sudo install -d -m 0750 {shown}`, or set audit.path elsewhere"),
                 ),
             };
@@ -130,19 +133,19 @@ pub(super) fn check(places: &[Place]) -> Vec<Finding> {
         .collect()
 }
 
-/// Free space at a place.
+/// Free space at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) path: PathBuf,
-    /// Bytes that an ordinary user may still write.
+    /// Bytes available to an unprivileged user.
     pub(super) free: u64,
-    /// Files that may still be made; `None` where the file system knows no such limit.
+    /// Number of files that can still be created; `None` if the file system has no such limit.
     pub(super) inodes: Option<u64>,
-    /// Bytes that one more image may take there; 0 where no images are kept.
+    /// Bytes that one more image may need there; 0 if the path stores no images.
     pub(super) image: u64,
 }
 
-/// The room at a path, or at what is there of it.
+/// Returns the free space at a path, or at its nearest existing parent.
 pub(super) fn room(path: &Path, image: u64) -> Option<Room> {
     let there = path.ancestors().find(|path| path.exists())?;
     let about = rustix::fs::statvfs(there).ok()?;
@@ -154,35 +157,35 @@ pub(super) fn room(path: &Path, image: u64) -> Option<Room> {
     })
 }
 
-/// What is wrong with the room.
+/// Returns the findings for disk space.
 pub(super) fn check_room(rooms: &[Room]) -> Vec<Finding> {
     rooms.iter().filter_map(too_little).collect()
 }
 
 fn too_little(room: &Room) -> Option<Finding> {
     let free = room.free / MIB;
-    let needs = room.image.saturating_mul(2).max(SCARCE);
+    let needs = room.image.saturating_mul(2).max(LOW);
     let (severity, what) = match room {
-        Room { free: bytes, .. } if *bytes < LITTLE => (Severity::Error, format!("{free} MiB are free")),
+        Room { free: bytes, .. } if *bytes < CRITICAL => (Severity::Error, format!("{free} MiB are free")),
         Room { inodes: Some(inodes @ 0..1000), .. } => {
-            (Severity::Error, format!("only {inodes} more files can be made"))
+            (Severity::Error, format!("only {inodes} more files can be created"))
         }
         Room { free: bytes, image, .. } if *bytes < needs && *image > 0 => {
             let image = image / MIB;
             (Severity::Warning, format!("{free} MiB are free, and the largest image has {image} MiB"))
         }
-        Room { free: bytes, .. } if *bytes < SCARCE => (Severity::Warning, format!("{free} MiB are free")),
+        Room { free: bytes, .. } if *bytes < LOW => (Severity::Warning, format!("{free} MiB are free")),
         _ => return None,
     };
     let (why, remedy) = if room.image > 0 {
         (
-            "an update needs the new image beside the old one",
-            "make room: `docker image prune`, `docker builder prune`",
+            "an update needs space for the new image in addition to the old one",
+            "free up space: `docker image prune`, `docker builder prune`",
         )
     } else {
         (
             "state and audit entries can't be written when it is full",
-            "make room there: `du -xh --max-depth=2`",
+            "free up space there: `du -xh --max-depth=2`",
         )
     };
     Some(Words { what, why, remedy }.of(severity, DISK, room.path.display().to_string()))
@@ -196,7 +199,7 @@ mod tests {
     use evenkeel_common::config::Configuration as _;
 
     #[test]
-    fn places_that_are_as_they_should_be_have_no_finding() {
+    fn usable_paths_have_no_finding() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("compose.yml");
         std::fs::write(&file, "services: {}").unwrap();
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_can_not_be_used_is_named_with_what_to_do() {
+    fn an_unusable_path_is_reported_with_a_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let blocked = folder.path().join("file");
         std::fs::write(&blocked, "").unwrap();
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_and_the_variable_of_a_tag_must_be_set() {
+    fn keys_must_be_readable_and_the_tag_variable_must_be_set() {
         let folder = tempfile::tempdir().unwrap();
         let (file, env) = (folder.path().join("compose.yml"), folder.path().join("shop.env"));
         std::fs::write(&file, "services: {}").unwrap();
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_judged_by_what_has_to_fit_in() {
+    fn free_space_is_compared_with_the_largest_image() {
         let room = |free: u64, inodes, image: u64| Room {
             path: "/d".into(),
             free: free * MIB,

@@ -1,4 +1,4 @@
-//! What `doctor` found, and how it is shown.
+//! The findings of `doctor`, and their output.
 
 use evenkeel_common::wire::Level;
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::cli::terminal::{Colour, Terminal};
 use crate::model::text::count;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
@@ -16,44 +16,44 @@ pub(super) enum Severity {
     Warning,
 }
 
-/// One thing that is wrong, and the one thing to do about it.
+/// A problem and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
     /// The check that found it.
     pub(super) area: &'static str,
-    /// What it is about: a key, a service, an image, a path.
+    /// The affected key, service, image or path.
     pub(super) subject: String,
-    /// What was seen.
+    /// The observation.
     pub(super) what: String,
-    /// What follows from it.
+    /// Its consequence.
     pub(super) why: String,
-    /// What to do: a command or a key where there is one.
+    /// The fix: a command or a configuration key if possible.
     pub(super) remedy: String,
 }
 
-/// What is said of a finding besides where it is.
+/// The text of a finding.
 pub(super) struct Words<What, Why, Remedy> {
-    /// As in [`Finding::what`].
+    /// See [`Finding::what`].
     pub(super) what: What,
-    /// As in [`Finding::why`].
+    /// See [`Finding::why`].
     pub(super) why: Why,
-    /// As in [`Finding::remedy`].
+    /// See [`Finding::remedy`].
     pub(super) remedy: Remedy,
 }
 
 impl<What: Into<String>, Why: Into<String>, Remedy: Into<String>> Words<What, Why, Remedy> {
-    /// Something that does not work.
+    /// Creates a finding for something that does not work.
     pub(super) fn error(self, area: &'static str, subject: impl Into<String>) -> Finding {
         self.of(Severity::Error, area, subject)
     }
 
-    /// Something that may not work.
+    /// Creates a finding for something that may not work.
     pub(super) fn warning(self, area: &'static str, subject: impl Into<String>) -> Finding {
         self.of(Severity::Warning, area, subject)
     }
 
-    /// A finding as bad as told.
+    /// Creates a finding of the given severity.
     pub(super) fn of(self, severity: Severity, area: &'static str, subject: impl Into<String>) -> Finding {
         Finding {
             severity,
@@ -66,28 +66,28 @@ impl<What: Into<String>, Why: Into<String>, Remedy: Into<String>> Words<What, Wh
     }
 }
 
-/// How an area is.
+/// State of an area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
-    /// Nothing was found.
+    /// No findings.
     Ok,
     /// Warnings at most.
     Warning,
     /// At least one error.
     Error,
-    /// It could not be looked at, because of a finding elsewhere.
+    /// Not checked because of a finding in another area.
     Skipped,
 }
 
-/// One area and how it is.
+/// An area and its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct AreaState {
     pub(super) area: &'static str,
     pub(super) state: State,
 }
 
-/// Everything that was looked at, and what was found, the worst first.
+/// All checked areas, and the findings, the most severe first.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub(super) struct Report {
     pub(super) areas: Vec<AreaState>,
@@ -95,7 +95,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Adds what was found in an area; `None` where it could not be looked at.
+    /// Adds the findings of an area; `None` if it could not be checked.
     pub(super) fn add(&mut self, area: &'static str, found: Option<Vec<Finding>>) {
         let worst = |found: &[Finding]| match found.iter().map(|finding| finding.severity).min() {
             None => State::Ok,
@@ -108,7 +108,7 @@ impl Report {
         self.findings.sort_by_key(|finding| finding.severity);
     }
 
-    /// Whether nothing is worse than a warning.
+    /// Reports whether no finding is worse than a warning.
     pub(super) fn is_fine(&self) -> bool {
         self.count(Severity::Error) == 0
     }
@@ -117,7 +117,7 @@ impl Report {
         self.findings.iter().filter(|finding| finding.severity == severity).count()
     }
 
-    /// For people.
+    /// Formats the report for users.
     pub(super) fn show(&self, terminal: Terminal) -> String {
         let rows: Vec<Vec<(Colour, String)>> = self
             .areas
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_come_first_and_decide_the_exit_code() {
+    fn errors_come_first_and_determine_the_exit_code() {
         let mut report = Report::default();
         report.add("disk", Some(vec![]));
         report.add("registry", Some(vec![finding(Severity::Warning)]));

@@ -1,21 +1,21 @@
-//! `doctor`: looks at everything that the agent needs, without one, and says what to do about what is wrong.
+//! `doctor`: checks everything that the agent depends on, even if no agent is running, and shows how to fix problems.
 //!
 //! | file | areas |
 //! |---|---|
 //! | `configuration` | the file, its notification channels |
 //! | `engine` | engine, API version, compose |
-//! | `services` | what runs, health checks, compose files, mounts; the way back |
-//! | `updaters` | other programs that update or restart |
-//! | `files` | paths and rights; room on disk |
+//! | `services` | running containers, health checks, compose files, mounts; the way back |
+//! | `updaters` | other programs that update or restart containers |
+//! | `files` | paths and permissions; disk space |
 //! | `registry` | each image; this machine's clock |
 //! | `warden` | the push |
-//! | `api` | listen addresses, the state's lock |
+//! | `api` | listen addresses, the lock of the state |
 //! | `unit` | the systemd unit |
-//! | `finding` | what a finding is, and how it is shown |
+//! | `finding` | findings and their output |
 //!
-//! A check is a function from facts to findings. This file gathers the facts: side by side, each with a time limit, so
-//! that what hangs is a finding. A new check of a known area is a function that the area's `check` calls; a new area is a
-//! file, and one line in [`areas`].
+//! A check is a function from facts to findings. This file gathers the facts concurrently, each with a timeout, so that a
+//! hanging dependency is a finding. To add a check to an area, call it from the area's `check`; a new area needs a file and
+//! an entry in [`areas`].
 
 mod api;
 mod configuration;
@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use evenkeel_common::cli::say;
+use evenkeel_common::cli::eprint_line;
 use evenkeel_common::config::{ConfigSource, source};
 use evenkeel_common::http::{self, BindError};
 use evenkeel_common::store;
@@ -49,17 +49,17 @@ use crate::app::clients::{EngineClients, RegistryClients};
 use crate::audit::trial::ask_wardens;
 use crate::config::{Config, ConfiguredImage, PushConfig, ServiceConfig};
 use crate::model::{Container, Digest, Members, Reference, SwarmError};
-use crate::ports::survey::{EngineInfo, Found};
+use crate::ports::survey::{EngineInfo, RunningContainer};
 use crate::ports::{Registry, Urgency};
 
-/// For one question to somebody else.
-const QUESTION: Duration = Duration::from_secs(12);
-/// For all questions of an area.
+/// Timeout of a single request.
+const REQUEST_LIMIT: Duration = Duration::from_secs(12);
+/// Timeout of all checks of an area.
 const AREA_LIMIT: Duration = Duration::from_secs(40);
-/// Compose runs at once.
+/// Number of services that are examined concurrently; each runs compose.
 const RENDERED_AT_ONCE: usize = 4;
 
-/// How the findings are shown.
+/// Output format of the findings.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Print the findings as JSON
@@ -67,17 +67,17 @@ pub struct Args {
     json: bool,
 }
 
-/// Looks at everything and prints what it found. 0: nothing worse than a warning; 1: at least one error.
+/// Runs all checks and prints the findings. 0: nothing worse than a warning; 1: at least one error.
 pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            say(format_args!("evenkeel: cannot start the async runtime: {error}"));
+            eprint_line(format_args!("evenkeel: cannot start the async runtime: {error}"));
             return ExitCode::FAILURE;
         }
     };
     let report = runtime.block_on(examine(config));
-    // A file system that hangs keeps its thread; nobody waits for it.
+    // Do not wait for a thread that is blocked by a hanging file system.
     runtime.shutdown_background();
     if args.json {
         print(&format!("{}\n", serde_json::json!(report)));
@@ -87,10 +87,10 @@ pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
     if report.is_fine() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What was found in an area; `None` where it could not be looked at.
+/// The findings of an area; `None` if it could not be checked.
 type Outcome = (&'static str, Option<Vec<Finding>>);
 
-/// Areas whose facts are gathered together.
+/// Areas that share their facts.
 struct Group<'a> {
     areas: &'static [&'static str],
     look: LocalBoxFuture<'a, Vec<Outcome>>,
@@ -109,14 +109,14 @@ impl<'a> Group<'a> {
 
 fn hangs(area: &'static str) -> Finding {
     let words = Words {
-        what: format!("it could not be looked at within {} s", AREA_LIMIT.as_secs()),
-        why: "what hangs here hangs the agent's work, too",
-        remedy: "see what is slow: disk (`dmesg | tail`), network, or the engine (`journalctl -u docker -n 50`)",
+        what: format!("it could not be checked within {} s", AREA_LIMIT.as_secs()),
+        why: "whatever hangs here also blocks the agent",
+        remedy: "find out what is slow: disk (`dmesg | tail`), network, or the engine (`journalctl -u docker -n 50`)",
     };
     words.error(area, area)
 }
 
-/// All areas of a configuration that can be used.
+/// Returns all areas for a valid configuration.
 fn areas<'a>(config: &'a Config, path: &'a Path, unit: Option<&'a unit::Unit>) -> Vec<Group<'a>> {
     let mut groups = vec![
         Group::new(&[configuration::AREA, configuration::CHANNELS], async move {
@@ -151,19 +151,19 @@ fn areas<'a>(config: &'a Config, path: &'a Path, unit: Option<&'a unit::Unit>) -
 }
 
 async fn of_wardens(push: &PushConfig) -> Vec<finding::Finding> {
-    let answers = ask_wardens(push, QUESTION).await;
+    let answers = ask_wardens(push, REQUEST_LIMIT).await;
     push.warden_urls.iter().zip(answers).flat_map(|(url, answer)| warden::check(url, &answer)).collect()
 }
 
 async fn examine(path: &Path) -> Report {
     let mut report = Report::default();
     let unit = find_unit().await;
-    let lent = unit.as_ref().map(lent_variables).unwrap_or_default();
-    // As the agent reads it; a shell does not have the variables that the unit gives.
+    let vars = unit.as_ref().map(unit_variables).unwrap_or_default();
+    // Read the file as the agent does: with the variables of the unit, which are not set in a shell.
     let of_process = |name: &str| std::env::var(name).ok();
     let source =
-        ConfigSource::new(path.to_owned(), move |name| of_process(name).or_else(|| lent.get(name).cloned()));
-    let config: Config = match timeout(QUESTION, blocking(move || source.load::<Config>())).await {
+        ConfigSource::new(path.to_owned(), move |name| of_process(name).or_else(|| vars.get(name).cloned()));
+    let config: Config = match timeout(REQUEST_LIMIT, blocking(move || source.load::<Config>())).await {
         Ok(Some(Ok(config))) => config,
         Ok(Some(Err(faults))) => {
             report.add(configuration::AREA, Some(configuration::refused(&faults)));
@@ -181,7 +181,7 @@ async fn examine(path: &Path) -> Report {
     report
 }
 
-/// Does what may wait for a disk on a thread of its own.
+/// Runs blocking file operations on a separate thread.
 async fn blocking<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(look).await.ok()
 }
@@ -194,7 +194,7 @@ async fn registries(config: &Config) -> Vec<Outcome> {
         Err(error) => {
             let words = Words {
                 what: error.to_string(),
-                why: "no image can be asked for",
+                why: "no image can be checked",
                 remedy: "correct registry.url",
             };
             return vec![
@@ -213,13 +213,13 @@ async fn registries(config: &Config) -> Vec<Outcome> {
     }
     let ask = async |image| {
         let reference: &Reference = &ConfiguredImage::clone(image).reference;
-        let answer = timeout(QUESTION, clients.registry.digest(reference, Urgency::Asked)).await;
+        let answer = timeout(REQUEST_LIMIT, clients.registry.digest(reference, Urgency::Manual)).await;
         let fault = match answer {
             Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(registry::hung(&reference.repository.host, QUESTION)),
+            Err(_) => Some(registry::hung(&reference.repository.host, REQUEST_LIMIT)),
         };
-        registry::Asked { image, fault }
+        registry::Lookup { image, fault }
     };
     let asked = join_all(images.into_iter().map(ask)).await;
     vec![
@@ -241,10 +241,10 @@ async fn of_engine(config: &Config) -> Vec<Outcome> {
         }
     };
     let needs_compose = config.services.iter().any(|service| service.project().is_some());
-    let unfit = async {
-        if needs_compose { timeout(2 * QUESTION, clients.compose.unfit()).await.ok()? } else { None }
+    let problem = async {
+        if needs_compose { timeout(2 * REQUEST_LIMIT, clients.compose.problem()).await.ok()? } else { None }
     };
-    let (about, compose) = tokio::join!(clients.survey.about(), unfit);
+    let (about, compose) = tokio::join!(clients.survey.about(), problem);
     let facts = engine::Facts {
         endpoint: &clients.endpoint,
         runtime: config.runtime,
@@ -293,7 +293,7 @@ async fn of_engine(config: &Config) -> Vec<Outcome> {
     outcomes
 }
 
-/// The facts about one service.
+/// Gathers the facts about one service.
 async fn look_at<'a>(
     config: &'a ServiceConfig,
     clients: &EngineClients,
@@ -304,10 +304,10 @@ async fn look_at<'a>(
     let containers = match (&config.swarm_service, &members) {
         (Some(name), _) => of_swarm(config, name, clients).await?,
         (None, Some(members)) => clients.engine.containers(members).await.map_err(|error| {
-            let remedy = "see what the engine says: `docker ps -a`, `journalctl -u docker -n 50`";
+            let remedy = "see what the engine reports: `docker ps -a`, `journalctl -u docker -n 50`";
             let words = Words {
                 what: format!("its containers can't be listed: {error}"),
-                why: "nothing is known of it",
+                why: "the state of the service is unknown",
                 remedy,
             };
             words.error(services::AREA, config.name.as_str())
@@ -319,7 +319,7 @@ async fn look_at<'a>(
     let configured = config.compose_files.clone();
     let files = blocking(move || services::Files::look(&configured, &labelled)).await.unwrap_or_default();
     let model = match config.project().filter(|_| compose_is_usable) {
-        Some(project) => timeout(QUESTION, clients.compose.model(&project)).await.ok(),
+        Some(project) => timeout(REQUEST_LIMIT, clients.compose.model(&project)).await.ok(),
         None => None,
     };
     let mut running = Vec::new();
@@ -328,11 +328,12 @@ async fn look_at<'a>(
             "" => None,
             id => clients.engine.image(id).await.ok().flatten(),
         };
-        let is_certain = image.as_ref().is_some_and(|image| image.whole && !image.repo_digests.is_empty());
+        let is_certain =
+            image.as_ref().is_some_and(|image| image.is_complete && !image.repo_digests.is_empty());
         let served =
             match (Reference::parse(&container.config_image), Digest::parse(&container.image.0), registry) {
                 (Ok(reference), Ok(digest), Some(registry)) if !is_certain => {
-                    timeout(QUESTION, registry.has(&reference.repository, &digest))
+                    timeout(REQUEST_LIMIT, registry.has(&reference.repository, &digest))
                         .await
                         .ok()
                         .and_then(Result::ok)
@@ -349,7 +350,7 @@ async fn look_at<'a>(
     Ok(services::Facts { config, containers: running, model, files, tag })
 }
 
-/// The tasks of a swarm service.
+/// Returns the tasks of a swarm service as containers.
 async fn of_swarm(
     config: &ServiceConfig,
     name: &str,
@@ -357,9 +358,9 @@ async fn of_swarm(
 ) -> Result<Vec<Container>, Finding> {
     let service = clients.swarm.service(name).await.map_err(|error| {
         let remedy = match error {
-            SwarmError::NoService(_) => "correct \"swarm_service\" to a name that `docker service ls` shows",
-            SwarmError::NoLeader(_) => "look at the managers: `docker node ls`",
-            SwarmError::Unusable(_) => "do what the engine says, for example `docker swarm unlock`",
+            SwarmError::NoService(_) => "set \"swarm_service\" to a name shown by `docker service ls`",
+            SwarmError::NoLeader(_) => "check the managers: `docker node ls`",
+            SwarmError::Unusable(_) => "follow the engine's advice, for example `docker swarm unlock`",
             _ => "run the agent on a manager: `docker node ls`, `docker service ls`",
         };
         let words = Words { what: error.to_string(), why: "it can be neither checked nor updated", remedy };
@@ -368,14 +369,14 @@ async fn of_swarm(
     Ok(service.containers())
 }
 
-async fn others(config: &Config, running: &[Found]) -> Vec<Finding> {
+async fn others(config: &Config, running: &[RunningContainer]) -> Vec<Finding> {
     let projects = config.services.iter().filter_map(|service| service.compose_project.clone()).collect();
     let processes = blocking(processes).await.unwrap_or_default();
     let heals = config.services.iter().any(|service| service.auto_heal);
     updaters::check(&updaters::Facts { running, processes: &processes, projects: &projects, heals })
 }
 
-/// Names of the processes that are in no container.
+/// Returns the names of processes outside containers.
 fn processes() -> BTreeSet<String> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return BTreeSet::new() };
     let name = |folder: PathBuf| {
@@ -387,7 +388,7 @@ fn processes() -> BTreeSet<String> {
     entries.flatten().filter_map(|entry| name(entry.path())).collect()
 }
 
-/// Room for state, audit and images. `about` is an engine on this machine.
+/// Checks disk space for state, audit file and images. `about` is set if the engine is on this machine.
 async fn disk(config: &Config, about: Option<&EngineInfo>, largest: u64) -> Vec<Finding> {
     let mut places = vec![(config.state_path.clone(), 0)];
     places.extend(config.audit_path.as_ref().and_then(|path| Some((path.parent()?.to_owned(), 0))));
@@ -416,51 +417,51 @@ async fn listeners(config: &Config) -> Vec<Finding> {
 
 async fn holder(address: &str) -> api::Holder {
     match http::bind(&[address.to_owned()]) {
-        Ok(_) => api::Holder::Nobody,
+        Ok(_) => api::Holder::Free,
         Err(BindError::Listen { cause, .. }) if cause.kind() == io::ErrorKind::AddrInUse => {
-            who_answers(address).await
+            identify(address).await
         }
-        Err(error) => api::Holder::Impossible(error.to_string()),
+        Err(error) => api::Holder::Unusable(error.to_string()),
     }
 }
 
-/// An agent is known by its metrics.
-async fn who_answers(address: &str) -> api::Holder {
+/// Identifies the program at an address: an agent is recognised by its metrics.
+async fn identify(address: &str) -> api::Holder {
     let ask = async {
         let client =
             Client::new(Some(&reachable(address)), Path::new("")).map_err(|error| error.to_string())?;
         let answer = client.stream(&["metrics"], None).await.map_err(|error| error.to_string())?;
         answer.text().await.map_err(|error| error.to_string())
     };
-    match timeout(QUESTION, ask).await {
+    match timeout(REQUEST_LIMIT, ask).await {
         Ok(Ok(metrics)) if metrics.contains("evenkeel_") => api::Holder::Agent,
-        Ok(Ok(_)) => api::Holder::Other("it answers, but is no agent of this program".to_owned()),
+        Ok(Ok(_)) => api::Holder::Other("it answers, but is not an Evenkeel agent".to_owned()),
         Ok(Err(cause)) => api::Holder::Other(cause),
-        Err(_) => api::Holder::Other(format!("it says nothing for {} s", QUESTION.as_secs())),
+        Err(_) => api::Holder::Other(format!("it does not answer within {} s", REQUEST_LIMIT.as_secs())),
     }
 }
 
-/// The unit of this program, where systemd runs this machine and has it.
+/// Returns the systemd unit of the agent, if the machine runs systemd and the unit is installed.
 async fn find_unit() -> Option<unit::Unit> {
     if !Path::new("/run/systemd/system").is_dir() {
         return None;
     }
     let mut command = tokio::process::Command::new("systemctl");
     command.args(["show", unit::UNIT, "--property", unit::PROPERTIES]).kill_on_drop(true);
-    let output = timeout(QUESTION, command.output()).await.ok()?.ok()?;
+    let output = timeout(REQUEST_LIMIT, command.output()).await.ok()?.ok()?;
     unit::Unit::parse(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// The variables and credentials that the unit gives the agent, as far as this user may read them.
-fn lent_variables(unit: &unit::Unit) -> BTreeMap<String, String> {
+/// Returns the variables and credentials that the unit provides to the agent, as far as this user may read them.
+fn unit_variables(unit: &unit::Unit) -> BTreeMap<String, String> {
     let files = unit.environment_files().into_iter().filter_map(|path| source::read(&path).ok());
-    let mut lent: BTreeMap<String, String> = files.flat_map(|text| unit::variables(&text)).collect();
+    let mut vars: BTreeMap<String, String> = files.flat_map(|text| unit::variables(&text)).collect();
     for (name, path) in unit.credential_files() {
         if let Ok(text) = source::read(&path) {
-            lent.insert(name, text.trim_end_matches(['\n', '\r']).to_owned());
+            vars.insert(name, text.trim_end_matches(['\n', '\r']).to_owned());
         }
     }
-    lent
+    vars
 }
 
 async fn of_unit(config: &Config, path: &Path, unit: &unit::Unit) -> Option<Vec<Finding>> {
@@ -471,7 +472,7 @@ async fn of_unit(config: &Config, path: &Path, unit: &unit::Unit) -> Option<Vec<
         .flat_map(|service| service.compose_files.iter().chain(&service.env_file).cloned())
         .collect();
     let private = blocking(move || read.into_iter().filter(|path| unit::is_private(path)).collect()).await?;
-    let variables = lent_variables(unit).into_keys();
+    let variables = unit_variables(unit).into_keys();
     Some(unit::check(&unit::Facts {
         unit,
         config: path,

@@ -1,4 +1,4 @@
-//! The registries: whether each answers with the digest of each image, and what time it is there.
+//! Checks the registries: whether they return the digest of each image, and how their clocks compare with this machine's.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use super::finding::{Finding, Severity, Words};
 use crate::config::ConfiguredImage;
 
 pub(super) const AREA: &str = "registry";
-/// The clock is compared with what registries answer.
+/// This machine's clock, compared with the registries' clocks.
 pub(super) const CLOCK: &str = "clock";
 
-/// Times in an answer are whole seconds, and the way takes time, too.
+/// Accepted difference: times in answers are in whole seconds, and requests take time.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
-/// One image of the configuration, and why its digest can't be had.
-pub(super) struct Asked<'a> {
+/// A configured image, and why its digest is not available.
+pub(super) struct Lookup<'a> {
     pub(super) image: &'a ConfiguredImage,
     pub(super) fault: Option<String>,
 }
 
-/// The text of a registry that hangs.
+/// Returns the message for a registry that hangs.
 pub(super) fn hung(host: &str, limit: Duration) -> String {
     format!("registry {host}: no answer within {} s", limit.as_secs())
 }
 
-/// What is wrong. A fault that several images have in common is one finding.
-pub(super) fn check(asked: &[Asked<'_>]) -> Vec<Finding> {
+/// Returns the findings. A fault shared by several images is one finding.
+pub(super) fn check(lookups: &[Lookup<'_>]) -> Vec<Finding> {
     let mut by_fault: BTreeMap<&str, Vec<&ConfiguredImage>> = BTreeMap::new();
-    for Asked { image, fault } in asked {
+    for Lookup { image, fault } in lookups {
         if let Some(fault) = fault {
             by_fault.entry(fault).or_default().push(image);
         }
@@ -57,7 +57,7 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String
     }
     let remedy = match () {
         () if says(&["reading registry logins", "credential"]) => {
-            format!("mend the login: `sudo docker logout {host} && sudo docker login {host}`")
+            format!("renew the login: `sudo docker logout {host} && sudo docker login {host}`")
         }
         () if says(&["401", "403", "unauthorized", "denied", "login"]) => {
             format!("log in as the user that runs the agent: `sudo docker login {host}`")
@@ -73,12 +73,12 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String
         }
         () if says(&["not found", "404"]) => format!("push {}, or correct \"images\"", image.reference),
         () if says(&["known authority"]) => {
-            "add its authority to the system's store, or set registry.insecure for registry.url".to_owned()
+            "add its CA to the system's trust store, or set registry.insecure for registry.url".to_owned()
         }
         () if says(&["certificate"]) => format!("renew the certificate of {host}"),
         () if says(&["does not speak TLS"]) => format!("set registry.url to http://{host}"),
         () if says(&["looked up"]) => format!("correct the name, or DNS: `getent hosts {}`", name(host)),
-        () => format!("bring it up, or correct registry.url; try `curl -I http://{host}/v2/`"),
+        () => format!("start it, or correct registry.url; try `curl -I http://{host}/v2/`"),
     };
     (Severity::Error, remedy)
 }
@@ -87,7 +87,7 @@ fn name(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name)
 }
 
-/// Whether this machine's clock agrees with anybody's. `None` where nobody said what time it is.
+/// Checks whether this machine's clock agrees with at least one registry's. `None` if no registry returned its time.
 pub(super) fn clock(offsets: &[SignedDuration]) -> Option<Vec<Finding>> {
     let offset = *offsets.iter().min_by_key(|offset| offset.abs())?;
     if offset.abs() <= CLOCK_TOLERANCE {
@@ -96,8 +96,8 @@ pub(super) fn clock(offsets: &[SignedDuration]) -> Option<Vec<Finding>> {
     let seconds = offset.abs().as_secs();
     let direction = if offset.is_positive() { "ahead of" } else { "behind" };
     let words = Words {
-        what: format!("it is {seconds} s {direction} what the registries say"),
-        why: "entries, schedules and certificates go by it",
+        what: format!("it is {seconds} s {direction} the clocks of the registries"),
+        why: "entries, schedules and certificates depend on it",
         remedy: "synchronize it: `timedatectl set-ntp true`",
     };
     Some(vec![words.warning(CLOCK, "this machine's clock")])
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_a_registry_is_named_with_what_to_do() {
+    fn every_fault_of_a_registry_is_reported_with_a_remedy() {
         use Severity::{Error, Warning};
         for (text, fault, severity, remedy) in [
             ("web:1", "image localhost:5000/web:1: tag not found in the registry", Error, "docker.io/…"),
@@ -150,7 +150,7 @@ mod tests {
             ("r.lan/a", "registry r.lan: it does not speak TLS", Error, "http://r.lan"),
         ] {
             let image = image(text);
-            let found = check(&[Asked { image: &image, fault: Some(fault.to_owned()) }]);
+            let found = check(&[Lookup { image: &image, fault: Some(fault.to_owned()) }]);
             assert_eq!(found.len(), 1);
             assert_eq!((found[0].severity, found[0].subject.as_str()), (severity, text), "{found:#?}");
             assert!(found[0].remedy.contains(remedy), "{found:#?}");
@@ -158,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_is_down_is_one_finding_whatever_it_holds() {
+    fn a_registry_that_is_down_is_a_single_finding() {
         let images = [image("a"), image("b"), image("ghcr.io/c/d")];
         let down = "registry localhost:5000: connection refused".to_owned();
         let faults = [Some(down.clone()), Some(down), None];
-        let asked: Vec<Asked<'_>> =
-            images.iter().zip(faults).map(|(image, fault)| Asked { image, fault }).collect();
-        let found = check(&asked);
+        let lookups: Vec<Lookup<'_>> =
+            images.iter().zip(faults).map(|(image, fault)| Lookup { image, fault }).collect();
+        let found = check(&lookups);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].subject, "localhost:5000 (2 images)");
     }
@@ -174,7 +174,7 @@ mod tests {
         let seconds = SignedDuration::from_secs;
         assert_eq!(clock(&[]), None);
         assert_eq!(clock(&[seconds(1), seconds(-60)]), Some(vec![]));
-        assert_eq!(clock(&[seconds(4000), seconds(2)]), Some(vec![]), "it is that registry's clock");
+        assert_eq!(clock(&[seconds(4000), seconds(2)]), Some(vec![]), "the other registry's clock is wrong");
         let found = clock(&[seconds(-700), seconds(-701)]).unwrap();
         assert_eq!((found[0].severity, found[0].area), (Severity::Warning, CLOCK));
         assert!(

@@ -1,4 +1,4 @@
-//! The services as they run now: their containers, health checks, files and mounts, and the way back of each.
+//! Checks the services as they are running now: containers, health checks, files and mounts, and the way back of each.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::model::{ComposeError, Container, Model, Reference, State};
 use crate::ports::Image;
 
 pub(super) const AREA: &str = "services";
-/// What a failed update would go back to.
+/// Whether a failed update could be rolled back.
 pub(super) const WAY_BACK: &str = "way back";
 
-/// The files that compose takes by itself, and those that it adds to them.
+/// The files that compose uses by default, and the override files that it adds.
 const DEFAULT_FILES: [&str; 4] = ["compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"];
 const OVERRIDES: [&str; 4] = [
     "compose.override.yaml",
@@ -25,21 +25,21 @@ const OVERRIDES: [&str; 4] = [
     "docker-compose.override.yml",
 ];
 
-/// What is known of one service.
+/// Facts about one service.
 pub(super) struct Facts<'a> {
     pub(super) config: &'a ServiceConfig,
     /// Its containers, each with its image.
     pub(super) containers: Vec<Running>,
-    /// What its compose files come to; `None` where there are none.
+    /// Its rendered compose files; `None` if there are none.
     pub(super) model: Option<Result<Model, ComposeError>>,
-    /// Its compose files and those of its containers under their real paths.
+    /// Its compose files compared with those of its containers.
     pub(super) files: Files,
-    /// The tag that the env file gives the images of `tag_variable`; `None` where it is unknown.
+    /// The tag in the env file for the images of `tag_variable`; `None` if unknown.
     pub(super) tag: Option<String>,
 }
 
 impl Facts<'_> {
-    /// What the containers of an image are to be made from; `None` where its tag is unknown.
+    /// Returns the reference that containers of an image should use; `None` if its tag is unknown.
     fn in_force(&self, image: &ConfiguredImage) -> Option<Reference> {
         if self.config.is_of_variable(&image.configured) {
             self.tag.as_deref().map(|tag| image.reference.with_tag(tag))
@@ -49,37 +49,37 @@ impl Facts<'_> {
     }
 }
 
-/// The tag that a variable of an env file is set to.
+/// Returns the tag that a variable in an env file is set to.
 pub(super) fn tag_in_force(file: &Path, variable: &str) -> Option<String> {
     Some(find_tag(&source::read(file).ok()?, variable).ok()?.tag)
 }
 
-/// A container and the image that it runs on.
+/// A container and its image.
 pub(super) struct Running {
     pub(super) container: Container,
-    /// The image's record; `None` where it is gone or can't be had.
+    /// The image; `None` if it is gone or can't be inspected.
     pub(super) image: Option<Image>,
-    /// Whether the registry has what runs; `None` where it was not asked or did not say.
+    /// Whether the registry has the running image; `None` if it was not asked or gave no answer.
     pub(super) served: Option<bool>,
 }
 
-/// Compose files by what they are, whatever path leads to them.
+/// Compose files compared by their real paths.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Files {
-    /// Those that the containers were made from and the configuration does not name.
+    /// Files of the containers that are not configured.
     pub(super) unnamed: Vec<PathBuf>,
-    /// Those that the containers were made from and that can't be seen here.
+    /// Files of the containers that are not accessible here.
     pub(super) unseen: Vec<PathBuf>,
-    /// Whether any configured one is among those that the containers were made from.
+    /// Whether the containers use at least one configured file.
     pub(super) share: bool,
-    /// An override file beside the configured file that compose takes when it is run by hand.
+    /// An override file next to the configured file, which compose uses when run manually.
     pub(super) by_hand: Option<PathBuf>,
-    /// Whether this program runs in a container, where paths may mean something else than on the engine's machine.
+    /// Whether this program runs in a container, where paths may differ from those on the engine's machine.
     pub(super) in_container: bool,
 }
 
 impl Files {
-    /// Looks at the files. `labelled` are those that the containers' labels name.
+    /// Compares the files. `labelled` are those in the labels of the containers.
     pub(super) fn look(configured: &[PathBuf], labelled: &BTreeSet<PathBuf>) -> Self {
         let real = |path: &PathBuf| path.canonicalize().ok();
         let known: Vec<Option<PathBuf>> = configured.iter().map(real).collect();
@@ -108,14 +108,14 @@ impl Files {
     }
 }
 
-/// What is wrong with a service.
+/// Returns the findings for a service.
 pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     let managed =
         facts.containers.iter().find_map(|one| one.container.manager.as_ref().map(|who| (one, who)));
     if let Some((one, manager)) = managed {
         let words = Words {
-            what: format!("{} is kept by {manager}", one.container.name),
-            why: "the agent neither updates nor heals what somebody else keeps",
+            what: format!("{} is managed by {manager}", one.container.name),
+            why: "the agent neither updates nor heals containers that are managed by another program",
             remedy: "remove the service from \"services\", or the unit or label from the container",
         };
         return vec![words.warning(AREA, facts.config.name.as_str())];
@@ -150,7 +150,7 @@ fn nothing_runs(facts: &Facts<'_>) -> Option<Finding> {
         (None, None) => return None,
     };
     let words = Words {
-        what: "nothing of it runs",
+        what: "none of its containers is running",
         why: "there is nothing to update or heal, and auto_start is off",
         remedy,
     };
@@ -161,7 +161,7 @@ fn unused_images(facts: &Facts<'_>) -> Vec<Finding> {
     if live(facts).next().is_none() {
         return Vec::new();
     }
-    // A tag that has moved leaves an ID in the place of the reference.
+    // When a tag has moved, the engine shows an image ID instead of the reference.
     let is_used = |reference: &Reference| {
         facts.containers.iter().any(|one| {
             one.container.is_made_from(reference) || Reference::parse(&one.container.config_image).is_err()
@@ -176,10 +176,10 @@ fn unused_images(facts: &Facts<'_>) -> Vec<Finding> {
         .filter(|(_, reference)| !is_used(reference) && !of_files(reference))
         .map(|(image, reference)| {
             let words = Words {
-                what: format!("no container is made from {reference}"),
-                why: "its updates reach nothing; the image that runs may not be watched",
+                what: format!("no container uses {reference}"),
+                why: "its updates have no effect, and the running image may not be watched",
                 remedy: format!(
-                    "write the image in \"images\" of {} as the compose file has it",
+                    "write the image in \"images\" of {} exactly as in the compose file",
                     facts.config.name
                 ),
             };
@@ -188,7 +188,7 @@ fn unused_images(facts: &Facts<'_>) -> Vec<Finding> {
         .collect()
 }
 
-/// Those containers that prove a new image of the service.
+/// Returns the containers whose health decides about a new image of the service.
 fn judged<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Running> {
     let images: Vec<Reference> =
         facts.config.images.iter().filter_map(|image| facts.in_force(image)).collect();
@@ -199,7 +199,7 @@ fn judged<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Running> {
 
 fn health(facts: &Facts<'_>) -> Vec<Finding> {
     let (grace, mut found) = (facts.config.health_grace, Vec::new());
-    // A task is running when its health check has passed, and that of an image is not known to a manager.
+    // A task is running only after its health check has passed, and a manager does not see health checks of images.
     if facts.config.swarm_service.is_some() {
         return found;
     }
@@ -209,7 +209,7 @@ fn health(facts: &Facts<'_>) -> Vec<Finding> {
             None => {
                 let words = Words {
                     what: "it has no health check",
-                    why: "a new image that runs and does nothing counts as good",
+                    why: "a new image that runs but does not work passes its probation",
                     remedy: format!(
                         "add a \"healthcheck\" to {} in the compose file",
                         container.compose_service
@@ -221,10 +221,10 @@ fn health(facts: &Facts<'_>) -> Vec<Finding> {
                 let needed = budget.as_secs() + u64::from(budget.subsec_nanos() > 0);
                 let words = Words {
                     what: format!(
-                        "its health check may take {needed} s, and health_grace is {} s",
+                        "its health check may take {needed} s, but health_grace is {} s",
                         grace.as_secs()
                     ),
-                    why: "the longer time counts: an update takes longer than configured",
+                    why: "the longer time applies: an update takes longer than configured",
                     remedy: format!(
                         "set \"health_grace\": {needed}, or a shorter interval, retries or start_period"
                     ),
@@ -250,26 +250,26 @@ fn files(facts: &Facts<'_>) -> Vec<Finding> {
         } else if files.in_container {
             "mount the folder of the compose files into the agent's container at the same path".to_owned()
         } else {
-            "bring the project up from the configured files once: `docker compose -f … up -d`".to_owned()
+            "start the project from the configured files once: `docker compose -f … up -d`".to_owned()
         };
         let words = Words {
-            what: format!("its containers were made from other compose files: {}", shown(&others)),
-            why: "a deployment would make them anew by files that they do not come from",
+            what: format!("its containers were created from other compose files: {}", shown(&others)),
+            why: "a deployment would recreate them from different files",
             remedy,
         };
         found.push(words.error(AREA, subject));
     } else if files.share && !files.unnamed.is_empty() {
         let words = Words {
-            what: format!("its containers were also made from {}", shown(&files.unnamed)),
-            why: "what that file sets is kept by starts, but not known to \"compose_files\"",
+            what: format!("its containers were also created from {}", shown(&files.unnamed)),
+            why: "starts keep the settings of that file, but \"compose_files\" does not include it",
             remedy: format!("add {} to \"compose_files\"", shown(&files.unnamed)),
         };
         found.push(words.warning(AREA, subject));
     }
     if let Some(path) = &files.by_hand {
         let words = Words {
-            what: format!("compose takes {} when it is run by hand, the agent does not", path.display()),
-            why: "the two would make different containers",
+            what: format!("compose uses {} when run manually, but the agent does not", path.display()),
+            why: "the two would create different containers",
             remedy: format!("add {} to \"compose_files\", or remove it", path.display()),
         };
         found.push(words.warning(AREA, subject));
@@ -283,14 +283,14 @@ fn rendered(facts: &Facts<'_>) -> Option<Finding> {
     let file = project.files.first()?.display().to_string();
     let words = Words {
         what: format!("its compose files can't be used: {error}"),
-        why: "nothing of it can be updated or started",
+        why: "the service can't be updated or started",
         remedy: format!("see `docker compose -f {file} config`"),
     };
     Some(words.error(AREA, facts.config.name.as_str()))
 }
 
-/// Folders that the files mount from elsewhere than the containers have them: relative paths that are resolved at
-/// another place.
+/// Finds bind mounts whose source differs between the compose files and the containers: relative paths that are resolved
+/// against a different folder.
 fn binds(facts: &Facts<'_>) -> Vec<Finding> {
     let Some(Ok(model)) = &facts.model else { return Vec::new() };
     let mut found = Vec::new();
@@ -302,11 +302,11 @@ fn binds(facts: &Facts<'_>) -> Vec<Finding> {
             let Some(mounted) = mounted.filter(|mounted| !is_same(&mounted.source, source)) else { continue };
             let words = Words {
                 what: format!(
-                    "{target} comes from {}, but by its compose files from {source}",
+                    "{target} is mounted from {}, but its compose files mount {source}",
                     mounted.source
                 ),
                 why: "an update would mount another folder, perhaps an empty one",
-                remedy: "name the folder with an absolute path, or give the agent the files at the path that the engine's machine has them at",
+                remedy: "use an absolute path for the folder, or give the agent the files at the same path as on the engine's machine",
             };
             found.push(words.error(AREA, format!("{}: {}", facts.config.name, container.name)));
         }
@@ -314,25 +314,25 @@ fn binds(facts: &Facts<'_>) -> Vec<Finding> {
     found
 }
 
-/// The same place, by links as well. Where there is nothing at a path, only its text counts.
+/// Reports whether two paths are the same, after resolving links. Paths that do not exist are compared as text.
 fn is_same(a: &str, b: &str) -> bool {
     let clean = |path: &str| path.trim_end_matches('/').to_owned();
     let real = |path: &str| Path::new(path).canonicalize().ok();
     clean(a) == clean(b) || real(a).is_some_and(|a| Some(a) == real(b))
 }
 
-/// What a failed update could not go back to, or could not be compared with.
+/// Returns the findings for images that a failed update could not be rolled back to, or that have no digest to compare.
 pub(super) fn way_back(facts: &Facts<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for one in judged(facts) {
         let subject = format!("{}: {}", facts.config.name, one.container.name);
         let reference = Reference::parse(&one.container.config_image).ok();
-        let is_here = one.image.as_ref().is_some_and(|image| image.whole);
+        let is_here = one.image.as_ref().is_some_and(|image| image.is_complete);
         if !is_here && one.served != Some(true) {
             let words = Words {
-                what: "the image that it runs on is not on this machine any more, and no registry has it",
+                what: "its image is no longer on this machine, and no registry has it",
                 why: "a failed update could not be rolled back",
-                remedy: "deploy what the registry has while nothing is wrong: `evenkeel redeploy NAME`",
+                remedy: "redeploy from the registry while the service works: `evenkeel redeploy NAME`",
             };
             let mut finding = words.error(WAY_BACK, subject);
             finding.remedy = finding.remedy.replace("NAME", &facts.config.name);
@@ -343,7 +343,7 @@ pub(super) fn way_back(facts: &Facts<'_>) -> Vec<Finding> {
         {
             let words = Words {
                 what: format!(
-                    "its image was not pulled from {}: it was built or loaded here",
+                    "its image was not pulled from {}: it was built or loaded on this machine",
                     reference.repository.host
                 ),
                 why: "there is no digest to compare, so it is never updated (not_found)",

@@ -1,4 +1,4 @@
-//! Planted faults of services.
+//! Tests of the findings for services.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::model::{HealthTiming, ImageId, Manager};
 
 const DIGEST: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-/// A service with one container that is as it should be.
+/// A healthy service with one container.
 struct Stage {
     folder: tempfile::TempDir,
     config: Config,
@@ -60,7 +60,7 @@ impl Stage {
                 repo_digests: vec![format!("localhost:5000/web@{DIGEST}")],
                 size: 1,
                 platform: None,
-                whole: true,
+                is_complete: true,
                 labels: ImageLabels::default(),
             }),
             served: None,
@@ -83,7 +83,7 @@ impl Stage {
         self.path(name)
     }
 
-    /// The tag is in an env file, and was set to another one than the configured one.
+    /// Moves the tag to an env file, with another value than the configured one.
     fn with_tag_variable(mut self, line: &str) -> Self {
         std::fs::write(self.path(".env"), line).unwrap();
         let tree = json!({"services": [{
@@ -115,7 +115,7 @@ impl Stage {
     }
 }
 
-/// The one finding of a service that was changed; its severity, and a part of its text and its remedy.
+/// Changes the service and checks its only finding: its severity, and parts of its text and remedy.
 #[track_caller]
 fn assert_found(change: impl FnOnce(&mut Stage), severity: Severity, what: &str, remedy: &str) {
     let mut stage = Stage::new();
@@ -129,7 +129,7 @@ fn assert_found(change: impl FnOnce(&mut Stage), severity: Severity, what: &str,
 use Severity::{Error, Warning};
 
 #[test]
-fn a_service_that_is_as_it_should_be_has_no_finding() {
+fn a_healthy_service_has_no_finding() {
     assert_eq!(Stage::new().findings(), []);
 }
 
@@ -138,13 +138,13 @@ fn health_checks_are_compared_with_the_grace() {
     let slow = |stage: &mut Stage| {
         stage.container.health_timing.as_mut().unwrap().interval = Duration::from_secs(30);
     };
-    assert_found(slow, Warning, "may take 125 s, and health_grace is 60 s", "\"health_grace\": 125");
+    assert_found(slow, Warning, "may take 125 s, but health_grace is 60 s", "\"health_grace\": 125");
     assert_found(|stage| stage.container.health_timing = None, Warning, "no health check", "\"healthcheck\"");
 }
 
-/// Its health check may be the image's own, which a manager does not see.
+/// The health check may be defined in the image, which a manager does not see.
 #[test]
-fn nothing_is_said_of_the_health_check_of_a_swarm_service() {
+fn a_swarm_service_has_no_finding_for_its_health_check() {
     let mut stage = Stage::new();
     stage.container.health_timing = None;
     let tree = json!({"services": [{
@@ -157,23 +157,23 @@ fn nothing_is_said_of_the_health_check_of_a_swarm_service() {
 }
 
 #[test]
-fn what_does_not_run_or_is_not_used_is_named() {
+fn stopped_containers_and_unused_images_are_reported() {
     let stopped = |stage: &mut Stage| {
         stage.container.state = State::Exited;
         stage.container.exit_code = 1;
     };
-    assert_found(stopped, Warning, "nothing of it runs", "docker compose -p shop -f ");
+    assert_found(stopped, Warning, "none of its containers is running", "docker compose -p shop -f ");
     let other = |stage: &mut Stage| {
         stage.container.config_image = "localhost:5000/other:1".into();
         stage.model = json!({"services": {}});
     };
-    assert_found(other, Warning, "no container is made from localhost:5000/web:1", "\"images\" of web");
+    assert_found(other, Warning, "no container uses localhost:5000/web:1", "\"images\" of web");
 }
 
 #[test]
-fn the_tag_that_the_env_file_gives_is_the_one_that_counts() {
+fn the_tag_in_the_env_file_takes_precedence() {
     assert_eq!(Stage::new().with_tag_variable("WEB_TAG=1.27.4\n").findings(), []);
-    // The containers of the tag in force are looked at as any others.
+    // Containers of the current tag are checked like any others.
     let mut stage = Stage::new().with_tag_variable("WEB_TAG=1.27.4\n");
     stage.container.health_timing = None;
     let found = stage.findings();
@@ -182,26 +182,23 @@ fn the_tag_that_the_env_file_gives_is_the_one_that_counts() {
     stage.container.config_image = "localhost:5000/other:1".into();
     stage.model = json!({"services": {}});
     let found = stage.findings();
-    assert!(
-        found.len() == 1 && found[0].what == "no container is made from localhost:5000/web:1.27.4",
-        "{found:#?}"
-    );
-    // Where no tag can be read nothing is known; that has a finding of its own.
+    assert!(found.len() == 1 && found[0].what == "no container uses localhost:5000/web:1.27.4", "{found:#?}");
+    // Without a readable tag there is nothing to check; that has its own finding.
     assert_eq!(Stage::new().with_tag_variable("OTHER=1\n").findings(), []);
 }
 
 #[test]
-fn containers_of_podman_and_systemd_are_somebody_elses() {
+fn containers_managed_by_podman_or_systemd_are_reported() {
     let unit = |stage: &mut Stage| stage.container.manager = Some(Manager::Unit("web.service".into()));
-    assert_found(unit, Warning, "kept by systemd (web.service)", "remove the service");
+    assert_found(unit, Warning, "managed by systemd (web.service)", "remove the service");
     let auto = |stage: &mut Stage| stage.container.manager = Some(Manager::AutoUpdate);
     assert_found(auto, Warning, "podman auto-update", "label");
 }
 
 #[test]
-fn containers_from_other_files_are_named_with_the_files() {
+fn containers_from_other_files_are_reported_with_the_files() {
     let other = |stage: &mut Stage| stage.labelled = BTreeSet::from([stage.write("other.yml")]);
-    assert_found(other, Error, "made from other compose files", "other.yml");
+    assert_found(other, Error, "created from other compose files", "other.yml");
     let elsewhere =
         |stage: &mut Stage| stage.labelled = BTreeSet::from([PathBuf::from("/host/only/compose.yml")]);
     assert_found(elsewhere, Error, "/host/only/compose.yml", "");
@@ -209,9 +206,9 @@ fn containers_from_other_files_are_named_with_the_files() {
         let file = stage.write("more.yml");
         stage.labelled.insert(file);
     };
-    assert_found(more, Warning, "also made from", "add ");
+    assert_found(more, Warning, "also created from", "add ");
     let by_hand = |stage: &mut Stage| drop(stage.write("compose.override.yml"));
-    assert_found(by_hand, Warning, "when it is run by hand", "compose.override.yml to \"compose_files\"");
+    assert_found(by_hand, Warning, "when run manually", "compose.override.yml to \"compose_files\"");
 }
 
 #[test]
@@ -224,32 +221,32 @@ fn files_under_another_path_are_the_same_files() {
 }
 
 #[test]
-fn a_mount_that_would_move_is_named() {
+fn a_mount_whose_source_would_change_is_reported() {
     let moved = |stage: &mut Stage| {
         stage.model["services"]["web"]["volumes"][0]["source"] = "/stacks/shop/data".into();
     };
     assert_found(
         moved,
         Error,
-        "/data comes from /srv/shop/data, but by its compose files from /stacks/shop/data",
+        "/data is mounted from /srv/shop/data, but its compose files mount /stacks/shop/data",
         "absolute",
     );
 }
 
 #[test]
-fn files_that_compose_refuses_are_named() {
+fn files_that_compose_rejects_are_reported() {
     let broken = |stage: &mut Stage| stage.model = "services.web.ports must be a list".into();
     assert_found(broken, Error, "ports must be a list", "compose.yml config`");
 }
 
 #[test]
-fn a_way_back_is_on_disk_or_at_the_registry() {
+fn a_rollback_needs_the_image_on_disk_or_in_the_registry() {
     let gone = |stage: &mut Stage| (stage.image, stage.served) = (None, Some(false));
     assert_found(gone, Error, "no registry has it", "evenkeel redeploy web");
-    let in_part = |stage: &mut Stage| stage.image.as_mut().unwrap().whole = false;
-    assert_found(in_part, Error, "not on this machine any more", "evenkeel redeploy web");
+    let incomplete = |stage: &mut Stage| stage.image.as_mut().unwrap().is_complete = false;
+    assert_found(incomplete, Error, "no longer on this machine", "evenkeel redeploy web");
     let built = |stage: &mut Stage| stage.image.as_mut().unwrap().repo_digests.clear();
-    assert_found(built, Warning, "built or loaded here", "docker pull localhost:5000/web:1");
+    assert_found(built, Warning, "built or loaded on this machine", "docker pull localhost:5000/web:1");
     let mut stage = Stage::new();
     (stage.image, stage.served) = (None, Some(true));
     assert_eq!(stage.findings(), []);

@@ -1,4 +1,4 @@
-//! The systemd unit that runs the agent: whether it runs, with this file, and with the rights and variables it needs.
+//! Checks the agent's systemd unit: whether it is running with this file, and has the permissions and variables it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use super::finding::{Finding, Words};
 
 pub(super) const AREA: &str = "service unit";
-/// The unit that the packages bring.
+/// The unit installed by the packages.
 pub(super) const UNIT: &str = "evenkeel-agent.service";
-/// What is asked about it.
+/// The properties to query.
 pub(super) const PROPERTIES: &str = "LoadState,ActiveState,ExecMainStatus,UnitFileState,NeedDaemonReload,ExecStart,\
      EnvironmentFiles,Environment,LoadCredential,SetCredential,ProtectSystem,ReadWritePaths,StateDirectory,LogsDirectory,\
      CapabilityBoundingSet,User";
 
-/// A unit as `systemctl show` describes it.
+/// The properties of a unit, as shown by `systemctl show`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Unit(BTreeMap<String, String>);
 
 impl Unit {
-    /// From what `systemctl show` prints; `None` where there is no such unit.
+    /// Parses the output of `systemctl show`; `None` if there is no such unit.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let unit = Self(
             text.lines()
@@ -34,33 +34,33 @@ impl Unit {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    /// Files with variables (`EnvironmentFile=`).
+    /// Returns the environment files (`EnvironmentFile=`).
     pub(super) fn environment_files(&self) -> Vec<PathBuf> {
         let files = self.get("EnvironmentFiles").split_whitespace();
         files.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
     }
 
-    /// Credentials that are files, by name.
+    /// Returns the credentials that are loaded from files, by name.
     pub(super) fn credential_files(&self) -> Vec<(String, PathBuf)> {
         let pairs = self.get("LoadCredential").split_whitespace().filter_map(|word| word.split_once(':'));
         pairs.map(|(name, path)| (name.to_owned(), PathBuf::from(path))).collect()
     }
 
-    /// Names of variables and credentials that stand in the unit itself.
+    /// Returns the names of variables and credentials that are set in the unit itself.
     fn named(&self) -> impl Iterator<Item = &str> {
         let names =
             |key, end| self.get(key).split_whitespace().filter_map(move |word: &str| word.split_once(end));
         names("Environment", '=').chain(names("SetCredential", ':')).map(|(name, _)| name)
     }
 
-    /// The configuration that it is started with.
+    /// Returns the configuration file on its command line.
     fn config(&self) -> Option<&str> {
         let words: Vec<&str> = self.get("ExecStart").split_whitespace().collect();
         let at = words.iter().position(|word| *word == "--config")?;
         words.get(at + 1).copied()
     }
 
-    /// Whether it may write to a folder, as far as the unit's own file system goes.
+    /// Reports whether the unit's sandbox lets it write to a folder.
     fn may_write(&self, folder: &Path) -> bool {
         if self.get("ProtectSystem") != "strict" {
             return true;
@@ -72,8 +72,8 @@ impl Unit {
         listed.chain(state).chain(logs).any(|allowed| folder.starts_with(allowed))
     }
 
-    /// Whether it reads only what root owns or anybody may read.
-    fn is_without_rights(&self) -> bool {
+    /// Reports whether it lacks the capabilities to read files without regular permission.
+    fn is_unprivileged(&self) -> bool {
         let user = self.get("User");
         self.0.contains_key("CapabilityBoundingSet")
             && matches!(user, "" | "root")
@@ -81,7 +81,7 @@ impl Unit {
     }
 }
 
-/// The names and values in a file of variables as systemd reads it: `NAME=value` lines, quotes taken off.
+/// Parses an environment file like systemd: `NAME=value` lines, quotes removed.
 pub(super) fn variables(text: &str) -> BTreeMap<String, String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
     lines
@@ -94,22 +94,22 @@ pub(super) fn variables(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What is known besides the unit.
+/// The unit and the facts to compare it with.
 pub(super) struct Facts<'a> {
     pub(super) unit: &'a Unit,
     /// The configuration file that was checked.
     pub(super) config: &'a Path,
     /// Folders that the agent writes to.
     pub(super) writes: Vec<PathBuf>,
-    /// Files that only a right beyond root's own would let it read.
+    /// Files that root can't read without additional capabilities.
     pub(super) private: Vec<PathBuf>,
-    /// Variables that the configuration names.
+    /// Variables referenced in the configuration.
     pub(super) needed: &'a BTreeSet<String>,
-    /// Variables and credentials that the unit's files hold.
+    /// Variables and credentials in the unit's files.
     pub(super) given: BTreeSet<String>,
 }
 
-/// What is wrong.
+/// Returns the findings.
 pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     let unit = facts.unit;
     let mut found = Vec::new();
@@ -119,54 +119,54 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
             "78" => "correct the configuration, then `systemctl restart evenkeel-agent`",
             _ => "see `journalctl -u evenkeel-agent -n 50`, then `systemctl restart evenkeel-agent`",
         };
-        let what = format!("it has failed with exit status {status}");
+        let what = format!("it failed with exit status {status}");
         found.push(Words { what, why: "no agent runs", remedy }.error(AREA, UNIT));
     }
     if unit.get("UnitFileState") == "disabled" {
-        let what = "it is not started with the machine";
+        let what = "it is not enabled at boot";
         let words = Words {
             what,
-            why: "after a reboot no agent runs",
+            why: "no agent runs after a reboot",
             remedy: "`systemctl enable --now evenkeel-agent`",
         };
         found.push(words.warning(AREA, UNIT));
     }
     if unit.get("NeedDaemonReload") == "yes" {
-        let what = "its file was changed and not read again";
+        let what = "its unit file was changed, but not reloaded";
         let remedy = "`systemctl daemon-reload && systemctl restart evenkeel-agent`";
-        found.push(Words { what, why: "it runs as the old file says", remedy }.warning(AREA, UNIT));
+        found.push(Words { what, why: "it runs with the old settings", remedy }.warning(AREA, UNIT));
     }
     if let Some(config) = unit.config().filter(|config| Path::new(config) != facts.config) {
         let words = Words {
-            what: format!("it runs with {config}, and {} was checked", facts.config.display()),
-            why: "what is said here may not hold for the agent that runs",
-            remedy: format!("check that one: `evenkeel doctor --config {config}`"),
+            what: format!("it runs with {config}, but {} was checked", facts.config.display()),
+            why: "these findings may not apply to the running agent",
+            remedy: format!("check the other file: `evenkeel doctor --config {config}`"),
         };
         found.push(words.warning(AREA, UNIT));
     }
     for folder in facts.writes.iter().filter(|folder| !unit.may_write(folder)) {
         let words = Words {
             what: format!("{} is read-only for it", folder.display()),
-            why: "what the agent writes there is lost",
+            why: "everything that the agent writes there is lost",
             remedy: format!("`systemctl edit evenkeel-agent`: [Service] ReadWritePaths={}", folder.display()),
         };
         found.push(words.error(AREA, UNIT));
     }
-    for path in facts.private.iter().filter(|_| unit.is_without_rights()) {
+    for path in facts.private.iter().filter(|_| unit.is_unprivileged()) {
         let words = Words {
             what: format!("{} belongs to another user and is private", path.display()),
-            why: "the unit has no right to read it: its service can't be updated",
-            remedy: "install dist/systemd/read-homes.conf as a drop-in of the unit, or let others read the file",
+            why: "the unit has no permission to read it: its service can't be updated",
+            remedy: "install dist/systemd/read-homes.conf as a drop-in of the unit, or make the file world-readable",
         };
         found.push(words.error(AREA, UNIT));
     }
     let named: BTreeSet<&str> = unit.named().chain(facts.given.iter().map(String::as_str)).collect();
     for variable in facts.needed.iter().filter(|variable| !named.contains(variable.as_str())) {
         let words = Words {
-            what: format!("the configuration names {variable}, and the unit does not have it"),
-            why: "the channel or push that needs it is off in the agent, whatever a shell has",
+            what: format!("the configuration uses {variable}, but the unit does not set it"),
+            why: "the channel or push that needs it is off in the agent, even if your shell sets it",
             remedy: format!(
-                "write {variable}=… to /etc/evenkeel/agent.env, or LoadCredential={variable}:PATH"
+                "add {variable}=… to /etc/evenkeel/agent.env, or LoadCredential={variable}:PATH to the unit"
             ),
         };
         found.push(words.error(AREA, UNIT));
@@ -174,7 +174,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     found
 }
 
-/// Whether root without any capability may not read a file: neither its owner, nor its group, nor anybody may.
+/// Reports whether root without capabilities can't read a file: not as its owner, not as its group, and not as others.
 pub(super) fn is_private(path: &Path) -> bool {
     let may = |path: &Path, bit: u32| {
         path.metadata().is_ok_and(|about| {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_of_the_packages_has_no_finding() {
+    fn the_packaged_unit_has_no_finding() {
         assert_eq!(findings(GOOD, |_| ()), []);
         assert_eq!(Unit::parse("LoadState=not-found\nActiveState=inactive\n"), None);
         let unit = Unit::parse(GOOD).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_the_unit_is_named_with_what_to_do() {
+    fn every_fault_of_the_unit_is_reported_with_a_remedy() {
         let changed = |from: &str, to: &str| GOOD.replace(from, to);
         for (text, severity, remedy) in [
             (
@@ -264,14 +264,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_variables_is_read_as_systemd_does() {
+    fn an_environment_file_is_parsed_like_systemd() {
         let read = variables("# a comment\nA=1\n B = \"two words\" \nC='x'\nnothing\n;D=1\nE=\n");
         let expected = [("A", "1"), ("B", "two words"), ("C", "x"), ("E", "")];
         assert_eq!(read, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
     }
 
     #[test]
-    fn a_file_in_a_private_folder_is_private() {
+    fn readable_and_missing_files_are_not_private() {
         assert!(!is_private(Path::new("/etc/passwd")));
         assert!(!is_private(Path::new("/nonexistent")));
     }

@@ -1,20 +1,20 @@
-//! Other programs that update or restart the same containers.
+//! Finds other programs that update or restart the same containers.
 
 use std::collections::BTreeSet;
 
 use super::finding::{Finding, Words};
-use crate::ports::survey::Found;
+use crate::ports::survey::RunningContainer;
 
 pub(super) const AREA: &str = "other updaters";
 
-/// What it does to containers.
+/// What a program does to containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
     Update,
     Restart,
 }
 
-/// Programs by the last part of their image's path, or by their process's name.
+/// Known programs, by the last component of their image's path, or by their process name.
 const KNOWN: [(&str, Does); 7] = [
     ("watchtower", Does::Update),
     ("dockward", Does::Update),
@@ -25,12 +25,12 @@ const KNOWN: [(&str, Does); 7] = [
     ("autoheal", Does::Restart),
 ];
 
-/// By this label a container is kept from Watchtower.
+/// The label that excludes a container from Watchtower.
 const WATCHTOWER_LABEL: &str = "com.centurylinklabs.watchtower.enable";
 
-/// What is known of the machine.
+/// Facts about the machine.
 pub(super) struct Facts<'a> {
-    pub(super) running: &'a [Found],
+    pub(super) running: &'a [RunningContainer],
     /// Names of processes outside containers.
     pub(super) processes: &'a BTreeSet<String>,
     /// The compose projects that are configured.
@@ -39,11 +39,11 @@ pub(super) struct Facts<'a> {
     pub(super) heals: bool,
 }
 
-/// Who else is at work.
+/// Returns a finding for each such program.
 pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     let containers = facts.running.iter().filter_map(|one| {
         let (name, does) = known(program(&one.image))?;
-        (!is_kept_from(facts, name))
+        (!is_excluded(facts, name))
             .then(|| finding(name, does, &one.name, &format!("docker stop {}", one.name), facts))
     });
     let processes = facts.processes.iter().filter_map(|process| {
@@ -57,21 +57,22 @@ fn known(name: &str) -> Option<(&'static str, Does)> {
     KNOWN.into_iter().find(|(known, _)| *known == name)
 }
 
-/// The last part of an image's path.
+/// Returns the last component of an image's path.
 fn program(image: &str) -> &str {
     let path = image.split('@').next().unwrap_or_default();
     let last = path.rsplit('/').next().unwrap_or_default();
     last.split(':').next().unwrap_or_default()
 }
 
-/// Whether every container of the configured projects says that it is not for this updater.
-fn is_kept_from(facts: &Facts<'_>, name: &str) -> bool {
+/// Reports whether all containers of the configured projects are excluded from this updater.
+fn is_excluded(facts: &Facts<'_>, name: &str) -> bool {
     let ours = facts
         .running
         .iter()
         .filter(|one| one.origin.as_ref().is_some_and(|origin| facts.projects.contains(&origin.project)));
     let mut ours = ours.peekable();
-    let refuses = |one: &Found| one.labels.get(WATCHTOWER_LABEL).is_some_and(|value| value == "false");
+    let refuses =
+        |one: &RunningContainer| one.labels.get(WATCHTOWER_LABEL).is_some_and(|value| value == "false");
     name == "watchtower" && ours.peek().is_some() && ours.all(refuses)
 }
 
@@ -84,7 +85,7 @@ fn finding(name: &str, does: Does, subject: &str, stop: &str, facts: &Facts<'_>)
         Does::Update => {
             let words = Words {
                 what: format!("{name} runs on this machine and may update the same containers"),
-                why: "it puts images in place without a probation, and in the middle of this agent's",
+                why: "it deploys images without a probation, and may interfere with a probation of this agent",
                 remedy,
             };
             Some(words.error(AREA, subject))
@@ -92,7 +93,7 @@ fn finding(name: &str, does: Does, subject: &str, stop: &str, facts: &Facts<'_>)
         Does::Restart if facts.heals => {
             let words = Words {
                 what: format!("{name} runs on this machine and restarts the same containers"),
-                why: "restarts by others break cooldowns, and count against an image on probation",
+                why: "its restarts bypass cooldowns, and count against an image on probation",
                 remedy,
             };
             Some(words.warning(AREA, subject))
@@ -107,24 +108,24 @@ mod tests {
     use super::*;
     use crate::ports::survey::Origin;
 
-    fn container(name: &str, image: &str, labels: &[(&str, &str)]) -> Found {
+    fn container(name: &str, image: &str, labels: &[(&str, &str)]) -> RunningContainer {
         let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Found { name: name.to_owned(), image: image.to_owned(), labels, origin: None }
+        RunningContainer { name: name.to_owned(), image: image.to_owned(), labels, origin: None }
     }
 
-    fn ours(labels: &[(&str, &str)]) -> Found {
+    fn ours(labels: &[(&str, &str)]) -> RunningContainer {
         let origin = Origin { project: "shop".to_owned(), ..Origin::default() };
-        Found { origin: Some(origin), ..container("shop-web-1", "web:1", labels) }
+        RunningContainer { origin: Some(origin), ..container("shop-web-1", "web:1", labels) }
     }
 
-    fn findings(running: &[Found], processes: &[&str], heals: bool) -> Vec<Finding> {
+    fn findings(running: &[RunningContainer], processes: &[&str], heals: bool) -> Vec<Finding> {
         let processes = processes.iter().map(|name| (*name).to_owned()).collect();
         let projects = BTreeSet::from(["shop".to_owned()]);
         check(&Facts { running, processes: &processes, projects: &projects, heals })
     }
 
     #[test]
-    fn another_program_that_updates_or_restarts_is_named_with_what_ends_it() {
+    fn another_program_that_updates_or_restarts_is_reported_with_a_remedy() {
         for (image, severity, remedy) in [
             ("containrrr/watchtower", Severity::Error, "docker stop x"),
             ("ghcr.io/nicholas-fedor/watchtower:1.12", Severity::Error, WATCHTOWER_LABEL),
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_leaves_the_containers_alone_is_no_finding() {
+    fn a_program_that_does_not_touch_the_containers_is_not_reported() {
         let watchtower = || container("x", "containrrr/watchtower", &[]);
         assert_eq!(findings(&[watchtower(), ours(&[(WATCHTOWER_LABEL, "false")])], &[], true), []);
         assert_eq!(findings(&[watchtower(), ours(&[(WATCHTOWER_LABEL, "true")])], &[], true).len(), 1);

@@ -1,4 +1,5 @@
-//! The warden: whether it answers, knows the token, can store, decides for a fleet, and has the same time.
+//! Checks the wardens: whether they answer, accept the token, can store entries, make decisions for a fleet, and agree on
+//! the time.
 
 use super::finding::{Finding, Words};
 use crate::audit::trial::WardenAnswer;
@@ -6,15 +7,15 @@ use crate::service::fleet::CLOCK_OFF;
 
 pub(super) const AREA: &str = "warden";
 
-/// What is wrong with the warden at `url`.
+/// Returns the findings for the warden at `url`.
 pub(super) fn check(url: &str, answer: &Result<WardenAnswer, String>) -> Vec<Finding> {
     let answer = match answer {
         Ok(answer) => answer,
         Err(cause) => {
             let words = Words {
                 what: format!("no answer: {cause}"),
-                why: "entries wait on this machine until it is back; the oldest go beyond 10,000",
-                remedy: format!("bring it up, or correct push.warden_url; try `curl {url}/health`"),
+                why: "entries are queued on this machine until it is back; beyond 10,000 the oldest are dropped",
+                remedy: format!("start it, or correct push.warden_url; try `curl {url}/health`"),
             };
             return vec![words.warning(AREA, url)];
         }
@@ -22,33 +23,33 @@ pub(super) fn check(url: &str, answer: &Result<WardenAnswer, String>) -> Vec<Fin
     let mut found = Vec::new();
     if answer.ingest == 401 || answer.ingest == 403 {
         let words = Words {
-            what: format!("it refuses this agent's token ({})", answer.ingest),
-            why: "no entry of this machine arrives there",
+            what: format!("it rejects this agent's token ({})", answer.ingest),
+            why: "no entry from this machine arrives there",
             remedy: "set push.token to the token of this machine in the warden's \"agents\"",
         };
         found.push(words.error(AREA, url));
     } else if answer.ingest == 404 || answer.ingest == 405 || (300..400).contains(&answer.ingest) {
         let words = Words {
-            what: format!("what answers there takes no entries ({})", answer.ingest),
-            why: "no entry of this machine arrives at a warden",
-            remedy: "correct push.warden_url: the warden's own address, without /ingest",
+            what: format!("the server there accepts no entries ({})", answer.ingest),
+            why: "no entry from this machine arrives at a warden",
+            remedy: "correct push.warden_url: use the warden's own address, without /ingest",
         };
         found.push(words.error(AREA, url));
     } else if answer.fleet == 404 || answer.fleet == 405 {
         let words = Words {
             what: format!("it makes no decisions for a fleet ({})", answer.fleet),
             why: "an image that fails on one machine is still deployed on the others, and nothing can be frozen there",
-            remedy: "run Evenkeel's warden in the version of this agent; let a proxy before it pass on /fleet, too",
+            remedy: "run Evenkeel's warden in the same version as this agent; a proxy in front of it must forward /fleet",
         };
         found.push(words.warning(AREA, url));
     } else if answer.fleet == 401 || answer.fleet == 403 {
         let words = Words {
             what: format!(
-                "it takes entries of this agent, and refuses its question at /fleet ({})",
+                "it accepts entries from this agent, but rejects its request to /fleet ({})",
                 answer.fleet
             ),
-            why: "updates go on without the fleet's decisions",
-            remedy: "let the proxy before the warden pass on the header Authorization for /fleet, as for /ingest",
+            why: "updates continue without the fleet's decisions",
+            remedy: "have the proxy in front of the warden forward the header Authorization for /fleet, as for /ingest",
         };
         found.push(words.error(AREA, url));
     }
@@ -56,8 +57,8 @@ pub(super) fn check(url: &str, answer: &Result<WardenAnswer, String>) -> Vec<Fin
         let side = if ahead.is_negative() { "behind" } else { "ahead of" };
         let words = Words {
             what: format!("this machine's clock is {} s {side} the warden's", ahead.unsigned_abs().as_secs()),
-            why: "hours of updates and the times of entries are wrong on one of the two",
-            remedy: "set the clock on both, for example by `timedatectl set-ntp true`",
+            why: "update windows and the times of entries are wrong on one of the two",
+            remedy: "set the clock on both, for example with `timedatectl set-ntp true`",
         };
         words.warning(AREA, url)
     }));
@@ -65,30 +66,30 @@ pub(super) fn check(url: &str, answer: &Result<WardenAnswer, String>) -> Vec<Fin
     found
 }
 
-/// What its `GET /health` says.
+/// Returns the finding for its `GET /health`.
 fn of_health(url: &str, answer: &WardenAnswer) -> Option<Finding> {
     if answer.store_is_away || answer.ingest == 503 {
         let words = Words {
-            what: "it answers, but its store is away",
-            why: "entries wait on this machine until the store is back",
-            remedy: "bring the warden's database up; its log says what is wrong",
+            what: "it answers, but its store is unavailable",
+            why: "entries are queued on this machine until the store is back",
+            remedy: "start the warden's database; the warden's log shows the error",
         };
         return Some(words.warning(AREA, url));
     }
-    // A proxy says 5xx for a warden that is down.
+    // A proxy answers 5xx for a warden that is down.
     if answer.health != 200 && (answer.has_status || answer.health >= 500) {
         let words = Words {
             what: format!("its /health answers {}", answer.health),
-            why: "entries may wait on this machine",
+            why: "entries may be queued on this machine",
             remedy: "see the warden's log: `journalctl -u evenkeel-warden -n 50`",
         };
         return Some(words.warning(AREA, url));
     }
     (!answer.has_status).then(|| {
         let words = Words {
-            what: format!("what answers at /health is no warden ({})", answer.health),
-            why: "what it refuses waits on this machine; a 400 from a server that wants TLS looks like a warden's",
-            remedy: "correct push.warden_url (https:// in place of http://?), or let the proxy pass on /health",
+            what: format!("the server that answers at /health is not a warden ({})", answer.health),
+            why: "rejected entries stay queued on this machine; a 400 from a TLS server looks like a warden's",
+            remedy: "correct push.warden_url (https:// instead of http://?), or have the proxy forward /health",
         };
         words.error(AREA, url)
     })
@@ -139,13 +140,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_warden_that_knows_the_token_has_no_finding() {
+    async fn a_warden_that_accepts_the_token_has_no_finding() {
         let ok = ResponseTemplate::new(200).set_body_json(json!({"status": "ok"}));
         assert_eq!(findings(&warden(ok, 400, 400).await, "right").await, []);
     }
 
     #[tokio::test]
-    async fn every_fault_of_a_warden_is_named_with_what_to_do() {
+    async fn every_fault_of_a_warden_is_reported_with_a_remedy() {
         let ok = || ResponseTemplate::new(200).set_body_json(json!({"status": "ok"}));
         let away = ResponseTemplate::new(200).set_body_json(json!({"status": "ok", "store": "away"}));
         let early = (Timestamp::now() - SignedDuration::from_mins(11)).to_zoned(TimeZone::UTC);
@@ -182,7 +183,7 @@ mod tests {
             assert_eq!(found[0].severity, severity);
             assert!(found[0].remedy.contains(remedy), "{found:#?}");
         }
-        let nobody = check("http://w", &Err("connection refused".to_owned()));
-        assert!(nobody[0].remedy.contains("curl http://w/health"), "{nobody:#?}");
+        let unreachable = check("http://w", &Err("connection refused".to_owned()));
+        assert!(unreachable[0].remedy.contains("curl http://w/health"), "{unreachable:#?}");
     }
 }

@@ -1,4 +1,4 @@
-//! An action of a service as work that is done outside, and the fact that it ends as.
+//! Runs the actions of a service as futures that resolve to inputs.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -15,18 +15,18 @@ use super::super::{fleet, maintain, perform, swarm};
 use super::{Done, Member};
 
 impl Member {
-    /// Begins an action. The service hears how it ends.
+    /// Starts an action. Its result is delivered to the service as an input.
     pub(super) fn work(&mut self, action: Action) -> BoxFuture<'static, Done> {
         let world = self.world.clone();
         match action {
-            Action::Check { generation, asked, images, files, settled, published, newer } => {
+            Action::Check { generation, is_manual, images, files, settled, published, newer } => {
                 let cycle = self.cycle.take();
-                let cycle = cycle.unwrap_or_else(|| Cycle::new(world.registry.clone(), Urgency::Asked));
+                let cycle = cycle.unwrap_or_else(|| Cycle::new(world.registry.clone(), Urgency::Manual));
                 let config = self.service.shared_config();
                 let pending = Pending::default();
                 let check = Check { world, cycle, config, images, files, settled, published, newer, pending };
                 async move {
-                    match check.in_parts(generation, asked).await {
+                    match check.in_parts(generation, is_manual).await {
                         (all, None) => Done::Input(all),
                         (first, Some(rest)) => Done::Part(first, rest.map(Done::Input).boxed()),
                     }
@@ -38,15 +38,15 @@ impl Member {
                 Done::Input(Box::new(Input::Inspected { generation, result }))
             }
             .boxed(),
-            Action::LookAtSwarm { generation, service } => {
-                swarm::look(world, generation, service).map(|input| Done::Input(Box::new(input))).boxed()
+            Action::InspectSwarm { generation, service } => {
+                swarm::inspect(world, generation, service).map(|input| Done::Input(Box::new(input))).boxed()
             }
             Action::Swarm(step) => swarm::step(world, step).map(|input| Done::Input(Box::new(input))).boxed(),
             Action::Maintain(task) => async move {
                 Done::Input(Box::new(Input::Maintained(maintain::maintain(&world, task).await)))
             }
             .boxed(),
-            Action::AskCommand { argv, image, question } => async move {
+            Action::RunGateCommand { argv, image, question } => async move {
                 let answer = world.gate_command.ask(&argv, &question).await;
                 Done::Input(Box::new(Input::CommandAnswered { image, digest: question.digest, answer }))
             }

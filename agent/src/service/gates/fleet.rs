@@ -1,4 +1,4 @@
-//! The gates of the fleet (DECISIONS 8): a digest waits while a decision of the wardens in force says so.
+//! The fleet gates (DECISIONS 8): they hold a digest while a decision of the wardens is in force.
 
 use evenkeel_common::wire::{FleetUnblockRequest, Freeze, Gate, ThawRequest};
 use serde::Serialize;
@@ -7,33 +7,33 @@ use crate::service::candidate::Candidate;
 use crate::service::fleet::{FleetView, ring_waits_until};
 use crate::service::wording::seconds;
 
-use super::{Rules, View, by, held, open, redeploy};
+use super::{Rules, View, cleared_by, held, open, redeploy};
 
 pub(super) fn freeze(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let Some(freeze) = rules.fleet.freeze(&candidate.reference, rules.now) else {
-        return open("freeze", "no freeze of the fleet covers it");
+        return open("freeze", "no fleet freeze covers it");
     };
-    told(rules.fleet, freeze, held("freeze", String::new()))
+    with_freeze(rules.fleet, freeze, held("freeze", String::new()))
 }
 
-/// The freeze that would hold an update of the service, while there is none.
+/// Returns the freeze that would hold an update of the service, as an open gate while there is no update.
 pub(super) fn freeze_in_force(view: &View<'_>) -> Option<Gate> {
     let images = view.config.images.iter().filter(|_| view.config.auto_update);
     let freezes = images.filter_map(|image| view.snapshot.fleet.freeze(&image.reference, view.context.now));
     let longest = freezes.max_by_key(|freeze| freeze.until)?;
-    Some(told(&view.snapshot.fleet, longest, open("freeze", String::new())))
+    Some(with_freeze(&view.snapshot.fleet, longest, open("freeze", String::new())))
 }
 
-/// Who has frozen the fleet, why, and until when.
-fn told(fleet: &FleetView, freeze: &Freeze, gate: Gate) -> Gate {
+/// Adds to a gate who froze the fleet, why, and until when.
+fn with_freeze(fleet: &FleetView, freeze: &Freeze, gate: Gate) -> Gate {
     let why =
         format!("the fleet is frozen until {} ({}): {}", seconds(freeze.until), freeze.by, freeze.reason);
-    let clear = of_warden(fleet, "thaw", &ThawRequest { id: Some(freeze.id.clone()) });
-    by(clear, Gate { why, lifts_at: Some(freeze.until), ..gate })
+    let clear = warden_request(fleet, "thaw", &ThawRequest { id: Some(freeze.id.clone()) });
+    cleared_by(clear, Gate { why, lifts_at: Some(freeze.until), ..gate })
 }
 
-/// A request to the warden.
-fn of_warden(fleet: &FleetView, path: &str, body: &impl Serialize) -> String {
+/// Formats a request to the warden.
+fn warden_request(fleet: &FleetView, path: &str, body: &impl Serialize) -> String {
     let body = serde_json::to_string(body).unwrap_or_default();
     format!("POST {}/{path} {body}", fleet.warden)
 }
@@ -52,13 +52,13 @@ pub(super) fn immunity(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     };
     let image = failed.repository.clone();
     let request = FleetUnblockRequest { image, digest: candidate.digest.to_string() };
-    by(of_warden(rules.fleet, "unblock", &request), gate)
+    cleared_by(warden_request(rules.fleet, "unblock", &request), gate)
 }
 
 pub(super) fn ring(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     if let Some(hold) = candidate.fleet.as_ref().filter(|hold| hold.until > rules.now) {
         let gate = held("ring", hold.why.clone());
-        return by(
+        return cleared_by(
             redeploy(rules),
             Gate { lifts_at: Some(hold.until), blocked_by: hold.agent.clone(), ..gate },
         );
@@ -66,8 +66,8 @@ pub(super) fn ring(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     match ring_waits_until(rules, candidate) {
         Some(until) => {
             let why = format!("no warden answers, and this machine is in ring {}", rules.fleet.ring);
-            by(redeploy(rules), Gate { lifts_at: Some(until), ..held("ring", why) })
+            cleared_by(redeploy(rules), Gate { lifts_at: Some(until), ..held("ring", why) })
         }
-        None => open("ring", "the fleet is asked when nothing else holds it"),
+        None => open("ring", "the fleet is asked when no other gate holds it"),
     }
 }

@@ -1,4 +1,4 @@
-//! What the gates of another service of the compose project come to that lists the same image (`shared.rs`).
+//! The gate for other services of the compose project that list the same image (`shared.rs`).
 
 use std::sync::LazyLock;
 
@@ -11,10 +11,10 @@ use crate::service::fleet::FleetView;
 
 use super::{Asker, Rules, open};
 
-/// What is known of the fleet where it is not asked.
+/// The fleet view used when the fleet does not matter.
 static NO_FLEET: LazyLock<FleetView> = LazyLock::new(FleetView::default);
 
-/// The first gate of a service that holds a digest, without what the fleet and other services say of it.
+/// Returns the first gate of a service that holds a digest, ignoring the fleet and other services.
 pub(in crate::service) fn own_hold(
     service: &str,
     update: &UpdateConfig,
@@ -30,6 +30,6 @@ pub(super) fn project(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let hold = candidate.others.iter().find_map(|other| other.hold(rules.asker, rules.now));
     match hold {
         Some(gate) => Gate { gate: word.to_owned(), ..gate },
-        None => open(word, "no other service of the project that has the image holds it"),
+        None => open(word, "no other service of the project that uses the image holds it"),
     }
 }

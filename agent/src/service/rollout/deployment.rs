@@ -1,4 +1,4 @@
-//! A plan that is being carried out: the step that it is at, and what was learned on the way.
+//! A deployment: a plan in progress, its phase, and the state collected so far.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,49 +20,49 @@ use super::probation::{self, Context, Expected, Failure, Outcome};
 use super::step::Phase;
 use super::tag::{LineChange, LineState, TagChange};
 
-/// A deployment under way.
+/// A deployment in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Deployment {
     #[serde(flatten)]
     plan: Plan,
-    /// When it was begun.
+    /// When it began.
     pub begun: Timestamp,
-    /// IDs of the new images, by name as configured; known from the pull on.
+    /// IDs of the new images by configured name; known after the pull.
     #[serde(default)]
     pub new_ids: BTreeMap<String, ImageId>,
-    /// What the images say of themselves, by name as configured; known from the pull on.
+    /// Labels of the old and new images by configured name; known after the pull.
     #[serde(default)]
     pub labels: BTreeMap<String, LabelChange>,
-    /// Images that other containers of the project run on. Where their tag has moved, it names these while compose is
-    /// at work, so that it leaves them alone.
+    /// Tags and images of the project's other live containers. A tag that has moved points back to the running image
+    /// while compose runs, so that compose leaves these containers alone.
     #[serde(default, alias = "others")]
     pub sibling_tags: Vec<(Reference, ImageId)>,
-    /// Those of them that name another image, see [`DisplacedTag`]; `None` until they were read. In the journal before any
-    /// tag is moved, so that all are put back whatever happens in between.
+    /// Sibling tags that point to another image, see [`DisplacedTag`]; `None` until they have been read. Journaled before
+    /// any tag is moved, so that all of them are restored whatever happens in between.
     #[serde(default)]
     pub displaced: Option<Vec<DisplacedTag>>,
-    /// What compose does next with containers that need no change, and with other services.
+    /// How compose treats unchanged containers and other services the next time it runs.
     #[serde(alias = "recreate")]
     pub up_mode: UpMode,
-    /// Whether the line with the tag was written.
+    /// State of the env file line that holds the tag.
     #[serde(default)]
     pub line: LineState,
-    /// Where it stands.
+    /// Current phase.
     pub phase: Phase,
     /// When this phase began.
     pub since: Timestamp,
-    /// How often this phase was begun again because it failed.
+    /// How often this phase was retried after a failure.
     pub attempt: u32,
-    /// How often the deployment was set back because the engine or the agent was away.
+    /// How often the deployment was set back because the engine or the agent was unavailable.
     #[serde(default)]
     pub interruptions: u32,
-    /// Names of containers that compose recreated although it was not told to.
+    /// Names of containers that compose recreated without being told to.
     #[serde(default)]
     pub also_recreated: Vec<String>,
 }
 
 impl Deployment {
-    /// Begins to carry out a plan, with the containers as they are.
+    /// Starts a deployment of the plan, given the current containers.
     pub(in crate::service) fn new(
         plan: Plan,
         up_mode: UpMode,
@@ -86,39 +86,39 @@ impl Deployment {
         }
     }
 
-    /// What it is about.
+    /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Whether compose applies all that the files say, so that no edit of them is left to be applied.
-    pub(in crate::service) fn is_whole(&self) -> bool {
+    /// Reports whether compose applies the files as a whole, so that no edit of them remains to be applied.
+    pub(in crate::service) fn applies_whole_project(&self) -> bool {
         matches!(self.up_mode, UpMode::All | UpMode::Changed) && self.plan.scope().is_none()
     }
 
-    /// Counts an interruption; whether there were too many.
+    /// Counts an interruption. Returns whether there were too many.
     pub(in crate::service) fn interrupt(&mut self) -> bool {
         self.interruptions = self.interruptions.saturating_add(1);
         self.interruptions > MAX_INTERRUPTIONS
     }
 
-    /// Begins again with the project taken down first, where bringing it up was not enough.
+    /// Starts over with `compose down` first, after `compose up` alone was not enough.
     pub(in crate::service) fn take_down_first(&mut self, now: Timestamp) {
         self.plan = Plan { cause: Cause::ForceUp { down: true }, ..self.plan.clone() };
         self.enter(Phase::Start, now);
     }
 
-    /// Goes on to another step.
+    /// Enters a phase.
     pub(in crate::service) fn enter(&mut self, phase: Phase, now: Timestamp) {
         self.enter_attempt(phase, 0, now);
     }
 
-    /// The same, where earlier attempts count.
+    /// Enters a phase with the number of attempts already made.
     pub(super) fn enter_attempt(&mut self, phase: Phase, attempt: u32, now: Timestamp) {
         (self.phase, self.attempt, self.since) = (phase, attempt, now);
     }
 
-    /// The step that this phase consists of; `None` where it consists of waiting.
+    /// Returns the step of the current phase; `None` if the phase only waits.
     pub(in crate::service) fn step(&self, project: &Project) -> Option<Step> {
         let plan = &self.plan;
         let displaced = self.displaced.clone().unwrap_or_default();
@@ -133,7 +133,7 @@ impl Deployment {
             let pull = if plan.pull_missing && is_forward { PullPolicy::Missing } else { PullPolicy::Never };
             Step::Start { tags, displaced, project, down, up_mode, scope, pull }
         };
-        if let Some((tag, line)) = self.line_to_put_back() {
+        if let Some((tag, line)) = self.line_to_restore() {
             return Some(self.write_tag(project, tag, line, true));
         }
         Some(match &self.phase {
@@ -163,21 +163,21 @@ impl Deployment {
         })
     }
 
-    /// The tag that changes. It does not where the new images turn out to be the same as the old.
+    /// Returns the change of the tag; `None` if the new images turned out to be identical to the old ones.
     pub(super) fn tag(&self) -> Option<&TagChange> {
         self.plan.tag.as_ref().filter(|_| self.changes().next().is_some())
     }
 
-    /// The line that is to be put back before anything else is done.
-    fn line_to_put_back(&self) -> Option<(&TagChange, &LineChange)> {
-        let goes_back = matches!(self.phase, Phase::Rollback(_) | Phase::RestoreTags);
-        let tag = self.plan.tag.as_ref().filter(|_| goes_back && self.line == LineState::Written)?;
+    /// Returns the env file line that must be restored before anything else.
+    fn line_to_restore(&self) -> Option<(&TagChange, &LineChange)> {
+        let is_restoring = matches!(self.phase, Phase::Rollback(_) | Phase::RestoreTags);
+        let tag = self.plan.tag.as_ref().filter(|_| is_restoring && self.line == LineState::Written)?;
         Some((tag, tag.line.as_ref()?))
     }
 
-    /// Whether the step under way puts the line back.
-    pub(super) fn puts_line_back(&self) -> bool {
-        self.line_to_put_back().is_some()
+    /// Reports whether the current step restores the env file line.
+    pub(super) fn restores_line(&self) -> bool {
+        self.line_to_restore().is_some()
     }
 
     fn write_tag(&self, project: &Project, tag: &TagChange, line: &LineChange, back: bool) -> Step {
@@ -194,7 +194,7 @@ impl Deployment {
         }
     }
 
-    /// The project with the tag that compose is to bring up, whatever the file says by now.
+    /// Returns the project with the tag that compose must bring up, whatever the env file says now.
     fn with_tag(&self, project: &Project) -> Project {
         let mut project = project.clone();
         if let Some(tag) = self.tag() {
@@ -205,7 +205,7 @@ impl Deployment {
         project
     }
 
-    /// Where the tags point with the new images.
+    /// Returns the tags with the images that they must point to for the new images.
     fn new_tags(&self) -> Vec<(Reference, OldImage)> {
         let target = |m: &ImageChange| {
             let id = self.new_ids.get(&m.configured)?.clone();
@@ -215,12 +215,12 @@ impl Deployment {
         new.chain(self.plan.kept_tags.iter().cloned()).collect()
     }
 
-    /// What compose is to keep to; `None` where `up_mode` says it.
+    /// Returns the scope that compose is limited to; `None` if `up_mode` alone decides.
     pub(in crate::service) fn scope(&self) -> Option<Scope> {
         (self.up_mode == UpMode::Changed).then(|| self.plan.scope()).flatten()
     }
 
-    /// The images whose content becomes another one.
+    /// The image changes that bring different content.
     pub(in crate::service) fn changes(&self) -> impl Iterator<Item = &ImageChange> {
         self.plan.image_changes.iter().filter(|change| {
             match (self.new_ids.get(&change.configured), &change.old) {
@@ -230,13 +230,13 @@ impl Deployment {
         })
     }
 
-    /// Whether there is an earlier image to roll back to.
+    /// Reports whether there is an earlier image to roll back to.
     pub(super) fn can_roll_back(&self) -> bool {
         self.changes().any(|change| change.old.is_some())
     }
 
-    /// IDs of containers on a changed image that a successful compose has left as they were: their service is no longer
-    /// in the files, or in a profile that is off.
+    /// Returns the IDs of containers on a changed image that a successful compose run has left as they were: their service
+    /// is no longer in the files, or its profile is not active.
     pub(super) fn left_behind(&self, containers: &[Container]) -> Vec<String> {
         let changed = self.plan.changed_containers().filter(|(was, m)| {
             self.new_ids.get(&m.configured) != Some(&was.image)
@@ -245,7 +245,7 @@ impl Deployment {
         changed.map(|(was, _)| was.id.clone()).collect()
     }
 
-    /// What must run in the end of a good deployment, where compose left `left_behind` alone.
+    /// Returns the containers that must run after a successful deployment, without those in `left_behind`.
     pub(super) fn expected_new(&self, left_behind: &[String]) -> Vec<Expected> {
         let changed = self.plan.changed_containers().filter(|(was, _)| !left_behind.contains(&was.id));
         let expected = changed.filter_map(|(was, m)| {
@@ -255,13 +255,13 @@ impl Deployment {
         expected.collect()
     }
 
-    /// Notes what the other services run on by now.
+    /// Records the images that the other services run on now.
     pub(super) fn refresh_sibling_tags(&mut self, containers: &[Container]) {
         self.sibling_tags = self.plan.sibling_tags(containers);
         self.displaced = None;
     }
 
-    /// Notes what compose recreated besides `named`, the compose services that it was told to keep to.
+    /// Records containers that compose recreated beyond `named`, the compose services it was limited to.
     pub(super) fn note_recreated(&mut self, named: &[String], containers: &[Container]) {
         if named.is_empty() {
             return;
@@ -277,7 +277,7 @@ impl Deployment {
         self.also_recreated.extend(names);
     }
 
-    /// Takes in how containers on probation look; `None` where none are.
+    /// Feeds an inspection into the probation; `None` if the phase has none.
     pub(in crate::service) fn look(
         &mut self,
         containers: &[Container],
@@ -291,7 +291,7 @@ impl Deployment {
         Some(outcome)
     }
 
-    /// When the probation under way ends at the latest.
+    /// Returns when the current probation ends at the latest.
     pub(in crate::service) fn deadline(
         &self,
         containers: &[Container],
@@ -301,7 +301,7 @@ impl Deployment {
         Some(self.phase.probation()?.deadline(containers, self.context(grace, stops)))
     }
 
-    /// The container that most likely keeps compose from bringing up the project.
+    /// Returns the container that most likely keeps compose from bringing up the project.
     pub(super) fn likely_cause(
         &self,
         containers: &[Container],
@@ -317,7 +317,7 @@ impl Deployment {
     }
 }
 
-/// Reads a deployment from the journal. Versions before this one noted the ID of a new image in its change.
+/// Reads a deployment from the journal. Earlier versions stored the ID of a new image in its change.
 pub(in crate::service) fn read<'de, D: Deserializer<'de>>(
     journal: D,
 ) -> Result<Option<Box<Deployment>>, D::Error> {

@@ -1,4 +1,4 @@
-//! The rollout of images: fetched, brought up, proven, and rolled back where they fail (DECISIONS 4).
+//! The rollout of new images: pull, start, probation, and a rollback on failure (DECISIONS 4).
 //!
 //! ```text
 //! pin_images ─► pull ─► start ─► probation ───────────────────────────────────► unpin   updated
@@ -7,18 +7,18 @@
 //!      └──────────┴───────────────────────────────────────────────────────────► unpin   errored, nothing changed
 //! ```
 //!
-//! Where a newer tag is deployed, `write_tag` comes before `start`, and `rollback` and `restore_tags` put its line back first.
+//! If a newer tag is deployed, `write_tag` runs before `start`, and `rollback` and `restore_tags` restore the line first.
 //!
-//! Each step can be taken again, so a restart of the agent takes the step that the journal names.
+//! Every step can be repeated: after a restart, the agent repeats the step recorded in the journal.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `plan.rs` | what a rollout is about, which never changes, and what there is to plan |
-//! | `deployment.rs` | a plan that is being carried out, and what was learned on the way |
-//! | `step.rs` | what each step does, and what its end leads to |
-//! | `probation.rs` | whether new containers are proven |
+//! | `plan.rs` | the plan of a rollout, which never changes, and how it is made |
+//! | `deployment.rs` | a plan in progress: its phase, and the state collected so far |
+//! | `step.rs` | the phases, and the transition after each step |
+//! | `probation.rs` | whether new containers pass their probation |
 //! | `tag.rs` | the line of the env file that holds the tag |
-//! | `rollback.rs` | going back to the images that ran before |
+//! | `rollback.rs` | the rollback to the previous images |
 
 pub mod deployment;
 pub mod plan;
@@ -41,18 +41,18 @@ use probation::{Failure, Interference, Outcome};
 use step::{Failed, Phase};
 
 impl Service {
-    /// What the probation of the new containers says.
+    /// Acts on the outcome of an inspection during the probation of the new containers.
     pub(super) fn probation_seen(&mut self, outcome: Outcome, now: Timestamp) {
         match outcome {
-            Outcome::Wait { deadline } => self.inspect_at = Some((now + INSPECT_INTERVAL).min(deadline)),
+            Outcome::Wait { deadline } => self.inspections.request_by((now + INSPECT_INTERVAL).min(deadline)),
             Outcome::Passed => self.passed(now),
             Outcome::Failed(failure) => self.failed(failure, String::new(), now),
             Outcome::Inconclusive(how) => self.probation_interfered(&how, now),
         }
     }
 
-    /// The engine went away. It may have stopped containers on probation, which is not their fault: the project is
-    /// brought up again, and the probation begins again.
+    /// Handles a loss of the engine. It may have stopped containers on probation, which says nothing about their images:
+    /// the project is brought up again, and the probation starts over.
     pub(super) fn interrupted(&mut self, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let again = match deployment.phase.clone() {
@@ -62,11 +62,11 @@ impl Service {
         };
         if !deployment.interrupt() {
             deployment.enter_attempt(again, deployment.attempt, now);
-            self.retry_at = Some(now + ENGINE_RETRY);
+            self.steps.retry_at = Some(now + ENGINE_RETRY);
         }
     }
 
-    /// Gives up before anything was changed: the tags are restored, the fault is shown, the next check tries again.
+    /// Gives up before any container was changed: restores the tags and reports a fault. The next check tries again.
     pub(super) fn abandon(&mut self, text: String, output: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let cause = deployment.plan().cause.clone();
@@ -78,7 +78,7 @@ impl Service {
         self.end(DeployOutcome::Failed, false, now);
         match cause {
             Cause::Redeploy => self.redeploy_failed(text, output, now),
-            // The healer's business, which tries again as after a restart.
+            // Left to the healer, which retries as after a failed restart.
             Cause::RecreateContainer { container } => {
                 let restart = self.durable.restart_states.entry(container.clone()).or_default();
                 let failed =
@@ -89,35 +89,35 @@ impl Service {
         }
     }
 
-    /// The redeployment that a person asked for failed.
+    /// Reports that a manual redeployment failed.
     pub(super) fn redeploy_failed(&mut self, why: String, output: String, now: Timestamp) {
         self.emit(Event::RedeployFailed { why, container: String::new(), output }, now);
     }
 
-    /// The new images failed: block them, in the same write as the decision to go back.
+    /// Blocks the failed images, in the same write as the decision to roll back.
     pub(super) fn failed(&mut self, failure: Failure, output: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let blocked = deployment.changes().map(|m| (m.configured.clone(), m.digest.clone()));
         self.durable.blocked.extend(blocked);
         let changes: Vec<ImageChange> = deployment.changes().cloned().collect();
         let all = deployment.plan().image_changes.iter();
-        let brought = all.filter_map(|m| {
+        let new_images = all.filter_map(|m| {
             Some((m.configured.clone(), m.reference.clone(), deployment.new_ids.get(&m.configured)?.clone()))
         });
-        let brought: Vec<_> = brought.collect();
+        let new_images: Vec<_> = new_images.collect();
         deployment.enter(Phase::Diagnose(Failed { failure, output }), now);
         self.note_failed_tags(&changes);
-        for (image, reference, id) in brought {
+        for (image, reference, id) in new_images {
             if self.durable.proven.get(&image).is_none_or(|proven| proven.id != id) {
                 self.note_deployed(&image, &id, false, &reference);
             }
         }
     }
 
-    /// A recreated container starts with a clean restart history.
+    /// Drops the restart history of recreated containers.
     fn forget_replaced(&mut self) {
         let Some(deployment) = &self.durable.deployment else { return };
-        let containers = self.containers.as_deref().unwrap_or_default();
+        let containers = self.known.containers.as_deref().unwrap_or_default();
         let kept = |name: &str| {
             let mut of_name = containers.iter().filter(|container| container.name == name);
             of_name.any(|container| deployment.plan().before.iter().any(|was| was.id == container.id))
@@ -125,7 +125,7 @@ impl Service {
         self.durable.restart_states.retain(|name, _| kept(name));
     }
 
-    /// The new images are proven.
+    /// Ends the rollout after the new images have passed their probation.
     pub(super) fn passed(&mut self, now: Timestamp) {
         self.forget_replaced();
         let Some(deployment) = &mut self.durable.deployment else { return };
@@ -134,7 +134,8 @@ impl Service {
         let mut updated = false;
         for change in deployment.plan().image_changes.clone() {
             let new = deployment.new_ids.get(&change.configured);
-            let used = self.containers.as_ref().is_none_or(|all| all.iter().any(|c| new == Some(&c.image)));
+            let used =
+                self.known.containers.as_ref().is_none_or(|all| all.iter().any(|c| new == Some(&c.image)));
             let image = change.configured.clone();
             if let (Some(id), true) = (new.cloned(), used) {
                 self.note_deployed(&image, &id, true, &change.reference);
@@ -177,21 +178,21 @@ impl Service {
         self.set_fault(self.remaining_fault(true), now);
     }
 
-    /// Compose has brought up what the plan says: where that was all of the project, no edit of the files is left.
+    /// Clears `files_pending` if compose has brought up the whole project, which applies every edit of the files.
     pub(super) fn files_applied(&mut self) {
-        if self.durable.deployment.as_ref().is_some_and(|deployment| deployment.is_whole()) {
+        if self.durable.deployment.as_ref().is_some_and(|deployment| deployment.applies_whole_project()) {
             self.durable.files_pending = false;
         }
     }
 
-    /// Names of the containers on the old image that compose has not brought along.
+    /// Returns the names of the containers that compose has left on the old image.
     fn left_behind_by(&self, change: &ImageChange) -> Vec<String> {
         let is_left = |c: &&Container| self.durable.left_behind.contains(&c.id) && change.is_of_container(c);
         self.containers().iter().filter(is_left).map(|c| c.name.clone()).collect()
     }
 
-    /// Somebody stopped, removed or replaced containers on probation. The image may be good or bad: it is proven when it
-    /// is found running again.
+    /// Ends a rollout whose containers on probation were stopped, paused, removed or replaced by someone. The image may
+    /// be good or bad: it goes through another probation once it is found running.
     fn probation_interfered(&mut self, how: &Interference, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let images = names(deployment.changes());

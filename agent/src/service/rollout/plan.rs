@@ -1,4 +1,4 @@
-//! What a rollout is about, as a value that is journaled before every step (DECISIONS 4).
+//! The plan of a rollout, a value that is journaled before every step (DECISIONS 4).
 
 use std::time::Duration;
 
@@ -18,26 +18,26 @@ use super::deployment::Deployment;
 use super::probation::{Baseline, Expected};
 use super::tag::{LineChange, TagChange};
 
-/// Why a deployment was begun.
+/// Why a deployment was started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// A new digest in the registry.
     Update,
-    /// A person asked.
+    /// A manual redeploy.
     Redeploy,
     /// The compose files changed (`compose_watch`).
     #[serde(alias = "drift")]
     ComposeChanged,
-    /// Nothing ran (`auto_start`).
+    /// No container was running (`auto_start`).
     Start,
-    /// Containers were stuck half-made (`auto_start`).
+    /// Containers were stuck half-created (`auto_start`).
     #[serde(alias = "unstick")]
     ForceUp {
         /// Whether the project is taken down first.
         down: bool,
     },
-    /// A person asked for a check after a rollback had failed.
+    /// A manual check after a failed rollback.
     #[serde(alias = "way_back")]
     RetryRollback,
     /// A container can't be healed by a restart (`auto_heal`).
@@ -49,7 +49,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Whether new images are fetched and proven. The others only let compose bring the project up.
+    /// Reports whether new images are pulled and proven. The other causes only have compose bring up the project.
     pub fn is_about_images(&self) -> bool {
         matches!(self, Cause::Update | Cause::Redeploy | Cause::RetryRollback)
     }
@@ -58,34 +58,34 @@ impl Cause {
 /// One image of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageChange {
-    /// As configured.
+    /// Image as configured.
     #[serde(alias = "text")]
     pub configured: String,
-    /// What is deployed, in normal form.
+    /// Reference to deploy, normalized.
     pub reference: Reference,
-    /// What the containers before were made from, where that has another tag.
+    /// Reference that the previous containers were created from, if its tag differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Reference>,
-    /// Digest that ran before, where it is known.
+    /// Digest that ran before, if known.
     pub old_digest: Option<Digest>,
-    /// Image that ran before (or that the tag named, when nothing ran): what a rollback leads to.
+    /// Rollback target: the image that ran before, or that the tag named if nothing ran.
     pub old: Option<OldImage>,
-    /// Digest that is deployed.
+    /// Digest to deploy.
     pub digest: Digest,
 }
 
 impl ImageChange {
-    /// Whether it is about what is made from this reference, before or after.
+    /// Reports whether `reference` is the one before or after the change.
     pub(in crate::service) fn is_of(&self, reference: &Reference) -> bool {
         self.reference == *reference || self.from.as_ref() == Some(reference)
     }
 
-    /// Whether it is about this container.
+    /// Reports whether the container was created from the reference before or after the change.
     pub(in crate::service) fn is_of_container(&self, container: &Container) -> bool {
         Reference::parse(&container.config_image).is_ok_and(|reference| self.is_of(&reference))
     }
 
-    /// What the tag named before that what ran was made from.
+    /// Returns the reference that the previous containers were created from.
     fn old_reference(&self) -> &Reference {
         self.from.as_ref().unwrap_or(&self.reference)
     }
@@ -95,8 +95,8 @@ impl ImageChange {
     }
 }
 
-/// The tags of what runs, and the images that they must name so that compose leaves it alone. A tag that is run on
-/// different images says nothing.
+/// Returns the tags of all live containers with the images that they must name, so that compose leaves the containers
+/// alone. A tag whose containers run on different images is left out.
 fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
     let mut all: Vec<(Reference, ImageId)> = containers
         .iter()
@@ -106,60 +106,60 @@ fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
         .collect();
     all.sort();
     all.dedup();
-    let alone =
+    let is_only =
         |(reference, _): &&(Reference, ImageId)| all.iter().filter(|(r, _)| r == reference).count() == 1;
-    all.iter().filter(alone).cloned().collect()
+    all.iter().filter(is_only).cloned().collect()
 }
 
-/// What a deployment is about. Nothing in it changes once it is journaled: what is learned on the way belongs to the
+/// The plan of a deployment. Nothing in it changes once it is journaled: state collected on the way belongs to the
 /// [`Deployment`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Why.
+    /// Why the deployment was started.
     pub cause: Cause,
-    /// The project that it is about, whatever the configuration says by now. Journals of older versions do not name
-    /// it: they mean the configured one.
+    /// The deployed project, whatever the configuration says now. Journals of older versions do not name it: they mean
+    /// the configured one.
     #[serde(default)]
     pub project: Option<Project>,
-    /// `health_grace` when it was begun, in case that its service is configured no more.
+    /// `health_grace` when it began, in case its service is no longer configured.
     #[serde(default)]
     pub grace: Duration,
-    /// What it changes.
+    /// The images that it changes.
     #[serde(alias = "moves")]
     pub image_changes: Vec<ImageChange>,
-    /// Tags that must keep naming what runs, since their images are blocked.
+    /// Tags that must keep naming the running image, because the new one is blocked or held.
     #[serde(alias = "pins")]
     pub kept_tags: Vec<(Reference, OldImage)>,
-    /// The containers before.
+    /// The containers before the deployment.
     pub before: Vec<Baseline>,
-    /// The tag that changes with it, where one does.
+    /// Change of the tag variable, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<TagChange>,
-    /// Images that keep what they run although a person asked for all of them.
+    /// Images that a manual redeploy leaves unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptImage>,
-    /// Whether compose may fetch images that are not on this machine.
+    /// Whether compose may pull images that are not present locally.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pull_missing: bool,
 }
 
 impl Plan {
-    /// Whether the containers that ran before all still run and none was replaced, as `containers` shows them. Where
-    /// none ran, whether they are the same as before, and none was started.
+    /// Reports whether, according to `containers`, all containers that ran before still run and none was replaced. If none
+    /// ran: whether they are the same as before and none was started.
     pub(super) fn is_untouched(&self, containers: &[Container]) -> bool {
         if self.before.iter().any(|was| was.running) {
-            // One that did not run counts, too: it may be the one that the deployment is about.
-            let is_there = |was: &Baseline| {
+            // A container that did not run counts too: it may be the one being deployed.
+            let is_unchanged = |was: &Baseline| {
                 containers.iter().any(|c| c.id == was.id && (c.state == State::Running || !was.running))
             };
-            return self.before.iter().all(is_there);
+            return self.before.iter().all(is_unchanged);
         }
         let is_old =
             |c: &Container| self.before.iter().any(|was| was.id == c.id && (was.live || !c.is_live()));
         containers.len() == self.before.len() && containers.iter().all(is_old)
     }
 
-    /// The containers that ran on an image that changes, with that.
+    /// Returns the containers that ran on a changing image, with the change.
     pub(super) fn changed_containers(&self) -> impl Iterator<Item = (&Baseline, &ImageChange)> {
         self.before.iter().filter(|was| was.running).filter_map(|was| {
             let reference = Reference::parse(&was.config_image).ok()?;
@@ -167,7 +167,7 @@ impl Plan {
         })
     }
 
-    /// What must run in the end of a rollback: of the changed images, exactly what ran.
+    /// Returns the containers that must run after a rollback: exactly those that ran on the changed images.
     pub(super) fn expected_old(&self) -> Vec<Expected> {
         self.changed_containers()
             .map(|(was, m)| Expected {
@@ -177,7 +177,7 @@ impl Plan {
             .collect()
     }
 
-    /// The tags of other services that run, and the images that they run on.
+    /// Returns the tags of other live services with the images that they run on.
     pub(super) fn sibling_tags(&self, containers: &[Container]) -> Vec<(Reference, ImageId)> {
         let is_own = |reference: &Reference| {
             self.image_changes.iter().any(|m| m.is_of(reference))
@@ -186,19 +186,19 @@ impl Plan {
         sibling_tags(containers).into_iter().filter(|(reference, _)| !is_own(reference)).collect()
     }
 
-    /// What compose is to keep to; `None` where it is given the whole project: nothing of it ran, or a person or a
-    /// change of the files asked for all of it.
+    /// Returns the scope that compose is limited to; `None` for the whole project: if none of it ran, or if a redeploy or
+    /// a change of the files covers all of it.
     pub(super) fn scope(&self) -> Option<Scope> {
         let by_image = matches!(self.cause, Cause::Update | Cause::RetryRollback);
         if !by_image || !self.before.iter().any(|was| was.live) {
             return None;
         }
-        // A kept tag brings another image only where the one that runs could not be rolled back.
-        let leaves = |pin: &&(Reference, OldImage)| {
+        // A kept tag brings another image only if the running one could not be rolled back.
+        let is_displaced = |pin: &&(Reference, OldImage)| {
             let made_from = |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| r == pin.0);
             self.before.iter().any(|was| was.image != pin.1.id && made_from(was))
         };
-        let kept_tags = self.kept_tags.iter().filter(leaves).map(|(pin, _)| pin);
+        let kept_tags = self.kept_tags.iter().filter(is_displaced).map(|(pin, _)| pin);
         let images: Vec<Reference> = self
             .image_changes
             .iter()
@@ -209,8 +209,8 @@ impl Plan {
         (!images.is_empty()).then(|| Scope { images, before: self.before.clone() })
     }
 
-    /// The compose services that were on the changed images, which compose brings up alone after a failed attempt: what
-    /// keeps it from bringing up the whole project need not keep it from that.
+    /// Returns the compose services on the changed images. Compose brings up only these after a failed attempt, because
+    /// whatever prevents it from bringing up the whole project may not affect them.
     pub(super) fn changed_services(&self) -> Vec<String> {
         let mut services: Vec<String> =
             self.changed_containers().map(|(was, _)| was.compose_service.clone()).collect();
@@ -219,7 +219,7 @@ impl Plan {
         services
     }
 
-    /// Images that must not be removed meanwhile.
+    /// Returns the images that must not be removed during the deployment.
     pub(super) fn old_images(&self) -> Vec<OldImage> {
         let mut images: Vec<OldImage> = self.old_tags().into_iter().map(|(_, old)| old).collect();
         images.sort();
@@ -227,9 +227,9 @@ impl Plan {
         images
     }
 
-    /// Where the tags pointed before.
+    /// Returns the tags with the images that they pointed to before.
     pub(super) fn old_tags(&self) -> Vec<(Reference, OldImage)> {
-        // Compose is given one tag for all images of the variable, though they may have had several.
+        // Compose gets one tag for all images of the variable, although their tags may have differed.
         let with_tag = |m: &ImageChange| match (&self.tag, &m.from) {
             (Some(tag), Some(from)) => Reference { tag: Some(tag.old.clone()), ..from.clone() },
             _ => m.old_reference().clone(),
@@ -240,12 +240,12 @@ impl Plan {
 }
 
 impl Service {
-    /// Plans a deployment from what was seen. Whether there is one to do.
+    /// Plans a deployment from the last observation. Returns whether there is anything to do.
     pub(in crate::service) fn begin(&mut self, cause: Cause, now: Timestamp) -> bool {
         if self.config.swarm_service.is_some() {
             return self.begin_in_swarm(cause, now);
         }
-        let Some(observation) = &self.seen else { return false };
+        let Some(observation) = &self.known.observation else { return false };
         let (mut image_changes, mut kept_tags) = (Vec::new(), Vec::new());
         for view in &observation.images {
             match self.plan_image(view, observation, &cause, now) {
@@ -269,7 +269,9 @@ impl Service {
         }
         let up_mode = match &cause {
             Cause::Redeploy => UpMode::All,
-            Cause::Start | Cause::ForceUp { .. } if !observation.left_out.is_empty() => UpMode::StartOnly,
+            Cause::Start | Cause::ForceUp { .. } if !observation.unlisted_files.is_empty() => {
+                UpMode::StartOnly
+            }
             _ => UpMode::Changed,
         };
         let tag = self.plan_tag(observation, &image_changes);
@@ -286,10 +288,10 @@ impl Service {
             pull_missing,
         };
         let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
-        // Compose applies whatever the files say now, so that is what counts as deployed; an edit that an update
-        // leaves alone is still to be applied.
-        if let Some(hash) = self.files_seen.clone().filter(|_| deployment.is_whole()) {
-            // Until compose has done it: where that fails, the edit is not forgotten.
+        // Compose applies the files as they are now, so these count as deployed. An edit that an update does not apply
+        // stays pending.
+        if let Some(hash) = self.known.files_hash.clone().filter(|_| deployment.applies_whole_project()) {
+            // Pending until compose succeeds, so that a failure does not lose the edit.
             let known = self.durable.files_hash.replace(hash.clone());
             self.durable.files_pending |= known.is_some_and(|known| known != hash);
         }
@@ -298,7 +300,7 @@ impl Service {
         true
     }
 
-    /// What becomes of an image.
+    /// Decides what the deployment does with an image.
     pub(in crate::service) fn plan_image(
         &self,
         view: &ImageView,
@@ -309,12 +311,12 @@ impl Service {
         let old = view.running.first().or(view.tagged.as_ref());
         let unproven = self.durable.unproven.get(&view.configured);
         let proven = self.durable.proven.get(&view.configured);
-        // What a rollback leads to: what runs, unless that is known to be unproven.
+        // The rollback target: the running image, unless it is known to be unproven.
         let is_unproven = proven.is_some() && old.is_some_and(|old| Some(&old.id) == unproven);
         let old_image =
             if is_unproven { proven.cloned() } else { old.map(|old| compare::old_image(view, old)) };
         let comparison = match self.compared(view, observation) {
-            // A held digest is neither fetched nor started, exactly as a blocked one.
+            // A held digest is neither pulled nor started, just like a blocked one.
             Comparison::Stale { .. } if self.is_held(view, observation, cause, now) => Comparison::Blocked,
             comparison => comparison,
         };
@@ -324,7 +326,7 @@ impl Service {
                 reference = view.target().clone();
                 remote
             }
-            // The same content under the newer tag, which other images get.
+            // The same content under the newer tag that other images move to.
             Comparison::UpToDate if view.newer.is_some() && self.moves_tag(observation, cause, now) => {
                 reference = view.target().clone();
                 view.remote.clone()?
@@ -335,7 +337,7 @@ impl Service {
                 view.remote.clone()?
             }
             Comparison::Blocked | Comparison::Unsigned => {
-                // What runs stays. When nothing runs, the tag may name the image itself.
+                // The running image stays. If nothing runs, the tag may name the blocked image itself.
                 let kept = if view.running.is_empty() { proven.cloned() } else { old_image };
                 return Some(Planned::Keep(view.from.clone(), kept?));
             }
@@ -349,8 +351,8 @@ impl Service {
         } else {
             old.and_then(|old| compare::shown_digest(old, view.remote.as_ref()))
         };
-        // What is not proven is not what a rollback leads to, and neither is its tag: the rollback that failed has put back
-        // the line of the one before.
+        // An unproven image is no rollback target, and neither is its tag: the failed rollback has restored the line of the
+        // previous tag.
         let from = if is_unproven && view.newer.is_some() { &view.reference } else { &view.from };
         Some(Planned::Change(ImageChange {
             configured: view.configured.clone(),
@@ -364,15 +366,15 @@ impl Service {
 }
 
 impl Service {
-    /// Whether compose may fetch what is not on this machine: where it is given the whole project, and nothing of that is
-    /// withheld, since it would fetch a withheld image as well.
+    /// Reports whether compose may pull images that are not present locally: only if it brings up the whole project and no
+    /// image is withheld, because it would pull a withheld image as well.
     fn may_pull_missing(&self, observation: &Observation, cause: &Cause, now: Timestamp) -> bool {
         let whole = match cause {
             Cause::Update => !observation.containers.iter().any(Container::is_live),
             Cause::Redeploy | Cause::ComposeChanged | Cause::Start | Cause::ForceUp { .. } => true,
             Cause::RetryRollback | Cause::RecreateContainer { .. } => false,
         };
-        let is_free = |view: &ImageView| match self.compared(view, observation) {
+        let is_allowed = |view: &ImageView| match self.compared(view, observation) {
             Comparison::UpToDate | Comparison::Pinned => true,
             Comparison::Stale { .. } => !self.is_held(view, observation, cause, now),
             Comparison::NotFound { .. } => *cause == Cause::Redeploy,
@@ -381,10 +383,10 @@ impl Service {
             }
         };
         let is_blocked = !self.durable.blocked.is_empty() || !observation.blocked_elsewhere.is_empty();
-        whole && !is_blocked && observation.images.iter().all(is_free)
+        whole && !is_blocked && observation.images.iter().all(is_allowed)
     }
 
-    /// Whether another image of the variable gets its newer tag, so that this one has to.
+    /// Reports whether another image of the variable moves to its newer tag, so that this one has to follow.
     fn moves_tag(&self, observation: &Observation, cause: &Cause, now: Timestamp) -> bool {
         cause.is_about_images()
             && observation.images.iter().filter(|view| view.newer.is_some()).any(|view| {
@@ -393,7 +395,7 @@ impl Service {
             })
     }
 
-    /// The tag that these changes bring, where they bring another one.
+    /// Returns the change of the tag variable that these image changes require, if any.
     fn plan_tag(&self, observation: &Observation, changes: &[ImageChange]) -> Option<TagChange> {
         let (variable, in_force) = (self.config.tag_variable()?, observation.tag.as_ref()?);
         let change = changes
@@ -413,8 +415,8 @@ impl Service {
 
 /// What a deployment does with an image.
 pub(in crate::service) enum Planned {
-    /// It brings another digest.
+    /// Deploys another digest.
     Change(ImageChange),
-    /// The tag must keep naming this image.
+    /// Keeps the tag on this image.
     Keep(Reference, OldImage),
 }

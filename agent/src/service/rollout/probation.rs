@@ -1,6 +1,6 @@
-//! Probation: when is a new container proven, when has it failed (DECISIONS 4, DOMAIN 7)?
+//! Probation: decides when a new container is proven and when it has failed (DECISIONS 4, DOMAIN 7).
 //!
-//! A pure function of how the containers look, called at every inspection. It never asks how compose ended.
+//! A pure function of the inspected containers, called at every inspection. The result of compose plays no part in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::service::wording;
 
 use super::plan::Plan;
 
-/// Nobody told any container to stop.
-const NOBODY: Stops<'static> = Stops { asked: &NO_STOPS, by_engine: &NO_STOPS };
-static NO_STOPS: StopTimes = StopTimes::new();
+/// No container was told to stop.
+const NO_STOPS: Stops<'static> = Stops { requested: &NO_TIMES, by_engine: &NO_TIMES };
+static NO_TIMES: StopTimes = StopTimes::new();
 
 /// A container as it was before the deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct Baseline {
     pub id: String,
     /// Compose service.
     pub compose_service: String,
-    /// Reference that it was made from.
+    /// Image reference that it was created from.
     pub config_image: String,
     /// Image that it ran on.
     pub image: ImageId,
@@ -36,25 +36,25 @@ pub struct Baseline {
     pub running: bool,
     /// Whether it was running and not unhealthy.
     pub well: bool,
-    /// Restarts by its policy until then.
+    /// Restarts by its restart policy up to that point.
     pub restart_count: u64,
-    /// Whether it had a main process, be it frozen or between two runs.
+    /// Whether it had a main process, including while paused or between two runs.
     #[serde(default)]
     pub live: bool,
-    /// Compose services that it is restarted with, as the container tells: by its label, and by whose network it uses.
+    /// Compose services that it is restarted with, according to its label and the container whose network it uses.
     #[serde(default)]
     pub restarts_with: Vec<String>,
 }
 
 impl Baseline {
-    /// All containers of a project.
+    /// Records all containers of a project.
     pub(in crate::service) fn all(containers: &[Container]) -> Vec<Self> {
         containers.iter().map(|container| Self::of(container, containers)).collect()
     }
 
     fn of(container: &Container, all: &[Container]) -> Self {
         let running = container.state == State::Running;
-        let owner = container.network_of.as_ref().and_then(|owner| owner.found.as_ref());
+        let owner = container.network_of.as_ref().and_then(|owner| owner.resolved.as_ref());
         let owner = owner.and_then(|owner| all.iter().find(|other| other.name == owner.name));
         let owner = owner.map(|owner| owner.compose_service.clone());
         Self {
@@ -64,7 +64,7 @@ impl Baseline {
             image: container.image.clone(),
             running,
             well: running
-                && matches!(assess_alone(container, NOBODY), Condition::Healthy | Condition::Starting),
+                && matches!(assess_alone(container, NO_STOPS), Condition::Healthy | Condition::Starting),
             restart_count: container.restart_count,
             live: container.is_live(),
             restarts_with: container.restarts_with.iter().cloned().chain(owner).collect(),
@@ -72,7 +72,7 @@ impl Baseline {
     }
 }
 
-/// What must be there in the end: a container of this compose service on this image.
+/// A container that must exist in the end: of this compose service, on this image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
     /// Compose service.
@@ -81,15 +81,15 @@ pub struct Expected {
     pub image: ImageId,
 }
 
-/// What the inspections of a container on probation have shown so far.
+/// Findings of the inspections of a container on probation so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// Start of the run that is on probation.
     pub started_at: Option<Timestamp>,
-    /// Whether its health check passed at least once.
+    /// Whether its health check has passed at least once.
     pub was_healthy: bool,
-    /// Whether the last inspection already found it ended; it counts as failed at the second one, so that the event of
-    /// a requested stop has time to arrive.
+    /// Whether the previous inspection already found it exited. It counts as failed only at the second one, so that the
+    /// event of a requested stop has time to arrive.
     pub ended: bool,
 }
 
@@ -98,66 +98,67 @@ pub struct Seen {
 pub struct Probation {
     /// When it began.
     pub since: Timestamp,
-    /// What must be there in the end.
+    /// Containers that must exist in the end.
     pub expected: Vec<Expected>,
-    /// Per container ID.
+    /// Findings by container ID.
     pub seen: BTreeMap<String, Seen>,
-    /// How often it began again because somebody restarted a container.
+    /// How often it started over because someone restarted a container.
     #[serde(default)]
     pub restarts: u32,
 }
 
-/// Restarts by others after which a probation no longer begins again: another healer restarts what is unhealthy for ever.
+/// External restarts after which a probation no longer starts over: another healer may restart an unhealthy container
+/// forever.
 const MAX_RESTARTS: u32 = 3;
 
-/// How a probation stands.
+/// Outcome of an inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Not yet.
+    /// The probation continues.
     Wait {
         /// When the probation ends at the latest.
         deadline: Timestamp,
     },
-    /// Proven.
+    /// All containers are proven.
     Passed,
-    /// Failed.
+    /// The probation failed.
     Failed(Failure),
-    /// Somebody interfered, which says nothing about the image.
+    /// External interference, which says nothing about the image.
     Inconclusive(Interference),
 }
 
-/// What somebody did to containers on probation.
+/// External interference with containers on probation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Interference {
-    /// Stopped one.
+    /// A container was stopped.
     Stopped {
         /// Its name.
         container: String,
     },
-    /// Froze one.
+    /// A container was paused.
     Paused {
         /// Its name.
         container: String,
     },
-    /// Brought one to another image.
+    /// A container was moved to another image.
     Replaced {
         /// Its name.
         container: String,
-        /// Reference that it was made from.
+        /// Image reference that it was created from.
         image: String,
     },
-    /// Removed the container of a compose service.
+    /// The container of a compose service was removed.
     Removed {
         /// The compose service.
         compose_service: String,
     },
 }
 
-/// What is wrong with a container on probation.
+/// Why a container fails its probation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::service) enum Flaw {
     OutOfMemory,
-    /// Its restart policy has started it more than once.
+    /// Its restart policy has restarted it more than once.
     CrashLoop {
         restarts: u64,
         exit_code: i64,
@@ -168,49 +169,49 @@ pub(in crate::service) enum Flaw {
         exit_code: i64,
     },
     Unhealthy,
-    /// Its health check had no result at the end.
+    /// Its health check had no result by the end of the probation.
     NotHealthyInTime,
-    /// Its restart policy has started it once, and it has no health check.
+    /// Its restart policy has restarted it once, and it has no health check.
     Crashed {
         exit_code: i64,
     },
     StartedAgain,
-    /// It ended with exit code 0, and ran for good before.
+    /// It exited with code 0, but kept running before the deployment.
     EndedUnexpectedly,
     NotStarted,
     EndState(State),
-    /// Compose left it on the image that it had.
+    /// Compose left it on its previous image.
     NotUpdated,
 }
 
 /// Why a probation failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// One line for people.
+    /// One line for users.
     pub reason: String,
-    /// The container that failed, where it was one: full ID.
+    /// Full ID of the failed container; empty if it was not a single one.
     pub container_id: String,
     /// Its name.
     pub container: String,
-    /// Reference that it was made from.
+    /// Image reference that it was created from.
     pub image: String,
-    /// Exit code, OOM flag, restart count, last health-check output; one a line.
+    /// Exit code, OOM flag, restart count, last health-check output; one per line.
     pub facts: String,
-    /// Whether that container is on none of the images that the deployment is about.
+    /// Whether that container is on none of the deployed images.
     #[serde(default)]
     pub bystander: bool,
-    /// Whether compose failed, so that there was no probation.
+    /// Whether compose failed, so there was no probation.
     #[serde(default)]
     pub by_compose: bool,
 }
 
 impl Failure {
-    /// A failure that is no single container's.
+    /// A failure that is not caused by a single container.
     pub(in crate::service) fn general(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), ..Self::default() }
     }
 
-    /// What is known of a container, whatever the reason.
+    /// The facts about a container, without a reason.
     fn about(container: &Container) -> Self {
         Self {
             container_id: container.id.clone(),
@@ -227,18 +228,18 @@ impl Failure {
     }
 }
 
-/// What a probation depends on besides the containers.
+/// Inputs of a probation besides the containers.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     /// `health_grace`.
     pub grace: Duration,
-    /// What the deployment is about.
+    /// The plan of the deployment.
     pub plan: &'a Plan,
-    /// IDs of its new images, by name as configured.
+    /// IDs of its new images by configured name.
     pub new_ids: &'a BTreeMap<String, ImageId>,
     /// When containers were told to stop.
     pub stops: &'a StopTimes,
-    /// Whether this is a rollback: then containers that were never replaced are on probation, too, unless they were
+    /// Whether this is a rollback. Containers that were never replaced are then on probation too, unless they were
     /// failing before.
     pub rolling_back: bool,
 }
@@ -246,15 +247,15 @@ pub struct Context<'a> {
 /// Why a container is on probation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::service) enum Role {
-    /// The deployment is about its image.
+    /// Its image is deployed.
     Updated,
-    /// It was recreated with the others, and was well before.
+    /// It was recreated along with the others, and was well before.
     Bystander,
 }
 
 impl Context<'_> {
-    /// Whether and why a container is on probation. One that was failing before, or is new, says nothing about the
-    /// images of others.
+    /// Returns why a container is on probation; `None` if it is not. One that was failing before, or is new, says nothing
+    /// about the images of other containers.
     pub(in crate::service) fn role(&self, container: &Container) -> Option<Role> {
         let reference = Reference::parse(&container.config_image).ok();
         let of = self.plan.image_changes.iter().find(|m| reference.as_ref().is_some_and(|r| m.is_of(r)));
@@ -262,7 +263,7 @@ impl Context<'_> {
             if of.is_some() || self.plan.image_changes.is_empty() { Role::Updated } else { Role::Bystander };
         match self.plan.before.iter().find(|was| was.id == container.id) {
             Some(was) if self.rolling_back => was.well.then_some(role),
-            // It ran on the new image already, without having proven itself.
+            // It already ran on the new image, which was not proven.
             Some(_) => of
                 .is_some_and(|m| self.new_ids.get(&m.configured) == Some(&container.image))
                 .then_some(Role::Updated),
@@ -274,13 +275,13 @@ impl Context<'_> {
         }
     }
 
-    /// How a container is doing. A network that is gone is the healer's business, and what the engine stopped begins
-    /// the probation again: neither says anything about an image.
+    /// Assesses a container on its own. A lost network is left to the healer, and a stop by the engine makes the probation
+    /// start over: neither says anything about an image.
     fn condition(&self, container: &Container) -> Condition {
-        assess_alone(container, Stops { asked: self.stops, ..NOBODY })
+        assess_alone(container, Stops { requested: self.stops, ..NO_STOPS })
     }
 
-    fn was_told_to_stop(&self, container: &Container, since: Timestamp) -> bool {
+    fn is_stop_requested(&self, container: &Container, since: Timestamp) -> bool {
         self.stops.get(&container.id).is_some_and(|at| *at >= since)
     }
 }
@@ -290,7 +291,7 @@ impl Probation {
         Self { since, expected, seen: BTreeMap::new(), restarts: 0 }
     }
 
-    /// Takes in one inspection, and says how the probation stands.
+    /// Evaluates one inspection and returns its outcome.
     pub fn look(&mut self, containers: &[Container], context: Context<'_>, now: Timestamp) -> Outcome {
         let mut judged: Vec<(Role, &Container)> =
             containers.iter().filter_map(|c| Some((context.role(c)?, c))).collect();
@@ -304,9 +305,9 @@ impl Probation {
             let seen = self.seen.entry(container.id.clone()).or_default();
             if let (Some(run), State::Running) = (seen.started_at, container.state)
                 && container.started_at != Some(run)
-                && context.was_told_to_stop(container, run)
+                && context.is_stop_requested(container, run)
             {
-                // Somebody restarted it: the new run must prove itself as long as the old one had to.
+                // Someone restarted it: the new run must pass a full probation.
                 *seen = Seen::default();
                 if self.restarts < MAX_RESTARTS {
                     self.restarts += 1;
@@ -321,8 +322,8 @@ impl Probation {
         let missing: Vec<Missing> =
             self.expected.iter().filter_map(|expected| missing(expected, containers, context)).collect();
         let replaced =
-            |missing: &&Missing| matches!(missing, Missing::ByPerson(Interference::Replaced { .. }));
-        if let Some(Missing::ByPerson(how)) = missing.iter().find(replaced) {
+            |missing: &&Missing| matches!(missing, Missing::Interfered(Interference::Replaced { .. }));
+        if let Some(Missing::Interfered(how)) = missing.iter().find(replaced) {
             return Outcome::Inconclusive(how.clone());
         }
         if now < deadline {
@@ -346,15 +347,15 @@ impl Probation {
         }
         match missing.into_iter().next() {
             None => Outcome::Passed,
-            Some(Missing::ByPerson(how)) => Outcome::Inconclusive(how),
+            Some(Missing::Interfered(how)) => Outcome::Inconclusive(how),
             Some(Missing::NotUpdated { container }) => {
                 Outcome::Failed(Failure::general(wording::flaw(&container, &Flaw::NotUpdated)))
             }
         }
     }
 
-    /// When it ends: after the grace, or after the longest time that a health check of a container on probation may
-    /// take to pass.
+    /// Returns when it ends: after the grace, or after the longest time that a health check of a container on probation
+    /// may take to pass, whichever is later.
     pub fn deadline(&self, containers: &[Container], context: Context<'_>) -> Timestamp {
         let judged = containers.iter().filter(|c| context.role(c).is_some());
         let budgets = judged.filter_map(|c| c.health_timing).map(|timing| timing.budget());
@@ -362,11 +363,11 @@ impl Probation {
     }
 }
 
-/// Why no container of a compose service is on the image that it was given.
+/// Why no container of a compose service is on its expected image.
 enum Missing {
-    /// Somebody did it.
-    ByPerson(Interference),
-    /// Compose left the container as it was.
+    /// External interference.
+    Interfered(Interference),
+    /// Compose left the container unchanged.
     NotUpdated { container: String },
 }
 
@@ -378,16 +379,16 @@ fn missing(expected: &Expected, containers: &[Container], context: Context<'_>) 
     }
     let fresh = of_service.iter().find(|c| context.plan.before.iter().all(|was| was.id != c.id));
     Some(match (fresh, of_service.first()) {
-        (Some(other), _) => Missing::ByPerson(Interference::Replaced {
+        (Some(other), _) => Missing::Interfered(Interference::Replaced {
             container: other.name.clone(),
             image: other.config_image.clone(),
         }),
-        (None, None) => Missing::ByPerson(Interference::Removed { compose_service: service.clone() }),
+        (None, None) => Missing::Interfered(Interference::Removed { compose_service: service.clone() }),
         (None, Some(old)) => Missing::NotUpdated { container: old.name.clone() },
     })
 }
 
-/// The container that most likely keeps compose from bringing up a project.
+/// Returns the container that most likely keeps compose from bringing up a project.
 pub(in crate::service) fn likely_cause(containers: &[Container], context: Context<'_>) -> Option<Failure> {
     let rank = |container: &Container| {
         let failed = match context.condition(container) {
@@ -404,10 +405,10 @@ pub(in crate::service) fn likely_cause(containers: &[Container], context: Contex
     Some(Failure { bystander, ..Failure::about(container) })
 }
 
-/// What ends a probation at once.
+/// Returns a flaw that ends the probation immediately.
 fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option<Flaw> {
     let exit_code = container.exit_code;
-    // The flag outlives the run that it is about: on a container from before it proves nothing.
+    // The flag outlives the run that it refers to: on a container that existed before it proves nothing.
     if container.oom_killed && context.plan.before.iter().all(|was| was.id != container.id) {
         return Some(Flaw::OutOfMemory);
     }
@@ -422,7 +423,7 @@ fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option
             seen.ended = false;
             seen.started_at = seen.started_at.or(container.started_at);
             seen.was_healthy |= container.health == Some(HealthState::Healthy);
-            // It had proven that it can be healthy and then lost it: that is no slow start.
+            // It was healthy once, so this is not a slow start.
             let is_unhealthy = matches!(condition, Condition::Failing(_));
             (is_unhealthy && seen.was_healthy).then_some(Flaw::BecameUnhealthy)
         }
@@ -435,7 +436,7 @@ fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option
     }
 }
 
-/// What is not good enough when the time is over.
+/// Returns a flaw that fails the probation at its deadline.
 fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<Flaw> {
     let exit_code = container.exit_code;
     match context.condition(container) {
@@ -451,7 +452,7 @@ fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<
         Condition::Healthy | Condition::Starting => Some(Flaw::NotHealthyInTime),
         Condition::Failing(Symptom::Unhealthy { .. }) => Some(Flaw::Unhealthy),
         Condition::Inactive(Inactive::Finished) => {
-            // A one-shot ended before, too. What ran for good before and ends now has not proven anything.
+            // A one-shot also ended before. One that kept running before and ends now has proven nothing.
             let ran_before = context
                 .plan
                 .before
@@ -466,7 +467,7 @@ fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<
     }
 }
 
-/// Restarts by its policy since the deployment began.
+/// Returns the number of restarts by its restart policy since the deployment began.
 fn restarts(container: &Container, context: Context<'_>) -> u64 {
     let earlier =
         context.plan.before.iter().find(|was| was.id == container.id).map_or(0, |was| was.restart_count);

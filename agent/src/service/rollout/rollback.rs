@@ -1,4 +1,4 @@
-//! The rollback: to the images that ran before, and what follows when that fails, too.
+//! The rollback to the previous images, and the handling of a rollback that fails as well.
 
 use jiff::Timestamp;
 
@@ -13,12 +13,12 @@ use super::probation::{Failure, Interference, Outcome};
 use super::step::{Failed, Phase};
 
 impl Service {
-    /// What the probation of the old containers says.
+    /// Acts on the outcome of an inspection during the probation of the old containers.
     pub(in crate::service) fn rollback_seen(&mut self, failed: Failed, outcome: Outcome, now: Timestamp) {
         match outcome {
-            Outcome::Wait { deadline } => self.inspect_at = Some((now + INSPECT_INTERVAL).min(deadline)),
+            Outcome::Wait { deadline } => self.inspections.request_by((now + INSPECT_INTERVAL).min(deadline)),
             Outcome::Passed => self.rolled_back(failed, None, now),
-            // What fails is on none of the old images, or failed before the deployment, too.
+            // The failing container is on none of the old images, or was already failing before the deployment.
             Outcome::Failed(again) if self.is_no_worse(&again) => {
                 self.rolled_back(failed, Some(again.reason), now);
             }
@@ -27,7 +27,7 @@ impl Service {
         }
     }
 
-    /// The old images run again.
+    /// Ends the deployment after a successful rollback.
     fn rolled_back(&mut self, failed: Failed, remaining: Option<String>, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.enter(Phase::Unpin, now);
@@ -41,9 +41,10 @@ impl Service {
         self.emit(Event::RolledBack { failed, remaining, also_recreated }, now);
     }
 
-    /// Somebody interfered with a rollback. Another image may also be what a tag named for a moment.
+    /// Handles interference with a rollback. A container may also be on another image because its tag pointed there for a
+    /// moment, so the rollback is retried.
     fn rollback_interfered(&mut self, failed: Failed, how: &Interference, now: Timestamp) {
-        let containers = self.containers.as_deref().unwrap_or_default();
+        let containers = self.known.containers.as_deref().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
         let stopped = deployment.plan().expected_old().iter().all(|expected| {
             let of_service = || containers.iter().filter(|c| c.compose_service == expected.compose_service);
@@ -55,14 +56,14 @@ impl Service {
             self.rolled_back(failed, Some(how), now);
         } else if attempt < ROLLBACK_ATTEMPTS {
             deployment.enter_attempt(Phase::Rollback(failed), attempt, now);
-            self.retry_at = Some(now + ROLLBACK_RETRY);
+            self.steps.retry_at = Some(now + ROLLBACK_RETRY);
         } else {
             self.fail_for_good(failed, RollbackProblem::NotProven(Failure::general(how)), now);
         }
     }
 
-    /// Whether what fails after a rollback says nothing against the old images: it is on none of them, or was failing
-    /// before.
+    /// Reports whether a failure after the rollback says nothing against the old images: the container is on none of them,
+    /// or was already failing before.
     fn is_no_worse(&self, failure: &Failure) -> bool {
         let services = self.containers().iter().filter(|c| c.id == failure.container_id);
         let was_failing = |service: &str| {
@@ -72,7 +73,7 @@ impl Service {
         failure.bystander || services.map(|c| c.compose_service.as_str()).any(was_failing)
     }
 
-    /// A step of the rollback failed: it is tried again, up to the limit.
+    /// Retries a failed rollback step, up to the limit.
     pub(super) fn rollback_step_failed(&mut self, failed: Failed, text: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.attempt += 1;
@@ -81,16 +82,16 @@ impl Service {
             deployment.up_mode = UpMode::Services(services);
         }
         if deployment.attempt < ROLLBACK_ATTEMPTS {
-            self.retry_at = Some(now + ROLLBACK_RETRY * 2_i32.saturating_pow(deployment.attempt - 1));
+            self.steps.retry_at = Some(now + ROLLBACK_RETRY * 2_i32.saturating_pow(deployment.attempt - 1));
         } else {
             self.fail_for_good(failed, RollbackProblem::Step(text), now);
         }
     }
 
-    /// There is no rollback: nothing more is done until somebody acts, or the registry has another digest.
+    /// Gives up on the rollback: nothing more is done until an operator acts or the registry has another digest.
     pub(super) fn fail_for_good(&mut self, failed: Failed, why: RollbackProblem, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        // What runs now must not be taken for something to go back to.
+        // The running image must not become a rollback target.
         for m in deployment.changes() {
             let name = || m.configured.clone();
             self.durable
@@ -108,7 +109,7 @@ impl Service {
     }
 }
 
-/// What is reported of a deployment that failed, with the digests of the image that is to blame.
+/// Builds the report of a failed deployment, with the digests of the image to blame.
 fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
     let Failed { failure, output } = failed;
     let blamed = Reference::parse(&failure.image).ok();

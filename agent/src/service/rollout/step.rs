@@ -1,4 +1,4 @@
-//! The steps of a rollout: what each does, and what its end leads to.
+//! The phases of a rollout, and the transition after each step.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::plan::{Cause, ImageChange};
 use super::probation::{Expected, Failure, Probation};
 use super::tag::LineState;
 
-/// Why new images are not kept.
+/// Why new images are rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
     /// What failed.
@@ -26,45 +26,45 @@ pub struct Failed {
     pub output: String,
 }
 
-/// Where a deployment stands, with all that this step alone needs.
+/// Phase of a deployment, with the data that only this phase needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "step")]
 pub enum Phase {
-    /// Old images are being pinned, so that no prune removes them.
+    /// Pinning the old images, so that no prune removes them.
     #[serde(alias = "hold")]
     PinImages,
-    /// New images are being fetched.
+    /// Pulling the new images.
     Pull,
-    /// The newer tag is being written into the env file.
+    /// Writing the newer tag to the env file.
     WriteTag,
-    /// The project is being brought to the new images.
+    /// Bringing up the project on the new images.
     Start,
-    /// The new containers must prove themselves.
+    /// The new containers are on probation.
     Probation {
-        /// What was seen so far.
+        /// The probation and its findings so far.
         #[serde(alias = "trial")]
         probation: Probation,
     },
-    /// Compose failed before it touched anything: the tags go back, no container does.
+    /// Compose failed before it touched any container: restoring only the tags.
     #[serde(alias = "tags_back")]
     RestoreTags,
-    /// It failed. The digests are blocked; what the container wrote last is being read.
+    /// The new images failed, and their digests are blocked. Reading the last log lines of the container.
     #[serde(alias = "evidence")]
     Diagnose(Failed),
-    /// The old images are being put back.
+    /// Bringing up the old images again.
     #[serde(alias = "undo")]
     Rollback(Failed),
-    /// The old containers must prove themselves.
+    /// The old containers are on probation.
     #[serde(alias = "proof")]
     VerifyRollback {
-        /// Why.
+        /// Why the new images were rejected.
         #[serde(flatten)]
         failed: Failed,
-        /// What was seen so far.
+        /// The probation and its findings so far.
         #[serde(alias = "trial")]
         probation: Probation,
     },
-    /// The outcome is decided; the pins are removed.
+    /// The outcome is decided; removing the pins.
     #[serde(alias = "release")]
     Unpin,
 }
@@ -86,7 +86,7 @@ impl Phase {
         }
     }
 
-    /// The probation under way, if this phase is one.
+    /// Returns the probation of this phase, if it has one.
     pub(super) fn probation(&self) -> Option<&Probation> {
         match self {
             Phase::Probation { probation } | Phase::VerifyRollback { probation, .. } => Some(probation),
@@ -94,7 +94,7 @@ impl Phase {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns the probation of this phase mutably, if it has one.
     pub(in crate::service) fn probation_mut(&mut self) -> Option<&mut Probation> {
         match self {
             Phase::Probation { probation } | Phase::VerifyRollback { probation, .. } => Some(probation),
@@ -104,20 +104,21 @@ impl Phase {
 }
 
 impl Service {
-    /// A step ended. Whatever ends it otherwise than well is its failure, also a result that is another step's.
+    /// Handles the result of a step. Any unexpected result is a failure of the step, even the result of another one.
     pub(in crate::service) fn stepped(&mut self, result: StepResult, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let phase = deployment.phase.clone();
-        // Why compose failed is not known where the engine's events broke off meanwhile.
-        let is_cut_off = self.gap && matches!(result, StepResult::Started { up: Err(_), .. });
-        let is_tried_again = is_cut_off && !deployment.interrupt();
-        if is_tried_again || matches!(result, StepResult::EngineAway(_)) {
-            self.notes.push(Note::StepRetried { step: phase.name(), failure: result.failure() });
-            self.retry_at = Some(now + ENGINE_RETRY);
+        // If the engine went away in the meantime, the cause of a compose failure is unknown.
+        let is_unexplained =
+            self.steps.is_disturbed && matches!(result, StepResult::Started { up: Err(_), .. });
+        let is_retried = is_unexplained && !deployment.interrupt();
+        if is_retried || matches!(result, StepResult::EngineAway(_)) {
+            self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: result.failure() });
+            self.steps.retry_at = Some(now + ENGINE_RETRY);
             return;
         }
-        if deployment.puts_line_back() {
-            return self.line_put_back(result, now);
+        if deployment.restores_line() {
+            return self.line_restored(result, now);
         }
         match phase {
             Phase::PinImages => match result {
@@ -133,12 +134,12 @@ impl Service {
                     deployment.line = LineState::Written;
                     deployment.enter(Phase::Start, now);
                 }
-                StepResult::TagTaken => {
+                StepResult::TagLineChanged => {
                     let text = deployment.plan().tag.as_ref().map(wording::tag_taken).unwrap_or_default();
                     self.abandon(text, String::new(), now);
                 }
                 other => {
-                    // It may have been written all the same.
+                    // It may have been written nevertheless.
                     deployment.line = LineState::Written;
                     self.abandon(other.failure(), String::new(), now);
                 }
@@ -152,7 +153,7 @@ impl Service {
                 StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
                 StepResult::Started { up, named, containers } => {
                     deployment.note_recreated(&named, &containers);
-                    self.containers = Some(containers.into());
+                    self.known.containers = Some(containers.into());
                     self.old_started(failed, up, now);
                 }
                 other => self.rollback_step_failed(failed, other.failure(), now),
@@ -163,7 +164,7 @@ impl Service {
             },
             Phase::RestoreTags => deployment.enter(Phase::Unpin, now),
             Phase::Unpin => self.unpinned(now),
-            // They wait, and take no step.
+            // These phases wait and take no step.
             Phase::Probation { .. } | Phase::VerifyRollback { .. } => {}
         }
     }
@@ -182,7 +183,7 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.new_ids = ids.into_iter().collect();
         deployment.labels = labels;
-        self.fetched = fetched(deployment);
+        self.known.pulled = fetched(deployment);
         // The same content under another digest: nothing to recreate (DOMAIN finding 12).
         if deployment.plan().cause == Cause::Update && deployment.changes().next().is_none() {
             let is_edited = self.durable.files_pending;
@@ -194,21 +195,21 @@ impl Service {
         }
     }
 
-    /// The line with the tag was put back, or could not be. What runs does not depend on it, so that the deployment goes
-    /// on all the same.
-    fn line_put_back(&mut self, result: StepResult, now: Timestamp) {
+    /// Handles the result of restoring the tag line. The running images do not depend on the line, so the deployment goes
+    /// on even if that failed.
+    fn line_restored(&mut self, result: StepResult, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.line = LineState::Settled;
         let Some(tag) = deployment.plan().tag.clone() else { return };
         let why = match result {
             StepResult::TagWritten => return,
-            StepResult::TagTaken => None,
+            StepResult::TagLineChanged => None,
             other => Some(other.failure()),
         };
-        self.emit(Event::TagLineLeft { tag, why }, now);
+        self.emit(Event::TagLineNotRestored { tag, why }, now);
     }
 
-    /// Compose ended, which was to bring up what is new.
+    /// Handles the end of the compose run that brings up the project.
     fn started(
         &mut self,
         up: Result<String, ComposeError>,
@@ -217,7 +218,7 @@ impl Service {
         now: Timestamp,
     ) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        self.containers = Some(containers.into());
+        self.known.containers = Some(containers.into());
         if !deployment.plan().cause.is_about_images() {
             return self.compose_run_ended(up, containers, now);
         }
@@ -225,12 +226,12 @@ impl Service {
         let left_behind = deployment.left_behind(containers);
         let expected = deployment.expected_new(&left_behind);
         if let Err(error) = up {
-            // Brought up before the interruption: what keeps compose from doing it again is no fault of the images.
+            // They were already up before the interruption: the images are not why compose fails this time.
             if deployment.interruptions == 0 || !are_running(&expected, containers) {
                 return self.up_failed(error, containers, now);
             }
             let failure = error.cause;
-            self.notes.push(Note::StepRetried { step: "start", failure });
+            self.emitted.notes.push(Note::StepRetried { step: "start", failure });
         }
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.displaced = None;
@@ -238,10 +239,10 @@ impl Service {
         let probation = Probation::new(now, expected);
         deployment.enter_attempt(Phase::Probation { probation }, deployment.attempt, now);
         self.durable.left_behind.extend(left_behind);
-        self.inspect_at = Some(now);
+        self.inspections.request_by(now);
     }
 
-    /// Compose ended, which was to bring back what ran before.
+    /// Handles the end of the compose run that brings up the old images.
     fn old_started(&mut self, failed: Failed, up: Result<String, ComposeError>, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         if let Err(error) = up {
@@ -249,10 +250,10 @@ impl Service {
         }
         let probation = Probation::new(now, deployment.plan().expected_old());
         deployment.enter_attempt(Phase::VerifyRollback { failed, probation }, deployment.attempt, now);
-        self.inspect_at = Some(now);
+        self.inspections.request_by(now);
     }
 
-    /// Compose could not bring up the new images.
+    /// Handles a compose run that could not bring up the new images.
     fn up_failed(&mut self, error: ComposeError, containers: &[Container], now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         let reason = wording::fault(&FaultCause::ComposeUp { cause: &error.cause });
@@ -264,11 +265,11 @@ impl Service {
         self.failed(Failure { reason, by_compose: true, ..cause }, error.output, now);
     }
 
-    /// The evidence was gathered: the old images are put back, if there are any.
+    /// Continues after the diagnosis: rolls back to the old images, if there are any.
     fn diagnosed(&mut self, failed: Failed, log: &str, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let Failed { failure, output } = failed;
-        let output = wording::black_box(&failure, &output, log);
+        let output = wording::diagnostics(&failure, &output, log);
         if deployment.changes().next().is_none() {
             // The same images as before: nothing to block, nothing to roll back to.
             deployment.enter(Phase::Unpin, now);
@@ -282,8 +283,8 @@ impl Service {
             self.emit(event, now);
         } else if deployment.can_roll_back() {
             deployment.up_mode = UpMode::Changed;
-            // By now somebody may have brought another service to another image.
-            if let Some(containers) = &self.containers {
+            // Another service may have been moved to another image in the meantime.
+            if let Some(containers) = &self.known.containers {
                 deployment.refresh_sibling_tags(containers);
             }
             deployment.enter(Phase::Rollback(Failed { failure, output }), now);
@@ -292,17 +293,19 @@ impl Service {
         }
     }
 
-    /// The deployment is over.
+    /// Ends the deployment.
     fn unpinned(&mut self, now: Timestamp) {
         let Some(deployment) = self.durable.deployment.take() else { return };
-        self.inspect_at = Some(now);
-        // What runs has changed; but a deploy that could not be made waits for the next cycle.
+        self.inspections.request_by(now);
+        // The running images have changed, so check again. A failed deployment waits for the next cycle.
         let about_images = deployment.plan().cause.is_about_images();
-        self.check_due |= (self.can_check() || about_images) && self.fault.is_none();
+        if (self.can_check() || about_images) && self.fault.is_none() {
+            self.checks.request();
+        }
     }
 }
 
-/// Whether all that is expected runs on its image.
+/// Reports whether all expected containers run on their images.
 fn are_running(expected: &[Expected], containers: &[Container]) -> bool {
     let runs = |expected: &Expected| {
         containers.iter().any(|c| {
@@ -314,7 +317,7 @@ fn are_running(expected: &[Expected], containers: &[Container]) -> bool {
     !expected.is_empty() && expected.iter().all(runs)
 }
 
-/// The images that were fetched, by their names as configured. Their sizes are read by the next check.
+/// Returns the pulled images by configured name. Their sizes are read by the next check.
 fn fetched(deployment: &Deployment) -> BTreeMap<String, LocalImage> {
     let image = |m: &ImageChange| {
         let id = deployment.new_ids.get(&m.configured)?.clone();

@@ -1,47 +1,47 @@
-//! The tag of a deployment that stands in a line of the env file (`tag_variable`, DECISIONS 7): one more thing that a
-//! plan moves. The line is written after the images were fetched and before compose is run, and put back before compose
-//! is run for a rollback. A line that somebody has changed meanwhile is never overwritten: compose gets the tag of the
-//! deployment as a variable that wins over the file, so that what runs does not depend on it.
+//! The tag that a deployment writes to a line of the env file (`tag_variable`, DECISIONS 7). The line is written after
+//! the pull and before compose runs, and restored before compose runs for a rollback. A line that was edited in the
+//! meantime is never overwritten: compose gets the tag of the deployment as a variable that takes precedence over the
+//! file, so the deployed images do not depend on the line.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// From which tag to which.
+/// A change of the tag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TagChange {
     /// The variable.
     pub variable: String,
-    /// The tag of what ran before.
+    /// Tag of the previous images.
     pub old: String,
-    /// The tag that is deployed.
+    /// Tag to deploy.
     pub new: String,
-    /// The line to be written; `None` where a person has written it already.
+    /// The line to write; `None` if an operator has already written it.
     pub line: Option<LineChange>,
 }
 
-/// A line of the env file, before and after, without its end.
+/// A line of the env file before and after the change, without its line ending.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineChange {
-    /// The file.
+    /// The env file.
     pub path: PathBuf,
-    /// As it was.
+    /// The line before the change.
     pub old: String,
-    /// As it is to be.
+    /// The line after the change.
     pub new: String,
-    /// SHA-256 of the whole file before, in hex.
+    /// SHA-256 of the whole file before the change, in hex.
     pub file_hash: String,
 }
 
-/// Whether the line was written.
+/// State of the env file line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LineState {
-    /// Not yet.
+    /// Not written yet.
     #[default]
     Untouched,
-    /// It was, or may have been.
+    /// Written, or possibly written.
     Written,
-    /// It was put back, or is left as somebody else has written it.
+    /// Restored, or left as edited by someone else.
     Settled,
 }

@@ -1,4 +1,4 @@
-//! Whether there is an update to do, and which: the image that the service is set to, and the one that it would go back to.
+//! Decides whether there is an update to do: the image to set, and the one that a rollback would restore.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::service::wording::swarm as wording;
 
 use super::plan::{SwarmPlan, SwarmRollout};
 
-/// Time to the next check where somebody else's update is under way.
+/// Time until the next check while an external update is in progress.
 const BUSY_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Service {
-    /// Plans an update from what was seen. Whether there is one to do.
+    /// Plans an update from the last observation. Returns whether there is one to do.
     pub(in crate::service) fn begin_in_swarm(&mut self, cause: Cause, now: Timestamp) -> bool {
-        let Some(observation) = self.seen.clone() else { return false };
+        let Some(observation) = self.known.observation.clone() else { return false };
         let Some(swarm) = &observation.swarm else { return false };
         if swarm.is_changing() {
-            self.let_others_end(&swarm.name, &cause, now);
+            self.wait_for_external_update(&swarm.name, &cause, now);
             return false;
         }
         let Some((to, change)) = self.target(&observation, swarm, &cause, now) else { return false };
@@ -33,14 +33,14 @@ impl Service {
         {
             return false;
         }
-        // What runs now, unless it is known to have failed.
+        // The running image, unless it is known to have failed.
         let old = change.as_ref().and_then(|change| change.old.as_ref()?.source.as_ref()?.digest.clone());
         let back = match (old, observation.images.first()) {
             (Some(old), Some(view)) if swarm.digest().as_ref() != Some(&old) => at(view, swarm, old),
             _ => swarm.image.clone(),
         };
         let force = (cause == Cause::Redeploy).then_some(swarm.force_update + 1);
-        // Where the service is set to the image already, no task is replaced: those that are there prove it.
+        // If the service is already set to the image, no task is replaced: the existing ones prove it.
         let is_replaced = force.is_some() || !is_same_image(&to, &swarm.image);
         let known: BTreeSet<String> =
             swarm.tasks.iter().filter(|_| is_replaced).map(|task| task.id.clone()).collect();
@@ -62,17 +62,17 @@ impl Service {
         true
     }
 
-    /// Somebody else's update is under way. A person's request ends with an answer, since nothing keeps it.
-    fn let_others_end(&mut self, service: &str, cause: &Cause, now: Timestamp) {
+    /// Waits for an external update. A manual redeploy fails instead, because the request is not stored.
+    fn wait_for_external_update(&mut self, service: &str, cause: &Cause, now: Timestamp) {
         if *cause == Cause::Redeploy {
             return self.redeploy_failed(wording::busy_for_redeploy(service), String::new(), now);
         }
         let text = wording::busy(service);
         self.set_fault(Some(Fault { text, from_check: true }), now);
-        self.recheck_at = Some(now + BUSY_INTERVAL);
+        self.checks.request_by(now + BUSY_INTERVAL);
     }
 
-    /// What the service is set to, and the image that changes with it; `None` where there is nothing to do.
+    /// Returns the image to set, and the change of the configured image; `None` if there is nothing to do.
     fn target(
         &self,
         observation: &Observation,
@@ -90,20 +90,20 @@ impl Service {
                 let proven = image.source.and_then(|source| source.digest);
                 Some((proven.map_or_else(|| swarm.image.clone(), |digest| at(view, swarm, digest)), None))
             }
-            // The image is pinned, or none is configured: its tasks are recreated as they are.
+            // The image is pinned, or none is configured: the tasks are recreated unchanged.
             _ if *cause == Cause::Redeploy => Some((swarm.image.clone(), None)),
             _ => None,
         }
     }
 
-    /// Whether this digest failed because of the nodes a short time ago.
+    /// Reports whether this digest recently failed because of the nodes, and must not be retried yet.
     fn is_postponed(&self, digest: &Digest, now: Timestamp) -> bool {
         let postponed = self.durable.postponed.as_ref();
         postponed.is_some_and(|one| one.digest == *digest && now < one.until)
     }
 }
 
-/// The configured image with this digest, as the specification spells it where it names the same one.
+/// Returns the configured image with this digest, as spelled in the specification if that names the same image.
 fn at(view: &ImageView, swarm: &SwarmService, digest: Digest) -> String {
     let wanted = Reference { digest: Some(digest), ..view.reference.clone() };
     if swarm.reference().as_ref() == Some(&wanted) { swarm.image.clone() } else { wanted.to_string() }

@@ -1,5 +1,5 @@
-//! A person's way back. Who rolls a service back to an older image while the registry still has the newer one does not
-//! want that one, whatever the tag says: it is held until the registry has another digest, or a person asks for it.
+//! Manual rollbacks. An operator who rolls a service back to an older image while the registry still has the newer one
+//! has declined the newer digest: it is held until the registry has another digest or an operator asks for it.
 
 use jiff::Timestamp;
 
@@ -10,12 +10,12 @@ use crate::service::input::Observation;
 use crate::service::rollout::plan::ImageChange;
 
 impl Service {
-    /// Notes what people have replaced, and forgets what is no longer so. `asked`: a person asks for what the registry
-    /// has.
-    pub(in crate::service) fn follow_people(
+    /// Records digests that operators have replaced, and drops records that no longer apply. `is_manual`: an operator
+    /// requested the registry's digest.
+    pub(in crate::service) fn detect_manual_changes(
         &mut self,
         observation: &Observation,
-        asked: bool,
+        is_manual: bool,
         now: Timestamp,
     ) {
         if observation.swarm.is_none() {
@@ -27,16 +27,16 @@ impl Service {
             let image = &view.configured;
             let durable = &mut self.durable;
             let runs = view.running.iter().any(|local| local.digests.contains(remote));
-            if runs || asked || durable.declined.get(image) != Some(remote) {
+            if runs || is_manual || durable.declined.get(image) != Some(remote) {
                 durable.declined.remove(image);
             }
-            // It ran while the registry had it, the registry still has it, and the service was set to another one.
+            // It ran while the registry had it, the registry still has it, but the service was set to another one.
             let is_known = view.running.iter().any(|local| !local.digests.is_empty());
             if runs || !is_known || durable.published.get(image) != Some(remote) {
                 continue;
             }
             durable.published.remove(image);
-            if !asked && durable.blocked.get(image) != Some(remote) {
+            if !is_manual && durable.blocked.get(image) != Some(remote) {
                 let old = view.running.iter().find_map(|local| local.digests.last().cloned());
                 replaced.push((image.clone(), remote.clone(), old));
             }
@@ -48,7 +48,7 @@ impl Service {
         }
     }
 
-    /// A person has replaced an image in the middle of its update.
+    /// Records that the image was replaced manually in the middle of its update.
     pub(super) fn decline(&mut self, change: Option<ImageChange>) {
         if let Some(change) = change {
             self.durable.declined.insert(change.configured, change.digest);

@@ -1,4 +1,5 @@
-//! Updates of swarm services (DECISIONS 10): the swarm replaces the tasks, and the agent proves, remembers and tells.
+//! Updates of swarm services (DECISIONS 10): the swarm replaces the tasks; the agent verifies, records
+//! and reports the result.
 //!
 //! ```text
 //! admit ─► update ─► converge ──────────────────────────────────────────► updated
@@ -6,18 +7,18 @@
 //!   └────────┴──────────────────────────────────────────────────────────► errored, nothing changed
 //! ```
 //!
-//! How many tasks are replaced at once, how long each is watched and what follows when one fails is the service's own
-//! `update_config`. The agent only watches while the swarm is at work. Where that has rolled back by itself, `rollback`
-//! finds nothing left to do. Each step can be taken again: it first reads the service, and where that names the image
-//! already, the step is done. An image that is neither the old nor the new one is somebody else's, and stays.
+//! The service's own `update_config` decides how many tasks are replaced at once, how long each is monitored and what
+//! happens when one fails. The agent only watches while the swarm is updating. If the swarm has already rolled back by
+//! itself, `rollback` has nothing left to do. Every step can be repeated: it first reads the service, and is done if that
+//! already names the image. An image that is neither the old nor the new one was set by someone else, and stays.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `begin.rs` | whether there is an update to do, and which |
-//! | `declined.rs` | what people have rolled back, which is respected |
-//! | `plan.rs` | what an update is about, its phases and steps |
-//! | `view.rs` | what is shown of a service: health, progress, and why nothing is deployed |
-//! | `watch.rs` | whether all tasks run the image, and have for the grace |
+//! | `begin.rs` | whether there is an update to do, and to which image |
+//! | `declined.rs` | manual rollbacks, which are respected |
+//! | `plan.rs` | the plan of an update, its phases and steps |
+//! | `view.rs` | the reported state of a service: health, progress, and why nothing is deployed |
+//! | `watch.rs` | whether all tasks have run the image for the grace |
 
 mod begin;
 mod declined;
@@ -43,52 +44,50 @@ use super::{ENGINE_RETRY, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service};
 use plan::{Postponed, SwarmFailed, SwarmPhase, SwarmPlan, SwarmResult, SwarmRollout};
 use watch::{Goal, Verdict, Watch};
 
-/// Time between two looks at a service during an update.
+/// Time between two reads of a service during an update.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The same while nothing is under way.
+/// The same while idle.
 const IDLE_INTERVAL: Duration = Duration::from_secs(10);
-/// First wait after an update that failed because of the nodes; it doubles each time, up to the longest.
+/// Initial backoff after an update that failed because of the nodes; it doubles each time, up to [`LONGEST_POSTPONE`].
 const POSTPONE: SignedDuration = SignedDuration::from_mins(10);
 const LONGEST_POSTPONE: SignedDuration = SignedDuration::from_hours(6);
 
 impl Service {
-    /// Name of the swarm service that it is about: that of an update under way, or the configured one, unless a
-    /// deployment of a compose project is under way that was begun by an earlier configuration.
+    /// Returns the name of the swarm service: that of the update in progress, or else the configured one. `None` while a
+    /// compose deployment that an earlier configuration started is in progress.
     pub(super) fn swarm_name(&self) -> Option<&str> {
         let deployed = self.durable.swarm.as_ref().map(|rollout| rollout.plan.service.as_str());
         let configured = self.config.swarm_service.as_deref();
         deployed.or(configured.filter(|_| self.durable.deployment.is_none()))
     }
 
-    /// The next step of the update under way, or a look at its tasks.
+    /// Returns the next step of the update in progress, or a read of its tasks.
     pub(super) fn next_in_swarm(&mut self, now: Timestamp) -> Option<Action> {
-        let waiting = self.retry_at.is_some_and(|at| at > now);
-        if self.stepping || waiting {
+        if !self.steps.may_begin(now) {
             return None;
         }
-        self.retry_at = None;
+        self.steps.retry_at = None;
         if let Some(step) = self.durable.swarm.as_deref().and_then(SwarmRollout::step) {
-            self.stepping = true;
-            self.generation += 1;
+            self.begin_step();
             return Some(Action::Swarm(step));
         }
         self.next_inspection(now)
     }
 
-    /// A step ended.
+    /// Handles the result of a step.
     pub(super) fn swarm_stepped(&mut self, result: SwarmResult, now: Timestamp) {
         let Some(rollout) = &mut self.durable.swarm else { return };
         let service = rollout.plan.service.clone();
         match (rollout.phase.clone(), result) {
-            (_, SwarmResult::Passing(error)) => self.swarm_away(&error, now),
+            (_, SwarmResult::Transient(error)) => self.swarm_unavailable(&error, now),
             (SwarmPhase::Admit, SwarmResult::Admitted { labels }) => {
                 rollout.labels = labels;
                 rollout.enter(SwarmPhase::Update, now);
             }
             (SwarmPhase::Update, SwarmResult::Set) => {
                 rollout.enter(SwarmPhase::Converge { watch: Watch::default() }, now);
-                self.inspect_at = Some(now);
-                self.over_if_passing(now);
+                self.inspections.request_by(now);
+                self.clear_check_fault(now);
             }
             (SwarmPhase::Admit | SwarmPhase::Update, SwarmResult::Failed(text)) => {
                 self.abandon_in_swarm(text, now);
@@ -110,7 +109,7 @@ impl Service {
             }
             (SwarmPhase::Rollback(failed), SwarmResult::Set) => {
                 rollout.enter(SwarmPhase::VerifyRollback { failed, watch: Watch::default() }, now);
-                self.inspect_at = Some(now);
+                self.inspections.request_by(now);
             }
             (SwarmPhase::Rollback(failed), SwarmResult::Foreign { image }) => {
                 let problem = RollbackProblem::Step(wording::foreign(&service, &image));
@@ -119,7 +118,8 @@ impl Service {
             (SwarmPhase::Rollback(failed), result) => {
                 rollout.attempt += 1;
                 if rollout.attempt < ROLLBACK_ATTEMPTS {
-                    self.retry_at = Some(now + ROLLBACK_RETRY * 2_i32.saturating_pow(rollout.attempt - 1));
+                    self.steps.retry_at =
+                        Some(now + ROLLBACK_RETRY * 2_i32.saturating_pow(rollout.attempt - 1));
                 } else {
                     let text = match result {
                         SwarmResult::Failed(text) => text,
@@ -128,18 +128,18 @@ impl Service {
                     self.swarm_failed_for_good(failed, RollbackProblem::Step(text), now);
                 }
             }
-            // They wait, and take no step; and no other step has these results.
+            // These phases wait and take no step. All other combinations are results of another step.
             (SwarmPhase::Converge { .. } | SwarmPhase::VerifyRollback { .. }, _) => {}
             (_, other) => {
-                self.abandon_in_swarm(format!("the step ended as another one does: {other:?}"), now);
+                self.abandon_in_swarm(format!("the step ended with an unexpected result: {other:?}"), now);
             }
         }
     }
 
-    /// Nobody answered: the step, or the look, is taken again. What people can mend is shown.
-    fn swarm_away(&mut self, error: &SwarmError, now: Timestamp) {
-        self.retry_at = Some(now + ENGINE_RETRY);
-        let is_away = matches!(error, SwarmError::Away(_));
+    /// Retries a step or a read after the swarm gave no answer. Errors that an operator can fix are reported.
+    fn swarm_unavailable(&mut self, error: &SwarmError, now: Timestamp) {
+        self.steps.retry_at = Some(now + ENGINE_RETRY);
+        let is_away = matches!(error, SwarmError::Unavailable(_));
         let rollout = self.durable.swarm.as_mut();
         if let Some(watch) = rollout.and_then(|rollout| rollout.phase.watch_mut()) {
             // Its containers may have ended with the engine.
@@ -151,34 +151,36 @@ impl Service {
         }
     }
 
-    /// What stood in the way is over.
-    fn over_if_passing(&mut self, now: Timestamp) {
+    /// Clears a fault that is not about a failed deployment.
+    fn clear_check_fault(&mut self, now: Timestamp) {
         if self.fault.as_ref().is_some_and(|fault| fault.from_check) {
             self.set_fault(None, now);
         }
     }
 
-    /// The service was read, or could not be.
-    pub(super) fn swarm_seen(&mut self, result: Result<SwarmService, SwarmError>, now: Timestamp) {
+    /// Handles the result of reading the service.
+    pub(super) fn swarm_inspected(&mut self, result: Result<SwarmService, SwarmError>, now: Timestamp) {
         let at_work = self.durable.swarm.is_some();
-        self.inspect_at = Some(now + if at_work { LOOK_INTERVAL } else { IDLE_INTERVAL });
+        self.inspections.request_by(now + if at_work { LOOK_INTERVAL } else { IDLE_INTERVAL });
         let service = match result {
             Ok(service) => service,
             Err(error) => {
-                if at_work && !error.is_passing() {
+                if at_work && !error.is_transient() {
                     return self.swarm_interfered(error.to_string(), now);
                 }
                 if at_work {
-                    self.swarm_away(&error, now);
+                    self.swarm_unavailable(&error, now);
                 }
                 return;
             }
         };
-        self.containers = Some(service.containers().into());
+        self.known.containers = Some(service.containers().into());
         let was_undeployable = self.undeployable().is_some();
-        self.swarm = Some(Box::new(service.clone()));
-        // An update may have waited for its tasks.
-        self.check_due |= was_undeployable && self.undeployable().is_none() && self.can_check();
+        self.known.swarm = Some(Box::new(service.clone()));
+        // An update may have been waiting for the service to have tasks.
+        if was_undeployable && self.undeployable().is_none() {
+            self.request_check();
+        }
         let Some(rollout) = &mut self.durable.swarm else { return };
         let plan = rollout.plan.clone();
         match &mut rollout.phase {
@@ -188,7 +190,7 @@ impl Service {
                     Verdict::Wait { trouble } => self.swarm_waits(trouble, now),
                     Verdict::Passed => self.swarm_passed(now),
                     Verdict::Failed(failed) => self.swarm_failed(&failed, now),
-                    Verdict::Foreign => self.set_otherwise(&plan, &service, now),
+                    Verdict::Foreign => self.other_image_set(&plan, &service, now),
                 }
             }
             SwarmPhase::VerifyRollback { failed, watch } => {
@@ -210,8 +212,8 @@ impl Service {
         }
     }
 
-    /// The specification names another image than the one that was set.
-    fn set_otherwise(&mut self, plan: &SwarmPlan, service: &SwarmService, now: Timestamp) {
+    /// Handles a specification that names an image other than the one that was set.
+    fn other_image_set(&mut self, plan: &SwarmPlan, service: &SwarmService, now: Timestamp) {
         let is_back = [&plan.back, &plan.from].iter().any(|image| is_same_image(&service.image, image));
         if is_back && service.is_rolled_back_by_swarm() {
             // The swarm has rolled back by itself.
@@ -222,11 +224,11 @@ impl Service {
             return;
         }
         self.decline(plan.change.clone());
-        let told = if is_back { wording::manual_rollback } else { wording::foreign };
-        self.swarm_interfered(told(&plan.service, &service.image), now);
+        let sentence = if is_back { wording::manual_rollback } else { wording::foreign };
+        self.swarm_interfered(sentence(&plan.service, &service.image), now);
     }
 
-    /// The swarm is not done. Tasks that no node takes are nobody's failure: it goes on when there is a node.
+    /// Waits for the swarm. Tasks without a suitable node are not a failure: the swarm goes on once there is a node.
     fn swarm_waits(&mut self, trouble: Option<String>, now: Timestamp) {
         let Some(service) = self.swarm_name() else { return };
         match trouble {
@@ -234,7 +236,7 @@ impl Service {
                 let text = wording::unplaced(service, &why);
                 self.set_fault(Some(Fault { text, from_check: true }), now);
             }
-            None => self.over_if_passing(now),
+            None => self.clear_check_fault(now),
         }
     }
 
@@ -271,7 +273,7 @@ impl Service {
         self.set_fault(self.remaining_fault(true), now);
     }
 
-    /// New tasks failed: the digest is blocked in the same write as the decision to go back.
+    /// Handles failed tasks. The digest is blocked in the same write as the decision to roll back.
     fn swarm_failed(&mut self, failed: &SwarmFailed, now: Timestamp) {
         let Some(rollout) = &mut self.durable.swarm else { return };
         rollout.enter(SwarmPhase::Diagnose(failed.clone()), now);
@@ -287,16 +289,16 @@ impl Service {
         }
     }
 
-    /// The evidence was gathered: the service goes back.
+    /// Continues after the diagnosis: rolls back the service.
     fn swarm_diagnosed(&mut self, failed: SwarmFailed, log: &str, now: Timestamp) {
         let Some(rollout) = &mut self.durable.swarm else { return };
-        let output = super::wording::black_box(&failed.failure, &failed.output, log);
+        let output = super::wording::diagnostics(&failed.failure, &failed.output, log);
         let failed = SwarmFailed { output, ..failed };
         if rollout.plan.is_reversible() {
             rollout.enter(SwarmPhase::Rollback(failed), now);
             return;
         }
-        // The same image as before: nothing to block, nothing to go back to.
+        // The same image as before: nothing to block, nothing to roll back to.
         let SwarmFailed { failure, output, .. } = failed;
         let event = if rollout.plan.cause == Cause::RetryRollback {
             Event::RollbackRetryFailed { failure, output }
@@ -307,7 +309,7 @@ impl Service {
         self.emit(event, now);
     }
 
-    /// The old image runs again.
+    /// Ends the update after a successful rollback.
     fn swarm_rolled_back(&mut self, failed: SwarmFailed, now: Timestamp) {
         let Some(rollout) = self.durable.swarm.clone() else { return };
         if let Some(change) = &rollout.plan.change {
@@ -325,7 +327,7 @@ impl Service {
         self.set_fault(self.remaining_fault(true), now);
     }
 
-    /// There is no way back: nothing more is done until somebody acts, or the registry has another digest.
+    /// Gives up on the rollback: nothing more is done until an operator acts or the registry has another digest.
     fn swarm_failed_for_good(&mut self, failed: SwarmFailed, why: RollbackProblem, now: Timestamp) {
         let Some(rollout) = self.durable.swarm.clone() else { return };
         if let Some(change) = &rollout.plan.change {
@@ -341,7 +343,7 @@ impl Service {
         self.set_fault(self.remaining_fault(true), now);
     }
 
-    /// Nothing was changed: the next check tries again.
+    /// Gives up before anything was changed. The next check tries again.
     fn abandon_in_swarm(&mut self, text: String, now: Timestamp) {
         let Some(rollout) = &self.durable.swarm else { return };
         let is_redeploy = rollout.plan.cause == Cause::Redeploy;
@@ -353,7 +355,7 @@ impl Service {
         }
     }
 
-    /// Somebody interfered after the update had begun: that is respected and told.
+    /// Ends the update after external interference, which is respected and reported.
     fn swarm_interfered(&mut self, text: String, now: Timestamp) {
         self.end_in_swarm(DeployOutcome::Inconclusive, false, now);
         self.set_fault(Some(Fault { text, from_check: false }), now);
@@ -364,13 +366,14 @@ impl Service {
         let SwarmRollout { plan, begun, .. } = *rollout;
         self.emit(Event::DeployEnded { outcome, cause: plan.cause, begun, updated }, now);
         self.generation += 1;
-        self.inspect_at = Some(now);
-        // What runs has changed; but what could not be deployed waits for the next cycle.
-        self.check_due |=
-            self.can_check() && matches!(outcome, DeployOutcome::Succeeded | DeployOutcome::RolledBack);
+        self.inspections.request_by(now);
+        // The running image has changed, so check again. A failed update waits for the next cycle.
+        if matches!(outcome, DeployOutcome::Succeeded | DeployOutcome::RolledBack) {
+            self.request_check();
+        }
     }
 
-    /// The agent starts again in the middle of an update: the tasks prove themselves from now on.
+    /// Resumes an update after a restart of the agent: the grace of its tasks starts over.
     pub(super) fn resume_in_swarm(&mut self, reason: super::boot::StartReason, now: Timestamp) {
         let is_rebooted = !self.boot.before.is_empty() && self.boot.before != self.boot.now;
         let Some(rollout) = &mut self.durable.swarm else { return };
@@ -380,7 +383,7 @@ impl Service {
         }
         let image_changes: Vec<ImageChange> = rollout.plan.change.clone().into_iter().collect();
         let step = rollout.phase.name();
-        self.inspect_at = Some(now);
+        self.inspections.request_by(now);
         self.emit(Event::Resumed { image_changes, step, reason }, now);
     }
 }
@@ -397,7 +400,7 @@ fn updated_event(change: ImageChange, labels: LabelChange, took: Duration) -> Up
     }
 }
 
-/// What is reported of an update that failed.
+/// Builds the report of a failed update.
 fn report(plan: &SwarmPlan, failed: SwarmFailed) -> FailedDeployment {
     let digests = plan.change.as_ref().map(|change| (change.old_digest.clone(), change.digest.clone()));
     let SwarmFailed { failure, output, .. } = failed;

@@ -1,4 +1,4 @@
-//! What an update of a swarm service is about, and where it stands; all of it is journaled before each step.
+//! The plan of a swarm service update, its phases and its steps; the state is journaled before each step.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,97 +14,97 @@ use crate::service::rollout::probation::Failure;
 
 use super::watch::Watch;
 
-/// An update under way.
+/// An update in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SwarmRollout {
-    /// What it is about; never changes.
+    /// The plan, which never changes.
     pub plan: SwarmPlan,
-    /// Where it stands.
+    /// Current phase.
     pub phase: SwarmPhase,
-    /// When it was begun.
+    /// When it began.
     pub begun: Timestamp,
     /// When the phase was entered.
     pub since: Timestamp,
-    /// How often the step was tried in vain.
+    /// How often the step has failed.
     pub attempt: u32,
-    /// What the old and the new image say of themselves; known once the swarm has admitted it.
+    /// Labels of the old and the new image; known once the new image is admitted.
     #[serde(default)]
     pub labels: LabelChange,
 }
 
-/// What an update is about.
+/// The plan of an update.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SwarmPlan {
-    /// Why.
+    /// Why the update was started.
     pub cause: Cause,
     /// Name of the service in the swarm.
     pub service: String,
-    /// The image that changes; `None` where tasks are only recreated or put back.
+    /// The image that changes; `None` if tasks are only recreated or rolled back.
     pub change: Option<ImageChange>,
-    /// Image of the specification when it was planned, as the managers had it.
+    /// Image of the specification at the time of planning, as the managers reported it.
     pub from: String,
-    /// Image that it is set to.
+    /// Image to set.
     pub to: String,
-    /// Image that a rollback leads to.
+    /// Rollback target.
     pub back: String,
-    /// Value that `ForceUpdate` must reach, where the tasks are recreated whatever the image.
+    /// Value that `ForceUpdate` must reach if the tasks are recreated whatever the image.
     pub force: Option<u64>,
-    /// IDs of the tasks before: they say nothing about the update.
+    /// IDs of the tasks that existed before: they say nothing about the update.
     pub known: BTreeSet<String>,
-    /// `health_grace` when it was begun.
+    /// `health_grace` when it began.
     pub grace: Duration,
-    /// As in a plan for a compose project.
+    /// Images that a manual redeploy leaves unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptImage>,
 }
 
 impl SwarmPlan {
-    /// What is deployed, in words.
+    /// Returns the deployed image for messages, or the service if no image changes.
     pub fn image(&self) -> &str {
         self.change.as_ref().map_or(&self.service, |change| &change.configured)
     }
 
-    /// What there is to be rolled back.
+    /// Reports whether there is a different image to roll back to.
     pub fn is_reversible(&self) -> bool {
         self.change.is_some() && !is_same_image(&self.back, &self.to)
     }
 }
 
-/// Why an update is not kept.
+/// Why an update is rejected.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SwarmFailed {
     /// What failed.
     pub failure: Failure,
-    /// Evidence.
+    /// Evidence: facts and log lines.
     pub output: String,
-    /// ID of the task whose log tells more; empty where there is none.
+    /// ID of the task whose log has the details; empty if there is none.
     pub task: String,
-    /// Whether nodes are to blame and not the image: it is not blocked then.
+    /// Whether the nodes are to blame and not the image, which is not blocked then.
     pub by_node: bool,
 }
 
-/// Where an update stands, with all that this step alone needs.
+/// Phase of an update, with the data that only this phase needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "step")]
 pub enum SwarmPhase {
-    /// It is seen whether the swarm can get and run the image. Nothing is changed yet.
+    /// Checking whether the swarm can pull and run the image. Nothing is changed yet.
     Admit,
-    /// The specification is being changed.
+    /// Changing the specification.
     Update,
-    /// The swarm replaces the tasks, and then they must prove themselves.
+    /// The swarm replaces the tasks, which then have to prove the image.
     Converge {
-        /// What was seen so far.
+        /// The watch and its findings so far.
         watch: Watch,
     },
-    /// It failed. The digest is blocked; what the task wrote last is being read.
+    /// The update failed. Reading the last log lines of the task.
     Diagnose(SwarmFailed),
-    /// The specification is being put back, where the swarm has not done so.
+    /// Restoring the specification, unless the swarm has done so.
     Rollback(SwarmFailed),
-    /// The tasks on the old image must prove themselves.
+    /// The tasks on the old image have to prove it.
     VerifyRollback {
-        /// Why.
+        /// Why the update was rejected.
         failed: SwarmFailed,
-        /// What was seen so far.
+        /// The watch and its findings so far.
         watch: Watch,
     },
 }
@@ -122,7 +122,7 @@ impl SwarmPhase {
         }
     }
 
-    /// The watch of this phase, if it waits for tasks.
+    /// Returns the watch of this phase mutably, if it waits for tasks.
     pub(in crate::service) fn watch_mut(&mut self) -> Option<&mut Watch> {
         match self {
             Self::Converge { watch } | Self::VerifyRollback { watch, .. } => Some(watch),
@@ -130,7 +130,7 @@ impl SwarmPhase {
         }
     }
 
-    /// The same, to be read.
+    /// Returns the watch of this phase, if it waits for tasks.
     pub(in crate::service) fn watch(&self) -> Option<&Watch> {
         match self {
             Self::Converge { watch } | Self::VerifyRollback { watch, .. } => Some(watch),
@@ -139,84 +139,84 @@ impl SwarmPhase {
     }
 }
 
-/// One step outside. Each can be taken again after a crash in the middle of it.
+/// One external step. Each can be repeated after a crash in the middle of it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SwarmStep {
-    /// See whether the swarm can get and run an image.
+    /// Check whether the swarm can pull and run an image.
     Admit {
         /// The image with its digest.
         image: Reference,
-        /// What runs of its repository.
+        /// Running digest of its repository.
         old: Option<Digest>,
     },
-    /// Let the specification name another image.
+    /// Set another image in the specification.
     Set {
         /// Name of the service.
         service: String,
-        /// What it must name now; another image there is somebody else's.
+        /// Image that it must name now; any other was set by someone else.
         from: String,
-        /// What it is to name.
+        /// Image to set.
         to: String,
         /// Value that `ForceUpdate` must reach.
         force: Option<u64>,
-        /// Whether it goes back: to the previous specification where that is the one, and also in the middle of an
-        /// update.
+        /// Whether this is a rollback: it restores the previous specification if that names the image, and may interrupt
+        /// an update.
         back: bool,
-        /// Image that ran before, where the way back leads to another one: the swarm goes back to it by itself.
+        /// Image that ran before, if the rollback target is another one: the swarm's own rollback restores it.
         before: Option<String>,
     },
-    /// Read what a task wrote last.
+    /// Read the last log lines of a task.
     Diagnose {
-        /// Its ID; empty where there is none.
+        /// Its ID; empty if there is none.
         task: String,
-        /// Full ID of its container; empty where that is on another node.
+        /// Full ID of its container; empty if that is on another node.
         container: String,
     },
 }
 
-/// How a step ended.
+/// Result of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SwarmResult {
-    /// The swarm can get and run the image.
+    /// The swarm can pull and run the image.
     Admitted {
-        /// What the old and the new image say of themselves, as far as the registry tells.
+        /// Labels of the old and the new image, as far as the registry provides them.
         labels: LabelChange,
     },
     /// The specification names the image.
     Set,
-    /// The specification names an image that is neither of the two.
+    /// The specification names an image that is neither the old nor the new one.
     Foreign {
         /// That image.
         image: String,
     },
-    /// Somebody else's update is under way.
+    /// An external update is in progress.
     Busy,
-    /// What the task wrote.
+    /// The log of the task.
     Diagnosed {
         /// Its last lines.
         log: String,
-        /// Output of its last health check; empty where there is none, or the container is on another node.
+        /// Output of its last health check; empty if there is none or the container is on another node.
         health: String,
     },
-    /// It failed for good.
+    /// A permanent error.
     Failed(String),
-    /// Nobody answered; the step must be taken again.
-    Passing(crate::model::SwarmError),
+    /// A transient error; the step must be retried.
+    Transient(crate::model::SwarmError),
 }
 
-/// An update that failed for reasons that are no image's: it is tried again later each time.
+/// An update that failed for reasons unrelated to its image. It is retried with increasing delays.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Postponed {
-    /// What was to be deployed.
+    /// Digest to deploy.
     pub digest: Digest,
-    /// When it may be tried again.
+    /// When it may be retried.
     pub until: Timestamp,
     /// How often it was tried.
     pub tries: u32,
 }
 
 impl SwarmRollout {
-    /// One that is about to begin.
+    /// Creates a rollout that is about to begin.
     pub fn new(plan: SwarmPlan, now: Timestamp) -> Self {
         let phase = if plan.change.is_some() { SwarmPhase::Admit } else { SwarmPhase::Update };
         Self { plan, phase, begun: now, since: now, attempt: 0, labels: LabelChange::default() }
@@ -227,7 +227,7 @@ impl SwarmRollout {
         (self.phase, self.since, self.attempt) = (phase, now, 0);
     }
 
-    /// What is to be done outside now; `None` while it waits for tasks.
+    /// Returns the next external step; `None` while it waits for tasks.
     pub fn step(&self) -> Option<SwarmStep> {
         let SwarmPlan { service, from, to, back, force, .. } = &self.plan;
         match &self.phase {

@@ -1,4 +1,4 @@
-//! What is shown of a swarm service: its health, how far an update is, and why nothing is deployed.
+//! The reported state of a swarm service: its health, the progress of an update, and why nothing is deployed.
 
 use evenkeel_common::wire::{DeployPhase, DeployProgress};
 use jiff::Timestamp;
@@ -11,19 +11,19 @@ use crate::service::wording::swarm as wording;
 use super::plan::SwarmPhase;
 
 impl Service {
-    /// Whether as many tasks run as are meant to, or why not; `None` where it is scaled to 0.
+    /// Returns whether the desired number of tasks runs, or why not; `None` if the service is scaled to 0.
     pub(in crate::service) fn swarm_health(&self) -> Option<Result<(), String>> {
-        let service = self.swarm.as_ref()?;
-        // Somebody wants it to be down.
+        let service = self.known.swarm.as_ref()?;
+        // It is down on purpose.
         if service.mode == SwarmMode::Replicated(0) {
             return None;
         }
         Some(service.shortage().map_or(Ok(()), Err))
     }
 
-    /// Why nothing is deployed to the service: it has no tasks by which anything could be proven.
+    /// Returns why nothing is deployed to the service: it has no tasks that could prove an image.
     pub(in crate::service) fn undeployable(&self) -> Option<String> {
-        let service = self.swarm.as_ref()?;
+        let service = self.known.swarm.as_ref()?;
         match service.mode {
             SwarmMode::Job => Some(wording::job(&service.name)),
             _ if service.desired() > 0 => None,
@@ -32,7 +32,7 @@ impl Service {
         }
     }
 
-    /// Takes back what is wanted of a service to which nothing is deployed. The reason, where that was an update.
+    /// Cancels the wanted deployment of a service to which nothing is deployed. Returns the reason if it was an update.
     pub(in crate::service) fn hold_undeployable(&mut self, now: Timestamp) -> Option<String> {
         let why = self.undeployable()?;
         match self.wanted.take()? {
@@ -43,7 +43,7 @@ impl Service {
         None
     }
 
-    /// How far the update is.
+    /// Returns the progress of the update.
     pub(in crate::service) fn swarm_progress(&self) -> Option<DeployProgress> {
         let rollout = self.durable.swarm.as_ref()?;
         let deadline = rollout.phase.watch().and_then(|watch| watch.deadline(rollout.plan.grace));
@@ -64,14 +64,14 @@ impl Service {
         })
     }
 
-    /// Full IDs of the tasks' containers on this engine: only these can be measured here.
+    /// Returns the full IDs of the tasks' containers on this engine, the only ones that can be measured here.
     pub(in crate::service) fn measurable(&self) -> Vec<String> {
-        let is_here = |id: &str| match &self.swarm {
+        let is_local = |id: &str| match &self.known.swarm {
             Some(service) => service.tasks.iter().any(|task| task.local_container.as_deref() == Some(id)),
             None => true,
         };
         let mut ids = Vec::with_capacity(self.running().count());
-        ids.extend(self.running().filter(|one| is_here(&one.id)).map(|one| one.id.clone()));
+        ids.extend(self.running().filter(|one| is_local(&one.id)).map(|one| one.id.clone()));
         ids
     }
 }

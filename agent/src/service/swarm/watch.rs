@@ -1,10 +1,10 @@
-//! Whether the tasks of a service have come to an image, and stay there.
+//! Decides whether the tasks of a service have converged on an image and stay there.
 //!
-//! While the swarm is at work, it decides: `update_config` says how many tasks may fail, and what follows. When it says
-//! that it is done, its word is not taken: every task must run the image, and must have done so for the grace.
+//! While the swarm is updating, it decides: `update_config` says how many tasks may fail and what happens then. Its report
+//! of completion is not trusted: every task must run the image, and must have done so for the grace.
 //!
-//! A task that failed where a node, or the engine, was away says nothing about the image. But what comes to nothing after
-//! such an outage is given up like anything else, since nobody else would ever end it.
+//! A task that failed while its node or engine was unavailable says nothing about the image. But an update that does not
+//! converge after such an outage is given up like any other, since nothing else would ever end it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,33 +18,33 @@ use crate::service::rollout::probation::Failure;
 
 use super::plan::SwarmFailed;
 
-/// How long tasks may come to nothing after the swarm was done, if three times the grace is less.
+/// How long tasks may take to converge after the swarm has finished, if three times the grace is less.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// What was seen so far.
+/// Findings so far.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Watch {
-    /// Since when the same tasks run, and nothing else.
+    /// Since when the same tasks have been running, and no others.
     pub steady_since: Option<Timestamp>,
     /// Those tasks.
     pub steady: BTreeSet<String>,
-    /// Tasks that had failed when the swarm said that it was done: its business. `None` before that.
+    /// Tasks that had already failed when the swarm reported completion, so that it tolerated them. `None` before that.
     pub excused: Option<BTreeSet<String>>,
-    /// Host names of nodes that were down meanwhile: what fails there is no evidence against an image.
+    /// Host names of nodes that were down during the update: failures there are no evidence against an image.
     #[serde(default)]
     pub lost: BTreeSet<String>,
-    /// The agent's own engine, or its machine, was away meanwhile: the same for what runs there.
+    /// Whether the agent's own engine or machine was unavailable during the update: the same applies to tasks there.
     #[serde(default)]
     pub engine_away: bool,
-    /// Since when the swarm says that it is done, and nothing was away.
+    /// Since when the swarm reports completion without an outage.
     #[serde(default)]
     pub done_since: Option<Timestamp>,
-    /// Tasks that no node could run, as they were seen last: the swarm may forget them before it names them.
+    /// Rejected tasks as last seen: the swarm may drop them before it names them.
     #[serde(default)]
     pub rejected: BTreeSet<String>,
 }
 
-/// What the tasks must come to.
+/// State that the tasks must reach.
 #[derive(Debug, Clone, Copy)]
 pub struct Goal<'a> {
     /// The image.
@@ -55,24 +55,24 @@ pub struct Goal<'a> {
     pub grace: Duration,
 }
 
-/// How it stands.
+/// Verdict on the tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Not yet.
+    /// Not converged yet.
     Wait {
-        /// Why not, where tasks can't be placed.
+        /// Why not, if tasks can't be placed.
         trouble: Option<String>,
     },
-    /// All tasks run the image, and have for the grace.
+    /// All tasks have run the image for the grace.
     Passed,
-    /// The image, or the nodes, have failed.
+    /// The image or the nodes failed.
     Failed(Box<SwarmFailed>),
     /// The specification names another image.
     Foreign,
 }
 
 impl Watch {
-    /// Takes in how the service is now.
+    /// Evaluates the current state of the service.
     pub fn look(&mut self, service: &SwarmService, goal: Goal<'_>, now: Timestamp) -> Verdict {
         let lost = self.lost.len();
         self.lost.extend(service.nodes_down.iter().cloned());
@@ -91,15 +91,15 @@ impl Watch {
             Some(UpdateState::Paused | UpdateState::RollbackPaused) => {
                 Verdict::Failed(Box::new(self.blame(service, goal)))
             }
-            Some(UpdateState::Updating | UpdateState::RollbackStarted) => self.swarm_works(service),
-            // The specification was changed a moment ago, and the swarm is about to begin.
-            None if !service.wanted().all(|task| goal.is_about(task)) => self.swarm_works(service),
+            Some(UpdateState::Updating | UpdateState::RollbackStarted) => self.swarm_is_updating(service),
+            // The specification was changed a moment ago, and the swarm has not started yet.
+            None if !service.wanted().all(|task| goal.is_about(task)) => self.swarm_is_updating(service),
             _ => self.look_when_done(service, goal, now),
         }
     }
 
-    /// What fails now is the swarm's business, and it is not done, whatever it was before.
-    fn swarm_works(&mut self, service: &SwarmService) -> Verdict {
+    /// Waits for the swarm, which handles failures itself until it has finished. Resets an earlier completion.
+    fn swarm_is_updating(&mut self, service: &SwarmService) -> Verdict {
         (self.steady_since, self.done_since, self.excused) = (None, None, None);
         Verdict::Wait { trouble: unplaced(service) }
     }
@@ -134,24 +134,24 @@ impl Watch {
         if passed { Verdict::Passed } else { Verdict::Wait { trouble: None } }
     }
 
-    /// Whether tasks have failed and no others are on their way, or those fail as well: while a task waits for its
-    /// restart it looks as if it was on its way.
+    /// Reports whether tasks have failed and no replacements are starting, or the replacements fail as well. A task that
+    /// waits for its restart looks as if it were starting.
     fn is_hopeless(&self, service: &SwarmService, goal: Goal<'_>) -> bool {
         let mut times: BTreeMap<&str, u32> = BTreeMap::new();
         for task in failed(service, goal).filter(|task| !self.is_excused(task)) {
             *times.entry(&task.name).or_default() += 1;
         }
-        let is_coming = |task: &Task| matches!(task.state, TaskState::Pending | TaskState::Preparing);
+        let is_starting = |task: &Task| matches!(task.state, TaskState::Pending | TaskState::Preparing);
         let has_failed = failed(service, goal).next().is_some();
-        (has_failed && !service.wanted().any(is_coming)) || times.values().any(|times| *times > 1)
+        (has_failed && !service.wanted().any(is_starting)) || times.values().any(|times| *times > 1)
     }
 
-    /// When it is over if nothing changes.
+    /// Returns when the tasks pass if nothing changes.
     pub fn deadline(&self, grace: Duration) -> Option<Timestamp> {
         self.steady_since.map(|since| since + grace)
     }
 
-    /// Whether a task ran where a node, or its engine, was away meanwhile.
+    /// Reports whether the node or engine of a task was unavailable during the update.
     fn is_lost(&self, task: &Task) -> bool {
         self.lost.contains(&task.node) || (self.engine_away && task.local_container.is_some())
     }
@@ -164,7 +164,7 @@ impl Watch {
         self.excused.as_ref().is_some_and(|excused| excused.contains(&task.id))
     }
 
-    /// What failed: the task that says most about the image, or else the managers' words.
+    /// Returns what failed: the task that says most about the image, or else the managers' message.
     pub(super) fn blame(&self, service: &SwarmService, goal: Goal<'_>) -> SwarmFailed {
         let mut tasks: Vec<&Task> = failed(service, goal).filter(|task| !self.is_excused(task)).collect();
         if tasks.is_empty() {
@@ -173,7 +173,7 @@ impl Watch {
         let by_itself = tasks.iter().filter(|task| !self.is_by_node(task)).max_by_key(|task| task.since);
         match by_itself.or_else(|| tasks.iter().max_by_key(|task| task.since)) {
             Some(task) => {
-                // What is unhealthy is told to stop, and may end well.
+                // An unhealthy task is told to stop, and may exit with code 0.
                 let why = match task.state {
                     _ if !task.error.is_empty() => task.error.as_str(),
                     TaskState::Complete => {
@@ -183,15 +183,15 @@ impl Watch {
                 };
                 blamed(task, why, self.is_by_node(task))
             }
-            None => self.blame_by_words(service, goal),
+            None => self.blame_by_message(service, goal),
         }
     }
 
-    /// None of its tasks has failed. The swarm counts those that it has stopped itself while it watched them, for example
-    /// because their node was drained, and may have forgotten the one that it names.
-    fn blame_by_words(&self, service: &SwarmService, goal: Goal<'_>) -> SwarmFailed {
-        let words = service.update.as_ref().map(|update| update.message.clone()).unwrap_or_default();
-        let is_named = |id: &str| words.split_whitespace().any(|word| word == id);
+    /// Returns what failed if no task has. The swarm also counts tasks that it stopped itself while it monitored them, for
+    /// example because their node was drained, and may have dropped the task that it names.
+    fn blame_by_message(&self, service: &SwarmService, goal: Goal<'_>) -> SwarmFailed {
+        let message = service.update.as_ref().map(|update| update.message.clone()).unwrap_or_default();
+        let is_named = |id: &str| message.split_whitespace().any(|word| word == id);
         let is_stopped = |task: &&Task| {
             is_named(&task.id)
                 && goal.is_about(task)
@@ -199,22 +199,22 @@ impl Watch {
                 && task.error.is_empty()
         };
         if let Some(task) = service.tasks.iter().find(is_stopped) {
-            return blamed(task, "the swarm has stopped it in the middle of the update", true);
+            return blamed(task, "the swarm stopped it during the update", true);
         }
-        let failure = Failure { reason: format!("the swarm says: {words}"), ..Failure::default() };
+        let failure = Failure { reason: format!("the swarm reports: {message}"), ..Failure::default() };
         let by_node = self.rejected.iter().any(|id| is_named(id));
         SwarmFailed { failure, output: String::new(), task: String::new(), by_node }
     }
 }
 
 impl Goal<'_> {
-    /// Whether a task counts.
+    /// Reports whether a task counts.
     fn is_about(&self, task: &Task) -> bool {
         is_same_image(&task.image, self.image) && !self.known.contains(&task.id)
     }
 }
 
-/// What is told of a task.
+/// Builds the failure of a task.
 fn blamed(task: &Task, why: &str, by_node: bool) -> SwarmFailed {
     let tagged = Reference::parse(&task.image).map(|image| image.tagged()).unwrap_or_default();
     let mut facts = format!("task {} on node {}: {}\n", task.name, task.node, task.state.as_str());
@@ -239,7 +239,7 @@ fn failed<'a>(service: &'a SwarmService, goal: Goal<'a>) -> impl Iterator<Item =
     service.tasks.iter().filter(move |task| goal.is_about(task) && task.is_failed())
 }
 
-/// Why tasks wait for a node; `None` where none does.
+/// Returns why tasks wait for a node; `None` if none does.
 fn unplaced(service: &SwarmService) -> Option<String> {
     let waits = service.wanted().find(|task| task.state == TaskState::Pending && !task.error.is_empty())?;
     Some(format!("{} waits for a node: {}", waits.name, waits.error))

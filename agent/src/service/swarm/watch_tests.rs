@@ -1,4 +1,4 @@
-//! Looks at services of every kind.
+//! Verdicts on services in every state.
 
 use super::*;
 use crate::model::swarm::{SwarmMode, UpdateStatus};
@@ -18,7 +18,7 @@ fn task(id: &str, image: &str, state: TaskState) -> Task {
         name: "web.1".into(),
         node: "n1".into(),
         image: image.into(),
-        is_wanted: matches!(state, TaskState::Pending | TaskState::Preparing | TaskState::Running),
+        should_run: matches!(state, TaskState::Pending | TaskState::Preparing | TaskState::Running),
         state,
         since: None,
         error: String::new(),
@@ -44,7 +44,7 @@ fn service(state: Option<UpdateState>, tasks: Vec<Task>) -> SwarmService {
     }
 }
 
-/// Each look one second after the other, the grace being 2 s; the last verdict.
+/// Looks at the services one second apart, with a grace of 2 s. Returns the last verdict.
 fn look(services: &[SwarmService]) -> Verdict {
     let known = BTreeSet::from(["before".to_owned()]);
     let goal = Goal { image: NEW, known: &known, grace: Duration::from_secs(2) };
@@ -60,12 +60,12 @@ fn both(state: Option<UpdateState>) -> SwarmService {
 fn failed_for(verdict: Verdict) -> SwarmFailed {
     match verdict {
         Verdict::Failed(failed) => *failed,
-        other => panic!("it failed: {other:?}"),
+        other => panic!("expected a failure, got {other:?}"),
     }
 }
 
 #[test]
-fn passed_only_when_all_have_run_for_the_grace_after_the_swarm_was_done() {
+fn passes_only_after_all_tasks_have_run_for_the_grace_after_completion() {
     let done = || both(Some(UpdateState::Completed));
     assert_eq!(look(&[done(), done()]), Verdict::Wait { trouble: None });
     assert_eq!(look(&[done(), done(), done()]), Verdict::Passed);
@@ -84,7 +84,7 @@ fn passed_only_when_all_have_run_for_the_grace_after_the_swarm_was_done() {
 }
 
 #[test]
-fn completed_is_not_believed_while_tasks_go_on_failing() {
+fn completed_is_not_trusted_while_tasks_keep_failing() {
     let crashing = |ids: &[&str]| {
         let tasks = ids.iter().map(|id| task(id, NEW, TaskState::Failed)).collect();
         service(Some(UpdateState::Completed), tasks)
@@ -95,20 +95,20 @@ fn completed_is_not_believed_while_tasks_go_on_failing() {
 }
 
 #[test]
-fn a_paused_update_has_failed_and_a_node_that_can_not_fetch_the_image_is_not_the_image() {
+fn a_paused_update_has_failed_and_a_node_that_cannot_pull_the_image_is_to_blame() {
     let mut rejected = task("a", NEW, TaskState::Rejected);
     rejected.error = "No such image: web".into();
     let paused = |tasks| service(Some(UpdateState::Paused), tasks);
     assert!(failed_for(look(&[paused(vec![rejected.clone()])])).by_node);
-    // One that failed by itself says more.
+    // A task that failed by itself takes precedence.
     let failed = failed_for(look(&[paused(vec![task("b", NEW, TaskState::Failed), rejected])]));
     assert_eq!((failed.task.as_str(), failed.by_node), ("b", false));
     let failed = failed_for(look(&[paused(Vec::new())]));
-    assert_eq!((failed.failure.reason.as_str(), failed.by_node), ("the swarm says: update paused", false));
+    assert_eq!((failed.failure.reason.as_str(), failed.by_node), ("the swarm reports: update paused", false));
 }
 
 #[test]
-fn tasks_that_no_node_takes_fail_nothing() {
+fn tasks_without_a_suitable_node_do_not_fail_the_update() {
     let mut pending = task("a", NEW, TaskState::Pending);
     pending.error = "no suitable node (1 node not available for new tasks)".into();
     let trouble = "web.1 waits for a node: no suitable node (1 node not available for new tasks)";
@@ -116,9 +116,9 @@ fn tasks_that_no_node_takes_fail_nothing() {
     assert_eq!(look(&[waits]), Verdict::Wait { trouble: Some(trouble.to_owned()) });
 }
 
-/// Its containers end with its engine, and the swarm counts them as failed.
+/// Its containers exit with its engine, and the swarm counts them as failed.
 #[test]
-fn what_fails_on_a_node_that_was_down_is_not_the_image() {
+fn failures_on_a_node_that_was_down_do_not_blame_the_image() {
     let failed = task("a", NEW, TaskState::Failed);
     let at_work = SwarmService {
         nodes_down: BTreeSet::from(["n1".to_owned()]),
@@ -130,20 +130,20 @@ fn what_fails_on_a_node_that_was_down_is_not_the_image() {
     let elsewhere = Task { node: "n2".into(), ..task("b", NEW, TaskState::Failed) };
     let found = failed_for(look(&[at_work.clone(), paused(vec![failed.clone(), elsewhere])]));
     assert_eq!((found.task.as_str(), found.by_node), ("b", false));
-    // When the swarm is done such a task is replaced like any other.
+    // After completion such a task is replaced like any other.
     let done = |tasks| service(Some(UpdateState::Completed), tasks);
     let after = [at_work, done(Vec::new()), done(vec![failed])];
     assert_eq!(look(&after), Verdict::Wait { trouble: None });
-    // The same of the agent's own engine.
+    // The same for the agent's own engine.
     let local = Task { local_container: Some("c".into()), ..task("a", NEW, TaskState::Failed) };
     let goal = Goal { image: NEW, known: &BTreeSet::new(), grace: Duration::ZERO };
     let mut watch = Watch { engine_away: true, ..Watch::default() };
     assert!(failed_for(watch.look(&paused(vec![local]), goal, at(0))).by_node);
 }
 
-/// The updater counts what the swarm itself has stopped while it watched it.
+/// The swarm's updater also counts tasks that the swarm itself stopped while monitoring them.
 #[test]
-fn a_task_that_the_swarm_stopped_in_the_middle_is_not_the_image() {
+fn a_task_that_the_swarm_stopped_itself_does_not_blame_the_image() {
     let paused = |tasks| {
         let mut paused = service(Some(UpdateState::Paused), tasks);
         let message = "update paused due to failure or early termination of task drained";
@@ -153,20 +153,20 @@ fn a_task_that_the_swarm_stopped_in_the_middle_is_not_the_image() {
     let stopped = |id: &str| Task { since: Some(at(1)), ..task(id, NEW, TaskState::Shutdown) };
     let failed = failed_for(look(&[paused(vec![stopped("other"), stopped("drained")])]));
     assert_eq!((failed.task.as_str(), failed.by_node), ("drained", true));
-    assert_eq!(failed.failure.reason, "web.1 on n1: the swarm has stopped it in the middle of the update");
-    // Neither another one, nor one that has ended with an error, nor one on another image.
+    assert_eq!(failed.failure.reason, "web.1 on n1: the swarm stopped it during the update");
+    // Neither another task, nor one that ended with an error, nor one on another image.
     let with_error = Task { error: "task: non-zero exit (1)".into(), ..stopped("drained") };
     let old = Task { image: OLD.into(), ..stopped("drained") };
     for tasks in [vec![stopped("other")], vec![with_error], vec![old]] {
         assert!(!failed_for(look(&[paused(tasks.clone())])).by_node, "{tasks:?}");
     }
-    // What failed by itself says more.
+    // A task that failed by itself takes precedence.
     let failed = failed_for(look(&[paused(vec![stopped("drained"), task("b", NEW, TaskState::Failed)])]));
     assert_eq!((failed.task.as_str(), failed.by_node), ("b", false));
 }
 
 #[test]
-fn a_rejected_task_that_the_swarm_has_forgotten_is_known_yet() {
+fn a_rejected_task_that_the_swarm_has_dropped_is_remembered() {
     let at_work = service(Some(UpdateState::Updating), vec![task("gone", NEW, TaskState::Rejected)]);
     let mut paused = service(Some(UpdateState::Paused), Vec::new());
     paused.update.as_mut().unwrap().message = "update paused due to failure of task gone".to_owned();
@@ -176,7 +176,7 @@ fn a_rejected_task_that_the_swarm_has_forgotten_is_known_yet() {
 }
 
 #[test]
-fn an_image_that_no_engine_makes_a_container_of_has_failed_by_itself() {
+fn an_image_without_a_command_is_to_blame_itself() {
     for (error, by_node) in [("No command specified", false), ("invalid mount config", true)] {
         let rejected = Task { error: error.into(), ..task("a", NEW, TaskState::Rejected) };
         let paused = service(Some(UpdateState::Paused), vec![rejected]);
@@ -184,9 +184,9 @@ fn an_image_that_no_engine_makes_a_container_of_has_failed_by_itself() {
     }
 }
 
-/// What `max-failure-ratio` or `continue` lets pass is not new because of a look in the moment before the update began.
+/// Failures that `max-failure-ratio` or `continue` tolerate do not count as new because of a look just before the update.
 #[test]
-fn what_the_swarm_tolerates_is_not_counted_as_new_after_an_early_look() {
+fn failures_that_the_swarm_tolerates_are_not_counted_after_an_early_look() {
     let tasks = || {
         vec![
             task("a", NEW, TaskState::Running),
@@ -198,14 +198,14 @@ fn what_the_swarm_tolerates_is_not_counted_as_new_after_an_early_look() {
     let at_work = service(Some(UpdateState::Updating), tasks());
     let done = || service(Some(UpdateState::Completed), tasks());
     assert_eq!(look(&[none.clone(), at_work, done(), done(), done()]), Verdict::Passed);
-    // Nobody looked while it was at work.
+    // There was no look while it was updating.
     assert_eq!(look(&[none, done(), done(), done()]), Verdict::Passed);
-    // Done before, and at work again because somebody has changed something else.
+    // Completed before, and updating again because something else was changed.
     let again = service(Some(UpdateState::Updating), tasks());
     assert_eq!(look(&[both(None), again, done(), done(), done()]), Verdict::Passed);
 }
 
-/// The same after so many seconds from the first look on, which is at 0.
+/// Looks at the first service at second 0 and at the others at `second`.
 fn look_late(watch: &mut Watch, services: &[SwarmService], second: i64) -> Verdict {
     let goal = Goal { image: NEW, known: &BTreeSet::new(), grace: Duration::from_secs(2) };
     let mut verdict = watch.look(&services[0], goal, at(0));
@@ -220,7 +220,7 @@ fn done(tasks: Vec<Task>) -> SwarmService {
 }
 
 #[test]
-fn what_comes_to_nothing_after_an_outage_is_given_up_and_not_blocked() {
+fn an_update_that_does_not_converge_after_an_outage_is_given_up_but_not_blocked() {
     let local = |id: &str, state| Task { local_container: Some(id.into()), ..task(id, NEW, state) };
     let crashing = [
         done(Vec::new()),
@@ -234,7 +234,7 @@ fn what_comes_to_nothing_after_an_outage_is_given_up_and_not_blocked() {
     assert_eq!(look_late(&mut away(), &crashing, 299), Verdict::Wait { trouble: None });
     let failed = failed_for(look_late(&mut away(), &crashing, 300));
     assert!(failed.by_node && ["a", "b"].contains(&failed.task.as_str()), "{failed:?}");
-    // A task that failed with its node, and whose replacement is being fetched for a long time.
+    // A task that failed with its node, and whose replacement takes a long time to pull.
     let fetched = done(vec![local("a", TaskState::Failed), local("c", TaskState::Preparing)]);
     let waits = look_late(&mut away(), &[done(Vec::new()), fetched], 3000);
     assert_eq!(waits, Verdict::Wait { trouble: None });
@@ -248,13 +248,13 @@ fn what_comes_to_nothing_after_an_outage_is_given_up_and_not_blocked() {
 
 /// `failure_action: continue`, and a restart policy that gives up.
 #[test]
-fn a_service_that_nobody_restarts_any_more_is_given_up_and_blocked() {
+fn a_service_whose_tasks_are_no_longer_restarted_is_given_up_and_blocked() {
     let dead = done(vec![task("a", NEW, TaskState::Failed), task("b", NEW, TaskState::Running)]);
     let both = [dead.clone(), dead];
     assert_eq!(look_late(&mut Watch::default(), &both, 299), Verdict::Wait { trouble: None });
     let failed = failed_for(look_late(&mut Watch::default(), &both, 300));
     assert_eq!((failed.task.as_str(), failed.by_node), ("a", false));
-    // A node that went down meanwhile gives the rest of them their time.
+    // A node that went down in the meantime restarts the wait.
     let mut down = both[0].clone();
     down.nodes_down.insert("n2".into());
     let mut watch = Watch::default();
@@ -263,7 +263,7 @@ fn a_service_that_nobody_restarts_any_more_is_given_up_and_blocked() {
 }
 
 #[test]
-fn tasks_that_have_begun_to_run_late_get_their_grace() {
+fn tasks_that_start_late_get_their_grace() {
     let running = done(vec![
         Task { local_container: Some("a".into()), ..task("a", NEW, TaskState::Failed) },
         Task { local_container: Some("b".into()), ..task("b", NEW, TaskState::Failed) },
@@ -291,9 +291,9 @@ fn an_image_is_the_same_in_both_spellings_of_docker_hub() {
     assert_eq!(Watch::default().look(&running, goal, at(0)), Verdict::Passed);
 }
 
-/// Somebody scales it to 0 in the middle of an update.
+/// The service is scaled to 0 in the middle of an update.
 #[test]
-fn without_tasks_nothing_passes_and_nothing_fails() {
+fn without_tasks_an_update_neither_passes_nor_fails() {
     let service = service(Some(UpdateState::Completed), Vec::new());
     let none = SwarmService { mode: SwarmMode::Replicated(0), ..service };
     let trouble = Some("it has no tasks (scaled to 0, or no node is suitable)".to_owned());
@@ -301,7 +301,7 @@ fn without_tasks_nothing_passes_and_nothing_fails() {
 }
 
 #[test]
-fn another_image_is_somebody_elses() {
+fn another_image_is_foreign() {
     let other = SwarmService { image: OLD.into(), ..both(Some(UpdateState::Completed)) };
     assert_eq!(look(&[other]), Verdict::Foreign);
 }

@@ -1,27 +1,27 @@
-//! Stories of a clock that is set while an update waits: with the agent at work, while it is away, while the machine is down.
+//! Scenarios of a clock change while an update waits: while the agent runs, while it is stopped, while the machine is down.
 
 use super::gates::{MIN_AGE, found, old_enough, with};
 use super::*;
 use crate::config::UpdateConfig;
 
-/// Ten times what is waited for.
+/// Ten times the awaited time.
 const LONG: i64 = 10 * MIN_AGE;
 
 #[test]
-fn a_clock_that_is_set_moves_what_is_waited_for_with_it() {
+fn a_clock_change_moves_the_deadlines_with_it() {
     for by in [-LONG, LONG] {
-        let mut story = Story::of(with(old_enough()));
-        story.at(0).poll(found('2'));
-        story.service.shift(SignedDuration::from_secs(by));
-        story.at(by + MIN_AGE - 1).poll(found('2'));
-        assert!(!story.updates(), "{by}");
-        story.at(by + MIN_AGE).poll(found('2'));
-        assert!(story.updates(), "{by}");
+        let mut scenario = Scenario::of(with(old_enough()));
+        scenario.at(0).poll(found('2'));
+        scenario.service.shift(SignedDuration::from_secs(by));
+        scenario.at(by + MIN_AGE - 1).poll(found('2'));
+        assert!(!scenario.updates(), "{by}");
+        scenario.at(by + MIN_AGE).poll(found('2'));
+        assert!(scenario.updates(), "{by}");
     }
 }
 
-impl Story {
-    /// The agent starts in this boot of the machine, at which the clock would have shown this by what it shows now.
+impl Scenario {
+    /// Starts the agent in this boot of the machine, which began at `at_boot` by the current clock.
     fn starts(&mut self, boot: &str, at_boot: i64) -> &mut Self {
         let written = serde_json::to_vec(self.service.durable()).unwrap();
         let durable = serde_json::from_slice(&written).unwrap();
@@ -32,7 +32,7 @@ impl Story {
         self
     }
 
-    /// Runs up to this second of the clock, and looks at the registry then.
+    /// Advances the clock to this second and polls the registry; returns whether the update begins.
     fn updates_at(&mut self, second: i64) -> bool {
         self.at(second).poll(found('2'));
         self.updates()
@@ -41,113 +41,117 @@ impl Story {
 
 /// The digest is seen at second 0, and the agent is killed then; 600 s later it starts again.
 #[test]
-fn an_update_waits_as_long_as_it_must_whatever_happened_to_the_clock_while_the_agent_was_away() {
+fn a_clock_change_while_the_agent_is_down_does_not_change_the_wait() {
     const AWAY: i64 = 600;
-    // The boot in which it starts again, by how much the clock was set, and how long it still waits.
+    // The boot in which it starts again, the clock change, and the remaining wait.
     let table = [
         ("one", 0, MIN_AGE - AWAY),
         ("one", LONG, MIN_AGE - AWAY),
         ("one", -LONG, MIN_AGE - AWAY),
         ("one", 1, MIN_AGE - AWAY - 1),
-        // Nobody knows how long the machine was down: what the clock shows counts.
+        // The downtime of the machine is unknown: the clock is trusted.
         ("two", 0, MIN_AGE - AWAY),
         ("two", 1000, MIN_AGE - AWAY - 1000),
         ("two", LONG, 0),
-        // Unless it can't be: the digest was seen before now.
+        // Unless it must be wrong: the digest was seen before now.
         ("two", -LONG, MIN_AGE),
-        // Where no boot can be told from another, nothing else is known either.
+        // If boots can't be distinguished, nothing more is known.
         ("", LONG, 0),
         ("", -LONG, MIN_AGE),
     ];
     for (boot, by, waits) in table {
         let what = format!("boot {boot:?}, set by {by}");
-        let mut story = Story::of(with(UpdateConfig { approve: true, ..old_enough() }));
-        story.at(0).starts("one", -1000).poll(found('2'));
-        story.service.approve(None, story.now);
+        let mut scenario = Scenario::of(with(UpdateConfig { approve: true, ..old_enough() }));
+        scenario.at(0).starts("one", -1000).poll(found('2'));
+        scenario.service.approve(None, scenario.now);
         let start = AWAY + by;
-        // The time since another boot is a short one.
+        // A different boot began only a moment ago.
         let at_boot = if boot == "one" { by - 1000 } else { start - 5 };
-        story.at(start).starts(boot, at_boot);
+        scenario.at(start).starts(boot, at_boot);
         if waits > 0 {
-            assert!(!story.updates_at(start), "{what}");
-            assert_eq!(story.record().waiting.unwrap().lifts_at, story.seconds(start + waits), "{what}");
-            assert!(!story.updates_at(start + waits - 1), "{what}");
+            assert!(!scenario.updates_at(start), "{what}");
+            assert_eq!(
+                scenario.record().waiting.unwrap().lifts_at,
+                scenario.seconds(start + waits),
+                "{what}"
+            );
+            assert!(!scenario.updates_at(start + waits - 1), "{what}");
         }
-        assert!(story.updates_at(start + waits), "{what}");
+        assert!(scenario.updates_at(start + waits), "{what}");
     }
 }
 
-/// A machine without a battery for its clock: it starts with a clock that is far behind, and once more with the right one.
+/// A machine without a clock battery: it boots with a clock that is far behind, and then again with the right one.
 #[test]
-fn what_was_noted_by_a_clock_that_is_known_to_have_been_behind_counts_anew() {
+fn times_recorded_by_a_clock_that_was_behind_are_reset() {
     for is_set_in_between in [false, true] {
-        let mut story = Story::of(with(old_enough()));
-        story.at(0).starts("one", -1000).poll(found('2'));
+        let mut scenario = Scenario::of(with(old_enough()));
+        scenario.at(0).starts("one", -1000).poll(found('2'));
         let behind = -100 * LONG;
-        story.at(behind).starts("two", behind - 5);
-        assert!(!story.updates_at(behind));
+        scenario.at(behind).starts("two", behind - 5);
+        assert!(!scenario.updates_at(behind));
         let mut since = 600;
         if is_set_in_between {
-            // The network is there at last.
-            story.service.shift(SignedDuration::from_secs(300 - behind));
-            (since, _) = (300, story.at(300));
+            // The network is up, so the clock is set.
+            scenario.service.shift(SignedDuration::from_secs(300 - behind));
+            (since, _) = (300, scenario.at(300));
         }
-        story.at(600).starts("three", 590);
-        assert!(!story.updates_at(since + MIN_AGE - 1), "{is_set_in_between}");
-        assert!(story.updates_at(since + MIN_AGE), "{is_set_in_between}");
+        scenario.at(600).starts("three", 590);
+        assert!(!scenario.updates_at(since + MIN_AGE - 1), "{is_set_in_between}");
+        assert!(scenario.updates_at(since + MIN_AGE), "{is_set_in_between}");
     }
 }
 
 #[test]
-fn a_clock_that_is_set_again_and_again_while_the_agent_starts_and_stops_changes_no_wait() {
-    let mut story = Story::of(with(old_enough()));
-    story.at(0).starts("one", 0).poll(found('2'));
+fn repeated_clock_changes_across_agent_restarts_do_not_change_the_wait() {
+    let mut scenario = Scenario::of(with(old_enough()));
+    scenario.at(0).starts("one", 0).poll(found('2'));
     let (mut ahead, mut passed) = (0, 0);
     for (step, by) in [LONG, -LONG, 90 * 86_400, -3 * LONG, 30].into_iter().enumerate() {
         passed += 60;
         ahead += by;
-        story.at(passed + ahead);
+        scenario.at(passed + ahead);
         if step % 2 == 0 {
-            story.starts("one", ahead);
+            scenario.starts("one", ahead);
         } else {
-            story.service.shift(SignedDuration::from_secs(by));
+            scenario.service.shift(SignedDuration::from_secs(by));
         }
-        assert!(!story.updates_at(passed + ahead), "step {step}");
+        assert!(!scenario.updates_at(passed + ahead), "step {step}");
     }
-    assert!(!story.updates_at(ahead + MIN_AGE - 1));
-    assert!(story.updates_at(ahead + MIN_AGE));
+    assert!(!scenario.updates_at(ahead + MIN_AGE - 1));
+    assert!(scenario.updates_at(ahead + MIN_AGE));
 }
 
 #[test]
-fn a_restart_that_is_put_off_is_as_far_away_as_before() {
+fn a_clock_change_across_an_agent_restart_does_not_move_a_deferred_restart() {
     for by in [-LONG, 0, LONG] {
-        let mut story = Story::of(config());
-        story.starts("one", 0);
+        let mut scenario = Scenario::of(config());
+        scenario.starts("one", 0);
         let sick = with_health("a", HealthState::Unhealthy);
-        story.at(1).look(&[&sick]);
-        assert_eq!(story.restarts(), ["a"]);
-        story.at(2 + by).starts("one", by).look(&[&sick]);
-        assert_eq!(story.restarts(), [""; 0], "{by}: the cooldown of a minute");
-        assert_eq!(story.at(59 + by).look(&[&sick]).restarts(), [""; 0], "{by}");
-        assert_eq!(story.at(62 + by).look(&[&sick]).restarts(), ["a"], "{by}");
+        scenario.at(1).look(&[&sick]);
+        assert_eq!(scenario.restarts(), ["a"]);
+        scenario.at(2 + by).starts("one", by).look(&[&sick]);
+        assert_eq!(scenario.restarts(), [""; 0], "{by}: the cooldown of a minute");
+        assert_eq!(scenario.at(59 + by).look(&[&sick]).restarts(), [""; 0], "{by}");
+        assert_eq!(scenario.at(62 + by).look(&[&sick]).restarts(), ["a"], "{by}");
     }
 }
 
-/// The engine's times are by the clock as it was: a run that begins in the future lasts as long as anybody has watched it.
+/// The engine's times are by the old clock: a run that begins in the future is as old as the time it has been observed.
 #[test]
-fn a_container_that_is_well_again_is_not_waited_for_by_a_clock_that_was_set_back() {
+fn a_clock_set_back_does_not_delay_the_recovery_of_a_container() {
     for auto_heal in [true, false] {
-        let mut story = Story::of(ServiceConfig { auto_heal, ..config() });
-        story.look(&[&exited("a", 1)]).at(2).look(&[&exited("a", 1)]);
-        assert_eq!(story.restarts().len(), usize::from(auto_heal));
-        let again = Container { started_at: story.seconds(3), ..running("a") };
-        story.at(4).look(&[&again]);
-        story.service.shift(SignedDuration::from_secs(-3600));
-        story.said.clear();
-        story.at(-3600 + 5).look(&[&again]);
-        assert_eq!(story.kinds(), [], "without a health check only time tells");
-        story.at(-3600 + 14).look(&[&again]);
+        let mut scenario = Scenario::of(ServiceConfig { auto_heal, ..config() });
+        scenario.look(&[&exited("a", 1)]).at(2).look(&[&exited("a", 1)]);
+        assert_eq!(scenario.restarts().len(), usize::from(auto_heal));
+        let again = Container { started_at: scenario.seconds(3), ..running("a") };
+        scenario.at(4).look(&[&again]);
+        scenario.service.shift(SignedDuration::from_secs(-3600));
+        scenario.entries.clear();
+        scenario.at(-3600 + 5).look(&[&again]);
+        assert_eq!(scenario.kinds(), [], "without a health check only time tells");
+        scenario.at(-3600 + 14).look(&[&again]);
         let expected = if auto_heal { Kind::RESTARTED } else { Kind::HEALTHY };
-        assert_eq!((story.kinds(), story.status()), (vec![expected], StatusValue::Ok));
+        assert_eq!((scenario.kinds(), scenario.status()), (vec![expected], StatusValue::Ok));
     }
 }

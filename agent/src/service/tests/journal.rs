@@ -1,8 +1,8 @@
-//! Deployments that another version has begun: its journal is read, and what it names is finished.
+//! Deployments that an earlier version began: its journal is read, and the deployment is finished.
 
 use super::*;
 
-/// A row as version 1.1 (commit eec5584) wrote it, with a deployment of digest 2 over digest 1.
+/// A state as version 1.1 (commit eec5584) wrote it, with a deployment of digest 2 over digest 1.
 fn row(cause: &str, recreate: &str, phase: &str) -> String {
     let (one, two) = ("1".repeat(64), "2".repeat(64));
     let about_images = ["\"update\"", "\"redeploy\"", "\"way_back\""].contains(&cause);
@@ -47,8 +47,8 @@ fn row(cause: &str, recreate: &str, phase: &str) -> String {
     )
 }
 
-/// A row as the versions after that wrote it, until a deployment was split into its plan and its progress.
-fn in_later_words(row: &str) -> String {
+/// A state as the versions after that wrote it, until a deployment was split into its plan and its progress.
+fn in_later_format(row: &str) -> String {
     let words = [
         ("\"text\":", "\"configured\":"),
         ("\"moves\":", "\"image_changes\":"),
@@ -86,27 +86,28 @@ const TRIAL: &str = r#""trial": {"since": "2026-01-01T00:00:00Z",
     "expected": [{"compose_service": "web", "image": "sha256:v2"}],
     "seen": {"web-2": {"started_at": "2026-01-01T00:00:00Z", "was_healthy": true, "ended": false}}}"#;
 
-/// The agent begins with this row, ten seconds later.
-fn resumed(row: &str) -> Story {
+/// The agent starts with this state, ten seconds later.
+fn resumed(row: &str) -> Scenario {
     let durable: Durable = serde_json::from_str(row).expect(row);
-    let mut story = Story::of(config());
-    story.at(10);
+    let mut scenario = Scenario::of(config());
+    scenario.at(10);
     let boot = boot_of("one", "one");
-    let (service, said) = Service::new(Arc::new(config()), durable, boot, StartReason::Start, story.now);
-    (story.service, story.said) = (service, said);
-    // A probation that was broken off waits a moment.
-    story.at(12);
-    story
+    let (service, entries) =
+        Service::new(Arc::new(config()), durable, boot, StartReason::Start, scenario.now);
+    (scenario.service, scenario.entries) = (service, entries);
+    // An interrupted probation waits a moment.
+    scenario.at(12);
+    scenario
 }
 
-/// Has everything succeed until nothing is under way. The steps that were taken, by their names, and where the tag of
-/// the image pointed whenever compose was run.
-fn finish(story: &mut Story) -> (Vec<&'static str>, Vec<String>) {
+/// Lets every step succeed until the deployment ends. Returns the names of the steps, and the image that the tag pointed
+/// to at each compose run.
+fn finish(scenario: &mut Scenario) -> (Vec<&'static str>, Vec<String>) {
     let (mut steps, mut tags_seen) = (Vec::new(), Vec::new());
     let mut there = Container { id: "web-2".into(), image: ImageId("sha256:v2".into()), ..running("web") };
     for second in (12..200).step_by(3) {
-        story.at(second);
-        while let Some(action) = story.act() {
+        scenario.at(second);
+        while let Some(action) = scenario.act() {
             let Action::Step(step) = action else { panic!("{action:?}") };
             let (name, result) = match step {
                 Step::PinImages { .. } => ("pin", StepResult::ImagesPinned { missing: Vec::new() }),
@@ -128,30 +129,30 @@ fn finish(story: &mut Story) -> (Vec<&'static str>, Vec<String>) {
                 Step::RestoreTags { .. } => ("restore", StepResult::TagsRestored),
                 Step::Diagnose { container } => {
                     assert_eq!(container, "web-2");
-                    ("diagnose", StepResult::Diagnosed { log: "last words".into() })
+                    ("diagnose", StepResult::Diagnosed { log: "last log lines".into() })
                 }
                 Step::Unpin { .. } => ("unpin", StepResult::Unpinned),
                 Step::WriteTag { .. } => unreachable!("no tag changes"),
-                Step::ReadTags { .. } => unreachable!("answered by the story"),
+                Step::ReadTags { .. } => unreachable!("answered by the scenario"),
             };
             steps.push(name);
-            story.input(Input::Stepped(result));
+            scenario.input(Input::Stepped(result));
         }
-        if story.service.durable().deployment.is_none() {
+        if scenario.service.durable().deployment.is_none() {
             return (steps, tags_seen);
         }
-        story.look(&[&there.clone()]);
+        scenario.look(&[&there.clone()]);
     }
-    panic!("it does not end: {:?}", story.service.durable().deployment)
+    panic!("it does not end: {:?}", scenario.service.durable().deployment)
 }
 
-/// A phase; the steps from there, where the tag pointed when compose was run, and what was told.
-type Life<'a> = (String, &'a [&'a str], &'a [&'a str], &'a [Kind]);
+/// A phase; the steps from there, the images that the tag pointed to at each compose run, and the reported kinds.
+type PhaseCase<'a> = (String, &'a [&'a str], &'a [&'a str], &'a [Kind]);
 
 #[test]
-fn each_step_of_the_versions_before_is_read_and_finished() {
+fn each_step_of_earlier_versions_is_read_and_finished() {
     let failure = format!("{{\"step\": \"STEP\", {FAILURE}}}");
-    let table: [Life<'_>; 9] = [
+    let table: [PhaseCase<'_>; 9] = [
         (r#"{"step": "hold"}"#.into(), &["pin", "pull", "up", "unpin"], &["sha256:v2"], &[Kind::UPDATED]),
         (r#"{"step": "pull"}"#.into(), &["pull", "up", "unpin"], &["sha256:v2"], &[Kind::UPDATED]),
         (r#"{"step": "start"}"#.into(), &["up", "unpin"], &["sha256:v2"], &[Kind::UPDATED]),
@@ -174,27 +175,27 @@ fn each_step_of_the_versions_before_is_read_and_finished() {
     ];
     for (phase, steps, tags, kinds) in table {
         let row = row("\"update\"", "\"changed\"", &phase);
-        for row in [in_later_words(&row), row] {
-            let mut story = resumed(&row);
-            let durable = story.service.durable().clone();
+        for row in [in_later_format(&row), row] {
+            let mut scenario = resumed(&row);
+            let durable = scenario.service.durable().clone();
             let again: Durable = serde_json::from_slice(&serde_json::to_vec(&durable).unwrap()).unwrap();
-            assert_eq!(again, durable, "what this version writes, it reads");
+            assert_eq!(again, durable, "this version reads what it writes");
             assert_eq!(durable.deployment.unwrap().new_ids[IMAGE].to_string(), "sha256:v2", "{row}");
-            let (steps_taken, tags_seen) = finish(&mut story);
+            let (steps_taken, tags_seen) = finish(&mut scenario);
             let tags_seen: Vec<&str> = tags_seen.iter().map(String::as_str).collect();
             assert_eq!((&steps_taken[..], &tags_seen[..]), (steps, tags), "{row}");
-            let told: Vec<Kind> = story.kinds();
+            let told: Vec<Kind> = scenario.kinds();
             assert_eq!((&told[0], &told[1..]), (&Kind::RESUMED, kinds), "{row}");
         }
     }
 }
 
-/// Cause and way of compose, what they are now, and what was told.
-type Run<'a> = (&'a str, &'a str, UpMode, Cause, &'a [Kind]);
+/// Cause and up mode as written, as read now, and the reported kinds.
+type CauseCase<'a> = (&'a str, &'a str, UpMode, Cause, &'a [Kind]);
 
 #[test]
-fn each_cause_and_way_of_compose_of_the_versions_before_is_read_and_finished() {
-    let table: [Run<'_>; 7] = [
+fn each_cause_and_up_mode_of_earlier_versions_is_read_and_finished() {
+    let table: [CauseCase<'_>; 7] = [
         ("\"redeploy\"", "\"all\"", UpMode::All, Cause::Redeploy, &[Kind::UPDATED, Kind::FORCE_REDEPLOY]),
         (
             "\"way_back\"",
@@ -229,25 +230,25 @@ fn each_cause_and_way_of_compose_of_the_versions_before_is_read_and_finished() {
     ];
     for (cause, recreate, up_mode, expected, kinds) in table {
         let row = row(cause, recreate, r#"{"step": "start"}"#);
-        for row in [in_later_words(&row), row] {
-            let mut story = resumed(&row);
-            let deployment = story.service.durable().deployment.clone().unwrap();
+        for row in [in_later_format(&row), row] {
+            let mut scenario = resumed(&row);
+            let deployment = scenario.service.durable().deployment.clone().unwrap();
             assert_eq!((&deployment.plan().cause, &deployment.up_mode), (&expected, &up_mode), "{row}");
-            let (steps, _) = finish(&mut story);
+            let (steps, _) = finish(&mut scenario);
             let up = if cause.contains("true") { "down and up" } else { "up" };
             assert_eq!(steps, [up, "unpin"], "{row}");
-            let told = story.kinds();
+            let told = scenario.kinds();
             assert_eq!((&told[0], &told[1..]), (&Kind::RESUMED, kinds), "{row}");
         }
     }
 }
 
 #[test]
-fn what_else_the_version_before_knew_is_kept() {
+fn the_rest_of_the_state_of_earlier_versions_is_kept() {
     let row = row("\"update\"", "\"changed\"", r#"{"step": "release"}"#);
-    for row in [in_later_words(&row), row] {
-        let story = resumed(&row);
-        let durable = story.service.durable();
+    for row in [in_later_format(&row), row] {
+        let scenario = resumed(&row);
+        let durable = scenario.service.durable();
         assert!(durable.rollback_failed && durable.files_pending);
         assert_eq!(durable.files_hash.as_deref(), Some("abc"));
         let restart = &durable.restart_states["db"];

@@ -1,4 +1,4 @@
-//! Stories of a redeployment that leaves images on what they run, and names them.
+//! Scenarios of a redeployment that leaves some images unchanged, and names them.
 
 use super::*;
 use crate::config::UpdateConfig;
@@ -12,7 +12,7 @@ fn two(update: Option<UpdateConfig>) -> ServiceConfig {
     ServiceConfig { images, update: update.map(Arc::new), ..config() }
 }
 
-/// Both run digest 1; the registry has these.
+/// Both images run digest 1; the registry has these digests.
 fn seen(web: char, api: char) -> Observation {
     let of_api =
         Container { config_image: API.into(), image: ImageId("sha256:api".into()), ..running("api") };
@@ -27,16 +27,16 @@ fn seen(web: char, api: char) -> Observation {
     seen
 }
 
-impl Story {
-    /// A person redeploys: the images that the answer names, each with its gate.
+impl Scenario {
+    /// Requests a redeploy. Returns the images that the answer names, each with its gate.
     fn redeploys(&mut self) -> Vec<(String, String)> {
-        match self.service.ask(ServiceRequest::Redeploy, self.now).0 {
+        match self.service.handle_request(ServiceRequest::Redeploy, self.now).0 {
             ServiceReply::Redeploying(kept) => kept.into_iter().map(|one| (one.image, one.gate)).collect(),
             other => panic!("{other:?}"),
         }
     }
 
-    /// The redeployment under way ends well; its entry.
+    /// Lets the redeployment in progress succeed. Returns its entry.
     fn redeployed(&mut self, containers: &[&Container]) -> AuditEntry {
         let containers: Vec<Container> = containers.iter().map(|c| (*c).clone()).collect();
         loop {
@@ -63,20 +63,20 @@ impl Story {
         self.look(&all);
         self.now = later;
         self.look(&all);
-        let entry = self.said.iter().find(|entry| entry.event == Kind::FORCE_REDEPLOY);
-        entry.unwrap_or_else(|| panic!("{:#?}", self.said)).clone()
+        let entry = self.entries.iter().find(|entry| entry.event == Kind::FORCE_REDEPLOY);
+        entry.unwrap_or_else(|| panic!("{:#?}", self.entries)).clone()
     }
 }
 
 #[test]
 fn an_image_that_is_blocked_or_not_signed_is_named_in_the_answer_and_in_the_entry() {
-    let blocked: fn(&mut Story, &mut Observation) = |story, _| {
-        story.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+    let blocked: fn(&mut Scenario, &mut Observation) = |scenario, _| {
+        scenario.service.durable.blocked.insert(IMAGE.into(), digest('2'));
     };
-    let elsewhere: fn(&mut Story, &mut Observation) = |_, seen| {
+    let elsewhere: fn(&mut Scenario, &mut Observation) = |_, seen| {
         seen.blocked_elsewhere = vec![(Reference::parse(IMAGE).unwrap(), digest('2'))];
     };
-    let unsigned: fn(&mut Story, &mut Observation) = |_, seen| {
+    let unsigned: fn(&mut Scenario, &mut Observation) = |_, seen| {
         seen.unsigned.insert(IMAGE.into(), Unsigned::Missing);
     };
     for (gate, part, set_up) in [
@@ -85,21 +85,21 @@ fn an_image_that_is_blocked_or_not_signed_is_named_in_the_answer_and_in_the_entr
         ("signature", "is not signed", unsigned),
     ] {
         let signed = UpdateConfig { signed_by: vec!["/key".into()], ..UpdateConfig::default() };
-        let mut story = Story::of(two((gate == "signature").then_some(signed)));
+        let mut scenario = Scenario::of(two((gate == "signature").then_some(signed)));
         let mut saw = seen('2', '3');
-        set_up(&mut story, &mut saw);
-        // An update of the other one is under way only where a cycle asks for it.
-        story.service.config = Arc::new(ServiceConfig { auto_update: false, ..two(None) });
-        story.check(saw.clone());
-        assert_eq!(story.redeploys(), [(IMAGE.to_owned(), gate.to_owned())]);
-        story.check(saw);
+        set_up(&mut scenario, &mut saw);
+        // Without auto_update no poll cycle updates the other image.
+        scenario.service.config = Arc::new(ServiceConfig { auto_update: false, ..two(None) });
+        scenario.check(saw.clone());
+        assert_eq!(scenario.redeploys(), [(IMAGE.to_owned(), gate.to_owned())]);
+        scenario.check(saw);
         let new = Container {
             id: "new".into(),
             config_image: API.into(),
             image: ImageId("sha256:new".into()),
             ..running("api")
         };
-        let entry = story.redeployed(&[&running("web"), &new]);
+        let entry = scenario.redeployed(&[&running("web"), &new]);
         assert!(entry.message.ends_with(&format!("; left on the current image: {IMAGE}")), "{entry:?}");
         let reason = entry.reason.unwrap();
         assert!(reason.contains(IMAGE) && reason.contains(part), "{reason}");
@@ -107,10 +107,10 @@ fn an_image_that_is_blocked_or_not_signed_is_named_in_the_answer_and_in_the_entr
 }
 
 #[test]
-fn nothing_is_named_where_all_is_redeployed_and_a_block_is_known_before_the_first_check() {
-    let mut story = Story::of(config());
-    assert_eq!(story.redeploys(), []);
-    let mut story = Story::of(config());
-    story.service.durable.blocked.insert(IMAGE.into(), digest('2'));
-    assert_eq!(story.redeploys(), [(IMAGE.to_owned(), "blocked".to_owned())]);
+fn a_redeploy_names_only_kept_images_and_a_block_even_before_the_first_check() {
+    let mut scenario = Scenario::of(config());
+    assert_eq!(scenario.redeploys(), []);
+    let mut scenario = Scenario::of(config());
+    scenario.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+    assert_eq!(scenario.redeploys(), [(IMAGE.to_owned(), "blocked".to_owned())]);
 }

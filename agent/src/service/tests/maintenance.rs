@@ -1,4 +1,4 @@
-//! Stories of what is done beside checks and deployments: newer tags, old images, the way back.
+//! Scenarios of maintenance: newer tags, old images, the rollback check.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::tags::TagPattern;
 use crate::service::maintenance::{
-    DeployedImage, GoneFrom, MaintenanceResult, MaintenanceTask, OldDeployedImage, RollbackRisk,
+    DeployedImage, MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage, RollbackRisk,
     RunningImage, TagInUse,
 };
 
-impl Story {
-    /// The next task beside checks and deployments.
+impl Scenario {
+    /// Returns the next maintenance task.
     fn task(&mut self) -> Option<MaintenanceTask> {
         loop {
             match self.service.next(self.now)? {
                 Action::Maintain(task) => return Some(task),
-                Action::Inspect { .. } => self.service.inspecting = false,
-                Action::Check { .. } => self.service.checking = false,
+                Action::Inspect { .. } => self.service.inspections.end(),
+                Action::Check { .. } => self.service.checks.drop_running(),
                 other => panic!("expected reading only, got {other:?}"),
             }
         }
@@ -29,12 +29,12 @@ impl Story {
         self.input(Input::Maintained(result)).kinds()
     }
 
-    /// A service that runs version 5.
+    /// Returns a service that runs version 5.
     fn on_five(config: ServiceConfig) -> Self {
-        let mut story = Self::of(config);
+        let mut scenario = Self::of(config);
         let container = Container { image: version(5), ..running("web") };
-        story.check(observed('5', &[local("sha256:v5", &['5'])], &[&container]));
-        story
+        scenario.check(observed('5', &[local("sha256:v5", &['5'])], &[&container]));
+        scenario
     }
 }
 
@@ -46,8 +46,8 @@ fn reference() -> Reference {
     Reference::parse(IMAGE).unwrap()
 }
 
-fn old(n: u32, tags: &[Reference]) -> OldDeployedImage {
-    OldDeployedImage { id: version(n), tags: tags.to_vec() }
+fn old(n: u32, tags: &[Reference]) -> RemovableImage {
+    RemovableImage { id: version(n), tags: tags.to_vec() }
 }
 
 fn newest(tag: Option<&str>) -> MaintenanceResult {
@@ -62,76 +62,76 @@ fn found(risks: Vec<RollbackRisk>) -> MaintenanceResult {
 }
 
 #[test]
-fn newer_tags_are_looked_for_once_an_hour_and_each_is_told_once() {
+fn newer_tags_are_looked_for_hourly_and_each_is_reported_once() {
     let pattern = TagPattern::parse("^1").unwrap();
     let update = UpdateConfig { tags: Some(pattern.clone()), ..UpdateConfig::default() };
-    let mut story = Story::on_five(ServiceConfig { update: Some(Arc::new(update)), ..config() });
+    let mut scenario = Scenario::on_five(ServiceConfig { update: Some(Arc::new(update)), ..config() });
     let repository = Reference::parse(IMAGE).unwrap().repository;
     let images = vec![TagInUse { configured: IMAGE.into(), repository, tag: "1".into(), is_shared: false }];
-    assert_eq!(story.task(), Some(MaintenanceTask::FindNewerTags { pattern, images, anew: false }));
-    assert_eq!(story.at(1).task(), None, "one task at a time");
-    assert_eq!(story.maintained(newest(Some("2"))), [Kind::UPDATE_AVAILABLE]);
-    let newer = |story: &Story| story.record().images.unwrap()[0].newer.clone();
-    assert_eq!(newer(&story).as_deref(), Some("2"));
-    assert_eq!(story.at(60).task(), None);
-    let next = story.service.wake_at(story.now).unwrap();
-    assert!(next <= story.now + SignedDuration::from_hours(1), "it wakes for the next look: {next}");
-    assert!(story.at(3600).task().is_some());
-    assert_eq!(story.maintained(newest(Some("2"))), []);
-    assert_eq!(story.maintained(newest(Some("3"))), [Kind::UPDATE_AVAILABLE]);
-    // The registry gave no answer: what is known stays.
-    assert_eq!(story.maintained(MaintenanceResult::NewerTags(BTreeMap::new())), []);
-    assert_eq!(newer(&story).as_deref(), Some("3"));
-    assert_eq!(story.maintained(newest(None)), []);
-    assert_eq!(newer(&story), None);
+    assert_eq!(scenario.task(), Some(MaintenanceTask::FindNewerTags { pattern, images, refresh: false }));
+    assert_eq!(scenario.at(1).task(), None, "one task at a time");
+    assert_eq!(scenario.maintained(newest(Some("2"))), [Kind::UPDATE_AVAILABLE]);
+    let newer = |scenario: &Scenario| scenario.record().images.unwrap()[0].newer.clone();
+    assert_eq!(newer(&scenario).as_deref(), Some("2"));
+    assert_eq!(scenario.at(60).task(), None);
+    let next = scenario.service.wake_at(scenario.now).unwrap();
+    assert!(next <= scenario.now + SignedDuration::from_hours(1), "it wakes up for the next look: {next}");
+    assert!(scenario.at(3600).task().is_some());
+    assert_eq!(scenario.maintained(newest(Some("2"))), []);
+    assert_eq!(scenario.maintained(newest(Some("3"))), [Kind::UPDATE_AVAILABLE]);
+    // The registry gave no answer: the known tags stay.
+    assert_eq!(scenario.maintained(MaintenanceResult::NewerTags(BTreeMap::new())), []);
+    assert_eq!(newer(&scenario).as_deref(), Some("3"));
+    assert_eq!(scenario.maintained(newest(None)), []);
+    assert_eq!(newer(&scenario), None);
 }
 
 #[test]
-fn a_push_has_newer_tags_looked_for_at_once_but_not_as_often_as_it_is_told() {
+fn a_push_looks_for_newer_tags_at_once_but_rate_limited() {
     let pattern = Some(TagPattern::parse("^1").unwrap());
     let update = Some(Arc::new(UpdateConfig { tags: pattern, ..UpdateConfig::default() }));
-    let mut story = Story::on_five(ServiceConfig { update, ..config() });
-    let looks = |story: &mut Story| match story.task() {
-        Some(MaintenanceTask::FindNewerTags { anew, .. }) => {
-            story.maintained(newest(None));
-            Some(anew)
+    let mut scenario = Scenario::on_five(ServiceConfig { update, ..config() });
+    let looks = |scenario: &mut Scenario| match scenario.task() {
+        Some(MaintenanceTask::FindNewerTags { refresh, .. }) => {
+            scenario.maintained(newest(None));
+            Some(refresh)
         }
         Some(MaintenanceTask::CheckWayBack { .. }) => {
-            story.maintained(MaintenanceResult::WayBackChecked(None));
+            scenario.maintained(MaintenanceResult::WayBackChecked(None));
             None
         }
         None => None,
         other => panic!("{other:?}"),
     };
-    assert_eq!(looks(&mut story), Some(false));
-    let now = story.at(60).now;
-    story.service.tag_was_pushed(now);
-    assert_eq!(looks(&mut story), Some(true), "what was read before does not count");
+    assert_eq!(looks(&mut scenario), Some(false));
+    let now = scenario.at(60).now;
+    scenario.service.tag_was_pushed(now);
+    assert_eq!(looks(&mut scenario), Some(true), "the cached list does not count");
     for second in 61..65 {
-        let now = story.at(second).now;
-        story.service.tag_was_pushed(now);
-        assert_eq!(looks(&mut story), None);
+        let now = scenario.at(second).now;
+        scenario.service.tag_was_pushed(now);
+        assert_eq!(looks(&mut scenario), None);
     }
-    assert_eq!(story.service.maintenance_at(story.now), story.seconds(65), "it wakes for it");
-    assert_eq!(looks(story.at(65)), Some(true));
-    assert_eq!(looks(story.at(3600)), None);
-    assert_eq!(looks(story.at(3665)), Some(false), "the hourly look goes on");
-    // Where no newer tags are looked for, a push is nothing.
-    let mut other = Story::on_five(config());
+    assert_eq!(scenario.service.maintenance_at(scenario.now), scenario.seconds(65), "it wakes up for it");
+    assert_eq!(looks(scenario.at(65)), Some(true));
+    assert_eq!(looks(scenario.at(3600)), None);
+    assert_eq!(looks(scenario.at(3665)), Some(false), "the hourly look continues");
+    // A service that looks for no newer tags ignores a push.
+    let mut other = Scenario::on_five(config());
     other.service.tag_was_pushed(other.now);
     assert_eq!(other.task(), None);
 }
 
 #[test]
-fn images_that_were_deployed_and_are_no_longer_needed_go_after_an_update() {
+fn deployed_images_that_are_no_longer_needed_are_removed_after_an_update() {
     let removable = |keep_images| {
-        let mut story = Story::on_five(ServiceConfig { keep_images, ..config() });
+        let mut scenario = Scenario::on_five(ServiceConfig { keep_images, ..config() });
         for n in 1..=5 {
-            story.service.note_deployed(IMAGE, &version(n), n != 3, &reference());
+            scenario.service.note_deployed(IMAGE, &version(n), n != 3, &reference());
         }
-        story.service.remove_old_images_soon();
-        let task = story.task();
-        assert_eq!(story.task(), None, "once for each update");
+        scenario.service.remove_old_images_soon();
+        let task = scenario.task();
+        assert_eq!(scenario.task(), None, "once for each update");
         match task {
             Some(MaintenanceTask::RemoveImages { images }) => {
                 images.into_iter().map(|image| image.id).collect()
@@ -147,26 +147,26 @@ fn images_that_were_deployed_and_are_no_longer_needed_go_after_an_update() {
 }
 
 #[test]
-fn neither_what_runs_nor_what_a_rollback_leads_to_is_removed_and_what_is_gone_is_forgotten() {
-    let mut story = Story::on_five(ServiceConfig { keep_images: 1, ..config() });
+fn running_images_and_rollback_targets_are_not_removed_and_removed_images_are_dropped() {
+    let mut scenario = Scenario::on_five(ServiceConfig { keep_images: 1, ..config() });
     for n in [5, 1, 2, 3, 4] {
-        story.service.note_deployed(IMAGE, &version(n), true, &reference());
+        scenario.service.note_deployed(IMAGE, &version(n), true, &reference());
     }
     let proven = super::super::action::OldImage { id: version(2), source: None };
-    story.service.durable.proven.insert(IMAGE.into(), proven);
-    story.service.remove_old_images_soon();
+    scenario.service.durable.proven.insert(IMAGE.into(), proven);
+    scenario.service.remove_old_images_soon();
     let images = vec![old(1, &[reference()]), old(3, &[reference()])];
-    assert_eq!(story.task(), Some(MaintenanceTask::RemoveImages { images }));
-    assert_eq!(story.maintained(MaintenanceResult::ImagesRemoved(vec![version(1)])), []);
-    story.service.remove_old_images_soon();
-    // It was used elsewhere; the next update tries again.
+    assert_eq!(scenario.task(), Some(MaintenanceTask::RemoveImages { images }));
+    assert_eq!(scenario.maintained(MaintenanceResult::ImagesRemoved(vec![version(1)])), []);
+    scenario.service.remove_old_images_soon();
+    // The other one was still in use; the next update tries again.
     let images = vec![old(3, &[reference()])];
-    assert_eq!(story.task(), Some(MaintenanceTask::RemoveImages { images }));
+    assert_eq!(scenario.task(), Some(MaintenanceTask::RemoveImages { images }));
 }
 
 #[test]
-fn an_old_image_goes_with_all_tags_that_it_was_deployed_under_and_no_others() {
-    let mut story = Story::on_five(ServiceConfig { keep_images: 1, ..config() });
+fn an_old_image_is_removed_with_exactly_the_tags_it_was_deployed_under() {
+    let mut scenario = Scenario::on_five(ServiceConfig { keep_images: 1, ..config() });
     let tag = |tag: &str| reference().with_tag(tag);
     let pinned = Reference::parse(&format!("{}@{}", reference().tagged(), digest('4'))).unwrap();
     for (n, reference) in [
@@ -177,25 +177,25 @@ fn an_old_image_goes_with_all_tags_that_it_was_deployed_under_and_no_others() {
         (4, pinned),
         (5, tag("1.0.5")),
     ] {
-        story.service.note_deployed(IMAGE, &version(n), true, &reference);
+        scenario.service.note_deployed(IMAGE, &version(n), true, &reference);
     }
-    story.service.remove_old_images_soon();
+    scenario.service.remove_old_images_soon();
     let images = vec![old(1, &[tag("1.0.1"), tag("1.0.3")]), old(2, &[tag("1.0.2")]), old(4, &[])];
-    assert_eq!(story.task(), Some(MaintenanceTask::RemoveImages { images }));
+    assert_eq!(scenario.task(), Some(MaintenanceTask::RemoveImages { images }));
 }
 
 #[test]
-fn what_an_earlier_version_noted_has_no_tags() {
+fn images_recorded_by_earlier_versions_have_no_tags() {
     let noted: DeployedImage = serde_json::from_str(r#"{"id": "sha256:v1", "proven": true}"#).unwrap();
     assert_eq!(noted, DeployedImage { id: version(1), proven: true, tags: Vec::new() });
 }
 
 #[test]
-fn the_way_back_is_checked_daily_and_every_change_is_told_once() {
-    let mut story = Story::on_five(config());
-    assert_eq!(story.at(60).task(), None);
-    assert_eq!(story.record().way_back, None);
-    let Some(MaintenanceTask::CheckWayBack { project, images }) = story.at(3600).task() else {
+fn the_rollback_is_checked_daily_and_every_change_is_reported_once() {
+    let mut scenario = Scenario::on_five(config());
+    assert_eq!(scenario.at(60).task(), None);
+    assert_eq!(scenario.record().way_back, None);
+    let Some(MaintenanceTask::CheckWayBack { project, images }) = scenario.at(3600).task() else {
         panic!("it is checked within an hour");
     };
     assert_eq!(project.unwrap().name, "web");
@@ -203,45 +203,45 @@ fn the_way_back_is_checked_daily_and_every_change_is_told_once() {
     let expected =
         RunningImage { configured: IMAGE.into(), id: version(5), source: Some(source), size: images[0].size };
     assert_eq!(images, [expected]);
-    assert_eq!(story.maintained(found(Vec::new())), []);
-    assert_eq!(story.record().way_back, Some(WayBackValue::Ok));
-    assert_eq!(story.at(80_000).task(), None);
-    assert!(story.at(90_001).task().is_some());
-    let gone = RollbackRisk::ImageGone { image: IMAGE.into(), registry: GoneFrom::Removed };
-    assert_eq!(story.maintained(found(vec![gone.clone()])), [Kind::WAY_BACK]);
-    assert_eq!(story.record().way_back, Some(WayBackValue::AtRisk));
+    assert_eq!(scenario.maintained(found(Vec::new())), []);
+    assert_eq!(scenario.record().way_back, Some(WayBackValue::Ok));
+    assert_eq!(scenario.at(80_000).task(), None);
+    assert!(scenario.at(90_001).task().is_some());
+    let gone = RollbackRisk::ImageGone { image: IMAGE.into(), registry: MissingReason::Removed };
+    assert_eq!(scenario.maintained(found(vec![gone.clone()])), [Kind::WAY_BACK]);
+    assert_eq!(scenario.record().way_back, Some(WayBackValue::AtRisk));
     assert_eq!(
-        story.record().way_back_reason.as_deref(),
+        scenario.record().way_back_reason.as_deref(),
         Some(
-            "the image of localhost:5000/web:1 that runs is not on this machine, and its registry does not have it \
-             any more"
+            "the running image of localhost:5000/web:1 is not on this machine, and its registry no longer \
+             has it"
         )
     );
-    assert_eq!(story.maintained(found(vec![gone.clone()])), []);
-    // The engine gave no answer: nothing is known, and nothing changes.
-    assert_eq!(story.maintained(MaintenanceResult::WayBackChecked(None)), []);
-    assert_eq!(story.record().way_back, Some(WayBackValue::AtRisk));
+    assert_eq!(scenario.maintained(found(vec![gone.clone()])), []);
+    // The engine gave no answer: nothing changes.
+    assert_eq!(scenario.maintained(MaintenanceResult::WayBackChecked(None)), []);
+    assert_eq!(scenario.record().way_back, Some(WayBackValue::AtRisk));
     let disk = RollbackRisk::Disk { free: 1, needed: 2 };
-    assert_eq!(story.maintained(found(vec![gone, disk])), [Kind::WAY_BACK]);
-    assert_eq!(story.maintained(found(Vec::new())), [Kind::WAY_BACK]);
-    assert_eq!(story.record().way_back_reason, None);
+    assert_eq!(scenario.maintained(found(vec![gone, disk])), [Kind::WAY_BACK]);
+    assert_eq!(scenario.maintained(found(Vec::new())), [Kind::WAY_BACK]);
+    assert_eq!(scenario.record().way_back_reason, None);
 }
 
 #[test]
-fn a_person_who_triggers_a_check_has_the_way_back_checked_too() {
-    let mut story = Story::on_five(config());
-    assert_eq!(story.task(), None);
-    story.service.ask(ServiceRequest::Check, story.now);
-    story.check(observed('5', &[local("sha256:v5", &['5'])], &[&running("web")]));
-    assert!(matches!(story.task(), Some(MaintenanceTask::CheckWayBack { .. })));
+fn a_manual_check_also_checks_whether_a_rollback_would_succeed() {
+    let mut scenario = Scenario::on_five(config());
+    assert_eq!(scenario.task(), None);
+    scenario.service.handle_request(ServiceRequest::Check, scenario.now);
+    scenario.check(observed('5', &[local("sha256:v5", &['5'])], &[&running("web")]));
+    assert!(matches!(scenario.task(), Some(MaintenanceTask::CheckWayBack { .. })));
 }
 
 #[test]
-fn nothing_is_maintained_while_the_project_is_being_changed_or_nothing_is_known() {
-    let mut story = Story::of(config());
-    story.service.check_way_back_now(story.now);
-    assert_eq!(story.task(), None, "no check has seen anything");
-    story.check(observed('2', &[local("sha256:v1", &['1'])], &[&running("web")]));
-    assert!(matches!(story.act(), Some(Action::Step(_))), "an update begins");
-    assert_eq!(story.service.next_maintenance(story.now), None);
+fn no_maintenance_runs_during_a_deployment_or_before_the_first_check() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.check_way_back_now(scenario.now);
+    assert_eq!(scenario.task(), None, "there was no check yet");
+    scenario.check(observed('2', &[local("sha256:v1", &['1'])], &[&running("web")]));
+    assert!(matches!(scenario.act(), Some(Action::Step(_))), "an update begins");
+    assert_eq!(scenario.service.next_maintenance(scenario.now), None);
 }

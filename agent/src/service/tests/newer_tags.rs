@@ -1,4 +1,4 @@
-//! Stories of several newer tags: since when each is known, and which is next when one has failed.
+//! Scenarios of several newer tags: since when each is known, and which is next after a failure.
 
 use super::tag_variable::{TEXT, tagged, with_variable};
 use super::*;
@@ -8,7 +8,7 @@ use crate::service::candidate::Found;
 use crate::service::input::TagInForce;
 use crate::service::maintenance::MaintenanceResult;
 
-/// Tag 1 runs; the registry has this digest under the newer tag.
+/// Tag 1 runs; the registry has `remote` under the newer tag.
 fn newer(tag: &str, remote: char) -> Observation {
     let mut seen = observed(remote, &[local("sha256:one", &['1'])], &[&running("web")]);
     seen.images[0].newer = Some(tagged(tag));
@@ -17,12 +17,12 @@ fn newer(tag: &str, remote: char) -> Observation {
     seen
 }
 
-fn gated() -> Story {
+fn gated() -> Scenario {
     let min_age = Some(Duration::from_hours(1));
-    Story::of(with_variable(UpdateConfig { min_age, approve: true, ..UpdateConfig::default() }))
+    Scenario::of(with_variable(UpdateConfig { min_age, approve: true, ..UpdateConfig::default() }))
 }
 
-impl Story {
+impl Scenario {
     fn lists(&mut self, tags: &[&str]) -> &mut Self {
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
         let found = BTreeMap::from([(IMAGE.to_owned(), tags)]);
@@ -35,7 +35,7 @@ impl Story {
         of_tag.next().map(|found| found.first_seen)
     }
 
-    /// The tag that is deployed fails its probation; its digest is blocked, and what ran before runs again.
+    /// Lets the deployed tag fail its probation: its digest is blocked, and the previous image runs again.
     fn fails(&mut self) -> &mut Self {
         let Some(Action::Step(Step::WriteTag { tag, .. })) = self.up_to_write() else { panic!("the line") };
         let started = |c: &Container| StepResult::Started {
@@ -77,128 +77,140 @@ impl Story {
         panic!("it does not end: {:#?}", self.service.durable().deployment);
     }
 
-    fn tags_asked(&mut self) -> Vec<String> {
+    fn tags_to_check(&mut self) -> Vec<String> {
         self.service.newer_tags().tags
     }
 }
 
 #[test]
-fn since_when_a_digest_is_known_counts_for_each_tag() {
-    let mut story = gated();
-    story.at(0).check(newer("2", '2'));
-    story.at(100).check(newer("3", '3'));
-    // The newest one was taken back: the wait of the other goes on.
-    story.at(200).check(newer("2", '2'));
-    assert_eq!((story.first_seen("2"), story.first_seen("3")), (story.seconds(0), story.seconds(100)));
-    assert_eq!(story.kinds(), [Kind::UPDATE_AVAILABLE; 2], "each is told once");
-    // The same content under a newer name waits by itself; what was said of the content stays said.
+fn first_seen_is_tracked_for_each_tag() {
+    let mut scenario = gated();
+    scenario.at(0).check(newer("2", '2'));
+    scenario.at(100).check(newer("3", '3'));
+    // The newest tag was withdrawn: the wait of the other goes on.
+    scenario.at(200).check(newer("2", '2'));
     assert_eq!(
-        story.service.ask(ServiceRequest::Approve(None), story.now).0,
+        (scenario.first_seen("2"), scenario.first_seen("3")),
+        (scenario.seconds(0), scenario.seconds(100))
+    );
+    assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE; 2], "each is reported once");
+    // The same content under a newer tag waits separately, but is not reported again.
+    assert_eq!(
+        scenario.service.handle_request(ServiceRequest::Approve(None), scenario.now).0,
         ServiceReply::Approved(digest('2'))
     );
-    story.said.clear();
-    story.at(300).check(newer("4", '2'));
-    assert_eq!(story.first_seen("4"), story.seconds(300));
-    assert_eq!(story.record().waiting.unwrap().gate, "min_age");
-    assert_eq!(story.kinds(), []);
-    // What leaves its tag is forgotten, under that tag alone.
-    story.at(400).check(newer("4", '5'));
-    assert_eq!((story.first_seen("2"), story.first_seen("4")), (story.seconds(0), story.seconds(400)));
-    assert_eq!(story.record().waiting.unwrap().gate, "approval");
+    scenario.entries.clear();
+    scenario.at(300).check(newer("4", '2'));
+    assert_eq!(scenario.first_seen("4"), scenario.seconds(300));
+    assert_eq!(scenario.record().waiting.unwrap().gate, "min_age");
+    assert_eq!(scenario.kinds(), []);
+    // A digest that leaves its tag is dropped, under that tag alone.
+    scenario.at(400).check(newer("4", '5'));
+    assert_eq!(
+        (scenario.first_seen("2"), scenario.first_seen("4")),
+        (scenario.seconds(0), scenario.seconds(400))
+    );
+    assert_eq!(scenario.record().waiting.unwrap().gate, "approval");
 }
 
 #[test]
-fn tags_that_are_passed_are_forgotten_and_the_number_of_others_is_bounded() {
-    let mut story = gated();
-    story.at(0).check(newer("2", '2')).at(1).check(newer("3", '3'));
+fn older_tags_are_dropped_and_the_number_of_others_is_bounded() {
+    let mut scenario = gated();
+    scenario.at(0).check(newer("2", '2')).at(1).check(newer("3", '3'));
     let mut seen = newer("3", '3');
     (seen.images[0].reference, seen.images[0].from) = (tagged("3"), tagged("3"));
     seen.images[0].newer = None;
     seen.tag.as_mut().unwrap().setting = find_tag("WEB_TAG=3", "WEB_TAG").unwrap();
-    story.at(2).check(seen);
-    assert_eq!((story.first_seen("2"), story.first_seen("3")), (None, story.seconds(1)));
+    scenario.at(2).check(seen);
+    assert_eq!((scenario.first_seen("2"), scenario.first_seen("3")), (None, scenario.seconds(1)));
     for n in 4..400 {
-        story.at(n).check(newer(&n.to_string(), '4'));
+        scenario.at(n).check(newer(&n.to_string(), '4'));
     }
-    assert_eq!(story.service.durable().found.len(), 100);
-    assert_eq!(story.first_seen("399"), story.seconds(399));
+    assert_eq!(scenario.service.durable().found.len(), 100);
+    assert_eq!(scenario.first_seen("399"), scenario.seconds(399));
 }
 
 #[test]
-fn what_an_earlier_version_noted_is_taken_for_what_the_registry_is_asked_for() {
+fn digests_recorded_by_earlier_versions_belong_to_the_current_tag() {
     let written = serde_json::json!({"found": [{
         "image": IMAGE, "digest": digest('2'), "first_seen": "2026-01-01T00:00:00Z", "approved": true,
     }]});
     let mut durable: Durable = serde_json::from_value(written).unwrap();
-    let mut story = gated();
-    std::mem::swap(&mut story.service.durable, &mut durable);
-    story.at(60).check(newer("2", '2'));
-    assert_eq!(story.first_seen("2"), story.seconds(0));
-    assert_eq!(story.record().waiting.unwrap().gate, "min_age", "it is approved");
-    let again = serde_json::to_value(story.service.durable()).unwrap();
+    let mut scenario = gated();
+    std::mem::swap(&mut scenario.service.durable, &mut durable);
+    scenario.at(60).check(newer("2", '2'));
+    assert_eq!(scenario.first_seen("2"), scenario.seconds(0));
+    assert_eq!(scenario.record().waiting.unwrap().gate, "min_age", "it is approved");
+    let again = serde_json::to_value(scenario.service.durable()).unwrap();
     let found: Vec<Found> = serde_json::from_value(again["found"].clone()).unwrap();
-    assert_eq!(found, story.service.durable().found);
-    // What the registry has no more begins anew, as ever.
-    let mut story = gated();
-    story.service.durable = serde_json::from_value(serde_json::json!({"found": [{
+    assert_eq!(found, scenario.service.durable().found);
+    // A digest that the registry no longer has starts over, as usual.
+    let mut scenario = gated();
+    scenario.service.durable = serde_json::from_value(serde_json::json!({"found": [{
         "image": IMAGE, "digest": digest('9'), "first_seen": "2026-01-01T00:00:00Z",
     }]}))
     .unwrap();
-    story.at(60).check(newer("2", '2'));
-    assert_eq!(story.service.durable().found.len(), 1);
-    assert_eq!(story.first_seen("2"), story.seconds(60));
+    scenario.at(60).check(newer("2", '2'));
+    assert_eq!(scenario.service.durable().found.len(), 1);
+    assert_eq!(scenario.first_seen("2"), scenario.seconds(60));
 }
 
 #[test]
 fn while_the_newest_tag_is_blocked_the_next_one_is_deployed_and_the_block_stays() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
-    story.check(newer("1", '1')).lists(&["4", "3", "2"]);
-    assert_eq!(story.tags_asked(), ["4", "3", "2"]);
-    story.check(newer("4", '4')).fails();
-    assert!(story.kinds().contains(&Kind::ROLLED_BACK));
-    let failed = story.service.newer_tags().failed;
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer("1", '1')).lists(&["4", "3", "2"]);
+    assert_eq!(scenario.tags_to_check(), ["4", "3", "2"]);
+    scenario.check(newer("4", '4')).fails();
+    assert!(scenario.kinds().contains(&Kind::ROLLED_BACK));
+    let failed = scenario.service.newer_tags().failed;
     assert_eq!(failed[IMAGE], BTreeMap::from([("4".to_owned(), digest('4'))]));
-    // The registry has the same under it still, so the check asks for the next one.
-    story.check(newer("3", '3'));
-    assert_eq!(story.kinds(), [], "it is no new digest under the tag that failed");
-    assert_eq!(story.service.durable().blocked.get(IMAGE), Some(&digest('4')));
-    story.fails();
-    assert_eq!(story.service.durable().blocked.get(IMAGE), Some(&digest('3')));
-    // Neither is deployed again, whichever is asked for.
+    // The registry still has the same digest under it, so the check asks for the next one.
+    scenario.check(newer("3", '3'));
+    assert_eq!(scenario.kinds(), [], "there is no new digest under the tag that failed");
+    assert_eq!(scenario.service.durable().blocked.get(IMAGE), Some(&digest('4')));
+    scenario.fails();
+    assert_eq!(scenario.service.durable().blocked.get(IMAGE), Some(&digest('3')));
+    // Neither is deployed again, whichever tag is checked.
     for (tag, of) in [("4", '4'), ("3", '3'), ("3", '4')] {
-        story.check(newer(tag, of));
-        assert_eq!(story.act(), None, "{tag}");
-        assert_eq!(story.status(), StatusValue::Blocked);
+        scenario.check(newer(tag, of));
+        assert_eq!(scenario.act(), None, "{tag}");
+        assert_eq!(scenario.status(), StatusValue::Blocked);
     }
     // Another digest under the tag that failed lifts its block.
-    story.said.clear();
-    story.check(newer("4", '5'));
-    assert_eq!(story.kinds(), [Kind::UNBLOCKED]);
-    assert!(matches!(story.up_to_write(), Some(Action::Step(Step::WriteTag { .. }))));
+    scenario.entries.clear();
+    scenario.check(newer("4", '5'));
+    assert_eq!(scenario.kinds(), [Kind::UNBLOCKED]);
+    assert!(matches!(scenario.up_to_write(), Some(Action::Step(Step::WriteTag { .. }))));
 }
 
 #[test]
-fn what_failed_under_a_newer_tag_outlives_the_agent_and_a_person_unblocks_it() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
-    story.check(newer("1", '1')).lists(&["3", "2"]);
-    story.check(newer("3", '3')).fails();
-    let written = serde_json::to_value(story.service.durable()).unwrap();
+fn a_block_of_a_newer_tag_survives_the_agent_and_can_be_lifted() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer("1", '1')).lists(&["3", "2"]);
+    scenario.check(newer("3", '3')).fails();
+    let written = serde_json::to_value(scenario.service.durable()).unwrap();
     let read: Durable = serde_json::from_value(written).unwrap();
     assert!(read.is_blocked(IMAGE, &digest('3')) && !read.is_blocked(IMAGE, &digest('2')));
-    let blocked: Vec<_> = story.service.blocked_references().collect();
+    let blocked: Vec<_> = scenario.service.blocked_references().collect();
     assert!(blocked.contains(&(tagged("3"), digest('3'))), "siblings respect it: {blocked:?}");
-    assert_eq!(story.service.ask(ServiceRequest::Unblock, story.now).0, ServiceReply::Unblocked);
-    assert_eq!(story.service.ask(ServiceRequest::Unblock, story.now).0, ServiceReply::NotBlocked);
-    story.check(newer("3", '3'));
-    assert!(matches!(story.up_to_write(), Some(Action::Step(Step::WriteTag { .. }))));
+    assert_eq!(
+        scenario.service.handle_request(ServiceRequest::Unblock, scenario.now).0,
+        ServiceReply::Unblocked
+    );
+    assert_eq!(
+        scenario.service.handle_request(ServiceRequest::Unblock, scenario.now).0,
+        ServiceReply::NotBlocked
+    );
+    scenario.check(newer("3", '3'));
+    assert!(matches!(scenario.up_to_write(), Some(Action::Step(Step::WriteTag { .. }))));
 }
 
 #[test]
-fn after_a_rollback_that_failed_only_what_is_newer_still_is_tried() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
-    story.check(newer("1", '1')).lists(&["3", "2"]);
-    story.service.durable.rollback_failed = true;
-    assert_eq!(story.tags_asked(), ["3"]);
+fn after_a_failed_rollback_only_newer_tags_are_tried() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer("1", '1')).lists(&["3", "2"]);
+    scenario.service.durable.rollback_failed = true;
+    assert_eq!(scenario.tags_to_check(), ["3"]);
 }
 
 #[test]
@@ -208,43 +220,43 @@ fn while_all_newer_tags_are_blocked_another_digest_under_the_one_in_force_is_dep
         seen.images[0].newer = None;
         seen
     };
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
-    story.check(newer("1", '1')).lists(&["2"]);
-    story.check(newer("2", '2')).fails();
-    story.said.clear();
-    let blocked = |story: &Story| story.service.durable().blocked.get(IMAGE).cloned();
-    // One that failed under the tag in force is over; the one of the newer tag is not.
-    story.service.durable.blocked.insert(IMAGE.to_owned(), digest('4'));
-    story.check(in_force('1'));
-    assert_eq!((story.kinds(), blocked(&story)), (vec![Kind::UNBLOCKED], Some(digest('2'))));
-    story.check(in_force('3'));
-    assert_eq!((story.kinds(), blocked(&story)), (vec![], Some(digest('2'))));
-    let Some(Action::Step(Step::Start { .. })) = story.up_to_write() else { panic!("no line is written") };
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer("1", '1')).lists(&["2"]);
+    scenario.check(newer("2", '2')).fails();
+    scenario.entries.clear();
+    let blocked = |scenario: &Scenario| scenario.service.durable().blocked.get(IMAGE).cloned();
+    // The block under the tag in force is lifted; the one of the newer tag is not.
+    scenario.service.durable.blocked.insert(IMAGE.to_owned(), digest('4'));
+    scenario.check(in_force('1'));
+    assert_eq!((scenario.kinds(), blocked(&scenario)), (vec![Kind::UNBLOCKED], Some(digest('2'))));
+    scenario.check(in_force('3'));
+    assert_eq!((scenario.kinds(), blocked(&scenario)), (vec![], Some(digest('2'))));
+    let Some(Action::Step(Step::Start { .. })) = scenario.up_to_write() else { panic!("no line is written") };
 }
 
 #[test]
-fn a_newer_tag_that_names_a_blocked_digest_makes_way_for_the_next_one() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
-    story.check(newer("1", '1')).lists(&["3", "2"]);
-    story.service.durable.blocked.insert(IMAGE.to_owned(), digest('3'));
-    story.check(newer("3", '3'));
-    assert_eq!(story.act(), None);
-    let failed = story.service.newer_tags().failed;
+fn a_newer_tag_with_a_blocked_digest_is_skipped_for_the_next_one() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer("1", '1')).lists(&["3", "2"]);
+    scenario.service.durable.blocked.insert(IMAGE.to_owned(), digest('3'));
+    scenario.check(newer("3", '3'));
+    assert_eq!(scenario.act(), None);
+    let failed = scenario.service.newer_tags().failed;
     assert_eq!(failed[IMAGE], BTreeMap::from([("3".to_owned(), digest('3'))]));
 }
 
-/// Equal content under a newer name is no update, and ends the block of the tags before it once.
+/// The same content under a newer tag is no update, and lifts the block of older tags once.
 #[test]
-fn what_failed_under_an_older_tag_than_the_one_that_names_what_runs_is_unblocked_once_and_not_deployed() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
-    story.check(newer("1", '1')).lists(&["2"]);
-    story.check(newer("2", '2')).fails();
-    story.said.clear();
+fn a_block_of_a_tag_older_than_the_running_one_is_lifted_once_and_not_deployed() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer("1", '1')).lists(&["2"]);
+    scenario.check(newer("2", '2')).fails();
+    scenario.entries.clear();
     for _ in 0..3 {
-        story.check(newer("3", '1'));
+        scenario.check(newer("3", '1'));
     }
-    assert_eq!((story.kinds(), story.status()), (vec![Kind::UNBLOCKED], StatusValue::Ok));
-    // The newest is taken back: what failed is not tried again.
-    story.check(newer("2", '2'));
-    assert_eq!((story.act(), story.status()), (None, StatusValue::Blocked));
+    assert_eq!((scenario.kinds(), scenario.status()), (vec![Kind::UNBLOCKED], StatusValue::Ok));
+    // The newest tag is withdrawn: the failed one is not tried again.
+    scenario.check(newer("2", '2'));
+    assert_eq!((scenario.act(), scenario.status()), (None, StatusValue::Blocked));
 }

@@ -1,4 +1,4 @@
-//! Stories of what runs of an image: since when it is proven, and what its registry has besides (DECISIONS 8).
+//! Scenarios of the running digest of an image: since when it is proven, and what its registry offers (DECISIONS 8).
 
 use evenkeel_common::wire::Level;
 
@@ -10,7 +10,7 @@ use crate::service::running::{ImageState, Proof};
 
 const GRACE: i64 = 60;
 
-/// A container on that version.
+/// Returns a container on that version.
 fn on(version: &str) -> Container {
     Container {
         id: format!("id-{version}"),
@@ -23,7 +23,7 @@ fn runs(remote: char, version: &str, digests: char) -> Observation {
     observed(remote, &[local(&format!("sha256:{version}"), &[digests])], &[&on(version)])
 }
 
-impl Story {
+impl Scenario {
     fn image(&self) -> ImageState {
         self.service.snapshot(PullProgress::default()).images.remove(0)
     }
@@ -34,7 +34,7 @@ impl Story {
         crate::service::gates::why(&snapshot, self.service.config(), &around).answer
     }
 
-    /// The update that was found is brought up, with what compose leaves then.
+    /// Brings up the found update; `after` is the container that compose leaves.
     fn is_brought_up(&mut self, id: &ImageId, after: &Container) {
         for result in [
             StepResult::ImagesPinned { missing: Vec::new() },
@@ -47,116 +47,123 @@ impl Story {
         }
     }
 
-    /// It passes its probation, which began at this second.
+    /// Lets it pass its probation, which began at this second.
     fn passes(&mut self, begun: i64, after: &Container) -> AuditEntry {
         self.at(begun + 1).look(&[after]).at(begun + GRACE).look(&[after]);
-        assert!(matches!(self.act(), Some(Action::Step(Step::Unpin { .. }))), "{:?}", self.said);
+        assert!(matches!(self.act(), Some(Action::Step(Step::Unpin { .. }))), "{:?}", self.entries);
         self.input(Input::Stepped(StepResult::Unpinned));
-        let updated = self.said.iter().position(|entry| entry.event == Kind::UPDATED).expect("an update");
-        self.said.remove(updated)
+        let updated = self.entries.iter().position(|entry| entry.event == Kind::UPDATED).expect("an update");
+        self.entries.remove(updated)
     }
 }
 
 #[test]
-fn proof_is_of_the_digest_that_passed_its_probation_and_of_no_other_that_runs() {
-    let mut story = Story::of(config());
-    story.at(0).check(runs('2', "one", '1'));
+fn only_the_digest_that_passed_its_probation_is_proven() {
+    let mut scenario = Scenario::of(config());
+    scenario.at(0).check(runs('2', "one", '1'));
     assert_eq!(
-        (story.image().running, story.image().proven_at),
+        (scenario.image().running, scenario.image().proven_at),
         (Some(digest('1')), None),
-        "nobody has seen it"
+        "it was never on probation"
     );
     let two = on("two");
-    story.is_brought_up(&two.image, &two);
-    assert_eq!((story.image().running, story.image().proven_at), (Some(digest('2')), None), "on probation");
-    story.passes(0, &two);
-    assert_eq!((story.image().running, story.image().proven_at), (Some(digest('2')), story.seconds(GRACE)));
-    story.at(100).check(runs('2', "two", '2'));
-    assert!(story.why().contains("runs, proven at 2026-01-01 00:01:00 UTC"), "{}", story.why());
+    scenario.is_brought_up(&two.image, &two);
+    assert_eq!(
+        (scenario.image().running, scenario.image().proven_at),
+        (Some(digest('2')), None),
+        "on probation"
+    );
+    scenario.passes(0, &two);
+    assert_eq!(
+        (scenario.image().running, scenario.image().proven_at),
+        (Some(digest('2')), scenario.seconds(GRACE))
+    );
+    scenario.at(100).check(runs('2', "two", '2'));
+    assert!(scenario.why().contains("runs, proven at 2026-01-01 00:01:00 UTC"), "{}", scenario.why());
 
     // The next one, up to its probation.
-    story.at(200).check(runs('3', "two", '2'));
-    let behind = story.image();
-    assert_eq!((behind.proven_at, behind.available), (story.seconds(GRACE), Some(digest('3'))));
-    story.is_brought_up(&on("three").image, &on("three"));
-    assert_eq!((story.image().running, story.image().proven_at), (Some(digest('3')), None));
-    assert_eq!(story.image().available, None);
+    scenario.at(200).check(runs('3', "two", '2'));
+    let behind = scenario.image();
+    assert_eq!((behind.proven_at, behind.available), (scenario.seconds(GRACE), Some(digest('3'))));
+    scenario.is_brought_up(&on("three").image, &on("three"));
+    assert_eq!((scenario.image().running, scenario.image().proven_at), (Some(digest('3')), None));
+    assert_eq!(scenario.image().available, None);
 
-    // A person has brought up another one.
-    let mut story = Story::of(config());
-    let proof = Proof { digest: digest('2'), at: story.start };
-    story.service.durable.proofs.insert(IMAGE.into(), proof);
-    story.at(0).check(runs('4', "four", '4'));
-    assert_eq!((story.image().running, story.image().proven_at), (Some(digest('4')), None));
-    assert!(!story.why().contains("proven"), "{}", story.why());
-    story.look(&[&on("five")]);
-    assert_eq!(story.image().running, None, "what it is is not known before the next check");
-    story.check(runs('2', "two", '2'));
-    assert_eq!(story.image().proven_at, story.seconds(0));
-    story.service.durable.unproven.insert(IMAGE.into(), on("two").image);
-    assert_eq!(story.image().proven_at, None, "it was put in doubt since");
+    // An operator has brought up another one.
+    let mut scenario = Scenario::of(config());
+    let proof = Proof { digest: digest('2'), at: scenario.start };
+    scenario.service.durable.proofs.insert(IMAGE.into(), proof);
+    scenario.at(0).check(runs('4', "four", '4'));
+    assert_eq!((scenario.image().running, scenario.image().proven_at), (Some(digest('4')), None));
+    assert!(!scenario.why().contains("proven"), "{}", scenario.why());
+    scenario.look(&[&on("five")]);
+    assert_eq!(scenario.image().running, None, "its digest is unknown until the next check");
+    scenario.check(runs('2', "two", '2'));
+    assert_eq!(scenario.image().proven_at, scenario.seconds(0));
+    scenario.service.durable.unproven.insert(IMAGE.into(), on("two").image);
+    assert_eq!(scenario.image().proven_at, None, "it has become unproven since");
 }
 
 #[test]
-fn where_nothing_runs_there_is_no_digest_and_no_proof() {
-    let mut story = Story::of(config());
-    story.service.durable.proofs.insert(IMAGE.into(), Proof { digest: digest('2'), at: story.start });
+fn without_running_containers_there_is_no_digest_and_no_proof() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.durable.proofs.insert(IMAGE.into(), Proof { digest: digest('2'), at: scenario.start });
     let mut seen = observed('2', &[], &[&exited("web", 0)]);
     seen.images[0].tagged = Some(local("sha256:two", &['2']));
-    story.at(0).check(seen);
-    let state = story.image();
+    scenario.at(0).check(seen);
+    let state = scenario.image();
     assert_eq!((state.running, state.proven_at, state.available), (None, None, None));
-    assert!(story.record().images.is_some_and(|images| images.len() == 1), "the tag's, as ever");
+    assert!(scenario.record().images.is_some_and(|images| images.len() == 1), "the tag's, as usual");
 }
 
 #[test]
-fn an_image_that_no_container_runs_on_is_told_as_a_warning_and_is_not_proven() {
-    let mut story = Story::of(config());
-    story.at(0).check(runs('2', "one", '1'));
+fn an_image_that_no_container_uses_gives_a_warning_and_is_not_proven() {
+    let mut scenario = Scenario::of(config());
+    scenario.at(0).check(runs('2', "one", '1'));
     // Its service is no longer in the files: compose leaves the container alone.
-    story.is_brought_up(&on("two").image, &on("one"));
-    let updated = story.passes(0, &on("one"));
+    scenario.is_brought_up(&on("two").image, &on("one"));
+    let updated = scenario.passes(0, &on("one"));
     assert_eq!(updated.level, Level::Warning);
-    assert!(story.service.durable().proofs.is_empty());
-    assert_eq!(story.image().proven_at, None);
+    assert!(scenario.service.durable().proofs.is_empty());
+    assert_eq!(scenario.image().proven_at, None);
 }
 
 #[test]
-fn what_the_registry_has_is_told_also_where_it_is_blocked_or_not_signed() {
-    type Change = fn(&mut Story, &mut Observation);
+fn the_available_digest_is_reported_even_if_blocked_or_unsigned() {
+    type Change = fn(&mut Scenario, &mut Observation);
     let cases: [(&str, Change); 3] = [
         ("held", |_, _| {}),
-        ("blocked", |story, _| drop(story.service.durable.blocked.insert(IMAGE.into(), digest('2')))),
+        ("blocked", |scenario, _| drop(scenario.service.durable.blocked.insert(IMAGE.into(), digest('2')))),
         ("unsigned", |_, seen| drop(seen.unsigned.insert(IMAGE.into(), Unsigned::Missing))),
     ];
     for (name, change) in cases {
-        let mut story = Story::of(config());
+        let mut scenario = Scenario::of(config());
         let view = FleetView { link: Link::Present, ..FleetView::default() };
-        story.service.set_fleet(Arc::new(view));
+        scenario.service.set_fleet(Arc::new(view));
         let mut seen = runs('2', "one", '1');
-        change(&mut story, &mut seen);
-        story.at(5).check(seen.clone());
-        let state = story.image();
-        assert_eq!((state.available, state.behind_since), (Some(digest('2')), story.seconds(5)), "{name}");
-        // While the registry is away it is what was known.
+        change(&mut scenario, &mut seen);
+        scenario.at(5).check(seen.clone());
+        let state = scenario.image();
+        assert_eq!((state.available, state.behind_since), (Some(digest('2')), scenario.seconds(5)), "{name}");
+        // While the registry is unavailable the known state is kept.
         seen.images[0].remote = None;
-        story.at(10).check(seen);
-        assert_eq!(story.image().behind_since, story.seconds(5), "{name}");
-        story.at(15).check(runs('1', "one", '1'));
-        assert_eq!((story.image().available, story.image().behind_since), (None, None), "{name}");
+        scenario.at(10).check(seen);
+        assert_eq!(scenario.image().behind_since, scenario.seconds(5), "{name}");
+        scenario.at(15).check(runs('1', "one", '1'));
+        assert_eq!((scenario.image().available, scenario.image().behind_since), (None, None), "{name}");
     }
 }
 
 #[test]
 fn an_update_that_waited_counts_from_when_it_was_found() {
     let update = UpdateConfig { min_age: Some(Duration::from_hours(1)), ..UpdateConfig::default() };
-    let mut story = Story::of(ServiceConfig { update: Some(Arc::new(update)), ..config() });
-    story.at(0).check(runs('2', "one", '1'));
-    assert_eq!(story.act(), None);
-    story.at(3600).check(runs('2', "one", '1'));
+    let mut scenario = Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() });
+    scenario.at(0).check(runs('2', "one", '1'));
+    assert_eq!(scenario.act(), None);
+    scenario.at(3600).check(runs('2', "one", '1'));
     let two = on("two");
-    story.is_brought_up(&two.image, &two);
-    let message = story.passes(3600, &two).message;
+    scenario.is_brought_up(&two.image, &two);
+    let message = scenario.passes(3600, &two).message;
     assert!(message.ends_with("3660 s after it was found"), "{message}");
 }
 

@@ -1,4 +1,4 @@
-//! Stories of two services of a project that list the same image, of which one has gates.
+//! Scenarios of two services of a project that list the same image, one of them with gates.
 
 use std::path::PathBuf;
 
@@ -6,14 +6,14 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::ports::GateAnswer;
 use crate::service::input::Unsigned;
-use crate::service::shared::hear_others;
+use crate::service::shared::add_shared_candidates;
 
 const HOUR: i64 = 3600;
 
-/// Two services, and what the worker of their project does for them.
+/// Two services, with the exchange that the worker of their project does for them.
 struct Pair {
-    free: Story,
-    gated: Story,
+    free: Scenario,
+    gated: Scenario,
 }
 
 impl Pair {
@@ -25,7 +25,7 @@ impl Pair {
         let free = ServiceConfig { name: "free".into(), update: free.map(Arc::new), ..config() };
         let gated = ServiceConfig { name: "gated".into(), update: Some(Arc::new(gated)), ..config() };
         let all: Arc<[Arc<ServiceConfig>]> = [Arc::new(free.clone()), Arc::new(gated.clone())].into();
-        let (mut free, mut gated) = (Story::of(free), Story::of(gated));
+        let (mut free, mut gated) = (Scenario::of(free), Scenario::of(gated));
         free.service.set_siblings(all.clone());
         gated.service.set_siblings(all);
         Self { free, gated }
@@ -37,10 +37,10 @@ impl Pair {
         self
     }
 
-    fn observation(of: &Story, other: &Story, unsigned: Option<Unsigned>) -> Observation {
+    fn observation(of: &Scenario, other: &Scenario, unsigned: Option<Unsigned>) -> Observation {
         let mut seen = observed('2', &[local("sha256:one", &['1'])], &[&running("web")]);
         seen.unsigned.extend(unsigned.map(|why| (IMAGE.to_owned(), why)));
-        hear_others(&mut seen, &[&other.service], of.now);
+        add_shared_candidates(&mut seen, &[&other.service], of.now);
         seen
     }
 
@@ -58,13 +58,13 @@ impl Pair {
         self
     }
 
-    /// A person asks the free one.
+    /// Sends a manual request to the free one.
     fn ask_free(&mut self, request: ServiceRequest) {
-        let asked = request == ServiceRequest::Check;
-        self.free.service.ask(request, self.free.now);
+        let is_manual = request == ServiceRequest::Check;
+        self.free.service.handle_request(request, self.free.now);
         let result = Ok(Self::observation(&self.free, &self.gated, None));
         let generation = self.free.service.generation;
-        self.free.input(Input::Checked { generation, asked, result });
+        self.free.input(Input::Checked { generation, is_manual, result });
     }
 
     fn free_waits_for(&self) -> Option<(String, String)> {
@@ -72,8 +72,8 @@ impl Pair {
     }
 }
 
-fn begins(story: &mut Story) -> bool {
-    matches!(story.act(), Some(Action::Step(Step::PinImages { .. })))
+fn begins(scenario: &mut Scenario) -> bool {
+    matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. })))
 }
 
 fn old_enough() -> UpdateConfig {
@@ -81,9 +81,9 @@ fn old_enough() -> UpdateConfig {
 }
 
 #[test]
-fn an_update_of_a_service_without_gates_waits_for_those_of_the_other() {
+fn an_update_of_a_service_without_gates_waits_for_the_gates_of_the_other() {
     let mut pair = Pair::of(old_enough());
-    // The one with the gate has not even seen the digest.
+    // The gated service has not seen the digest yet.
     pair.at(0).check_free();
     assert!(!begins(&mut pair.free));
     pair.check_gated(None);
@@ -95,13 +95,13 @@ fn an_update_of_a_service_without_gates_waits_for_those_of_the_other() {
     let waiting = pair.free.record().waiting.unwrap();
     assert_eq!((waiting.lifts_at, waiting.clear.as_str()), (pair.free.seconds(HOUR), "POST /trigger/gated"));
     assert_eq!(pair.free.kinds(), [Kind::UPDATE_AVAILABLE]);
-    assert_eq!(pair.free.service.recheck_at, pair.free.seconds(HOUR), "it goes by itself");
+    assert_eq!(pair.free.service.checks.again_at, pair.free.seconds(HOUR), "it is checked again by then");
     pair.at(HOUR).check_free();
     assert!(begins(&mut pair.free));
 }
 
 #[test]
-fn each_waits_for_both_and_neither_for_ever() {
+fn each_service_waits_for_both_gates_but_not_forever() {
     let window = crate::model::window::Window::parse(["02:00-03:00"], jiff::tz::TimeZone::UTC).unwrap();
     let window = UpdateConfig { window: Some(window), ..UpdateConfig::default() };
     let mut pair = Pair::both(Some(window), old_enough());
@@ -111,13 +111,13 @@ fn each_waits_for_both_and_neither_for_ever() {
     assert!(!begins(&mut pair.gated), "its own gate has lifted, the other's has not");
     assert_eq!(pair.gated.record().waiting.unwrap().gate, "project");
     pair.check_gated(None);
-    assert_eq!(pair.gated.service.recheck_at, pair.gated.seconds(2 * HOUR));
+    assert_eq!(pair.gated.service.checks.again_at, pair.gated.seconds(2 * HOUR));
     pair.at(2 * HOUR).check_gated(None).check_free();
     assert!(begins(&mut pair.gated) && begins(&mut pair.free));
 }
 
 #[test]
-fn a_request_passes_of_the_others_gates_what_it_passes_of_its_own() {
+fn a_request_passes_the_same_gates_of_the_other_service_as_of_its_own() {
     for update in [old_enough(), UpdateConfig { approve: true, ..UpdateConfig::default() }] {
         let mut pair = Pair::of(update);
         pair.at(0).check_gated(None).check_free();
@@ -129,7 +129,7 @@ fn a_request_passes_of_the_others_gates_what_it_passes_of_its_own() {
     pair.at(0).check_gated(None).check_free();
     pair.ask_free(ServiceRequest::Check);
     assert!(!begins(&mut pair.free), "a trigger does not pass a command");
-    assert!(matches!(pair.gated.act(), Some(Action::AskCommand { .. })));
+    assert!(matches!(pair.gated.act(), Some(Action::RunGateCommand { .. })));
     let answer = GateAnswer::Go { reason: String::new() };
     let (image, digest) = (IMAGE.to_owned(), digest('2'));
     pair.gated.input(Input::CommandAnswered { image, digest, answer });
@@ -142,7 +142,7 @@ fn a_request_passes_of_the_others_gates_what_it_passes_of_its_own() {
 }
 
 #[test]
-fn no_request_passes_a_signature_that_the_other_asks_for() {
+fn no_request_passes_a_signature_that_the_other_service_requires() {
     let key = vec![PathBuf::from("/etc/key.pub")];
     let mut pair = Pair::of(UpdateConfig { signed_by: key, ..UpdateConfig::default() });
     pair.at(0).check_free();
@@ -159,11 +159,11 @@ fn no_request_passes_a_signature_that_the_other_asks_for() {
     }
     pair.free.input(Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() }));
     let Some(Action::Step(Step::Pull { images, .. })) = pair.free.act() else { panic!("no pull") };
-    assert_eq!(images, [], "what runs stays");
+    assert_eq!(images, [], "the running image stays");
 
     let key = vec![PathBuf::from("/etc/key.pub")];
     let mut pair = Pair::of(UpdateConfig { signed_by: key, ..UpdateConfig::default() });
-    // Once it is signed both may go, whatever each has heard of the other.
+    // Once it is signed both may update, whatever each last learned from the other.
     pair.at(0).check_free().check_gated(Some(Unsigned::Missing)).check_free();
     pair.at(60).check_gated(None).check_free();
     assert!(begins(&mut pair.free));

@@ -1,4 +1,4 @@
-//! Stories of a service that shares its compose project with others.
+//! Scenarios of a service that shares its compose project with others.
 
 use super::*;
 
@@ -10,19 +10,19 @@ fn named(name: &str, image: &str, auto_heal: bool) -> Arc<ServiceConfig> {
     Arc::new(ServiceConfig { name: name.into(), images, auto_heal, ..config() })
 }
 
-/// The names of the containers that each of these services heals or reports.
+/// Returns the names of the containers that each of these services heals or reports.
 fn healed(services: &[Arc<ServiceConfig>], containers: &[&Container]) -> Vec<Vec<String>> {
     let of_one = |config: &Arc<ServiceConfig>| {
-        let mut story = Story::of((**config).clone());
-        story.service.set_siblings(services.into());
-        story.look(containers);
-        story.said.into_iter().filter_map(|entry| entry.container).collect()
+        let mut scenario = Scenario::of((**config).clone());
+        scenario.service.set_siblings(services.into());
+        scenario.look(containers);
+        scenario.entries.into_iter().filter_map(|entry| entry.container).collect()
     };
     services.iter().map(of_one).collect()
 }
 
 #[test]
-fn a_container_is_healed_by_the_service_that_has_its_image_and_told_once() {
+fn a_container_is_healed_by_the_service_that_lists_its_image_and_reported_once() {
     let web = with_health("web", HealthState::Unhealthy);
     let api = Container { config_image: API.into(), ..with_health("api", HealthState::Unhealthy) };
     let other = Container { config_image: "db:1".into(), ..with_health("db", HealthState::Unhealthy) };
@@ -31,37 +31,37 @@ fn a_container_is_healed_by_the_service_that_has_its_image_and_told_once() {
         |web_heals, api_heals| healed(&[named("api", API, api_heals), named("web", IMAGE, web_heals)], &all);
     assert_eq!(of(true, true), [vec!["api", "db"], vec!["web"]]);
     assert_eq!(of(true, false), [vec![], vec!["web", "api", "db"]], "only one of them heals");
-    assert_eq!(of(false, false), [vec!["api", "db"], vec!["web"]], "nobody heals, and it is told once");
+    assert_eq!(of(false, false), [vec!["api", "db"], vec!["web"]], "neither heals, and it is reported once");
     let alike = [named("a", IMAGE, true), named("b", IMAGE, true)];
     assert_eq!(healed(&alike, &[&web]), [vec!["web"], vec![]]);
 }
 
 #[test]
-fn while_another_service_is_at_work_nothing_is_restarted_or_deployed_and_afterwards_it_is_looked_at_anew() {
-    let mut story = Story::of(config());
+fn while_another_service_changes_the_project_nothing_is_changed_and_it_is_checked_again_afterwards() {
+    let mut scenario = Scenario::of(config());
     let sick = with_health("web", HealthState::Unhealthy);
-    story.look(&[&sick]);
-    story.check(observed('2', &[local("sha256:one", &['1'])], &[&sick]));
-    story.service.sibling_begins("api");
-    assert_eq!(story.act(), None, "the project is not free");
-    let shown = story.service.snapshot(PullProgress::default());
+    scenario.look(&[&sick]);
+    scenario.check(observed('2', &[local("sha256:one", &['1'])], &[&sick]));
+    scenario.service.sibling_begins("api");
+    assert_eq!(scenario.act(), None, "the project is not free");
+    let shown = scenario.service.snapshot(PullProgress::default());
     assert_eq!((shown.update_wanted, shown.waits_for.as_deref()), (true, Some("api")));
-    assert!(!story.service.is_at_work());
-    let before = story.service.inspection_generation();
-    story.at(20).sibling_ends();
-    // Begun while the other one was at work: what it shows is not what is there now.
+    assert!(!scenario.service.is_changing_project());
+    let before = scenario.service.inspection_generation();
+    scenario.at(20).sibling_ends();
+    // It began while the other service was changing the project, so it is stale.
     let result = Ok(vec![sick.clone()]);
-    story.input(Input::Inspected { generation: before, result });
-    assert!(matches!(story.service.next(story.now), Some(Action::Check { .. })), "it plans anew");
-    assert!(matches!(story.service.next(story.now), Some(Action::Inspect { .. })), "it looks anew");
-    assert_eq!(story.service.next(story.now), None);
+    scenario.input(Input::Inspected { generation: before, result });
+    assert!(matches!(scenario.service.next(scenario.now), Some(Action::Check { .. })), "it checks again");
+    assert!(matches!(scenario.service.next(scenario.now), Some(Action::Inspect { .. })), "it inspects again");
+    assert_eq!(scenario.service.next(scenario.now), None);
 }
 
 #[test]
-fn an_inspection_that_was_begun_before_another_service_began_is_stale() {
-    let mut story = Story::of(config());
-    let generation = story.service.inspection_generation();
-    story.service.sibling_begins("api");
-    story.input(Input::Inspected { generation, result: Ok(vec![exited("web", 1)]) });
-    assert_eq!(story.status(), StatusValue::Unknown, "it is not even shown");
+fn an_inspection_from_before_another_service_began_is_stale() {
+    let mut scenario = Scenario::of(config());
+    let generation = scenario.service.inspection_generation();
+    scenario.service.sibling_begins("api");
+    scenario.input(Input::Inspected { generation, result: Ok(vec![exited("web", 1)]) });
+    assert_eq!(scenario.status(), StatusValue::Unknown, "it is ignored");
 }

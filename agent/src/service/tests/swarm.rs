@@ -1,4 +1,4 @@
-//! Stories of a swarm service: what a person asks, and what is known of it when an update begins.
+//! Scenarios of a swarm service: manual requests, and the plan and course of an update.
 
 use super::*;
 use crate::model::SwarmError;
@@ -15,7 +15,7 @@ fn task(id: &str, image: &str, state: TaskState) -> Task {
         name: "shop_web.1".into(),
         node: "n1".into(),
         image: image.into(),
-        is_wanted: state == TaskState::Running,
+        should_run: state == TaskState::Running,
         state,
         since: None,
         error: String::new(),
@@ -24,7 +24,7 @@ fn task(id: &str, image: &str, state: TaskState) -> Task {
     }
 }
 
-/// One task that runs `image`.
+/// A service with one task that runs `image`.
 fn service(image: &str) -> SwarmService {
     SwarmService {
         id: "s".into(),
@@ -49,12 +49,12 @@ fn seen(remote: char, runs: char, swarm: SwarmService) -> Observation {
     Observation { swarm: Some(Box::new(swarm)), ..observed(remote, &[local], &[&running("a")]) }
 }
 
-impl Story {
-    /// The step of its update that comes next.
+impl Scenario {
+    /// Returns the next step of its update.
     fn step(&mut self) -> Option<SwarmStep> {
         loop {
             match self.act() {
-                Some(Action::LookAtSwarm { .. }) => self.service.inspecting = false,
+                Some(Action::InspectSwarm { .. }) => self.service.inspections.end(),
                 Some(Action::Swarm(step)) => return Some(step),
                 None => return None,
                 other => panic!("{other:?}"),
@@ -63,36 +63,36 @@ impl Story {
     }
 
     fn redeploy(&mut self, seen: Observation) -> Option<SwarmStep> {
-        let (_, said) = self.service.ask(ServiceRequest::Redeploy, self.now);
-        self.said.extend(said);
+        let (_, entries) = self.service.handle_request(ServiceRequest::Redeploy, self.now);
+        self.entries.extend(entries);
         self.check(seen).step()
     }
 
     fn plan(&self) -> &SwarmPlan {
-        &self.service.durable.swarm.as_ref().expect("an update is under way").plan
+        &self.service.durable.swarm.as_ref().expect("an update is in progress").plan
     }
 
-    fn looks(&mut self, result: Result<SwarmService, SwarmError>) -> &mut Self {
+    fn observes(&mut self, result: Result<SwarmService, SwarmError>) -> &mut Self {
         let generation = self.service.inspection_generation();
-        self.input(Input::SwarmSeen { generation, result })
+        self.input(Input::SwarmInspected { generation, result })
     }
 }
 
 #[test]
-fn a_redeploy_while_somebody_else_updates_the_service_is_answered() {
+fn a_redeploy_during_an_external_update_is_rejected() {
     let update =
         Some(UpdateStatus { state: UpdateState::Updating, message: String::new(), completed_at: None });
     let busy = || SwarmService { update: update.clone(), ..service(&image('1')) };
-    let mut story = Story::of(in_swarm());
-    assert_eq!(story.redeploy(seen('1', '1', busy())), None);
-    assert_eq!(story.said.last().unwrap().event, Kind::FORCE_REDEPLOY_FAILED);
-    assert!(format!("{:?}", story.said.last()).contains("try again when it has ended"));
-    assert_eq!(story.record().errored, None, "an answer is all there is to say");
-    // Nobody asks: it is looked at again soon.
-    let mut story = Story::of(in_swarm());
-    assert_eq!(story.check(seen('2', '1', busy())).step(), None);
-    assert!(story.record().errored.unwrap().contains("the next check looks again"));
-    assert_eq!(story.kinds().iter().filter(|kind| **kind == Kind::FORCE_REDEPLOY_FAILED).count(), 0);
+    let mut scenario = Scenario::of(in_swarm());
+    assert_eq!(scenario.redeploy(seen('1', '1', busy())), None);
+    assert_eq!(scenario.entries.last().unwrap().event, Kind::FORCE_REDEPLOY_FAILED);
+    assert!(format!("{:?}", scenario.entries.last()).contains("try again when it has finished"));
+    assert_eq!(scenario.record().errored, None, "the answer is the only report");
+    // Without a request it is checked again soon.
+    let mut scenario = Scenario::of(in_swarm());
+    assert_eq!(scenario.check(seen('2', '1', busy())).step(), None);
+    assert!(scenario.record().errored.unwrap().contains("the next check tries again"));
+    assert_eq!(scenario.kinds().iter().filter(|kind| **kind == Kind::FORCE_REDEPLOY_FAILED).count(), 0);
 }
 
 #[test]
@@ -104,15 +104,15 @@ fn a_redeploy_recreates_the_tasks_of_an_image_that_is_pinned_or_not_configured()
     };
     let without = |seen: Observation| Observation { images: Vec::new(), ..seen };
     for change in [&pinned as &dyn Fn(Observation) -> Observation, &without] {
-        let mut story = Story::of(in_swarm());
-        let set = story.redeploy(change(seen('1', '1', service(&image('1')))));
+        let mut scenario = Scenario::of(in_swarm());
+        let set = scenario.redeploy(change(seen('1', '1', service(&image('1')))));
         let Some(SwarmStep::Set { from, to, force, .. }) = set else { panic!("{set:?}") };
         assert_eq!((from, to, force), (image('1'), image('1'), Some(5)));
     }
 }
 
 #[test]
-fn a_redeploy_of_what_runs_keeps_the_spelling_of_the_specification_and_can_block_nothing() {
+fn a_redeploy_of_the_running_image_keeps_its_spelling_and_blocks_nothing() {
     let reference = Reference::parse("nginx:1.27").unwrap();
     let mut config = in_swarm();
     config.images[0] = ConfiguredImage { configured: "nginx:1.27".into(), reference: reference.clone() };
@@ -122,112 +122,112 @@ fn a_redeploy_of_what_runs_keeps_the_spelling_of_the_specification_and_can_block
         let view = &mut seen.images[0];
         (view.configured, view.reference, view.from) =
             ("nginx:1.27".into(), reference.clone(), reference.clone());
-        let mut story = Story::of(config.clone());
-        assert!(matches!(story.redeploy(seen), Some(SwarmStep::Admit { .. })), "{spelling}");
-        let plan = story.plan();
+        let mut scenario = Scenario::of(config.clone());
+        assert!(matches!(scenario.redeploy(seen), Some(SwarmStep::Admit { .. })), "{spelling}");
+        let plan = scenario.plan();
         assert_eq!((&plan.to, &plan.back, plan.is_reversible()), (&runs, &runs, false), "{spelling}");
     }
 }
 
-/// A person lifts the block of an image that runs since its rollback failed.
+/// An operator lifts the block of an image that still runs because its rollback failed.
 #[test]
-fn the_tasks_of_an_image_that_is_set_already_prove_it() {
-    let mut story = Story::of(in_swarm());
-    let durable = &mut story.service.durable;
+fn existing_tasks_prove_an_image_that_is_already_set() {
+    let mut scenario = Scenario::of(in_swarm());
+    let durable = &mut scenario.service.durable;
     durable.unproven.insert(IMAGE.into(), ImageId::from(&digest('2')));
     let source = Reference::parse(&image('1')).ok();
     let proven = crate::service::action::OldImage { id: ImageId::from(&digest('1')), source };
     durable.proven.insert(IMAGE.into(), proven);
-    assert!(story.check(seen('2', '2', service(&image('2')))).step().is_some());
-    let plan = story.plan();
+    assert!(scenario.check(seen('2', '2', service(&image('2')))).step().is_some());
+    let plan = scenario.plan();
     assert_eq!((&plan.to, &plan.back, plan.known.len()), (&image('2'), &image('1'), 0));
     let labels = crate::model::image::LabelChange::default();
-    story.input(Input::SwarmStepped(SwarmResult::Admitted { labels }));
-    assert!(story.step().is_some());
-    story.input(Input::SwarmStepped(SwarmResult::Set));
-    story.looks(Ok(service(&image('2'))));
-    story.at(10).looks(Ok(service(&image('2'))));
-    assert!(story.service.durable.swarm.is_none(), "it is over");
-    assert!(story.service.durable.unproven.is_empty());
-    // Others are replaced, so that those before do not count.
-    let mut story = Story::of(in_swarm());
-    assert!(story.check(seen('2', '1', service(&image('1')))).step().is_some());
-    assert_eq!(story.plan().known.len(), 1);
+    scenario.input(Input::SwarmStepped(SwarmResult::Admitted { labels }));
+    assert!(scenario.step().is_some());
+    scenario.input(Input::SwarmStepped(SwarmResult::Set));
+    scenario.observes(Ok(service(&image('2'))));
+    scenario.at(10).observes(Ok(service(&image('2'))));
+    assert!(scenario.service.durable.swarm.is_none(), "it is over");
+    assert!(scenario.service.durable.unproven.is_empty());
+    // Other tasks are replaced, so the previous ones do not count.
+    let mut scenario = Scenario::of(in_swarm());
+    assert!(scenario.check(seen('2', '1', service(&image('1')))).step().is_some());
+    assert_eq!(scenario.plan().known.len(), 1);
 }
 
 /// An update from 1 to 2, which the swarm has just begun.
-fn converging() -> Story {
-    let mut story = Story::of(in_swarm());
-    assert!(story.check(seen('2', '1', service(&image('1')))).step().is_some());
+fn converging() -> Scenario {
+    let mut scenario = Scenario::of(in_swarm());
+    assert!(scenario.check(seen('2', '1', service(&image('1')))).step().is_some());
     let labels = crate::model::image::LabelChange::default();
-    story.input(Input::SwarmStepped(SwarmResult::Admitted { labels }));
-    assert!(story.step().is_some());
-    story.input(Input::SwarmStepped(SwarmResult::Set));
-    story
+    scenario.input(Input::SwarmStepped(SwarmResult::Admitted { labels }));
+    assert!(scenario.step().is_some());
+    scenario.input(Input::SwarmStepped(SwarmResult::Set));
+    scenario
 }
 
 #[test]
-fn an_image_whose_task_was_stopped_with_its_node_is_rolled_back_and_not_blocked() {
+fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
     for (state, is_blocked) in [(TaskState::Shutdown, false), (TaskState::Failed, true)] {
-        let mut story = converging();
+        let mut scenario = converging();
         let message = "update paused due to failure or early termination of task new".to_owned();
         let update = Some(UpdateStatus { state: UpdateState::Paused, message, completed_at: None });
         let tasks = vec![task("new", &image('2'), state)];
-        story.looks(Ok(SwarmService { update, tasks, ..service(&image('2')) }));
-        assert!(matches!(story.step(), Some(SwarmStep::Diagnose { task, .. }) if task == "new"));
+        scenario.observes(Ok(SwarmService { update, tasks, ..service(&image('2')) }));
+        assert!(matches!(scenario.step(), Some(SwarmStep::Diagnose { task, .. }) if task == "new"));
         let (log, health) = (String::new(), String::new());
-        story.input(Input::SwarmStepped(SwarmResult::Diagnosed { log, health }));
-        let back = story.step();
+        scenario.input(Input::SwarmStepped(SwarmResult::Diagnosed { log, health }));
+        let back = scenario.step();
         assert!(
             matches!(&back, Some(SwarmStep::Set { to, back: true, .. }) if *to == image('1')),
             "{back:?}"
         );
-        assert_eq!(!story.service.durable.blocked.is_empty(), is_blocked, "{state:?}");
-        assert_eq!(story.service.durable.postponed.is_none(), is_blocked, "{state:?}");
+        assert_eq!(!scenario.service.durable.blocked.is_empty(), is_blocked, "{state:?}");
+        assert_eq!(scenario.service.durable.postponed.is_none(), is_blocked, "{state:?}");
     }
 }
 
-/// What is under way begins its wait anew, and a clock that is set changes none.
+/// An update in progress restarts its wait, and a clock change does not affect it.
 #[test]
-fn an_outage_gives_the_tasks_their_time_again() {
-    let mut story = converging();
-    let done_since = |story: &Story| {
-        let rollout = story.service.durable.swarm.as_ref().unwrap();
+fn an_outage_resets_the_time_the_tasks_have() {
+    let mut scenario = converging();
+    let done_since = |scenario: &Scenario| {
+        let rollout = scenario.service.durable.swarm.as_ref().unwrap();
         rollout.phase.watch().unwrap().done_since
     };
     let update =
         Some(UpdateStatus { state: UpdateState::Completed, message: String::new(), completed_at: None });
     let tasks = vec![task("new", &image('2'), TaskState::Running)];
     let done = SwarmService { update, tasks, ..service(&image('2')) };
-    story.looks(Ok(done.clone()));
-    assert_eq!(done_since(&story), story.seconds(0));
-    story.service.shift(SignedDuration::from_secs(60));
-    assert_eq!(done_since(&story), story.seconds(60));
-    for error in [SwarmError::Away("no".into()), SwarmError::Unusable("locked".into())] {
-        story.at(5).looks(Err(error));
-        assert_eq!(done_since(&story), None);
-        story.at(6).looks(Ok(done.clone()));
-        assert_eq!(done_since(&story), story.seconds(6));
+    scenario.observes(Ok(done.clone()));
+    assert_eq!(done_since(&scenario), scenario.seconds(0));
+    scenario.service.shift(SignedDuration::from_secs(60));
+    assert_eq!(done_since(&scenario), scenario.seconds(60));
+    for error in [SwarmError::Unavailable("no".into()), SwarmError::Unusable("locked".into())] {
+        scenario.at(5).observes(Err(error));
+        assert_eq!(done_since(&scenario), None);
+        scenario.at(6).observes(Ok(done.clone()));
+        assert_eq!(done_since(&scenario), scenario.seconds(6));
     }
 }
 
 #[test]
-fn a_compose_deployment_ends_as_one_when_its_service_becomes_a_swarm_service() {
-    let story = on_probation();
-    let durable = story.service.durable().clone();
+fn a_compose_deployment_finishes_after_its_service_became_a_swarm_service() {
+    let scenario = on_probation();
+    let durable = scenario.service.durable().clone();
     let config = ServiceConfig { compose_files: Vec::new(), compose_project: None, ..in_swarm() };
     let (service, _) =
-        Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Reload, story.now);
-    let mut story = Story { service, ..story };
-    match story.at(2).act() {
+        Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Reload, scenario.now);
+    let mut scenario = Scenario { service, ..scenario };
+    match scenario.at(2).act() {
         Some(Action::Step(Step::Start { .. })) => {
             let containers = vec![running("b")];
             let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers };
-            story.input(Input::Stepped(up));
+            scenario.input(Input::Stepped(up));
         }
         other => panic!("{other:?}"),
     }
-    let look = story.service.next(story.now);
+    let look = scenario.service.next(scenario.now);
     let Some(Action::Inspect { members, .. }) = look else { panic!("{look:?}") };
     assert_eq!(members, Members::Project("web".into()));
 }

@@ -1,4 +1,4 @@
-//! Stories of a newer tag that is written into the env file and deployed (DECISIONS 7).
+//! Scenarios of a newer tag that is written to the env file and deployed (DECISIONS 7).
 
 use evenkeel_common::wire::{FleetAnswer, Permission};
 
@@ -27,7 +27,7 @@ pub(super) fn with_variable(update: UpdateConfig) -> ServiceConfig {
     ServiceConfig { update: Some(Arc::new(update)), env_file: Some("/srv/web/.env".into()), ..config() }
 }
 
-/// Tag 1 runs; the registry has tag 2 with this digest.
+/// Tag 1 runs; the registry has tag 2 with digest `remote`.
 fn newer(remote: char) -> Observation {
     let mut seen = observed(remote, &[local("sha256:one", &['1'])], &[&running("web")]);
     seen.images[0].newer = Some(tagged("2"));
@@ -36,8 +36,8 @@ fn newer(remote: char) -> Observation {
     seen
 }
 
-impl Story {
-    /// Has steps end well up to the one that writes the tag.
+impl Scenario {
+    /// Lets the steps up to the one that writes the tag succeed.
     pub(super) fn up_to_write(&mut self) -> Option<Action> {
         loop {
             let result = match self.act()? {
@@ -63,10 +63,10 @@ impl Story {
 }
 
 #[test]
-fn the_line_is_written_after_the_pull_and_put_back_before_compose_is_run_for_a_rollback() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
-    story.check(newer('2'));
-    let Some(Action::Step(Step::WriteTag { project, tag, line, back, images, .. })) = story.up_to_write()
+fn the_line_is_written_after_the_pull_and_restored_before_compose_runs_for_a_rollback() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer('2'));
+    let Some(Action::Step(Step::WriteTag { project, tag, line, back, images, .. })) = scenario.up_to_write()
     else {
         panic!("the line comes before compose");
     };
@@ -76,13 +76,13 @@ fn the_line_is_written_after_the_pull_and_put_back_before_compose_is_run_for_a_r
         ("export WEB_TAG=\"1\" # ours", "export WEB_TAG=\"2\" # ours")
     );
     assert_eq!(images, [tagged("2")]);
-    // What is in the journal is enough to take it up.
-    let journal = serde_json::to_string(story.service.durable()).unwrap();
+    // The journal is sufficient to resume.
+    let journal = serde_json::to_string(scenario.service.durable()).unwrap();
     let read: Durable = serde_json::from_str(&journal).unwrap();
-    assert_eq!(&read, story.service.durable());
+    assert_eq!(&read, scenario.service.durable());
 
-    story.input(Input::Stepped(StepResult::TagWritten));
-    let Some(Action::Step(Step::Start { project, tags, .. })) = story.act() else { panic!("compose") };
+    scenario.input(Input::Stepped(StepResult::TagWritten));
+    let Some(Action::Step(Step::Start { project, tags, .. })) = scenario.act() else { panic!("compose") };
     assert_eq!(project.set["WEB_TAG"], "2");
     assert_eq!(tags[0].0, tagged("2"));
     let sick = Container {
@@ -91,86 +91,86 @@ fn the_line_is_written_after_the_pull_and_put_back_before_compose_is_run_for_a_r
         image: ImageId("sha256:two".into()),
         ..with_health("web", HealthState::Unhealthy)
     };
-    story.started(&[&sick]).at(60).look(&[&sick]);
-    assert!(matches!(story.act(), Some(Action::Step(Step::Diagnose { .. }))));
-    story.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
-    let Some(Action::Step(Step::WriteTag { project, tag, back, .. })) = story.act() else {
-        panic!("the line goes back first");
+    scenario.started(&[&sick]).at(60).look(&[&sick]);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Diagnose { .. }))));
+    scenario.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
+    let Some(Action::Step(Step::WriteTag { project, tag, back, .. })) = scenario.act() else {
+        panic!("the line is restored first");
     };
     assert_eq!((tag.as_str(), back, project.set["WEB_TAG"].as_str()), ("1", true, "1"));
-    story.input(Input::Stepped(StepResult::TagTaken));
-    let Some(Action::Step(Step::Start { project, tags, .. })) = story.act() else { panic!("compose") };
-    assert_eq!(project.set["WEB_TAG"], "1", "whatever a person has written");
+    scenario.input(Input::Stepped(StepResult::TagLineChanged));
+    let Some(Action::Step(Step::Start { project, tags, .. })) = scenario.act() else { panic!("compose") };
+    assert_eq!(project.set["WEB_TAG"], "1", "whatever the file says");
     assert_eq!(tags[0].0, tagged("1"));
-    let told = story.said.iter().find(|entry| entry.event == Kind::ERROR).expect("it is told");
-    assert_eq!(told.reason.as_deref(), Some("somebody has changed it"));
-    assert_eq!(story.service.durable().blocked.get(IMAGE), Some(&digest('2')));
+    let told = scenario.entries.iter().find(|entry| entry.event == Kind::ERROR).expect("it is reported");
+    assert_eq!(told.reason.as_deref(), Some("it was changed in the meantime"));
+    assert_eq!(scenario.service.durable().blocked.get(IMAGE), Some(&digest('2')));
 }
 
 #[test]
 fn the_fleet_is_asked_about_the_newer_tag() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
     let present = FleetView { link: Link::Present, ..FleetView::default() };
-    story.service.set_fleet(Arc::new(present));
-    story.check(newer('2'));
-    let Some(Action::AskFleet { image, ask }) = story.act() else { panic!("it is asked") };
+    scenario.service.set_fleet(Arc::new(present));
+    scenario.check(newer('2'));
+    let Some(Action::AskFleet { image, ask }) = scenario.act() else { panic!("it is asked") };
     assert_eq!((image.as_str(), ask.digest.as_str()), (IMAGE, digest('2').as_str()));
     assert_eq!(ask.image, tagged("2").to_string());
-    let state = story.service.snapshot(PullProgress::default()).images.remove(0);
+    let state = scenario.service.snapshot(PullProgress::default()).images.remove(0);
     assert_eq!((state.available, state.available_as), (Some(digest('2')), Some(tagged("2"))));
     let why = String::new();
     let go = FleetAnswer { answer: Permission::Go, why, gate: None, again: 30, agent: None, store: None };
-    story.input(Input::FleetAnswered { image, ask: ask.clone(), answer: Ok(go) });
-    assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))));
-    assert_eq!(story.service.leases(), [ask], "it is the same lease");
+    scenario.input(Input::FleetAnswered { image, ask: ask.clone(), answer: Ok(go) });
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+    assert_eq!(scenario.service.leases(), [ask], "it is the same lease");
 }
 
 #[test]
-fn a_line_that_somebody_has_changed_ends_the_update_before_anything_is_changed() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
-    story.check(newer('2')).up_to_write();
-    story.input(Input::Stepped(StepResult::TagTaken));
-    assert!(matches!(story.act(), Some(Action::Step(Step::RestoreTags { .. }))));
-    story.input(Input::Stepped(StepResult::TagsRestored));
-    assert!(matches!(story.act(), Some(Action::Step(Step::Unpin { .. }))));
-    story.input(Input::Stepped(StepResult::Unpinned));
-    assert_eq!(story.kinds(), [Kind::ERROR]);
-    assert_eq!(story.service.durable().blocked.len(), 0);
-    // Where it is not known whether it was written, it is put back.
-    story.at(60).check(newer('2')).up_to_write();
-    story.input(Input::Stepped(StepResult::Failed("no space left on device".into())));
-    assert!(matches!(story.act(), Some(Action::Step(Step::WriteTag { back: true, .. }))));
-    story.input(Input::Stepped(StepResult::TagWritten));
-    assert!(matches!(story.act(), Some(Action::Step(Step::RestoreTags { .. }))));
+fn a_line_edited_by_someone_else_ends_the_update_before_anything_is_changed() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer('2')).up_to_write();
+    scenario.input(Input::Stepped(StepResult::TagLineChanged));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::RestoreTags { .. }))));
+    scenario.input(Input::Stepped(StepResult::TagsRestored));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
+    scenario.input(Input::Stepped(StepResult::Unpinned));
+    assert_eq!(scenario.kinds(), [Kind::ERROR]);
+    assert_eq!(scenario.service.durable().blocked.len(), 0);
+    // If it is unknown whether it was written, it is restored.
+    scenario.at(60).check(newer('2')).up_to_write();
+    scenario.input(Input::Stepped(StepResult::Failed("no space left on device".into())));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::WriteTag { back: true, .. }))));
+    scenario.input(Input::Stepped(StepResult::TagWritten));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::RestoreTags { .. }))));
 }
 
 #[test]
 fn the_same_content_under_a_newer_name_is_no_update() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
-    story.check(newer('1'));
-    assert_eq!(story.act(), None);
-    assert_eq!(story.kinds(), []);
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer('1'));
+    assert_eq!(scenario.act(), None);
+    assert_eq!(scenario.kinds(), []);
 }
 
 #[test]
-fn a_tag_that_a_person_has_written_is_deployed_without_touching_the_line() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
+fn a_tag_written_by_an_operator_is_deployed_without_touching_the_line() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
     let mut seen = newer('2');
     (seen.images[0].reference, seen.images[0].newer) = (tagged("2"), None);
     seen.tag.as_mut().unwrap().setting = find_tag("WEB_TAG=2", "WEB_TAG").unwrap();
-    story.check(seen);
-    let Some(Action::Step(Step::Start { project, .. })) = story.up_to_write() else { panic!("compose") };
+    scenario.check(seen);
+    let Some(Action::Step(Step::Start { project, .. })) = scenario.up_to_write() else { panic!("compose") };
     assert_eq!(project.set["WEB_TAG"], "2");
 }
 
 #[test]
-fn the_tag_in_force_is_shown_where_it_is_not_the_configured_one() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
-    let shown = |story: &Story| story.service.snapshot(PullProgress::default()).in_force;
-    assert_eq!(shown(story.check(newer('1'))), BTreeMap::new());
+fn the_tag_in_force_is_shown_if_it_is_not_the_configured_one() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    let shown = |scenario: &Scenario| scenario.service.snapshot(PullProgress::default()).in_force;
+    assert_eq!(shown(scenario.check(newer('1'))), BTreeMap::new());
     let mut seen = newer('1');
     (seen.images[0].from, seen.images[0].newer) = (tagged("2"), None);
-    assert_eq!(shown(story.check(seen)), BTreeMap::from([(IMAGE.to_owned(), tagged("2"))]));
+    assert_eq!(shown(scenario.check(seen)), BTreeMap::from([(IMAGE.to_owned(), tagged("2"))]));
 }
 
 #[test]
@@ -192,56 +192,60 @@ fn all_images_of_the_variable_move_together_or_not_at_all() {
         seen.images.push(ImageView { newer, remote, running, ..ImageView::new(TWIN.into(), twin.clone()) });
         seen
     };
-    let mut story = Story::of(config.clone());
-    story.check(both(None));
-    assert_eq!(story.act(), None, "one registry does not answer");
-    story.at(60).check(both(Some('6')));
-    let Some(Action::Step(Step::WriteTag { images, .. })) = story.up_to_write() else { panic!("both go") };
+    let mut scenario = Scenario::of(config.clone());
+    scenario.check(both(None));
+    assert_eq!(scenario.act(), None, "one registry does not answer");
+    scenario.at(60).check(both(Some('6')));
+    let Some(Action::Step(Step::WriteTag { images, .. })) = scenario.up_to_write() else {
+        panic!("both move")
+    };
     assert_eq!(images.len(), 2);
-    // One that has the same content gets the new name, too.
-    let mut story = Story::of(config);
-    story.check(both(Some('5')));
-    let Some(Action::Step(Step::WriteTag { images, .. })) = story.up_to_write() else { panic!("both go") };
+    // An image with the same content gets the new tag, too.
+    let mut scenario = Scenario::of(config);
+    scenario.check(both(Some('5')));
+    let Some(Action::Step(Step::WriteTag { images, .. })) = scenario.up_to_write() else {
+        panic!("both move")
+    };
     assert_eq!(images.len(), 2);
 }
 
 #[test]
-fn what_was_known_before_a_restart_is_asked_for_until_the_list_is_read_again() {
+fn tags_known_before_a_restart_are_used_until_the_list_is_read_again() {
     let config = with_variable(UpdateConfig::default());
-    let mut story = Story::of(config.clone());
+    let mut scenario = Scenario::of(config.clone());
     let found = |tag: &str| {
         let found = BTreeMap::from([(IMAGE.to_owned(), vec![tag.to_owned()])]);
         Input::Maintained(MaintenanceResult::NewerTags(found))
     };
-    story.check(newer('1')).input(found("3"));
-    assert_eq!(story.service.tags_to_deploy(), ["3"]);
-    assert!(story.service.check_due, "it is looked at without waiting for a cycle");
-    let durable = story.service.durable().clone();
+    scenario.check(newer('1')).input(found("3"));
+    assert_eq!(scenario.service.tags_to_deploy(), ["3"]);
+    assert!(scenario.service.checks.is_due(), "it is checked without waiting for a cycle");
+    let durable = scenario.service.durable().clone();
     let (service, _) =
-        Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Start, story.now);
-    story.service = service;
-    assert_eq!(story.service.tags_to_deploy(), ["3"]);
+        Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Start, scenario.now);
+    scenario.service = service;
+    assert_eq!(scenario.service.tags_to_deploy(), ["3"]);
     let none = BTreeMap::from([(IMAGE.to_owned(), Vec::new())]);
-    story.input(Input::Maintained(MaintenanceResult::NewerTags(none)));
-    assert_eq!(story.service.tags_to_deploy(), [""; 0]);
+    scenario.input(Input::Maintained(MaintenanceResult::NewerTags(none)));
+    assert_eq!(scenario.service.tags_to_deploy(), [""; 0]);
 }
 
 #[test]
-fn after_a_rollback_that_failed_the_next_tag_goes_back_to_the_proven_one() {
-    let mut story = Story::of(with_variable(UpdateConfig::default()));
+fn after_a_failed_rollback_the_next_tag_would_roll_back_to_the_proven_one() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
     let proven = OldImage { id: ImageId("sha256:one".into()), source: None };
-    story.service.durable.proven.insert(IMAGE.into(), proven.clone());
-    story.service.durable.unproven.insert(IMAGE.into(), ImageId("sha256:bad".into()));
-    // The line was put back to tag 1, but compose could not be run: the bad image of tag 2 still runs.
+    scenario.service.durable.proven.insert(IMAGE.into(), proven.clone());
+    scenario.service.durable.unproven.insert(IMAGE.into(), ImageId("sha256:bad".into()));
+    // The line was restored to tag 1, but compose failed: the bad image of tag 2 still runs.
     let bad = ImageId("sha256:bad".into());
     let runs = Container { config_image: tagged("2").to_string(), image: bad, ..running("web") };
     let mut seen = Observation { containers: [runs].into(), ..newer('3') };
     seen.images[0].newer = Some(tagged("3"));
     seen.images[0].from = tagged("2");
     seen.images[0].running = vec![local("sha256:bad", &['2'])];
-    story.check(seen);
-    assert!(matches!(story.up_to_write(), Some(Action::Step(Step::WriteTag { .. }))));
-    let plan = story.service.durable().deployment.as_ref().expect("it is under way").plan().clone();
+    scenario.check(seen);
+    assert!(matches!(scenario.up_to_write(), Some(Action::Step(Step::WriteTag { .. }))));
+    let plan = scenario.service.durable().deployment.as_ref().expect("it is in progress").plan().clone();
     assert_eq!(plan.tag.map(|tag| (tag.old, tag.new)), Some(("1".into(), "3".into())));
     let change = &plan.image_changes[0];
     assert_eq!((change.from.clone(), change.old.clone()), (Some(tagged("1")), Some(proven)));

@@ -1,11 +1,11 @@
-//! Stories of deployments whose project is more than the one container that is updated, and of people who act meanwhile.
+//! Scenarios of deployments in projects with more containers than the updated one, and of manual actions during them.
 
 use super::*;
 use crate::model::{ComposeError, UpMode};
 
 const DB: &str = "localhost:5000/db:1";
 
-/// A container on that version of an image, made in that round.
+/// Returns a container on that version of an image, created in that round.
 fn on(name: &str, image: &str, version: &str, round: u32) -> Container {
     Container {
         id: format!("{name}-{round}"),
@@ -24,8 +24,8 @@ fn v2() -> LocalImage {
     local("sha256:v2", &['2'])
 }
 
-impl Story {
-    /// The registry has version 2: brought up with what compose leaves then.
+impl Scenario {
+    /// The registry has version 2: brings it up; `after` are the containers that compose leaves.
     fn brings_up(&mut self, before: &[&Container], after: &[&Container]) -> &mut Self {
         self.check(observed('2', &[v1()], before));
         self.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
@@ -36,7 +36,7 @@ impl Story {
         self.is_up(after)
     }
 
-    /// The step that is due, and how it ends.
+    /// Runs the next step with this result, and returns the step.
     fn takes_step(&mut self, result: StepResult) -> Step {
         let action = self.act();
         let Some(Action::Step(step)) = action else { panic!("no step is due, but {action:?}") };
@@ -50,15 +50,15 @@ impl Story {
         self
     }
 
-    /// The way back from a failure, up to what compose leaves.
-    fn goes_back(&mut self, after: &[&Container]) -> Step {
+    /// Rolls back after a failure; `after` are the containers that compose leaves.
+    fn rolls_back(&mut self, after: &[&Container]) -> Step {
         self.takes_step(StepResult::Diagnosed { log: String::new() });
         let containers = after.iter().map(|c| (*c).clone()).collect();
         self.takes_step(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers })
     }
 
     fn last(&self) -> &AuditEntry {
-        self.said.last().expect("something was said")
+        self.entries.last().expect("at least one entry")
     }
 
     fn is_blocked(&self) -> bool {
@@ -67,55 +67,60 @@ impl Story {
 }
 
 #[test]
-fn a_project_that_runs_on_other_names_of_the_image_is_a_fault_and_no_update() {
-    let mut story = Story::of(config());
+fn a_project_that_runs_the_image_under_another_name_is_a_fault_and_not_updated() {
+    let mut scenario = Scenario::of(config());
     let web = on("web", "127.0.0.1:5000/web:1", "v1", 1);
-    story.check(observed('2', &[], &[&web]));
-    assert_eq!(story.act(), None);
-    let text = &story.last().message;
+    scenario.check(observed('2', &[], &[&web]));
+    assert_eq!(scenario.act(), None);
+    let text = &scenario.last().message;
     assert!(text.contains(IMAGE) && text.contains("127.0.0.1:5000/web:1"), "{text}");
-    // Nothing runs: the tag says what is there, as before the first start.
-    story.said.clear();
-    story.check(observed('2', &[], &[]));
-    assert_eq!(story.kinds(), [Kind::RECOVERED]);
+    // Nothing runs: the tag decides, as before the first start.
+    scenario.entries.clear();
+    scenario.check(observed('2', &[], &[]));
+    assert_eq!(scenario.kinds(), [Kind::RECOVERED]);
 }
 
 #[test]
-fn a_container_that_compose_does_not_bring_along_holds_up_no_update_and_is_named() {
-    let mut story = Story::of(config());
+fn a_container_that_compose_leaves_behind_is_named_and_does_not_delay_the_update() {
+    let mut scenario = Scenario::of(config());
     let (orphan, old, new) =
         (on("orphan", IMAGE, "v1", 1), on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
-    story.brings_up(&[&orphan, &old], &[&orphan, &new]);
-    story.at(11).look(&[&orphan, &new]);
-    assert_eq!(story.last().event, Kind::UPDATED);
-    assert!(story.last().reason.as_ref().is_some_and(|why| why.contains("orphan")), "{:?}", story.last());
-    assert!(!story.is_blocked());
-    story.takes_step(StepResult::Unpinned);
-    // It stays on the old image, and that is no news.
-    story.at(20).check(observed('2', &[v1(), v2()], &[&orphan, &new]));
-    assert_eq!(story.act(), None);
-    assert_eq!(story.status(), StatusValue::Ok);
+    scenario.brings_up(&[&orphan, &old], &[&orphan, &new]);
+    scenario.at(11).look(&[&orphan, &new]);
+    assert_eq!(scenario.last().event, Kind::UPDATED);
+    assert!(
+        scenario.last().reason.as_ref().is_some_and(|why| why.contains("orphan")),
+        "{:?}",
+        scenario.last()
+    );
+    assert!(!scenario.is_blocked());
+    scenario.takes_step(StepResult::Unpinned);
+    // It stays on the old image, which is not reported again.
+    scenario.at(20).check(observed('2', &[v1(), v2()], &[&orphan, &new]));
+    assert_eq!(scenario.act(), None);
+    assert_eq!(scenario.status(), StatusValue::Ok);
 }
 
 #[test]
-fn others_that_were_unwell_or_not_there_before_say_nothing_about_the_image() {
-    let unwell =
+fn new_or_previously_unhealthy_bystanders_say_nothing_about_the_image() {
+    let unhealthy =
         Container { health: Some(HealthState::Unhealthy), ..with_health("db", HealthState::Unhealthy) };
-    let unwell = |round| Container { id: format!("db-{round}"), config_image: DB.into(), ..unwell.clone() };
+    let unhealthy =
+        |round| Container { id: format!("db-{round}"), config_image: DB.into(), ..unhealthy.clone() };
     let newcomer = Container { config_image: DB.into(), id: "new".into(), ..exited("newcomer", 1) };
-    let mut story = Story::of(config());
+    let mut scenario = Scenario::of(config());
     let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
-    story.brings_up(&[&old, &unwell(1)], &[&new, &unwell(2), &newcomer]);
+    scenario.brings_up(&[&old, &unhealthy(1)], &[&new, &unhealthy(2), &newcomer]);
     for at in [1, 5, 11] {
-        story.at(at).look(&[&new, &unwell(2), &newcomer]);
+        scenario.at(at).look(&[&new, &unhealthy(2), &newcomer]);
     }
-    assert_eq!(story.last().event, Kind::UPDATED, "{:?}", story.said);
+    assert_eq!(scenario.last().event, Kind::UPDATED, "{:?}", scenario.entries);
 }
 
 #[test]
-fn one_that_was_well_and_fails_with_the_new_image_leads_back_and_is_told_when_it_still_fails() {
+fn a_bystander_that_fails_with_the_new_image_causes_a_rollback_and_is_named_if_it_still_fails() {
     for still in [true, false] {
-        let mut story = Story::of(config());
+        let mut scenario = Scenario::of(config());
         let (old, new, back) =
             (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2), on("web", IMAGE, "v1", 3));
         let db = |round, health| Container {
@@ -123,43 +128,43 @@ fn one_that_was_well_and_fails_with_the_new_image_leads_back_and_is_told_when_it
             config_image: DB.into(),
             ..with_health("db", health)
         };
-        let (well, ill) = (db(1, HealthState::Healthy), db(2, HealthState::Unhealthy));
-        story.brings_up(&[&old, &well], &[&new, &ill]);
-        story.at(200).look(&[&new, &ill]);
+        let (well, unhealthy) = (db(1, HealthState::Healthy), db(2, HealthState::Unhealthy));
+        scenario.brings_up(&[&old, &well], &[&new, &unhealthy]);
+        scenario.at(200).look(&[&new, &unhealthy]);
         let last = if still { db(3, HealthState::Unhealthy) } else { db(3, HealthState::Healthy) };
-        story.goes_back(&[&back, &last]);
-        story.at(400).look(&[&back, &last]);
-        assert_eq!(story.last().event, Kind::ROLLED_BACK, "{:?}", story.said);
-        let message = &story.last().message;
+        scenario.rolls_back(&[&back, &last]);
+        scenario.at(400).look(&[&back, &last]);
+        assert_eq!(scenario.last().event, Kind::ROLLED_BACK, "{:?}", scenario.entries);
+        let message = &scenario.last().message;
         assert!(message.contains("; rolled back to the images that ran before"), "{message}");
         assert_eq!(message.contains(", but container db is unhealthy"), still, "{message}");
-        assert!(story.is_blocked() && !story.service.durable().rollback_failed);
+        assert!(scenario.is_blocked() && !scenario.service.durable().rollback_failed);
     }
 }
 
 #[test]
-fn what_was_as_unwell_before_is_back_when_it_is_as_unwell_again() {
-    let mut story = Story::of(config());
-    let ill = |version, round| Container {
+fn a_rollback_to_a_previously_unhealthy_container_succeeds_if_it_is_unhealthy_again() {
+    let mut scenario = Scenario::of(config());
+    let unhealthy = |version, round| Container {
         health_timing: with_health("web", HealthState::Unhealthy).health_timing,
         health: Some(HealthState::Unhealthy),
         ..on("web", IMAGE, version, round)
     };
-    story.brings_up(&[&ill("v1", 1)], &[&ill("v2", 2)]);
-    story.at(200).look(&[&ill("v2", 2)]);
-    story.goes_back(&[&ill("v1", 3)]);
-    story.at(400).look(&[&ill("v1", 3)]);
-    assert_eq!(story.last().event, Kind::ROLLED_BACK);
+    scenario.brings_up(&[&unhealthy("v1", 1)], &[&unhealthy("v2", 2)]);
+    scenario.at(200).look(&[&unhealthy("v2", 2)]);
+    scenario.rolls_back(&[&unhealthy("v1", 3)]);
+    scenario.at(400).look(&[&unhealthy("v1", 3)]);
+    assert_eq!(scenario.last().event, Kind::ROLLED_BACK);
 }
 
 #[test]
-fn a_sibling_whose_tag_has_moved_is_held_where_it_is_also_on_the_way_back() {
-    let mut story = Story::of(config());
+fn a_sibling_whose_tag_has_moved_keeps_its_image_even_during_a_rollback() {
+    let mut scenario = Scenario::of(config());
     let (old, bad) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
     let (db1, db2) = (on("db", DB, "db1", 1), on("db", DB, "db2", 2));
-    story.check(observed('2', &[v1()], &[&old, &db1]));
-    story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-    story.takes_step(StepResult::Pulled {
+    scenario.check(observed('2', &[v1()], &[&old, &db1]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
         ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
         labels: BTreeMap::new(),
     });
@@ -175,39 +180,39 @@ fn a_sibling_whose_tag_has_moved_is_held_where_it_is_also_on_the_way_back() {
             named,
         }]
     };
-    // In the journal before any tag is moved, so that a restart in between puts them back.
-    let step = story.service.next(story.now);
+    // Journaled before any tag is moved, so that a restart in between restores them.
+    let step = scenario.service.next(scenario.now);
     assert!(matches!(step, Some(Action::Step(Step::ReadTags { .. }))), "{step:?}");
     let displaced = held_on("db1");
-    story.input(Input::Stepped(StepResult::TagsRead { displaced: displaced.clone() }));
-    assert_eq!(story.service.durable().deployment.as_ref().unwrap().displaced, Some(displaced));
+    scenario.input(Input::Stepped(StepResult::TagsRead { displaced: displaced.clone() }));
+    assert_eq!(scenario.service.durable().deployment.as_ref().unwrap().displaced, Some(displaced));
     let up =
         StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![bad.clone(), db1] };
-    assert_eq!(sibling_tags(&story.takes_step(up)), held_on("db1"));
-    // Meanwhile a person has brought it to another image.
+    assert_eq!(sibling_tags(&scenario.takes_step(up)), held_on("db1"));
+    // In the meantime an operator has moved it to another image.
     let crashed = Container { state: State::Exited, exit_code: 1, ..bad };
-    story.at(2).look(&[&crashed, &db2]).at(3).look(&[&crashed, &db2]);
+    scenario.at(2).look(&[&crashed, &db2]).at(3).look(&[&crashed, &db2]);
     let back = on("web", IMAGE, "v1", 3);
-    assert_eq!(sibling_tags(&story.goes_back(&[&back, &db2])), held_on("db2"));
-    story.at(20).look(&[&back, &db2]);
-    assert_eq!(story.last().event, Kind::ROLLED_BACK);
+    assert_eq!(sibling_tags(&scenario.rolls_back(&[&back, &db2])), held_on("db2"));
+    scenario.at(20).look(&[&back, &db2]);
+    assert_eq!(scenario.last().event, Kind::ROLLED_BACK);
 }
 
 #[test]
-fn a_restart_by_a_person_only_begins_the_probation_anew() {
-    let mut story = Story::of(config());
+fn a_manual_restart_restarts_the_probation() {
+    let mut scenario = Scenario::of(config());
     let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
-    story.brings_up(&[&old], &[&new]).at(1).look(&[&new]).at(5);
-    story.event("web-2", EventKind::Stop);
-    let again = Container { started_at: story.seconds(6), ..new };
-    story.at(6).look(&[&again]).at(11).look(&[&again]);
-    assert_eq!(story.said, [], "the new run has not lasted long enough");
-    story.at(16).look(&[&again]);
-    assert_eq!(story.last().event, Kind::UPDATED);
+    scenario.brings_up(&[&old], &[&new]).at(1).look(&[&new]).at(5);
+    scenario.event("web-2", EventKind::Stop);
+    let again = Container { started_at: scenario.seconds(6), ..new };
+    scenario.at(6).look(&[&again]).at(11).look(&[&again]);
+    assert_eq!(scenario.entries, [], "the new run has not lasted long enough");
+    scenario.at(16).look(&[&again]);
+    assert_eq!(scenario.last().event, Kind::UPDATED);
 }
 
 #[test]
-fn what_a_person_stops_removes_or_replaces_is_neither_blocked_nor_undone_and_judged_when_it_runs() {
+fn external_interference_neither_blocks_nor_rolls_back_and_the_image_is_proven_later() {
     let new = on("web", IMAGE, "v2", 2);
     let stopped = Container { state: State::Exited, exit_code: 137, ..new.clone() };
     let paused = Container { state: State::Paused, ..new.clone() };
@@ -219,190 +224,196 @@ fn what_a_person_stops_removes_or_replaces_is_neither_blocked_nor_undone_and_jud
         ("container web was moved to another image", &[&other]),
     ];
     for (words, there) in table {
-        let mut story = Story::of(config());
-        story.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&new]).at(1).look(&[&new]).at(5);
+        let mut scenario = Scenario::of(config());
+        scenario.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&new]).at(1).look(&[&new]).at(5);
         if words.starts_with("stopped") {
-            story.event("web-2", EventKind::Stop);
+            scenario.event("web-2", EventKind::Stop);
         }
-        story.look(there).at(11).look(there);
-        assert_eq!(story.kinds(), [Kind::ERROR], "{words}");
-        assert!(!story.is_blocked(), "{words}");
-        let fault = story.service.snapshot(PullProgress::default()).status.errored.unwrap_or_default();
+        scenario.look(there).at(11).look(there);
+        assert_eq!(scenario.kinds(), [Kind::ERROR], "{words}");
+        assert!(!scenario.is_blocked(), "{words}");
+        let fault = scenario.service.snapshot(PullProgress::default()).status.errored.unwrap_or_default();
         assert!(fault.contains(words), "{fault}");
-        story.takes_step(StepResult::Unpinned);
-        // Found running again, it has to prove itself where it is.
-        story.at(60).check(observed('2', &[v2()], &[&new]));
-        story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-        story.takes_step(StepResult::Pulled {
+        scenario.takes_step(StepResult::Unpinned);
+        // Found running again, it goes through its probation as it is.
+        scenario.at(60).check(observed('2', &[v2()], &[&new]));
+        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        scenario.takes_step(StepResult::Pulled {
             ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
             labels: BTreeMap::new(),
         });
-        story.is_up(&[&new]).at(71).look(&[&new]);
-        let updated = story.said.iter().find(|said| said.event == Kind::UPDATED);
-        let updated = updated.unwrap_or_else(|| panic!("{words}: {:?}", story.said));
+        scenario.is_up(&[&new]).at(71).look(&[&new]);
+        let updated = scenario.entries.iter().find(|entry| entry.event == Kind::UPDATED);
+        let updated = updated.unwrap_or_else(|| panic!("{words}: {:?}", scenario.entries));
         assert_eq!(updated.old_digest, Some(digest('1').to_string()));
     }
 }
 
 #[test]
-fn after_a_way_back_that_failed_a_redeploy_or_a_trigger_leads_to_what_was_proven_and_never_to_the_bad_image()
-{
+fn after_a_failed_rollback_a_redeploy_or_a_trigger_restores_the_proven_image() {
     let bad = Container { state: State::Running, ..on("web", IMAGE, "v2", 2) };
     let crashed = Container { state: State::Exited, exit_code: 1, ..bad.clone() };
-    let home = on("web", IMAGE, "v1", 3);
+    let restored = on("web", IMAGE, "v1", 3);
     for (ask, kind) in
         [(ServiceRequest::Redeploy, Kind::FORCE_REDEPLOY), (ServiceRequest::Check, Kind::ROLLED_BACK)]
     {
-        let mut story = Story::of(config());
-        story.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&bad]);
-        story.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
-        story.takes_step(StepResult::Diagnosed { log: String::new() });
+        let mut scenario = Scenario::of(config());
+        scenario.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&bad]);
+        scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
+        scenario.takes_step(StepResult::Diagnosed { log: String::new() });
         let mut waits = 3;
         let mut recreates = Vec::new();
-        while story.service.durable().rollback_failed.eq(&false) {
+        while scenario.service.durable().rollback_failed.eq(&false) {
             let error = ComposeError { cause: "env file x does not exist".into(), output: String::new() };
             let failed =
                 StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![bad.clone()] };
-            let Step::Start { up_mode, .. } = story.takes_step(failed) else { panic!("not the way back") };
+            let Step::Start { up_mode, .. } = scenario.takes_step(failed) else { panic!("not the rollback") };
             recreates.push(up_mode);
             waits += 40;
-            story.at(waits);
+            scenario.at(waits);
         }
         assert_eq!(recreates[..2], [UpMode::Changed, UpMode::Services(vec!["web".into()])]);
-        assert_eq!(story.last().event, Kind::ROLLBACK_FAILED);
-        assert!(story.last().output.contains("web: running"), "{}", story.last().output);
-        story.takes_step(StepResult::Unpinned);
+        assert_eq!(scenario.last().event, Kind::ROLLBACK_FAILED);
+        assert!(scenario.last().output.contains("web: running"), "{}", scenario.last().output);
+        scenario.takes_step(StepResult::Unpinned);
 
-        story.service.ask(ask.clone(), story.now);
-        let generation = story.service.generation;
+        scenario.service.handle_request(ask.clone(), scenario.now);
+        let generation = scenario.service.generation;
         let result = Ok(observed('2', &[v2()], &[&bad]));
-        story.input(Input::Checked { generation, asked: ask == ServiceRequest::Check, result });
-        story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-        story.takes_step(StepResult::Pulled { ids: Vec::new(), labels: BTreeMap::new() });
-        let up =
-            StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![home.clone()] };
-        let Step::Start { tags, .. } = story.takes_step(up) else { panic!("nothing is brought up") };
+        scenario.input(Input::Checked { generation, is_manual: ask == ServiceRequest::Check, result });
+        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        scenario.takes_step(StepResult::Pulled { ids: Vec::new(), labels: BTreeMap::new() });
+        let up = StepResult::Started {
+            up: Ok(String::new()),
+            named: Vec::new(),
+            containers: vec![restored.clone()],
+        };
+        let Step::Start { tags, .. } = scenario.takes_step(up) else { panic!("nothing is brought up") };
         let [(_, image)] = &tags[..] else { panic!("{tags:?}") };
         assert_eq!(image.id, ImageId("sha256:v1".into()));
-        story.at(waits + 100).look(&[&home]);
-        assert_eq!(story.last().event, kind, "{:?}", story.said);
-        assert!(story.is_blocked() && !story.service.durable().rollback_failed);
+        scenario.at(waits + 100).look(&[&restored]);
+        assert_eq!(scenario.last().event, kind, "{:?}", scenario.entries);
+        assert!(scenario.is_blocked() && !scenario.service.durable().rollback_failed);
     }
 }
 
 #[test]
-fn an_image_that_only_lost_its_block_has_to_prove_itself() {
-    let mut story = Story::of(config());
+fn an_unblocked_image_has_to_prove_itself() {
+    let mut scenario = Scenario::of(config());
     let bad = on("web", IMAGE, "v2", 2);
     let crashed = Container { state: State::Exited, exit_code: 1, ..bad.clone() };
-    story.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&bad]);
-    story.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
-    story.goes_back(&[&bad]);
+    scenario.brings_up(&[&on("web", IMAGE, "v1", 1)], &[&bad]);
+    scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
+    scenario.rolls_back(&[&bad]);
     for at in (4..200).step_by(3) {
-        story.at(at).look(&[&bad]);
-        if let Some(Action::Step(Step::Start { .. })) = story.act() {
+        scenario.at(at).look(&[&bad]);
+        if let Some(Action::Step(Step::Start { .. })) = scenario.act() {
             let up = StepResult::Started {
                 up: Ok(String::new()),
                 named: Vec::new(),
                 containers: vec![bad.clone()],
             };
-            story.input(Input::Stepped(up));
+            scenario.input(Input::Stepped(up));
         }
     }
-    assert!(story.service.durable().rollback_failed, "{:?}", story.said);
-    story.input(Input::Stepped(StepResult::Unpinned));
-    story.service.ask(ServiceRequest::Unblock, story.now);
-    story.check(observed('2', &[v2()], &[&bad]));
-    assert!(matches!(story.act(), Some(Action::Step(Step::PinImages { .. }))), "it is taken for proven");
+    assert!(scenario.service.durable().rollback_failed, "{:?}", scenario.entries);
+    scenario.input(Input::Stepped(StepResult::Unpinned));
+    scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
+    scenario.check(observed('2', &[v2()], &[&bad]));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))), "it is considered proven");
 }
 
 #[test]
 fn a_block_of_another_service_of_the_project_counts() {
-    let mut story = Story::of(config());
+    let mut scenario = Scenario::of(config());
     let mut seen = observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1)]);
     seen.blocked_elsewhere = vec![(Reference::parse(IMAGE).unwrap(), digest('2'))];
-    story.check(seen);
-    assert_eq!(story.act(), None);
+    scenario.check(seen);
+    assert_eq!(scenario.act(), None);
 }
 
 #[test]
-fn the_black_box_is_that_of_the_container_that_failed_and_not_of_one_that_waits_for_it() {
-    let mut story = Story::of(config());
+fn the_failed_container_is_diagnosed_and_not_one_that_waits_for_it() {
+    let mut scenario = Scenario::of(config());
     let (api, web) = (on("api", DB, "db", 2), on("web", IMAGE, "v2", 2));
     let waits = Container { state: State::Created, ..api };
-    let ill = Container { health: Some(HealthState::Unhealthy), ..web };
-    story.check(observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1), &on("api", DB, "db", 1)]));
-    story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-    story.takes_step(StepResult::Pulled {
+    let unhealthy = Container { health: Some(HealthState::Unhealthy), ..web };
+    scenario.check(observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1), &on("api", DB, "db", 1)]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
         ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
         labels: BTreeMap::new(),
     });
     let error = ComposeError { cause: "dependency failed to start".into(), output: String::new() };
-    story.takes_step(StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![waits, ill] });
-    let evidence = story.act();
+    scenario.takes_step(StepResult::Started {
+        up: Err(error),
+        named: Vec::new(),
+        containers: vec![waits, unhealthy],
+    });
+    let evidence = scenario.act();
     assert_eq!(evidence, Some(Action::Step(Step::Diagnose { container: "web-2".into() })));
 }
 
-/// A project that was stopped, and that version 2 could not be brought up in: what compose left of it.
-fn fails_to_start_what_was_stopped(left: &Container) -> Story {
-    let mut story = Story::of(config());
+/// A stopped project in which version 2 could not be brought up; `left` is the container that compose leaves.
+fn fails_to_start_what_was_stopped(left: &Container) -> Scenario {
+    let mut scenario = Scenario::of(config());
     let stopped = Container { state: State::Exited, ..on("web", IMAGE, "v1", 1) };
     let mut seen = observed('2', &[v1()], &[&stopped]);
     seen.images[0].running.clear();
-    story.check(seen);
-    story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-    story.takes_step(StepResult::Pulled {
+    scenario.check(seen);
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
         ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
         labels: BTreeMap::new(),
     });
     let error = ComposeError { cause: "exec: no such file".into(), output: String::new() };
     let containers = vec![left.clone()];
-    story.takes_step(StepResult::Started { up: Err(error), named: Vec::new(), containers });
-    story
+    scenario.takes_step(StepResult::Started { up: Err(error), named: Vec::new(), containers });
+    scenario
 }
 
 #[test]
-fn an_image_that_a_stopped_project_can_not_be_started_on_is_blocked_and_the_one_before_is_started() {
+fn an_image_that_fails_to_start_in_a_stopped_project_is_blocked_and_rolled_back() {
     let half_made = Container {
         state: State::Created,
         error: "exec: no such file".into(),
         started_at: None,
         ..on("web", IMAGE, "v2", 2)
     };
-    let mut story = fails_to_start_what_was_stopped(&half_made);
-    assert!(story.is_blocked(), "{:?}", story.said);
+    let mut scenario = fails_to_start_what_was_stopped(&half_made);
+    assert!(scenario.is_blocked(), "{:?}", scenario.entries);
     let back = on("web", IMAGE, "v1", 3);
-    let Step::Start { tags, .. } = story.goes_back(&[&back]) else { panic!("nothing is brought up") };
+    let Step::Start { tags, .. } = scenario.rolls_back(&[&back]) else { panic!("nothing is brought up") };
     assert_eq!(tags[0].1.id, ImageId("sha256:v1".into()));
-    story.at(20).look(&[&back]);
-    assert_eq!(story.last().event, Kind::ROLLED_BACK, "{:?}", story.said);
-    story.takes_step(StepResult::Unpinned);
-    story.at(30).check(observed('2', &[v1()], &[&back]));
-    assert_eq!(story.act(), None, "it is not tried again");
+    scenario.at(20).look(&[&back]);
+    assert_eq!(scenario.last().event, Kind::ROLLED_BACK, "{:?}", scenario.entries);
+    scenario.takes_step(StepResult::Unpinned);
+    scenario.at(30).check(observed('2', &[v1()], &[&back]));
+    assert_eq!(scenario.act(), None, "it is not tried again");
 }
 
 #[test]
 fn a_stopped_project_that_compose_did_not_touch_stays_stopped_and_nothing_is_blocked() {
     let stopped = Container { state: State::Exited, ..on("web", IMAGE, "v1", 1) };
-    let mut story = fails_to_start_what_was_stopped(&stopped);
-    assert_eq!((story.kinds(), story.is_blocked()), (vec![Kind::ERROR], false));
-    assert!(matches!(story.act(), Some(Action::Step(Step::RestoreTags { .. }))));
+    let mut scenario = fails_to_start_what_was_stopped(&stopped);
+    assert_eq!((scenario.kinds(), scenario.is_blocked()), (vec![Kind::ERROR], false));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::RestoreTags { .. }))));
 }
 
 #[test]
-fn what_a_failed_up_has_replaced_is_rolled_back_though_it_did_not_run_before_and_others_still_do() {
-    let mut story = Story::of(config());
+fn a_stopped_container_that_a_failed_up_replaced_is_rolled_back_while_others_run() {
+    let mut scenario = Scenario::of(config());
     let (db, old) = (on("db", DB, "v1", 1), Container { state: State::Exited, ..on("web", IMAGE, "v1", 1) });
     let half_made = Container { state: State::Created, started_at: None, ..on("web", IMAGE, "v2", 2) };
-    story.check(observed('2', &[v1()], &[&db, &old]));
-    story.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-    story.takes_step(StepResult::Pulled {
+    scenario.check(observed('2', &[v1()], &[&db, &old]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
         ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
         labels: BTreeMap::new(),
     });
     let up = Err(ComposeError { cause: "exec: no such file".into(), output: String::new() });
     let containers = vec![db.clone(), half_made];
-    story.takes_step(StepResult::Started { up, named: vec!["web".into()], containers });
-    assert!(story.is_blocked());
-    assert!(matches!(story.goes_back(&[&db, &on("web", IMAGE, "v1", 3)]), Step::Start { .. }));
+    scenario.takes_step(StepResult::Started { up, named: vec!["web".into()], containers });
+    assert!(scenario.is_blocked());
+    assert!(matches!(scenario.rolls_back(&[&db, &on("web", IMAGE, "v1", 3)]), Step::Start { .. }));
 }

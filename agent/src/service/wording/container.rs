@@ -1,4 +1,4 @@
-//! What is said of one container: how it is, what is wrong with it, what somebody did to it; and lines of the log.
+//! Sentences about a single container: its condition, its problems, external interference; and log lines.
 
 use crate::model::{Container, Manager};
 use crate::service::assess::{Condition, Inactive, Symptom};
@@ -7,7 +7,7 @@ use crate::service::rollout::probation::{Flaw, Interference};
 
 use super::STOPPED_BY_HAND;
 
-/// What somebody did to containers on probation.
+/// Describes external interference with a container on probation.
 pub(in crate::service) fn interference(how: &Interference) -> String {
     match how {
         Interference::Stopped { container } => format!("container {container} was stopped by someone"),
@@ -21,7 +21,7 @@ pub(in crate::service) fn interference(how: &Interference) -> String {
     }
 }
 
-/// What is wrong with a container on probation.
+/// Describes why a container fails its probation.
 pub(in crate::service) fn flaw(container: &str, flaw: &Flaw) -> String {
     let what = match flaw {
         Flaw::OutOfMemory => "was OOM-killed (out of memory)".to_owned(),
@@ -40,15 +40,13 @@ pub(in crate::service) fn flaw(container: &str, flaw: &Flaw) -> String {
         Flaw::NotStarted => "could not be started".to_owned(),
         Flaw::EndState(state) => format!("was {} at the end of its probation", state.as_str()),
         Flaw::NotUpdated => {
-            return format!(
-                "compose did not update container {container}: it has the image that it had before"
-            );
+            return format!("compose did not update container {container}: it still has its previous image");
         }
     };
     format!("container {container} {what}")
 }
 
-/// What is to be known of a container that failed, one fact a line.
+/// Facts about a failed container, one per line.
 pub(in crate::service) fn facts(container: &Container) -> String {
     let mut facts = format!(
         "state: {}\nexit code: {}\nOOM-killed: {}\nrestart count: {}\n",
@@ -66,7 +64,7 @@ pub(in crate::service) fn facts(container: &Container) -> String {
     facts
 }
 
-/// What is wrong with a container.
+/// Describes a symptom of a container.
 pub(in crate::service) fn symptom(symptom: &Symptom) -> String {
     let with_output = |what: &str, output: &str| match output {
         "" => what.to_owned(),
@@ -86,19 +84,19 @@ pub(in crate::service) fn symptom(symptom: &Symptom) -> String {
             with_output("not healthy within its own health-check time", output)
         }
         Symptom::NetworkGone => {
-            "cut off: the container whose network it uses was removed or recreated".to_owned()
+            "disconnected: the container whose network it uses was removed or recreated".to_owned()
         }
         Symptom::NetworkMissing { owner } => {
-            format!("cut off: it uses the network of {owner}, which is not there")
+            format!("disconnected: it uses the network of {owner}, which does not exist")
         }
         Symptom::NetworkRestarted { owner } => {
-            format!("cut off: it uses the network of {owner}, which was started after it")
+            format!("disconnected: it uses the network of {owner}, which was started after it")
         }
     }
 }
 
-/// Why a container is not well, for the status of its service; `None` where it is, or rests.
-pub(in crate::service) fn unwell(container: &Container, condition: &Condition) -> Option<String> {
+/// Describes why a container is unhealthy, for the status of its service; `None` if it is well or inactive on purpose.
+pub(in crate::service) fn unhealthy_reason(container: &Container, condition: &Condition) -> Option<String> {
     let how = match condition {
         Condition::Failing(found) => match found {
             Symptom::Unhealthy { .. } | Symptom::NotHealthyInTime { .. } => "is unhealthy".to_owned(),
@@ -120,22 +118,22 @@ pub(in crate::service) fn unwell(container: &Container, condition: &Condition) -
     Some(format!("{} {how}", container.name))
 }
 
-/// The warning about a container that somebody else manages (DECISIONS 9).
+/// Warning about a container that is managed elsewhere (DECISIONS 9).
 pub(in crate::service) fn managed(container: &str, manager: &Manager) -> String {
     format!("container {container} is managed by {manager}: it is neither updated nor healed here")
 }
 
-/// A line of the log.
+/// A log line.
 pub(in crate::service) fn note(note: &Note) -> String {
     match note {
         Note::StepRetried { step, failure } => format!("step {step}: {failure}; trying again"),
         Note::DeploymentDropped => {
-            "the deployment under way is dropped: its compose project is no longer configured".to_owned()
+            "dropping the deployment in progress: its compose project is no longer configured".to_owned()
         }
         Note::Managed { container, manager } => managed(container, manager),
         Note::UnknownCause { container, exit_code } => format!(
-            "container {container} exited with code {exit_code} while the agent was not running; whether somebody \
-             stopped it is not known, so it is not restarted"
+            "container {container} exited with code {exit_code} while the agent was not running; it may have \
+             been stopped on purpose, so it is not restarted"
         ),
     }
 }

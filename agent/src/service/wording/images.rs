@@ -1,32 +1,32 @@
-//! What is said of images: signatures, labels, whether they could be brought back.
+//! Sentences about images: signatures, labels, whether a rollback to them would succeed.
 
 use evenkeel_common::wire::Gate;
 
 use crate::model::SignatureFlaw;
 use crate::model::image::{Digest, LabelChange};
 use crate::service::input::Unsigned;
-use crate::service::maintenance::{GoneFrom, RollbackRisk};
+use crate::service::maintenance::{MissingReason, RollbackRisk};
 use crate::service::rollout::plan::ImageChange;
 use crate::service::rollout::tag::TagChange;
 
-/// What stands in the way of a rollback, in one line that stays the same as long as that does.
+/// What prevents a rollback, in one line that stays the same as long as the obstacles do.
 pub(in crate::service) fn rollback_risks(risks: &[RollbackRisk]) -> String {
     let words = |risk: &RollbackRisk| match risk {
         RollbackRisk::NotServed { image, registry } => {
             let why = match registry {
-                GoneFrom::NeverPushed => "no registry has it".to_owned(),
-                GoneFrom::Removed => "its registry does not have it any more".to_owned(),
-                GoneFrom::Unknown(why) => format!("its registry does not answer: {why}"),
+                MissingReason::NeverPushed => "no registry has it".to_owned(),
+                MissingReason::Removed => "its registry no longer has it".to_owned(),
+                MissingReason::Unknown(why) => format!("its registry does not answer: {why}"),
             };
             format!("nodes without the running image of {image} can't pull it: {why}")
         }
         RollbackRisk::ImageGone { image, registry } => {
             let registry = match registry {
-                GoneFrom::NeverPushed => "and no registry has it".to_owned(),
-                GoneFrom::Removed => "and its registry does not have it any more".to_owned(),
-                GoneFrom::Unknown(why) => format!("and its registry does not answer: {why}"),
+                MissingReason::NeverPushed => "and no registry has it".to_owned(),
+                MissingReason::Removed => "and its registry no longer has it".to_owned(),
+                MissingReason::Unknown(why) => format!("and its registry does not answer: {why}"),
             };
-            format!("the image of {image} that runs is not on this machine, {registry}")
+            format!("the running image of {image} is not on this machine, {registry}")
         }
         RollbackRisk::ComposeFiles { why } => format!("the compose files are not valid: {why}"),
         RollbackRisk::Disk { .. } => "the engine's disk has no room for one more image".to_owned(),
@@ -34,12 +34,12 @@ pub(in crate::service) fn rollback_risks(risks: &[RollbackRisk]) -> String {
     risks.iter().map(words).collect::<Vec<_>>().join("; ")
 }
 
-/// Why a digest is not deployed that failed.
+/// Why a failed digest is not deployed.
 pub(in crate::service) fn blocked(digest: &Digest) -> String {
     format!("{digest} failed here and is blocked until the registry has another digest")
 }
 
-/// Why a digest is not deployed that another service of the project has blocked.
+/// Why a digest that another service of the project has blocked is not deployed.
 pub(in crate::service) fn blocked_elsewhere(digest: &Digest) -> String {
     format!("{digest} failed for another service of the project, which has blocked it")
 }
@@ -49,14 +49,14 @@ pub(in crate::service) fn held_elsewhere(service: &str, gate: &Gate) -> String {
     format!("{service} uses the same image and holds it back ({}): {}", gate.gate, gate.why)
 }
 
-/// The same where that asks for a signature.
+/// Why an update waits for a signature that another service of the project requires.
 pub(in crate::service) fn unsigned_elsewhere(service: &str, why: &str) -> String {
-    format!("{service}, which has the same image, requires a signature: {why}")
+    format!("{service}, which uses the same image, requires a signature: {why}")
 }
 
-/// The same where it has not seen the digest yet.
-pub(in crate::service) fn not_looked(service: &str, digest: &Digest) -> String {
-    format!("{service}, which has the same image, has not seen yet whether {} is signed", digest.short())
+/// The same if that service has not checked the digest yet.
+pub(in crate::service) fn not_checked_yet(service: &str, digest: &Digest) -> String {
+    format!("{service}, which uses the same image, has not checked yet whether {} is signed", digest.short())
 }
 
 /// Why an update waits for a signature.
@@ -65,7 +65,7 @@ pub(in crate::service) fn unsigned(image: &str, digest: &Digest, why: &Unsigned)
     match why {
         Unsigned::Missing => format!("{image}: {digest} is not signed"),
         Unsigned::Invalid(SignatureFlaw::Malformed) => {
-            format!("{image}: {digest} has no signature in a form that is known")
+            format!("{image}: {digest} has no signature in a known format")
         }
         Unsigned::Invalid(SignatureFlaw::OtherKey) => {
             format!("{image}: {digest} is signed, but not with a key of signed_by")
@@ -74,11 +74,11 @@ pub(in crate::service) fn unsigned(image: &str, digest: &Digest, why: &Unsigned)
             format!("{image}: {digest} carries a signature that was made for another image")
         }
         Unsigned::Elsewhere(text) => text.clone(),
-        Unsigned::Unknown(text) => format!("{image}: whether {digest} is signed is not known: {text}"),
+        Unsigned::Unknown(text) => format!("{image}: can't tell whether {digest} is signed: {text}"),
     }
 }
 
-/// ` from tag 1.27.3 to 1.27.4`; `None` where the tag stays.
+/// ` from tag 1.27.3 to 1.27.4`; `None` if the tag does not change.
 pub(super) fn tag_change(change: &ImageChange) -> Option<String> {
     let (old, new) = (change.from.as_ref()?.tag.as_ref()?, change.reference.tag.as_ref()?);
     Some(format!(" from tag {old} to {new}"))
@@ -89,19 +89,19 @@ fn line_of(tag: &TagChange) -> String {
     format!("{}{}", tag.variable, path.unwrap_or_default())
 }
 
-/// Why an update is not begun.
+/// Why an update is not started.
 pub(in crate::service) fn tag_taken(tag: &TagChange) -> String {
     let line = line_of(tag);
-    format!("{line} was changed after the check, so that the tag {} is not written", tag.new)
+    format!("{line} was changed after the check, so the tag {} is not written", tag.new)
 }
 
-/// The line that a rollback leaves alone.
+/// Warning about an env file line that a rollback has not restored.
 pub(super) fn tag_line_left(tag: &TagChange) -> String {
     let (line, old) = (line_of(tag), &tag.old);
-    format!("{line} was not put back to {old}; the images that ran with {old} are brought up all the same")
+    format!("{line} was not restored to {old}; the images that ran with {old} are brought up anyway")
 }
 
-/// ` from 1.27.3 to 1.27.4`, as far as the images say so; where they name no version, by their revisions.
+/// ` from 1.27.3 to 1.27.4`, if the image labels tell; by revision if their versions do not differ.
 pub(super) fn label_change(labels: &LabelChange) -> String {
     let LabelChange { old, new } = labels;
     let short = |text: &String| text.chars().take(12).collect::<String>();
@@ -117,7 +117,7 @@ pub(super) fn label_change(labels: &LabelChange) -> String {
     }
 }
 
-/// What the images say of themselves, before and after, one label a line.
+/// Image labels before and after, one per line.
 pub(super) fn label_lines(labels: &LabelChange) -> String {
     let LabelChange { old, new } = labels;
     let all = [
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_says_what_changed_as_far_as_the_images_tell() {
+    fn an_update_reports_the_changed_labels() {
         let long = "0123456789abcdef";
         for (old, new, short, lines) in [
             (

@@ -1,32 +1,33 @@
-//! What is said of services of a swarm.
+//! Sentences about swarm services.
 
 use crate::model::image::Digest;
 
-/// Somebody else has set the service to another image in the middle of a deployment.
+/// Someone else has set the service to another image in the middle of a deployment.
 pub(in crate::service) fn foreign(service: &str, image: &str) -> String {
     format!(
-        "somebody else has set the swarm service {service} to {image}, which is left as it is; nothing is proven or blocked"
+        "the swarm service {service} was set to {image} by someone else and is left as it is; nothing is \
+         proven or blocked"
     )
 }
 
-/// Somebody has asked the swarm for the previous image in the middle of a deployment.
+/// Someone has rolled the service back in the middle of a deployment.
 pub(in crate::service) fn manual_rollback(service: &str, image: &str) -> String {
     format!(
-        "somebody has rolled the swarm service {service} back to {image} while its update was under way; nothing is blocked"
+        "the swarm service {service} was rolled back to {image} by someone else during its update; nothing is blocked"
     )
 }
 
-/// Somebody else's update is under way.
+/// An external update is in progress.
 pub(in crate::service) fn busy(service: &str) -> String {
-    format!("another update of the swarm service {service} is under way; the next check looks again")
+    format!("another update of the swarm service {service} is in progress; the next check tries again")
 }
 
-/// The same for a person who has asked for a redeploy.
+/// The same, in answer to a manual redeploy.
 pub(in crate::service) fn busy_for_redeploy(service: &str) -> String {
-    format!("another update of the swarm service {service} is under way; try again when it has ended")
+    format!("another update of the swarm service {service} is in progress; try again when it has finished")
 }
 
-/// It can't be deployed for reasons that are no image's.
+/// The image can't be deployed because of the nodes.
 pub(in crate::service) fn by_nodes(image: &str, why: &str) -> String {
     format!(
         "{image} could not be run by the nodes of the swarm and was rolled back, but is not blocked: {why}"
@@ -35,12 +36,12 @@ pub(in crate::service) fn by_nodes(image: &str, why: &str) -> String {
 
 /// Tasks wait for a node.
 pub(in crate::service) fn unplaced(service: &str, why: &str) -> String {
-    format!("the update of the swarm service {service} waits: {why}")
+    format!("the update of the swarm service {service} is waiting: {why}")
 }
 
-/// The configured image is not the service's.
+/// The service does not run the configured image.
 pub(in crate::service) fn other_image(service: &str, runs: &[&str], configured: &str) -> String {
-    format!("the swarm service {service} runs {}, and not {configured}, which is configured", runs.join(", "))
+    format!("the swarm service {service} runs {}, not the configured {configured}", runs.join(", "))
 }
 
 /// The specification names no digest.
@@ -51,20 +52,20 @@ pub(in crate::service) fn no_digest(image: &str) -> String {
     )
 }
 
-/// A person has set the service to another image than the one that the registry has.
+/// An operator has set the service to an image other than the registry's.
 pub(in crate::service) fn declined(image: &str, digest: &Digest) -> String {
     format!(
-        "{image}: somebody has replaced {digest} in the swarm (a rollback, or another image), which is respected until \
-         the registry has another digest"
+        "{image}: {digest} was replaced manually in the swarm (a rollback, or another image), so it is held until the \
+         registry has another digest"
     )
 }
 
-/// A service whose tasks are meant to end.
+/// The service is a job: its tasks are meant to end.
 pub(in crate::service) fn job(service: &str) -> String {
     format!("the swarm service {service} is a job, which is never updated: its tasks are meant to end")
 }
 
-/// A service without tasks.
+/// The service has no tasks.
 pub(in crate::service) fn scaled_to_zero(service: &str) -> String {
     format!(
         "the swarm service {service} is scaled to 0: a new image could not be proven, so it is deployed when the \
@@ -72,10 +73,10 @@ pub(in crate::service) fn scaled_to_zero(service: &str) -> String {
     )
 }
 
-/// A global service that no node runs.
+/// A global service without a suitable node.
 pub(in crate::service) fn on_no_node(service: &str) -> String {
     format!(
-        "no node takes a task of the swarm service {service}: a new image could not be proven, so it is deployed when \
-         there is one"
+        "no node can run the swarm service {service}: a new image could not be proven, so it is deployed when a node \
+         is available"
     )
 }

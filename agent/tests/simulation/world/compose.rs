@@ -1,4 +1,4 @@
-//! Compose, as far as an update needs it.
+//! A fake of compose, as far as updates need it.
 
 use async_trait::async_trait;
 use evenkeel_agent::model::{ComposeError, EventKind, Model, Project, PullPolicy, UpMode};
@@ -14,7 +14,7 @@ fn failed(cause: &str) -> ComposeError {
 }
 
 impl Inner {
-    /// Brings up one service; whether it could be started.
+    /// Brings up one service.
     pub(super) fn up_one(&mut self, wanted: &Definition, mode: &UpMode) -> Result<(), String> {
         let Definition { name, reference, version, restarts_itself, .. } = wanted;
         let (id, image) =
@@ -42,7 +42,7 @@ impl Inner {
                     restarts: 0,
                     sick: false,
                     ruined: false,
-                    told: None,
+                    reported_health: None,
                 };
                 self.containers.push(container);
                 self.containers.len() - 1
@@ -58,7 +58,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Fetches what is not here of these services. Compose does that before it touches anything, and asks no gate.
+    /// Pulls the missing images of these services. Compose does that before it changes anything, and checks no gate.
     fn fetch_missing(&mut self, services: &[Definition]) -> Result<(), ComposeError> {
         for reference in services.iter().map(|service| &service.reference) {
             let tag = reference.tagged();
@@ -69,7 +69,7 @@ impl Inner {
             let is_away = matches!(self.faults.registry, RegistryFault::Errors | RegistryFault::Hangs);
             if self.faults.pull || is_away {
                 self.interfere();
-                self.tell("compose", "can't fetch what is missing");
+                self.trace("compose", "can't pull the missing images");
                 return Err(failed("no space left on device"));
             }
             self.check_fetched_by_compose(&tag, &digest);
@@ -77,14 +77,14 @@ impl Inner {
             let image = FakeImage { behaviour, digests: [].into(), tags: [].into() };
             self.images.entry(id.clone()).or_insert(image).digests.insert(reference.repository.at(&digest));
             let tagged = self.tag(&id, tag);
-            tagged.expect("the image is here");
+            tagged.expect("the image is present");
         }
         Ok(())
     }
 
     pub(super) fn up_all(&mut self) {
         for definition in self.definitions(None) {
-            // An image that can't be started is not started.
+            // An image that can't be started is ignored.
             let _ = self.up_one(&definition, &UpMode::Changed);
         }
     }
@@ -93,15 +93,15 @@ impl Inner {
         let now = self.now;
         self.containers[at].start(now);
         let service = self.containers[at].service.clone();
-        self.truth.at_rest.remove(&service);
-        self.happened(at, now, EventKind::Start);
+        self.truth.stopped_by_operator.remove(&service);
+        self.container_event(at, now, EventKind::Start);
     }
 
-    /// Ends what runs, and deletes the container.
+    /// Stops the container if it is running, and removes it.
     pub(super) fn remove(&mut self, at: usize) {
         let now = self.now;
         if self.containers[at].is_up() {
-            self.end_as_told(at, 143);
+            self.end_by_sigterm(at, 143);
         }
         let gone = self.containers.remove(at);
         self.emit(gone.id.clone(), gone.name(), now, EventKind::Destroy);
@@ -117,7 +117,7 @@ impl Compose for FakeWorld {
         if inner.engine_down {
             return Err(failed("cannot connect"));
         }
-        inner.tell("compose", "down");
+        inner.trace("compose", "down");
         while !inner.containers.is_empty() {
             inner.remove(0);
         }
@@ -153,14 +153,14 @@ impl Compose for FakeWorld {
             if inner.engine_down {
                 return Err(failed("cannot connect"));
             }
-            inner.pub_ups += 1;
+            inner.up_count += 1;
             let named = up_mode.services();
             let words = if named.is_empty() { "everything".to_owned() } else { named.join(", ") };
-            inner.tell("compose", &format!("up {words}"));
+            inner.trace("compose", &format!("up {words}"));
             let fault = inner.faults.up;
             if fault == UpFault::AtOnce || inner.is_file_broken {
                 inner.interfere();
-                inner.tell("compose", "fails before it touches anything");
+                inner.trace("compose", "fails before it changes anything");
                 return Err(failed(if inner.is_file_broken { BROKEN } else { "port is already allocated" }));
             }
             let services = inner.definitions(Some(project)).into_iter();
@@ -177,11 +177,11 @@ impl Compose for FakeWorld {
                 inner.check_up(&definition);
                 let before = inner.container(&definition.name).map(|c| c.id.clone());
                 let result = inner.up_one(&definition, up_mode);
-                inner.tell_up(&definition.name, before.as_deref());
+                inner.trace_up(&definition.name, before.as_deref());
                 result
             };
             self.moved.notify_one();
-            // Killed in the middle of compose's own work: some services are done, some are not.
+            // The agent may be killed while compose is running, when only some services are done.
             self.point().await;
             if let Err(cause) = result {
                 return Err(failed(&cause));
@@ -189,7 +189,7 @@ impl Compose for FakeWorld {
             if fault == UpFault::Halfway {
                 let mut inner = self.lock();
                 inner.interfere();
-                inner.tell("compose", "fails halfway");
+                inner.trace("compose", "fails halfway");
                 return Err(failed("network not found"));
             }
         }
@@ -197,14 +197,14 @@ impl Compose for FakeWorld {
     }
 }
 
-/// What changes a project.
+/// A kind of call that changes a project.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Change {
     Compose,
     Restart,
 }
 
-/// A call that changes the project; over when it is dropped, be it by a kill.
+/// A call in progress that changes the project. It ends when this is dropped, even by a kill.
 pub(super) struct Changing {
     fake: FakeWorld,
     change: Change,
@@ -219,7 +219,9 @@ impl Changing {
             Change::Restart => inner.composing == 0,
         };
         if !is_alone {
-            inner.violated("at most one action per project at once: compose works beside another action");
+            inner.violated(
+                "at most one action per project runs at a time: compose runs beside another action",
+            );
         }
         inner.check_turn(change == Change::Restart);
         *inner.count(change) += 1;
@@ -241,12 +243,12 @@ impl Inner {
         }
     }
 
-    fn tell_up(&mut self, service: &str, before: Option<&str>) {
+    fn trace_up(&mut self, service: &str, before: Option<&str>) {
         let Some(container) = self.container(service) else { return };
         if before != Some(&container.id) {
-            let image = self.truth.word(&container.image);
-            let what = format!("{service} runs on {image}");
-            self.tell("compose", &what);
+            let image = self.truth.image_name(&container.image);
+            let line = format!("{service} runs {image}");
+            self.trace("compose", &line);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Containers and images of the world, and what becomes of them as time passes.
+//! Containers and images of the world, and how they change over time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,32 +12,32 @@ use jiff::{SignedDuration, Timestamp};
 pub(crate) enum Behaviour {
     /// Healthy two seconds after its start.
     Good,
-    /// Runs for good, and has no health check.
+    /// Keeps running, and has no health check.
     Unchecked,
     /// Runs, but its health check never passes.
     Unhealthy,
-    /// Ends with code 1 after three seconds; nothing restarts it.
+    /// Exits with code 1 after 3 s; nothing restarts it.
     Crash,
-    /// The same after 25 seconds, when every probation is over.
+    /// Exits with code 1 after 25 s, when every probation is over.
     LateCrash,
-    /// Ends with code 1 every two seconds and is restarted by the engine.
+    /// Exits with code 1 every 2 s and is restarted by the engine.
     CrashLoop,
     /// Healthy, then unhealthy.
     Flapping,
-    /// Killed for its memory use.
+    /// Killed for running out of memory.
     Oom,
     /// Can't be started at all: compose fails.
     BadEntrypoint,
 }
 
 impl Behaviour {
-    /// Whether it works until somebody or something makes it stop.
+    /// Reports whether it works until something stops it.
     pub(crate) fn works(self) -> bool {
         matches!(self, Self::Good | Self::Unchecked)
     }
 
-    /// In words, after "an image that".
-    pub(crate) fn words(self) -> &'static str {
+    /// Completes the phrase "an image that …".
+    pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Good => "is healthy",
             Self::Unchecked => "runs without a health check",
@@ -51,7 +51,7 @@ impl Behaviour {
         }
     }
 
-    /// When a run ends by itself: after how long, with which code, whether for its memory use.
+    /// Returns when the process exits by itself: seconds after its start, exit code, and whether it ran out of memory.
     fn end(self) -> Option<(i64, i64, bool)> {
         match self {
             Self::Crash => Some((3, 1, false)),
@@ -62,7 +62,7 @@ impl Behaviour {
         }
     }
 
-    /// What its health check says so many milliseconds after its start.
+    /// Returns the result of its health check `age` milliseconds after its start.
     fn health(self, age: i128) -> Option<HealthState> {
         let (healthy_from, unhealthy_from) = match self {
             Self::Good | Self::LateCrash => (2_000, i128::MAX),
@@ -79,7 +79,7 @@ impl Behaviour {
         })
     }
 
-    /// The ages, in seconds, at which its health check changes its mind.
+    /// The ages, in seconds, at which the result of its health check changes.
     fn health_changes(self) -> &'static [i64] {
         match self {
             Self::Good | Self::LateCrash => &[2],
@@ -97,14 +97,14 @@ pub(super) struct FakeImage {
     pub(super) tags: BTreeSet<String>,
 }
 
-/// What the main process of a container does.
+/// The state of a container's main process.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Run {
-    /// It was never started.
+    /// Never started.
     Never,
-    /// It runs since then.
+    /// Running since then.
     Up(Timestamp),
-    /// It ran, and has ended.
+    /// Exited.
     Ended { since: Timestamp, at: Timestamp, code: i64, oom: bool },
 }
 
@@ -112,25 +112,25 @@ pub(super) enum Run {
 pub(super) struct FakeContainer {
     pub(super) id: String,
     pub(super) service: String,
-    /// What it was made from.
+    /// The image reference that it was created from.
     pub(super) reference: Reference,
     pub(super) image: ImageId,
     pub(super) behaviour: Behaviour,
-    /// Version of its service in the compose file that it was made with.
+    /// The version of the compose file's service that it was created with.
     pub(super) made_with: u64,
-    /// The engine starts it again when it ends by itself, and after its own restart.
+    /// It has a restart policy: the engine starts it again when it crashes, and after an engine restart.
     pub(super) restarts_itself: bool,
     pub(super) run: Run,
     pub(super) restarts: u64,
-    /// Its health check fails until it is started again.
+    /// Its health check fails until the next start.
     pub(super) sick: bool,
-    /// Its health check fails however often it is started: what it works with is broken.
+    /// Its health check fails even after restarts: a dependency is broken.
     pub(super) ruined: bool,
-    /// What its health check said last.
-    pub(super) told: Option<HealthState>,
+    /// The last reported result of its health check.
+    pub(super) reported_health: Option<HealthState>,
 }
 
-/// Time that the engine takes to start a container again.
+/// How long the engine takes to restart a container.
 const RESTART_PAUSE: SignedDuration = SignedDuration::from_secs(1);
 
 impl FakeContainer {
@@ -138,7 +138,7 @@ impl FakeContainer {
         matches!(self.run, Run::Up(_))
     }
 
-    /// Whether it works until somebody or something makes it stop.
+    /// Reports whether it works until something stops it.
     pub(super) fn works(&self) -> bool {
         self.behaviour.works() && !self.ruined
     }
@@ -161,13 +161,13 @@ impl FakeContainer {
         Some(if self.sick || self.ruined { HealthState::Unhealthy } else { health })
     }
 
-    /// Whether it runs, and is not unhealthy.
+    /// Reports whether it is running and not unhealthy.
     pub(super) fn is_well(&self, now: Timestamp) -> bool {
         self.is_up() && self.health(now) != Some(HealthState::Unhealthy)
     }
 
     pub(super) fn start(&mut self, now: Timestamp) {
-        (self.run, self.sick, self.told) = (Run::Up(now), false, None);
+        (self.run, self.sick, self.reported_health) = (Run::Up(now), false, None);
     }
 
     pub(super) fn end(&mut self, at: Timestamp, code: i64, oom: bool) {
@@ -176,7 +176,7 @@ impl FakeContainer {
         }
     }
 
-    /// When something becomes of it by itself.
+    /// Returns when it next changes by itself.
     pub(super) fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
         match self.run {
             Run::Up(since) => {
@@ -190,7 +190,7 @@ impl FakeContainer {
         }
     }
 
-    /// Lets come what has come by itself until `now`: what happened, and when.
+    /// Advances it to `now`, and returns its events and their times.
     pub(super) fn advance(&mut self, now: Timestamp) -> Vec<(Timestamp, EventKind)> {
         let mut happened = Vec::new();
         loop {
@@ -221,8 +221,8 @@ impl FakeContainer {
             }
         }
         let health = self.health(now);
-        if let Some(health) = health.filter(|_| health != self.told) {
-            self.told = Some(health);
+        if let Some(health) = health.filter(|_| health != self.reported_health) {
+            self.reported_health = Some(health);
             if health != HealthState::Starting {
                 happened.push((now, EventKind::Health(health)));
             }
@@ -230,7 +230,7 @@ impl FakeContainer {
         happened
     }
 
-    /// How the engine shows it.
+    /// Returns it as the engine's API shows it.
     pub(super) fn view(&self, now: Timestamp) -> Container {
         let timing = HealthTiming {
             start_period: Duration::ZERO,

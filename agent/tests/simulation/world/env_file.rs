@@ -1,4 +1,4 @@
-//! The env file that sets the tag of a service: the agent writes the tag, people edit the lines around it.
+//! The env file that sets the tag of a service: the agent writes the tag, operators edit the lines around it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use evenkeel_agent::model::image::{Reference, Repository};
 
 use super::{Definition, FakeWorld, Inner};
 
-/// The variable.
+/// The variable that holds the tag.
 pub(crate) const VARIABLE: &str = "WEB_TAG";
 
-/// The file, and what stands in it around the tag.
+/// The file, and its content before and after the tag.
 pub(super) struct EnvFile {
     path: PathBuf,
     before: String,
@@ -27,7 +27,7 @@ impl EnvFile {
         std::fs::write(&self.path, format!("{}{tag}{}", self.before, self.after)).expect("it can be written");
     }
 
-    /// The tag; the whole text where anything else than the tag is not as people have written it.
+    /// Returns the tag, or the whole text as an error if anything but the tag has changed.
     pub(super) fn tag(&self) -> Result<String, String> {
         let text = std::fs::read_to_string(&self.path).map_err(|error| error.to_string())?;
         let tag = text.strip_prefix(&self.before).and_then(|rest| rest.strip_suffix(&self.after));
@@ -36,19 +36,19 @@ impl EnvFile {
     }
 }
 
-/// The tag of a version.
+/// Returns the tag of a version.
 pub(super) fn tag_of_version(version: u32) -> String {
     format!("1.{version}.0")
 }
 
-/// The version that a tag stands for.
+/// Returns the version of a tag.
 pub(super) fn version_of(tag: &str) -> Option<u32> {
     tag.strip_prefix("1.")?.strip_suffix(".0")?.parse().ok()
 }
 
 impl FakeWorld {
-    /// The tag of this service is the variable of the env file.
-    pub(crate) fn sets_tag_of(&self, service: &str, path: &Path) {
+    /// Has the env file set the tag of this service.
+    pub(crate) fn set_tag_in_env_file(&self, service: &str, path: &Path) {
         let mut inner = self.lock();
         let file = EnvFile::new(path);
         for definition in inner.services.iter_mut().filter(|definition| definition.name == service) {
@@ -61,15 +61,15 @@ impl FakeWorld {
 }
 
 impl Inner {
-    /// The tag that the env file sets.
+    /// Returns the tag that the env file sets.
     pub(super) fn tag_in_force(&self) -> Option<String> {
         self.env_file.as_ref()?.tag().ok()
     }
 
-    /// The services as compose reads its files, for this project or for whoever runs it by hand.
+    /// Returns the services as compose reads them: for the agent's project, or without it for an operator at the shell.
     pub(super) fn definitions(&self, project: Option<&Project>) -> Vec<Definition> {
-        let told = project.and_then(|project| project.set.get(VARIABLE).cloned());
-        let tag = told.or_else(|| self.tag_in_force());
+        let set = project.and_then(|project| project.set.get(VARIABLE).cloned());
+        let tag = set.or_else(|| self.tag_in_force());
         let mut services = self.services.clone();
         for service in services.iter_mut().filter(|service| service.has_variable) {
             service.reference.tag = tag.clone().or(service.reference.tag.take());
@@ -77,13 +77,13 @@ impl Inner {
         services
     }
 
-    /// The tags that the registry has.
+    /// Returns the tags of a repository in the registry.
     pub(super) fn tags_of(&self, repository: &Repository) -> Vec<String> {
         let all = self.registry.keys().filter_map(|name| Reference::parse(name).ok());
         all.filter(|reference| reference.repository == *repository).filter_map(|r| r.tag).collect()
     }
 
-    /// Somebody edits another line.
+    /// An operator edits other lines.
     pub(super) fn edit_env_file(&mut self) {
         let Some(file) = &mut self.env_file else { return };
         let Ok(tag) = file.tag() else { return };

@@ -1,4 +1,5 @@
-//! The engine's event stream: a short buffer that can be read again, and readers who may miss or repeat some.
+//! The engine's event stream: a short buffer that can be read again, and readers that may miss events or receive them
+//! twice.
 
 use std::collections::VecDeque;
 
@@ -10,18 +11,18 @@ use tokio::sync::mpsc;
 
 use super::Inner;
 
-/// What becomes of events on their way to a reader. The engine's buffer has them all the same.
+/// What happens to events on their way to a reader. They are stored in the engine's buffer in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum EventFault {
     #[default]
     None,
     Lost,
     Doubled,
-    /// Three seconds late.
+    /// 3 s late.
     Late,
 }
 
-/// As many as the engine keeps.
+/// The number of events that the engine keeps.
 const BUFFER: usize = 256;
 const LATE: SignedDuration = SignedDuration::from_secs(3);
 
@@ -29,7 +30,7 @@ const LATE: SignedDuration = SignedDuration::from_secs(3);
 pub(super) struct EventLog {
     buffer: VecDeque<ContainerEvent>,
     readers: Vec<mpsc::UnboundedSender<ContainerEvent>>,
-    /// When the last of them began.
+    /// When the last reader connected.
     read_at: Option<Timestamp>,
     late: VecDeque<(Timestamp, ContainerEvent)>,
 }
@@ -39,7 +40,7 @@ impl EventLog {
         self.readers.retain(|reader| reader.send(event.clone()).is_ok());
     }
 
-    /// Whether somebody reads, and has for long enough to know it.
+    /// Reports whether a reader is connected, and has been for more than 100 ms.
     pub(super) fn has_readers(&self, now: Timestamp) -> bool {
         let is_new = |at| now.duration_since(at) <= SignedDuration::from_millis(100);
         self.readers.iter().any(|reader| !reader.is_closed()) && !self.read_at.is_some_and(is_new)
@@ -55,13 +56,13 @@ impl EventLog {
         }
     }
 
-    /// The connections break off.
+    /// Closes all connections.
     pub(super) fn disconnect(&mut self) {
         self.readers.clear();
         self.late.clear();
     }
 
-    /// The engine itself goes: it forgets what happened.
+    /// The engine itself goes away, and its buffer is lost.
     pub(super) fn forget(&mut self) {
         self.disconnect();
         self.buffer.clear();
@@ -79,11 +80,11 @@ impl EventLog {
 }
 
 impl Inner {
-    /// Something has happened to a container.
-    pub(super) fn happened(&mut self, container: usize, at: Timestamp, what: EventKind) {
+    /// Emits an event of a container.
+    pub(super) fn container_event(&mut self, container: usize, at: Timestamp, what: EventKind) {
         let (id, name) = (self.containers[container].id.clone(), self.containers[container].name());
         if matches!(what, EventKind::Die { .. }) {
-            self.tell("engine", &format!("{name} has ended"));
+            self.trace("engine", &format!("{name} has ended"));
         }
         self.emit(id, name, at, what);
     }

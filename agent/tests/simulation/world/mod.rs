@@ -1,23 +1,23 @@
-//! A world in memory: engine, registry, compose and store with scripted images, in virtual time, in which the agent
-//! can be killed before and after every single call.
+//! A simulated world in memory: engine, registry, compose and store with scripted images, in virtual time. The agent can
+//! be killed before and after every single call.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `container.rs` | containers and images, and what becomes of them by themselves |
-//! | `ports.rs` | what the agent can do: engine, registry, store |
-//! | `compose.rs` | the same for compose |
-//! | `events.rs` | the engine's event stream, whole or with losses |
+//! | `container.rs` | containers and images, and their scripted behaviour |
+//! | `ports.rs` | the agent's ports: engine, registry, store |
+//! | `compose.rs` | the compose port |
+//! | `events.rs` | the engine's event stream, with optional faults |
 //! | `env_file.rs` | the env file that sets the tag of a service |
-//! | `people.rs` | what people and accidents do |
-//! | `wall.rs` | the machine's clock, which people set |
-//! | `swarm.rs` | a swarm with one service, beside all that |
-//! | `properties.rs`, `properties/` | what must hold after every step and at the end, as sentences |
+//! | `operators.rs` | operator actions and faults |
+//! | `wall.rs` | the machine's clock, which operators may set |
+//! | `swarm.rs` | a swarm with one service, independent of the rest |
+//! | `properties.rs`, `properties/` | what must hold after every step and at the end |
 
 mod compose;
 mod container;
 mod env_file;
 mod events;
-mod people;
+mod operators;
 mod ports;
 mod properties;
 pub(crate) mod swarm;
@@ -42,21 +42,21 @@ pub(crate) use container::Behaviour;
 use container::{FakeContainer, FakeImage, Run};
 pub(crate) use env_file::VARIABLE;
 pub(crate) use events::EventFault;
-pub(crate) use people::Act;
+pub(crate) use operators::Act;
 pub(crate) use properties::AtEnd;
 use properties::Truth;
 use wall::Wall;
 
-/// How a registry answers.
+/// How the registry responds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum RegistryFault {
     #[default]
     None,
     /// With an error.
     Errors,
-    /// Not at all, until its client gives up.
+    /// Not at all, until the client times out.
     Hangs,
-    /// After five seconds.
+    /// After a delay of 5 s.
     Slow,
 }
 
@@ -65,20 +65,20 @@ pub(crate) enum RegistryFault {
 pub(crate) enum UpFault {
     #[default]
     None,
-    /// Before it touches anything.
+    /// Before it changes anything.
     AtOnce,
     /// After its first service.
     Halfway,
 }
 
-/// What the gate command answers but "go".
+/// What the gate command answers instead of "go".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum CommandFault {
     #[default]
     None,
-    /// Wait.
+    /// "wait"
     Waits,
-    /// Nothing that counts.
+    /// It fails without a valid answer.
     Fails,
 }
 
@@ -89,11 +89,11 @@ pub(crate) enum StoreFault {
     None,
     /// Nothing is written.
     Refuses,
-    /// It is written all the same.
+    /// An error is reported although everything is written.
     Torn,
 }
 
-/// What does not work at the moment.
+/// The faults that are active at the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
     pub(crate) registry: RegistryFault,
@@ -109,23 +109,23 @@ pub(crate) struct Faults {
 struct Definition {
     name: String,
     reference: Reference,
-    /// Raised by every edit.
+    /// Incremented by every edit.
     version: u64,
     /// Its containers have a restart policy.
     restarts_itself: bool,
-    /// Its tag is the variable of the env file.
+    /// Its tag is a variable that the env file sets.
     has_variable: bool,
 }
 
 #[derive(Default)]
-#[allow(clippy::struct_excessive_bools)] // what is wrong with the world, each by itself
+#[allow(clippy::struct_excessive_bools)] // independent faults of the world
 struct Inner {
-    /// When the machine's clock was set, and by how much it is ahead since.
+    /// When the machine's clock was set, and its offset from then on.
     clock_set: Vec<(Timestamp, SignedDuration)>,
-    /// Digests with a signature; where it is said, nothing else may be fetched.
+    /// Digests with a signature. If `only_signed` is set, no other digest may be fetched.
     signed: BTreeSet<Digest>,
     only_signed: bool,
-    /// What the registry has: `host/path:tag` to digest.
+    /// The registry's tags: `host/path:tag` to digest.
     registry: BTreeMap<String, Digest>,
     published: BTreeMap<Digest, (ImageId, Behaviour)>,
     images: BTreeMap<ImageId, FakeImage>,
@@ -137,50 +137,50 @@ struct Inner {
     /// Images that the engine refuses to describe.
     unreadable: Vec<ImageId>,
     faults: Faults,
-    /// Where the compose file is, if the agent is to see edits of it.
+    /// The path of the compose file, if the agent is to see edits of it.
     file: Option<PathBuf>,
-    /// The compose file as it is on the disk is no compose file.
+    /// The compose file on the disk is invalid.
     is_file_broken: bool,
     next_id: u64,
     calls: usize,
     crash_at: Option<usize>,
-    /// What the rows of the last write were before it.
+    /// The previous values of the rows of the last write.
     last_write: Vec<Change>,
-    /// Prunes every image that nothing uses at each look (the worst neighbour there is).
+    /// Prunes all unused images whenever containers are listed, as a hostile neighbour would.
     prune_always: bool,
     violations: Vec<String>,
-    pub_ups: usize,
+    up_count: usize,
     restarts: usize,
-    /// Calls under way that change the project: compose's, and restarts.
+    /// Calls in progress that change the project: those of compose, and restarts.
     composing: usize,
     restarting: usize,
-    /// Projects that compose brought up, and those whose containers were asked for.
+    /// Projects that compose brought up, and queries for containers.
     brought_up: BTreeSet<String>,
-    asked: HashSet<Members>,
-    /// Whether the next write of the state fails.
+    queries: HashSet<Members>,
+    /// Decides before each write of the state whether it fails.
     refuses_write: Option<Box<dyn FnMut() -> bool + Send>>,
     entries: Vec<AuditEntry>,
     events: events::EventLog,
-    /// The state of each service as it was written last.
+    /// The last written state of each service.
     durable: BTreeMap<String, Durable>,
     truth: Truth,
     transcript: Vec<String>,
-    begun: Option<Timestamp>,
+    started: Option<Timestamp>,
     now: Timestamp,
 }
 
-/// The world. Clones are the same world.
+/// The simulated world. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct FakeWorld {
     inner: Arc<Mutex<Inner>>,
-    /// Time as it passes.
+    /// The simulation's own time, which is never set.
     clock: Arc<dyn Clock>,
-    /// The machine's clock, which people set.
+    /// The machine's clock, which operators may set.
     wall: Arc<Wall>,
     store: MemoryStore,
-    /// Told when the agent is to be killed.
+    /// Notified when the agent is to be killed.
     pub crash: Arc<Notify>,
-    /// Told when containers may change at another time than before.
+    /// Notified when the time of the next change of a container may be different.
     moved: Arc<Notify>,
 }
 
@@ -203,25 +203,25 @@ impl FakeWorld {
             crash: Arc::default(),
             moved: Arc::default(),
         };
-        world.lock().begun = Some(world.clock.now());
+        world.lock().started = Some(world.clock.now());
         world
     }
 
-    /// What the machine's clock shows.
+    /// Returns the machine's clock.
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         self.wall.clone()
     }
 
-    /// The world as it is now.
+    /// Locks the world and advances it to the current time.
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        let mut inner = self.inner.lock().expect("no test panics while it holds the world");
+        let mut inner = self.inner.lock().expect("no test panics while it holds the lock");
         let now = self.clock.now();
         inner.advance(now);
         inner
     }
 
-    /// Lets time pass: containers end and turn healthy while nobody looks. Never ends.
-    pub(crate) async fn live(&self) {
+    /// Advances the world whenever a container changes or a late event is due. Never returns.
+    pub(crate) async fn advance(&self) {
         loop {
             let next = {
                 let inner = self.lock();
@@ -243,12 +243,12 @@ impl FakeWorld {
         self.lock().publish(reference, name, behaviour);
     }
 
-    /// From now on nothing may be fetched that is not signed.
+    /// From now on only signed images may be fetched.
     pub(crate) fn demand_signatures(&self) {
         self.lock().only_signed = true;
     }
 
-    /// Signs an image by its name.
+    /// Signs an image, given by its name.
     pub(crate) fn sign(&self, name: &str) {
         self.lock().signed.insert(digest_of(name));
     }
@@ -261,19 +261,19 @@ impl FakeWorld {
         self.lock().services.push(definition);
     }
 
-    /// The compose file is this one, and its services have a restart policy or have not.
-    pub(crate) fn kept_in(&self, file: &Path, restarts_itself: bool) {
+    /// Sets the path of the compose file, and whether its services have a restart policy.
+    pub(crate) fn set_compose_file(&self, file: &Path, restarts_itself: bool) {
         let mut inner = self.lock();
         inner.file = Some(file.to_owned());
         inner.services.iter_mut().for_each(|service| service.restarts_itself = restarts_itself);
         inner.write_file();
     }
 
-    /// Lets the engine have an image under its tag, as after an earlier pull (or a build, without `digest`).
-    pub(crate) fn have(&self, reference: &Reference, name: &str, behaviour: Behaviour, with_digest: bool) {
+    /// Adds an image under its tag to the engine, with a digest if it was `pulled` and not built.
+    pub(crate) fn add_image(&self, reference: &Reference, name: &str, behaviour: Behaviour, pulled: bool) {
         let mut inner = self.lock();
         let digests =
-            if with_digest { [reference.repository.at(&digest_of(name))].into() } else { BTreeSet::new() };
+            if pulled { [reference.repository.at(&digest_of(name))].into() } else { BTreeSet::new() };
         let tags = BTreeSet::from([reference.tagged()]);
         for image in inner.images.values_mut() {
             image.tags.remove(&reference.tagged());
@@ -281,7 +281,7 @@ impl FakeWorld {
         inner.images.insert(id_of(name), FakeImage { behaviour, digests, tags });
     }
 
-    /// Brings the project up outside of the agent.
+    /// Brings the project up without the agent.
     pub(crate) fn operator_up(&self) {
         self.lock().up_all();
     }
@@ -297,19 +297,19 @@ impl FakeWorld {
     }
 
     pub(crate) fn ups(&self) -> usize {
-        self.lock().pub_ups
+        self.lock().up_count
     }
 
     pub(crate) fn restarts(&self) -> usize {
         self.lock().restarts
     }
 
-    /// Asks before each write of the state whether it fails.
+    /// Calls `refuses` before each write of the state; the write fails if it returns true.
     pub(crate) fn refuse_writes(&self, refuses: impl FnMut() -> bool + Send + 'static) {
         self.lock().refuses_write = Some(Box::new(refuses));
     }
 
-    /// What a tag names on this machine.
+    /// Returns the image that a tag names on this machine.
     pub(crate) fn named(&self, reference: &Reference) -> Option<ImageId> {
         self.lock().by_name(&reference.tagged()).map(|(id, _)| id)
     }
@@ -323,8 +323,8 @@ impl FakeWorld {
         self.lock().engine_down = down;
     }
 
-    /// The engine stops everything, and starts nothing again.
-    pub(crate) fn restart_containers_stopped(&self) {
+    /// The engine stops all containers and restarts none.
+    pub(crate) fn stop_all_containers(&self) {
         let mut inner = self.lock();
         let now = inner.now;
         for container in &mut inner.containers {
@@ -336,7 +336,7 @@ impl FakeWorld {
         self.lock().entries.push(entry);
     }
 
-    /// What was recorded: durable with the state that it tells of, or by itself.
+    /// Returns all recorded entries: those written together with the state, and those recorded alone.
     pub(crate) fn entries(&self) -> Vec<AuditEntry> {
         let rows = self.store.scan("outbox/entry/").now_or_never().expect("memory").expect("memory");
         let entry = |(_, row): &(String, Vec<u8>)| serde_json::from_slice(row).expect("the agent wrote it");
@@ -347,14 +347,14 @@ impl FakeWorld {
         self.lock().violations.clone()
     }
 
-    /// Image IDs that the containers of a compose service run on, those that never started left out.
+    /// Returns the image IDs of the containers of a compose service, except of those that never started.
     pub(crate) fn running(&self, service: &str) -> Vec<ImageId> {
         let inner = self.lock();
         let started = inner.containers.iter().filter(|c| c.service == service && c.run != Run::Never);
         started.map(|c| c.image.clone()).collect()
     }
 
-    /// Everything that is left of holds.
+    /// Returns the tags and anchors of holds that are left.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let inner = self.lock();
         let tags =
@@ -366,29 +366,29 @@ impl FakeWorld {
         self.lock().brought_up.clone()
     }
 
-    /// Whose containers were asked for.
-    pub(crate) fn asked(&self) -> HashSet<Members> {
-        self.lock().asked.clone()
+    /// Returns the queries for containers.
+    pub(crate) fn queries(&self) -> HashSet<Members> {
+        self.lock().queries.clone()
     }
 
-    pub(crate) fn forget_asked(&self) {
-        self.lock().asked.clear();
+    pub(crate) fn forget_queries(&self) {
+        self.lock().queries.clear();
     }
 
-    /// Nothing that was written is there any more.
+    /// Deletes everything in the store.
     pub(crate) async fn lose_state(&self) {
         let rows = self.store.scan("").await.expect("memory");
         self.store.put_all(rows.into_iter().map(|(key, _)| (key, None)).collect()).await.expect("memory");
         self.lock().durable.clear();
     }
 
-    /// The durable state as the next start will read it.
+    /// Returns the durable state that the next start will read.
     pub(crate) async fn durable(&self, key: &str) -> Durable {
         let row = self.store.get(key).await.expect("memory");
         row.map(|row| serde_json::from_slice(&row).expect("the agent wrote it")).unwrap_or_default()
     }
 
-    /// One point at which the agent may be killed. A killed agent never comes back from it.
+    /// A point at which the agent may be killed. It then never returns.
     async fn point(&self) {
         tokio::time::sleep(Duration::from_millis(7)).await;
         let dies = {
@@ -402,7 +402,7 @@ impl FakeWorld {
         }
     }
 
-    fn up_or_away(&self) -> Result<MutexGuard<'_, Inner>, EngineError> {
+    fn lock_if_up(&self) -> Result<MutexGuard<'_, Inner>, EngineError> {
         let inner = self.lock();
         if inner.engine_down {
             return Err(EngineError::Unavailable("connection refused".into()));
@@ -416,7 +416,7 @@ impl FakeWorld {
     ) -> Result<T, EngineError> {
         self.point().await;
         let result = {
-            let mut inner = self.up_or_away()?;
+            let mut inner = self.lock_if_up()?;
             let now = inner.now;
             f(&mut inner, now)
         };
@@ -427,12 +427,12 @@ impl FakeWorld {
 }
 
 impl Inner {
-    /// What has come by itself until now.
+    /// Advances all containers and late events to `now`.
     fn advance(&mut self, now: Timestamp) {
         self.now = now;
         for at in 0..self.containers.len() {
             for (when, what) in self.containers[at].advance(now) {
-                self.happened(at, when, what);
+                self.container_event(at, when, what);
             }
             self.note_health(at);
         }
@@ -478,13 +478,13 @@ impl Inner {
 
     fn violated(&mut self, what: impl Into<String>) {
         let what = what.into();
-        self.tell("VIOLATED", &what);
+        self.trace("VIOLATED", &what);
         self.violations.push(what);
     }
 
     /// Adds a line to the transcript.
-    fn tell(&mut self, who: &str, what: &str) {
-        let since = self.begun.map_or(0, |begun| self.now.as_millisecond() - begun.as_millisecond());
+    fn trace(&mut self, who: &str, what: &str) {
+        let since = self.started.map_or(0, |started| self.now.as_millisecond() - started.as_millisecond());
         self.transcript.push(format!("{:>4}.{:03}  {who:<9} {what}", since / 1000, since % 1000));
     }
 }

@@ -1,4 +1,4 @@
-//! What the agent can do with engine, registry and store.
+//! The agent's ports to engine, registry and store.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use evenkeel_agent::model::{
     Container, ContainerEvent, EngineError, Members, Platform, RegistryError, SignatureError,
     SignatureVerdict, SwarmError, Usage,
 };
-use evenkeel_agent::ports::fleet::{Fleet, FleetError, Heard, Known};
+use evenkeel_agent::ports::fleet::{DecisionsResponse, Fleet, FleetError, KnownRevisions};
 use evenkeel_agent::ports::{
     Engine, GateAnswer, GateCommand, GateQuestion, Image, PullProgress, Registry, Signatures, Swarm, Tags,
     Urgency,
@@ -36,7 +36,7 @@ impl Engine for FakeWorld {
 
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
         self.call(|inner, now| {
-            inner.asked.insert(members.clone());
+            inner.queries.insert(members.clone());
             if inner.prune_always {
                 inner.prune();
             }
@@ -58,7 +58,7 @@ impl Engine for FakeWorld {
                 return Err(EngineError::Refused("readlink: invalid argument".into()));
             }
             let (repo_digests, labels) = (image.digests.into_iter().collect(), ImageLabels::default());
-            Ok(Some(Image { id, repo_digests, size: 1, labels, platform: None, whole: true }))
+            Ok(Some(Image { id, repo_digests, size: 1, labels, platform: None, is_complete: true }))
         })
         .await
     }
@@ -72,12 +72,12 @@ impl Engine for FakeWorld {
         self.call(|inner, _| {
             let digest = reference.digest.clone().expect("the agent pulls by digest only");
             inner.check_fetched(&digest);
-            inner.check_line();
+            inner.check_env_file();
             if inner.only_signed && !inner.signed.contains(&digest) {
                 inner.violated(format!("{digest} is fetched without a signature"));
             }
             if inner.faults.pull {
-                inner.tell("engine", "a pull fails");
+                inner.trace("engine", "a pull fails");
                 return Err(EngineError::Refused("no space left on device".into()));
             }
             let (id, behaviour) = inner
@@ -173,9 +173,9 @@ impl Engine for FakeWorld {
             inner.restarts += 1;
             inner.check_restart(at);
             let name = inner.containers[at].name();
-            inner.tell("engine", &format!("restarts {name}"));
+            inner.trace("engine", &format!("restarts {name}"));
             if inner.containers[at].is_up() {
-                inner.end_as_told(at, 143);
+                inner.end_by_sigterm(at, 143);
             }
             if inner.containers[at].behaviour == super::Behaviour::BadEntrypoint {
                 return Err(EngineError::Refused("exec: no such file".into()));
@@ -206,24 +206,24 @@ impl Registry for FakeWorld {
         let fault = self.lock().faults.registry;
         match fault {
             RegistryFault::None => {}
-            RegistryFault::Errors => return Err(RegistryError("the registry answers 500".into())),
+            RegistryFault::Errors => return Err(RegistryError("the registry returns 500".into())),
             RegistryFault::Hangs => {
                 tokio::time::sleep(Duration::from_secs(30)).await;
-                return Err(RegistryError("the registry does not answer".into()));
+                return Err(RegistryError("the registry does not respond".into()));
             }
             RegistryFault::Slow => tokio::time::sleep(Duration::from_secs(5)).await,
         }
         let digest = {
             let mut inner = self.lock();
             let digest = inner.registry.get(&reference.tagged()).cloned();
-            inner.digest_told(reference, digest.as_ref());
+            inner.digest_reported(reference, digest.as_ref());
             digest
         };
         digest.ok_or_else(|| RegistryError("tag not found".into()))
     }
 
-    async fn confirm(&self, reference: &Reference) -> Result<Digest, RegistryError> {
-        self.digest(reference, Urgency::Asked).await
+    async fn digest_from_content(&self, reference: &Reference) -> Result<Digest, RegistryError> {
+        self.digest(reference, Urgency::Manual).await
     }
 
     async fn has(&self, _: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
@@ -236,31 +236,31 @@ impl Registry for FakeWorld {
     }
 }
 
-/// Its engine is in no swarm.
+/// The engine is not part of a swarm.
 #[async_trait]
 impl Swarm for FakeWorld {
     async fn service(&self, _: &str) -> Result<SwarmService, SwarmError> {
-        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+        Err(SwarmError::NotManager("the engine is not part of a swarm".to_owned()))
     }
 
     async fn admits(&self, _: &Reference) -> Result<(), SwarmError> {
-        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+        Err(SwarmError::NotManager("the engine is not part of a swarm".to_owned()))
     }
 
     async fn set_image(&self, _: &SwarmService, _: &str, _: bool) -> Result<(), SwarmError> {
-        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+        Err(SwarmError::NotManager("the engine is not part of a swarm".to_owned()))
     }
 
     async fn roll_back(&self, _: &SwarmService) -> Result<(), SwarmError> {
-        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+        Err(SwarmError::NotManager("the engine is not part of a swarm".to_owned()))
     }
 
     async fn task_log(&self, _: &str, _: u32) -> Result<String, SwarmError> {
-        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+        Err(SwarmError::NotManager("the engine is not part of a swarm".to_owned()))
     }
 
     async fn health_check(&self, _: &str) -> Result<String, SwarmError> {
-        Err(SwarmError::NotManager("it is in no swarm".to_owned()))
+        Err(SwarmError::NotManager("the engine is not part of a swarm".to_owned()))
     }
 }
 
@@ -277,7 +277,7 @@ impl Signatures for FakeWorld {
         Ok(if is_signed { SignatureVerdict::Valid } else { SignatureVerdict::Missing })
     }
 
-    async fn unusable_keys(&self, _: &[PathBuf]) -> Vec<String> {
+    async fn key_errors(&self, _: &[PathBuf]) -> Vec<String> {
         Vec::new()
     }
 }
@@ -293,7 +293,7 @@ impl GateCommand for FakeWorld {
         match fault {
             CommandFault::None => GateAnswer::Go { reason },
             CommandFault::Waits => GateAnswer::Wait { reason },
-            CommandFault::Fails => GateAnswer::Failed { fault: "it ended with code 1".to_owned(), reason },
+            CommandFault::Fails => GateAnswer::Failed { fault: "it exited with code 1".to_owned(), reason },
         }
     }
 }
@@ -301,7 +301,7 @@ impl GateCommand for FakeWorld {
 /// There is no fleet.
 #[async_trait]
 impl Fleet for FakeWorld {
-    async fn decisions(&self, _: Known, _: Duration) -> Result<Heard, FleetError> {
+    async fn decisions(&self, _: KnownRevisions, _: Duration) -> Result<DecisionsResponse, FleetError> {
         Err(FleetError::NoFleet)
     }
 
@@ -377,12 +377,12 @@ impl Store for FakeWorld {
 }
 
 impl FakeWorld {
-    /// The machine stops in the middle of it all: what was written last may be lost.
+    /// The machine loses power: the last write is undone.
     pub(crate) fn power_cut(&self) {
         let undone = std::mem::take(&mut self.lock().last_write);
         self.store.put_all(undone.clone()).now_or_never().expect("memory").expect("memory");
         let mut inner = self.lock();
         inner.restore(&undone);
-        inner.tell("machine", "loses the last write");
+        inner.trace("machine", "loses the last write");
     }
 }

@@ -1,5 +1,5 @@
-//! What must hold after every step, each as a sentence. They are judged by what is true in the world, not by what the
-//! agent believes.
+//! The properties that must hold after every step, each stated as a sentence. They are checked against the state of the
+//! simulated world, not against the agent's view of it.
 
 mod end;
 mod env_file;
@@ -18,90 +18,90 @@ use evenkeel_common::store::Change;
 use evenkeel_common::wire::{AuditEntry, Kind, ServiceStatus, StatusValue};
 use jiff::{SignedDuration, Timestamp};
 
-use super::people::digest_words;
+use super::operators::name_digests;
 use super::{Behaviour, Definition, FakeWorld, Inner, Run, digest_of, id_of};
 
 const BLOCKED: &str = "a blocked digest is never deployed";
-const ONE_ACTION: &str = "at most one action per project at once";
-const EXACTLY: &str = "a rollback restores exactly what ran";
-const GOOD: &str = "a good image is not blocked unless somebody or something interfered";
-const CAP: &str = "restarts never exceed the cap between two healthy states";
+const ONE_ACTION: &str = "at most one action per project runs at a time";
+const EXACT_ROLLBACK: &str = "a rollback restores exactly the images that ran before";
+const GOOD: &str = "a good image is not blocked unless an operator or a fault interfered";
+const CAP: &str = "restarts never exceed the limit between two healthy states";
 const COOLDOWN: &str = "a container is not restarted twice within the cooldown";
-const PERSON: &str = "what a person has stopped is not restarted by the healer";
-const SEQUENCE: &str = "the audit sequence grows without gaps and never changes";
+const OPERATOR_STOPPED: &str = "the healer does not restart containers that an operator stopped";
+const SEQUENCE: &str = "the audit sequence has no gaps and its entries never change";
 const FIRST_ROW: &str = "the status is the first true row of spec 3.1";
 
 pub(crate) use end::AtEnd;
 
-/// A container has run well for so long: it works.
+/// An image works once a container of it has been well for this long.
 const WORKS_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
-/// What was stopped so shortly before the engine went counts as stopped by the engine.
+/// A container that stopped this shortly before the engine went away counts as stopped by the engine.
 const ENGINE_SHUTDOWN: SignedDuration = SignedDuration::from_secs(16);
 
-/// A deployment as the world saw it begin.
-struct Begun {
-    /// Image of each compose service that ran.
+/// The state of the world when a deployment began.
+struct Baseline {
+    /// The image of each running compose service.
     images: BTreeMap<String, ImageId>,
-    /// Those of them that are known not to have proven themselves: a rollback leads to what ran before them.
+    /// Images recorded as not proven: a rollback restores the images that ran before them.
     unproven: Vec<ImageId>,
-    /// What each tag named.
+    /// The image of each tag.
     tags: BTreeMap<String, ImageId>,
-    /// What the env file set.
+    /// The tag that the env file set.
     tag: Option<String>,
-    /// Something has happened since for which its images can do nothing.
+    /// Something has interfered since that the images are not to blame for.
     is_disturbed: bool,
-    /// Somebody has moved or removed tags since.
+    /// Tags have been moved or removed since.
     are_tags_moved: bool,
-    /// Compose services that people have touched since.
+    /// Compose services whose containers an operator has touched since.
     touched: BTreeSet<String>,
 }
 
 #[derive(Default)]
 struct Restarts {
-    /// Since it was healthy last.
+    /// Restarts since it was last healthy.
     count: u32,
     last: Option<Timestamp>,
     id: String,
 }
 
-/// What is true, whatever the agent thinks.
+/// The ground truth, independent of the agent's view.
 #[derive(Default)]
 pub(super) struct Truth {
     /// Names of digests and image IDs.
     names: BTreeMap<String, String>,
     versions: BTreeMap<String, u32>,
-    /// The images that were pushed for each service, the last one under the tag.
+    /// The images pushed for each service; the tag names the last one.
     pub(super) tags: BTreeMap<String, Vec<String>>,
-    /// Compose services that a person has stopped or removed, and nobody has started since.
-    pub(super) at_rest: BTreeSet<String>,
-    /// Containers whose stop the agent may never hear of.
-    pub(super) unheard: BTreeSet<String>,
-    /// Images that a person brought up.
-    pub(super) tainted: BTreeSet<ImageId>,
-    /// Images that a person pulled: whatever brings up the project brings them.
+    /// Compose services that an operator has stopped or removed and that have not been started since.
+    pub(super) stopped_by_operator: BTreeSet<String>,
+    /// Containers whose stop event may never reach the agent.
+    pub(super) unseen_stops: BTreeSet<String>,
+    /// Images that were present when an operator ran `docker compose up`.
+    pub(super) started_by_operator: BTreeSet<ImageId>,
+    /// Images that an operator pulled or built: the next `up` of the project starts them.
     pub(super) pulled: BTreeSet<ImageId>,
     pub(super) agent_runs: bool,
-    /// When the disk began or ceased to refuse writes.
+    /// When the disk fault last changed.
     pub(super) disk_changed_at: Option<Timestamp>,
-    /// Containers that were found stopped by a signal when the agent started: nothing may tell it by whom.
+    /// Containers that were stopped by a signal when the agent started: it may be unable to determine the cause.
     unknown: BTreeSet<String>,
-    begun: BTreeMap<String, Begun>,
+    baselines: BTreeMap<String, Baseline>,
     disturbed_at: Option<Timestamp>,
-    /// Images of which a container has run well for a while.
+    /// Images of which a container has been well for `WORKS_AFTER`.
     worked: BTreeSet<ImageId>,
     restarts: BTreeMap<String, Restarts>,
     configs: Vec<Arc<ServiceConfig>>,
     recorded: BTreeMap<u64, AuditEntry>,
     delivered: BTreeMap<u64, AuditEntry>,
     unnumbered: Vec<AuditEntry>,
-    /// Writes are lost in this life, and with them what was said of them.
+    /// A write was lost in this run, and with it the entries about it.
     is_write_lost: bool,
-    /// A write that was reported as failed was made: two deployments may be under way after a restart.
+    /// A write that was reported as failed was applied: two deployments may be in progress after a restart.
     is_torn: bool,
     pub(super) gated: gates::Gated,
-    /// Tags that the env file may set while nothing is deployed: the one that is proven, and one that people have kept from
-    /// being proven.
+    /// Tags that the env file may set while nothing is deployed: the proven one, and one whose probation an operator
+    /// disturbed.
     known_tags: BTreeSet<String>,
     statuses: BTreeMap<String, StatusValue>,
     phases: BTreeMap<String, &'static str>,
@@ -113,7 +113,7 @@ impl Truth {
         self.names.insert(id_of(name).to_string(), name.to_owned());
     }
 
-    pub(super) fn word(&self, image: &ImageId) -> String {
+    pub(super) fn image_name(&self, image: &ImageId) -> String {
         self.names.get(&*image.0).cloned().unwrap_or_else(|| image.to_string())
     }
 
@@ -127,7 +127,7 @@ impl Truth {
 impl Inner {
     fn readable(&self, text: &str) -> String {
         let names = self.truth.names.iter().map(|(digest, name)| (digest.clone(), name.clone()));
-        digest_words(text, names)
+        name_digests(text, names)
     }
 
     fn unless(&mut self, holds: bool, property: &str, what: impl FnOnce(&Self) -> String) {
@@ -137,60 +137,60 @@ impl Inner {
         }
     }
 
-    /// Something happened for which no image can do anything.
+    /// Notes an interference that no image is to blame for.
     pub(super) fn interfere(&mut self) {
         self.truth.disturbed_at = Some(self.now);
-        self.truth.begun.values_mut().for_each(|begun| begun.is_disturbed = true);
+        self.truth.baselines.values_mut().for_each(|baseline| baseline.is_disturbed = true);
     }
 
-    /// Somebody moves or removes tags.
+    /// Notes that tags are moved or removed.
     pub(super) fn tags_are_moved(&mut self) {
-        self.truth.begun.values_mut().for_each(|begun| begun.are_tags_moved = true);
+        self.truth.baselines.values_mut().for_each(|baseline| baseline.are_tags_moved = true);
     }
 
-    /// Somebody builds an image under the tag of a compose service: a redeployment of another one brings it up.
-    pub(super) fn built_beside(&mut self, service: &str) {
-        for (_, begun) in self.truth.begun.iter_mut().filter(|(name, _)| *name != service) {
-            begun.touched.insert(service.to_owned());
+    /// An image is built under the tag of a compose service: a deployment of another service may start it.
+    pub(super) fn image_was_built(&mut self, service: &str) {
+        for (_, baseline) in self.truth.baselines.iter_mut().filter(|(name, _)| *name != service) {
+            baseline.touched.insert(service.to_owned());
         }
     }
 
-    /// A person touches the containers of a compose service.
-    pub(super) fn touched(&mut self, service: &str) {
+    /// An operator touches the containers of a compose service.
+    pub(super) fn touch(&mut self, service: &str) {
         self.interfere();
         self.truth.restarts.clear();
-        for begun in self.truth.begun.values_mut() {
-            begun.touched.insert(service.to_owned());
+        for baseline in self.truth.baselines.values_mut() {
+            baseline.touched.insert(service.to_owned());
         }
     }
 
-    pub(super) fn everybody_is_touched(&mut self) {
+    pub(super) fn touch_all(&mut self) {
         for service in self.services.clone() {
-            self.touched(&service.name);
+            self.touch(&service.name);
         }
     }
 
-    /// The engine goes: it is nobody's fault what ends by that.
+    /// The engine goes away: containers that end with it do not count against their images.
     pub(super) fn engine_went(&mut self) {
         self.truth.restarts.clear();
         self.truth.disturbed_at = Some(self.now);
         self.stops_are_unclear(ENGINE_SHUTDOWN);
     }
 
-    /// The event stream breaks off.
+    /// The event stream disconnects.
     pub(super) fn stream_breaks(&mut self) {
         self.stops_are_unclear(SignedDuration::from_secs(1));
         self.events.disconnect();
     }
 
-    /// Stops of the last moments look like the engine's own.
+    /// Stops within the last `time` can't be distinguished from the engine's own.
     pub(super) fn stops_are_unclear(&mut self, time: SignedDuration) {
         let now = self.now;
         let is_recent = |c: &&super::FakeContainer| matches!(c.run, Run::Ended { at, .. } if now.duration_since(at) <= time);
-        self.truth.unheard.extend(self.containers.iter().filter(is_recent).map(|c| c.id.clone()));
+        self.truth.unseen_stops.extend(self.containers.iter().filter(is_recent).map(|c| c.id.clone()));
     }
 
-    /// Of what ended as if it was told to, nobody knows who told it.
+    /// The cause of stops with exit code 143 is unknown from now on.
     fn ends_are_unclear(&mut self) {
         let is_unknown = |c: &&super::FakeContainer| matches!(c.run, Run::Ended { code: 143, .. });
         let unknown = self.containers.iter().filter(is_unknown).map(|c| c.id.clone());
@@ -201,7 +201,7 @@ impl Inner {
         self.truth.disturbed_at.is_none_or(|at| self.now.duration_since(at) > time)
     }
 
-    /// A container is seen as it is now.
+    /// Notes the health of a container.
     pub(super) fn note_health(&mut self, at: usize) {
         let (now, c) = (self.now, &self.containers[at]);
         let Some(since) = c.started().filter(|_| c.is_well(now)) else { return };
@@ -217,15 +217,15 @@ impl Inner {
         }
     }
 
-    /// Compose is about to bring up a service.
+    /// Checks a service that compose is about to bring up.
     pub(super) fn check_up(&mut self, definition: &Definition) {
         let Definition { name, reference, version, .. } = definition;
         let Some((id, image)) = self.by_name(&reference.tagged()) else { return };
         let stays = |c: &super::FakeContainer| c.image == id && c.made_with == *version && c.is_up();
-        if self.container(name).is_some_and(stays) || self.truth.tainted.contains(&id) {
+        if self.container(name).is_some_and(stays) || self.truth.started_by_operator.contains(&id) {
             return;
         }
-        self.check_line();
+        self.check_env_file();
         let is_blocked = |durable: &Durable| {
             let failed = durable.failed_tags.iter();
             let failed = failed.flat_map(|(image, tags)| tags.values().map(move |digest| (image, digest)));
@@ -234,33 +234,33 @@ impl Inner {
                     && image.digests.contains(&reference.repository.at(digest))
             })
         };
-        // Blocks belong to services; those of one that is configured no more are nobody's.
+        // Blocks belong to services; those of a service that is no longer configured do not count.
         let is_configured = |name: &String| self.truth.configs.iter().any(|config| config.name == *name);
         let blocked = self.durable.iter().any(|(name, durable)| is_configured(name) && is_blocked(durable));
         self.check_started(&id, &image);
-        self.unless(!blocked, BLOCKED, |inner| format!("{} for {name}", inner.truth.word(&id)));
+        self.unless(!blocked, BLOCKED, |inner| format!("{} for {name}", inner.truth.image_name(&id)));
     }
 
-    /// Compose or a restart is about to change the project.
+    /// Checks that no other action is in progress when compose or a restart is about to change the project.
     pub(super) fn check_turn(&mut self, restarts: bool) {
         let deploying = self.durable.values().filter(|durable| durable.deployment.is_some()).count();
         let most = usize::from(!restarts);
         self.unless(deploying <= most || self.truth.is_torn, ONE_ACTION, |_| {
-            let what = if restarts { "a container is restarted" } else { "compose runs" };
-            format!("{what} while {deploying} services deploy")
+            let action = if restarts { "a container is restarted" } else { "compose runs" };
+            format!("{action} while {deploying} services are deploying")
         });
     }
 
-    /// The healer is about to restart a container.
+    /// Checks a restart that the healer is about to make.
     pub(super) fn check_restart(&mut self, at: usize) {
         let now = self.now;
         let c = &self.containers[at];
         let (name, id) = (c.name(), c.id.clone());
-        // A restart that is on its way to the engine is not called back.
+        // A restart request that is already on its way to the engine can't be cancelled.
         let is_down = matches!(c.run, Run::Ended { at, .. } if now.duration_since(at) > SignedDuration::from_millis(100));
-        let is_at_rest = is_down && self.truth.at_rest.contains(&c.service);
-        let heard = !self.truth.unheard.contains(&id);
-        self.unless(!(is_at_rest && heard), PERSON, |_| name.clone());
+        let is_stopped = is_down && self.truth.stopped_by_operator.contains(&c.service);
+        let was_seen = !self.truth.unseen_stops.contains(&id);
+        self.unless(!(is_stopped && was_seen), OPERATOR_STOPPED, |_| name.clone());
         let cap = self.truth.configs.iter().map(|c| c.heal_max_restarts).max();
         let cooldown = self.truth.configs.iter().map(|c| c.heal_cooldown).min();
         let restarts = self.truth.restarts.entry(name.clone()).or_default();
@@ -270,14 +270,14 @@ impl Inner {
         restarts.count += 1;
         let (count, last) = (restarts.count, restarts.last.replace(now));
         self.unless(cap.is_none_or(|cap| count <= cap), CAP, |_| format!("{name}: {count}"));
-        // It counts from the decision, which the engine carries out a moment later.
+        // The cooldown counts from the decision, which the engine carries out a moment later.
         let in_time = |last: Timestamp| {
             cooldown.is_none_or(|cooldown| now + SignedDuration::from_secs(1) >= last + cooldown)
         };
         self.unless(last.is_none_or(in_time), COOLDOWN, |_| name.clone());
     }
 
-    /// These rows are in the store now.
+    /// Checks rows that were written to the store.
     pub(super) fn written(&mut self, changes: &[Change]) {
         self.note_approvals(changes);
         for (key, row) in changes {
@@ -294,15 +294,15 @@ impl Inner {
             let entry: AuditEntry = serde_json::from_slice(row).expect("the agent wrote it");
             self.entry_written(seq, entry);
         }
-        self.check_line();
+        self.check_env_file();
     }
 
-    /// A write was made and is reported as failed.
+    /// Notes a write that was applied but reported as failed.
     pub(super) fn torn(&mut self) {
         self.truth.is_torn = true;
     }
 
-    /// Writes were lost.
+    /// Notes that writes were lost; `rows` are the remaining values.
     pub(super) fn restore(&mut self, rows: &[Change]) {
         self.truth.is_write_lost = true;
         for (key, row) in rows {
@@ -327,8 +327,8 @@ impl Inner {
         let before = self.truth.phases.insert(service.to_owned(), phase);
         if before.unwrap_or_default() != phase {
             let step = if phase.is_empty() { "done" } else { phase };
-            self.tell("journal", &format!("{service}: {step}"));
-            self.follow_line(service, durable);
+            self.trace("journal", &format!("{service}: {step}"));
+            self.note_phase(service, durable);
         }
         for (image, digest) in &durable.blocked {
             if old.blocked.get(image) != Some(digest) {
@@ -341,7 +341,7 @@ impl Inner {
                 self.check_begun(service, deployment.plan());
                 let live = self.containers.iter().filter(|c| c.is_up());
                 let all = self.services.iter().map(|service| service.name.clone()).collect();
-                let begun = Begun {
+                let baseline = Baseline {
                     images: live.map(|c| (c.service.clone(), c.image.clone())).collect(),
                     unproven: old.unproven.values().cloned().collect(),
                     tags: self.tags(),
@@ -350,7 +350,7 @@ impl Inner {
                     are_tags_moved: self.truth.is_torn,
                     touched: if self.truth.is_torn { all } else { BTreeSet::new() },
                 };
-                self.truth.begun.insert(service.to_owned(), begun);
+                self.truth.baselines.insert(service.to_owned(), baseline);
             }
             (Some(deployment), None) => self.check_tags(service, deployment),
             _ => {}
@@ -360,7 +360,7 @@ impl Inner {
     fn check_block(&mut self, service: &str, digest: &Digest) {
         let works = self.published.get(digest).is_some_and(|(_, behaviour)| behaviour.works());
         let others_work = self.containers.iter().all(super::FakeContainer::works);
-        let is_disturbed = self.truth.begun.get(service).is_none_or(|begun| begun.is_disturbed);
+        let is_disturbed = self.truth.baselines.get(service).is_none_or(|baseline| baseline.is_disturbed);
         let holds = !works || !others_work || is_disturbed;
         self.unless(holds, GOOD, |inner| inner.readable(digest.as_str()));
     }
@@ -377,24 +377,25 @@ impl Inner {
         let reason = entry.reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
         let line = format!("{service}: {} [{level:?}] {message}{reason}", event.as_str());
         let line = self.readable(&line);
-        self.tell("audit", &line);
+        self.trace("audit", &line);
         if entry.event == Kind::ROLLED_BACK {
             self.check_rolled_back(&entry);
         } else if entry.event == Kind::UPDATED {
             self.check_updated(&entry);
         }
-        self.follow_tag(&entry);
+        self.note_verdict(&entry);
         self.truth.recorded.insert(seq, entry);
     }
 
     fn check_rolled_back(&mut self, entry: &AuditEntry) {
-        let Some(begun) = self.truth.begun.get(&entry.service) else { return };
-        let wrong = begun.images.iter().find(|(service, image)| {
+        let Some(baseline) = self.truth.baselines.get(&entry.service) else { return };
+        let wrong = baseline.images.iter().find(|(service, image)| {
             let runs = self.container(service).map(|c| &c.image);
-            !begun.touched.contains(*service) && !begun.unproven.contains(image) && runs != Some(image)
+            !baseline.touched.contains(*service) && !baseline.unproven.contains(image) && runs != Some(image)
         });
-        let wrong = wrong.map(|(service, image)| format!("{service} ran on {}", self.truth.word(image)));
-        self.unless(wrong.is_none(), EXACTLY, |_| wrong.clone().unwrap_or_default());
+        let wrong =
+            wrong.map(|(service, image)| format!("{service} ran on {}", self.truth.image_name(image)));
+        self.unless(wrong.is_none(), EXACT_ROLLBACK, |_| wrong.clone().unwrap_or_default());
     }
 
     fn check_status(&mut self, record: &ServiceStatus) {
@@ -416,39 +417,39 @@ impl Inner {
             let why = record.errored.clone().filter(|_| record.status == StatusValue::Errored);
             let line = why.map_or(line.clone(), |why| format!("{line}: {why}"));
             let line = self.readable(&line);
-            self.tell("status", &line);
+            self.trace("status", &line);
         }
     }
 }
 
 impl FakeWorld {
-    /// What is configured from now on.
+    /// Sets the services that are configured from now on.
     pub(crate) fn configured(&self, configs: &[Arc<ServiceConfig>]) {
         let mut inner = self.lock();
         let before = std::mem::replace(&mut inner.truth.configs, configs.to_vec());
         let healers = |configs: &[Arc<ServiceConfig>]| -> BTreeSet<(String, bool)> {
             configs.iter().map(|config| (config.name.clone(), config.auto_heal)).collect()
         };
-        // A container that another service heals from now on has a clean restart history.
+        // A container that is healed by another service from now on has a clean restart history.
         if healers(&before) != healers(configs) {
             inner.truth.restarts.clear();
             inner.ends_are_unclear();
         }
     }
 
-    /// The agent runs, or does not.
+    /// Sets whether the agent is running.
     pub(crate) fn agent_runs(&self, runs: bool) {
         let mut inner = self.lock();
         inner.truth.agent_runs = runs;
-        inner.check_line();
+        inner.check_env_file();
     }
 
-    /// A person asks the agent for something: the limits of the healer begin again.
-    pub(crate) fn person_asked(&self) {
+    /// An operator sends a request to the agent, which resets the limits of the healer.
+    pub(crate) fn operator_asked(&self) {
         self.lock().truth.restarts.clear();
     }
 
-    /// The agent begins anew, with what is in the store.
+    /// The agent starts with the state in the store.
     pub(crate) async fn reread(&self) {
         let rows = evenkeel_common::store::Store::scan(&self.store, "").await.expect("memory");
         let rows: Vec<Change> = rows.into_iter().map(|(key, row)| (key, Some(row))).collect();
@@ -457,7 +458,7 @@ impl FakeWorld {
         inner.ends_are_unclear();
     }
 
-    /// A destination has taken an entry.
+    /// A destination has accepted an entry.
     pub(crate) fn deliver(&self, seq: Option<u64>, entry: &AuditEntry) {
         let mut inner = self.lock();
         let Some(seq) = seq else { return inner.truth.unnumbered.push(entry.clone()) };
@@ -466,18 +467,18 @@ impl FakeWorld {
         inner.unless(holds, SEQUENCE, |_| format!("number {seq} is delivered as two entries"));
     }
 
-    /// A service shows this.
-    pub(crate) fn shows(&self, record: &ServiceStatus) {
+    /// Checks a published status record.
+    pub(crate) fn check_status(&self, record: &ServiceStatus) {
         self.lock().check_status(record);
     }
 
     /// Adds a line to the transcript.
-    pub(crate) fn tell(&self, who: &str, what: &str) {
-        self.lock().tell(who, what);
+    pub(crate) fn trace(&self, who: &str, what: &str) {
+        self.lock().trace(who, what);
     }
 
-    /// Lines in the transcript so far.
-    pub(crate) fn told(&self) -> usize {
+    /// The number of lines in the transcript so far.
+    pub(crate) fn transcript_len(&self) -> usize {
         self.lock().transcript.len()
     }
 

@@ -1,4 +1,4 @@
-//! A swarm of one service, whose tasks are replaced one after the other as swarmkit does it.
+//! A swarm with one service, whose tasks are replaced one after the other, as swarmkit does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -13,18 +13,18 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::FakeWorld;
 
-/// What the tasks of an image do.
+/// What happens to the tasks of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// They run.
     Runs,
-    /// They end after so many milliseconds.
+    /// They exit this many milliseconds after their start.
     Ends(i64),
-    /// No node can fetch it.
+    /// No node can pull the image.
     NotFetched,
 }
 
-/// What follows when a task of an update fails.
+/// What the swarm does when a task of an update fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureAction {
     Pause,
@@ -32,9 +32,9 @@ pub(crate) enum FailureAction {
     Rollback,
 }
 
-/// How long each new task is watched.
+/// How long each new task is monitored.
 const MONITOR: SignedDuration = SignedDuration::from_secs(3);
-/// From its creation until a task runs.
+/// From the creation of a task until it runs.
 const START: SignedDuration = SignedDuration::from_millis(500);
 /// Between the end of a task and the next one in its slot.
 const RESTART: SignedDuration = SignedDuration::from_secs(1);
@@ -45,7 +45,7 @@ const REPLICAS: u64 = 2;
 struct Spec {
     image: String,
     force: u64,
-    /// All the rest.
+    /// Stands for the rest of the specification.
     label: u64,
 }
 
@@ -69,19 +69,19 @@ struct State {
     is_manual: bool,
     action: FailureAction,
     tasks: Vec<FakeTask>,
-    /// The slot that was replaced last, and its task.
+    /// The task that was created last by the update.
     watched: Option<u64>,
     fates: BTreeMap<Digest, Fate>,
     next_id: u64,
-    /// Nobody leads until then.
-    headless_until: Option<Timestamp>,
-    /// Changes of others that come before the agent's next ones.
+    /// There is no leader until then.
+    leaderless_until: Option<Timestamp>,
+    /// How many of the agent's next changes are preceded by a foreign change.
     others: u32,
     sets: Vec<String>,
     violations: Vec<String>,
 }
 
-/// A swarm. Clones are the same one.
+/// A swarm. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct FakeSwarm {
     world: FakeWorld,
@@ -91,7 +91,7 @@ pub(crate) struct FakeSwarm {
 }
 
 impl FakeSwarm {
-    /// Its service runs `image`.
+    /// Creates a swarm whose service runs `image`.
     pub(crate) fn new(world: &FakeWorld, key: &str, image: &Reference, action: FailureAction) -> Self {
         let now = world.clock().now();
         let spec = Spec { image: image.to_string(), force: 0, label: 7 };
@@ -116,7 +116,7 @@ impl FakeSwarm {
             watched: None,
             fates: BTreeMap::new(),
             next_id: REPLICAS,
-            headless_until: None,
+            leaderless_until: None,
             others: 0,
             sets: Vec::new(),
             violations: Vec::new(),
@@ -125,7 +125,7 @@ impl FakeSwarm {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.state.lock().expect("no test panics while it holds the swarm");
+        let mut state = self.state.lock().expect("no test panics while it holds the lock");
         let now = self.world.clock().now();
         while state.now + STEP <= now {
             state.now += STEP;
@@ -134,27 +134,27 @@ impl FakeSwarm {
         f(&mut state)
     }
 
-    /// What the tasks of a digest do; they run unless that is said.
+    /// Sets the fate of the tasks of a digest. By default they run.
     pub(crate) fn fate(&self, digest: Digest, fate: Fate) {
         self.with(|state| state.fates.insert(digest, fate));
     }
 
-    /// Nobody leads for so long from now on.
+    /// There is no leader for `span` from now on.
     pub(crate) fn lose_leader(&self, span: SignedDuration) {
-        self.with(|state| state.headless_until = Some(state.now + span));
+        self.with(|state| state.leaderless_until = Some(state.now + span));
     }
 
-    /// Somebody changes something else of the service, so many times, just before the agent does.
+    /// Has another client change the service just before each of the agent's next `times` changes.
     pub(crate) fn interfere(&self, times: u32) {
         self.with(|state| state.others = times);
     }
 
-    /// A person asks for the previous specification.
+    /// An operator rolls back to the previous specification.
     pub(crate) fn roll_back_by_hand(&self) {
         self.with(State::go_back);
     }
 
-    /// What the specification and the running tasks name, and all the rest of the specification.
+    /// Returns the image of the specification, those of the running tasks, and the rest of the specification.
     pub(crate) fn runs(&self) -> (String, Vec<String>, u64) {
         self.with(|state| {
             let runs = state.tasks.iter().filter(|task| task.wanted && task.state == TaskState::Running);
@@ -162,19 +162,19 @@ impl FakeSwarm {
         })
     }
 
-    /// What the agent has set, in order.
+    /// Returns the images that the agent has set, in order.
     pub(crate) fn sets(&self) -> Vec<String> {
         self.with(|state| state.sets.clone())
     }
 
-    /// What must never happen and did.
+    /// Returns the violations so far.
     pub(crate) fn violations(&self) -> Vec<String> {
         self.with(|state| state.violations.clone())
     }
 
     async fn call<T>(&self, f: impl FnOnce(&mut State) -> Result<T, SwarmError>) -> Result<T, SwarmError> {
         self.world.point().await;
-        let result = self.with(|state| match state.headless_until {
+        let result = self.with(|state| match state.leaderless_until {
             Some(until) if state.now < until => {
                 Err(SwarmError::NoLeader("the swarm has no leader".to_owned()))
             }
@@ -222,7 +222,7 @@ impl State {
         (self.update, self.is_manual) = (Some(UpdateState::RollbackStarted), true);
     }
 
-    /// A tenth of a second.
+    /// Advances the swarm by `STEP`.
     fn step(&mut self) {
         let now = self.now;
         for task in &mut self.tasks {
@@ -248,7 +248,7 @@ impl State {
         self.replace();
     }
 
-    /// The newest task of a slot.
+    /// Returns the newest task of a slot.
     fn newest(&self, slot: u64) -> &FakeTask {
         self.tasks.iter().filter(|task| task.slot == slot).max_by_key(|task| task.id).expect("it had one")
     }
@@ -275,7 +275,7 @@ impl State {
         self.next_id
     }
 
-    /// What has failed is made anew, by the specification as it is now.
+    /// Recreates failed tasks from the current specification.
     fn restart(&mut self) {
         for slot in 1..=REPLICAS {
             let task = self.newest(slot);
@@ -286,7 +286,7 @@ impl State {
         }
     }
 
-    /// The updater.
+    /// Runs the updater, which replaces the tasks of outdated slots.
     fn replace(&mut self) {
         let dirty = (1..=REPLICAS).find(|slot| self.newest(*slot).spec != self.spec);
         match self.update {
@@ -319,7 +319,7 @@ impl State {
             (_, FailureAction::Continue) => {}
             (_, FailureAction::Pause) => self.update = Some(UpdateState::Paused),
             (_, FailureAction::Rollback) => {
-                let previous = self.previous.take().expect("an update has one before it");
+                let previous = self.previous.take().expect("an update has a previous specification");
                 (self.spec, self.update) = (previous, Some(UpdateState::RollbackStarted));
             }
         }
@@ -336,7 +336,7 @@ impl Swarm for FakeSwarm {
                 name: format!("{name}.{}", task.slot),
                 node: "n1".to_owned(),
                 image: task.spec.image.clone(),
-                is_wanted: task.wanted,
+                should_run: task.wanted,
                 state: task.state,
                 since: Some(task.since),
                 error: match task.state {
@@ -399,5 +399,5 @@ impl Swarm for FakeSwarm {
     }
 }
 
-/// How long a life with a swarm lasts at most: an update, a rollback, and both graces.
-pub(crate) const LIFE: Duration = Duration::from_secs(100);
+/// The maximum duration of a run with a swarm: an update, a rollback, and both health graces.
+pub(crate) const MAX_RUN: Duration = Duration::from_secs(100);

@@ -1,5 +1,5 @@
-//! The machine's clock: it follows the time that passes, and people set it. What the engine says happened has the time that
-//! this clock showed then; the world itself goes by the time that passes.
+//! The machine's clock: it runs with virtual time, and operators may set it. Times that the engine reports are those of
+//! this clock; the world itself uses virtual time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -33,7 +33,7 @@ impl Clock for Wall {
 }
 
 impl FakeWorld {
-    /// Somebody sets the machine's clock by so many seconds.
+    /// Moves the machine's clock by this many seconds.
     pub(super) fn set_clock(&self, by: i64) {
         let mut inner = self.lock();
         let before = self.wall.ahead_by.fetch_add(by * 1000, Ordering::SeqCst);
@@ -43,13 +43,13 @@ impl FakeWorld {
 }
 
 impl Inner {
-    /// What the machine's clock showed at that time.
+    /// Returns the time that the machine's clock showed at that moment.
     pub(super) fn wall(&self, at: Timestamp) -> Timestamp {
         let set = self.clock_set.iter().rev().find(|(since, _)| *since <= at);
         set.map_or(at, |(_, ahead_by)| at + *ahead_by)
     }
 
-    /// Whether one time became the other because the clock was set.
+    /// Reports whether the difference of two times results from the clock having been set.
     pub(super) fn is_shifted(&self, before: Timestamp, after: Timestamp) -> bool {
         let all: Vec<SignedDuration> =
             [SignedDuration::ZERO].into_iter().chain(self.clock_set.iter().map(|(_, by)| *by)).collect();

@@ -1,10 +1,10 @@
-//! What a client may send, and how long it may take.
+//! Limits on the size and duration of requests.
 
 use super::*;
 
 #[tokio::test]
-async fn odd_requests_get_an_answer_and_harm_nobody() {
-    let server = Running::start(Limits::default());
+async fn malformed_requests_get_a_response_and_do_no_harm() {
+    let server = TestServer::start(Limits::default());
     for odd in [
         "OPTIONS * HTTP/1.1\r\nHost: localhost",
         "CONNECT localhost:80 HTTP/1.1\r\nHost: localhost:80",
@@ -23,7 +23,7 @@ async fn odd_requests_get_an_answer_and_harm_nobody() {
 #[tokio::test]
 async fn a_body_that_is_too_large_is_413_however_it_is_sent() {
     let limits = Limits { body_bytes: 1000, ..Limits::default() };
-    let server = Running::start(limits);
+    let server = TestServer::start(limits);
     let post = |more: &str, body: &str| {
         format!("POST /status/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}\r\n\r\n{body}")
     };
@@ -49,7 +49,7 @@ async fn a_body_that_is_too_large_is_413_however_it_is_sent() {
 #[tokio::test]
 async fn a_body_that_does_not_arrive_is_408_and_a_broken_one_400() {
     let limits = Limits { body_time: Duration::from_millis(200), ..Limits::default() };
-    let server = Running::start(limits);
+    let server = TestServer::start(limits);
     let head = "POST /status/a HTTP/1.1\r\nHost: localhost\r\n";
     assert_error(&server.send(&format!("{head}Content-Length: 10\r\n\r\nabc")).await, 408);
     let broken = server.send(&format!("{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n")).await;
@@ -59,7 +59,7 @@ async fn a_body_that_does_not_arrive_is_408_and_a_broken_one_400() {
 
 #[tokio::test]
 async fn a_head_that_is_too_large_is_431() {
-    let server = Running::start(Limits::default());
+    let server = TestServer::start(Limits::default());
     let large = |size| {
         format!(
             "GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: {}\r\n\r\n",
@@ -81,10 +81,10 @@ async fn a_head_that_is_too_large_is_431() {
 }
 
 #[tokio::test]
-async fn a_slow_head_is_cut_while_an_idle_connection_may_wait_longer() {
+async fn a_slow_head_times_out_while_an_idle_connection_may_wait_longer() {
     let limits =
         Limits { header_time: Duration::from_millis(300), idle: Duration::from_secs(6), ..Limits::default() };
-    let server = Running::start(limits);
+    let server = TestServer::start(limits);
     for first in ["", "GET /status HT"] {
         let start = Instant::now();
         assert_eq!(server.send(first).await, "");
@@ -92,10 +92,10 @@ async fn a_slow_head_is_cut_while_an_idle_connection_may_wait_longer() {
             start.elapsed() >= Duration::from_millis(290) && start.elapsed() < Duration::from_millis(5500)
         );
     }
-    // Byte by byte is no way around it.
+    // Sending byte by byte does not extend the limit.
     let mut trickle = server.connect().await;
     let start = Instant::now();
-    while trickle.write_all(b"G").await.is_ok() && start.elapsed() < PATIENCE {
+    while trickle.write_all(b"G").await.is_ok() && start.elapsed() < TIMEOUT {
         sleep(Duration::from_millis(50)).await;
     }
     assert!(start.elapsed() < Duration::from_millis(5500));
@@ -103,28 +103,28 @@ async fn a_slow_head_is_cut_while_an_idle_connection_may_wait_longer() {
     let mut kept = server.connect().await;
     for _ in 0..2 {
         kept.write_all(request.as_bytes()).await.unwrap();
-        until(&mut kept, "\"ok\"").await;
+        read_until(&mut kept, "\"ok\"").await;
         sleep(Duration::from_millis(700)).await;
     }
-    // A head that begins after an idle time has no more time than any other.
+    // A head that begins after an idle period has the same time limit.
     let start = Instant::now();
     kept.write_all(b"GET /sta").await.unwrap();
     rest(&mut kept).await;
     assert!(start.elapsed() < Duration::from_millis(5500));
     let mut idle = server.connect().await;
     idle.write_all(request.as_bytes()).await.unwrap();
-    until(&mut idle, "\"ok\"").await;
+    read_until(&mut idle, "\"ok\"").await;
     let start = Instant::now();
     rest(&mut idle).await;
     assert!(start.elapsed() >= Duration::from_millis(5900));
-    // An answer that takes longer than a head may is not cut.
+    // A response may take longer than a head.
     assert_eq!(body(&server.ask("GET", "/slow").await), "\"slow\"");
     server.finish().await;
 }
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order() {
-    let server = Running::start(Limits::default());
+    let server = TestServer::start(Limits::default());
     let get = |path: &str, more: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n");
     let text = get("/status/a", "")
         + &get("/slow", "")

@@ -1,6 +1,6 @@
-//! A scripted agent on whose machine everything happens at once.
+//! A stub agent with services in every state.
 
-use contract_tests::Stage;
+use contract_tests::StubServer;
 use serde_json::{Value, json};
 
 use super::{ago, ahead};
@@ -8,7 +8,7 @@ use super::{ago, ahead};
 pub(crate) const OLD: &str = "sha256:6c3c624b58dbbcd3c0dd82b4c53f04194d1247c6eebdaab7c610cf7d66709b3b";
 pub(crate) const NEW: &str = "sha256:b5b2b2c507a0944348e0303114d8d93aaaa081732b86451d9bce1f432a537bc7";
 
-/// A record with everything that is always there.
+/// A status record with all required fields.
 pub(crate) fn service(name: &str, status: &str) -> Value {
     json!({
         "name": name, "status": status, "auto_update": true, "auto_start": true, "auto_heal": true,
@@ -32,7 +32,7 @@ pub(crate) fn with(mut record: Value, more: &Value) -> Value {
     record
 }
 
-/// A machine on which everything happens at once.
+/// The status of a machine with services in every state.
 pub(crate) fn busy_machine() -> Value {
     let shop = with(
         service("shop", "ok"),
@@ -108,35 +108,35 @@ fn rollback() -> Value {
     })
 }
 
-fn history(stage: &Stage) {
+fn history(stub: &StubServer) {
     let plain = |seconds, service: &str, event: &str, level: &str, message: &str| json!({ "timestamp": ago(seconds), "service": service, "event": event, "level": level, "message": message });
-    stage.entry(&plain(86_000, "evenkeel", "started", "info", "watching 9 services"));
-    stage.entry(&with(
+    stub.entry(&plain(86_000, "evenkeel", "started", "info", "watching 9 services"));
+    stub.entry(&with(
         plain(7200, "shop", "updated", "info", "the new image passed its probation"),
         &json!({ "old_digest": NEW, "new_digest": OLD }),
     ));
-    stage.entry(&plain(
+    stub.entry(&plain(
         1900,
         "ledger",
         "error",
         "error",
         "cannot ask the registry localhost:5000 for ledger:latest: connection refused",
     ));
-    stage.entry(&plain(
+    stub.entry(&plain(
         900,
         "cache",
         "exhausted",
         "critical",
         "3 restarts did not help; given up until someone acts",
     ));
-    stage.entry(&rollback());
-    stage.entry(&plain(95, "queue", "restarting", "warning", "queue-1 is unhealthy; restarting it"));
+    stub.entry(&rollback());
+    stub.entry(&plain(95, "queue", "restarting", "warning", "queue-1 is unhealthy; restarting it"));
 }
 
-/// The agent of that machine.
-pub(crate) fn busy_agent() -> Stage {
-    let stage = Stage::agent();
-    stage.status(&busy_machine());
-    history(&stage);
-    stage
+/// Starts a stub agent with that machine.
+pub(crate) fn busy_agent() -> StubServer {
+    let stub = StubServer::agent();
+    stub.status(&busy_machine());
+    history(&stub);
+    stub
 }

@@ -1,6 +1,6 @@
-//! A scripted warden with a small fleet.
+//! A stub warden with a small fleet.
 
-use contract_tests::Stage;
+use contract_tests::StubServer;
 use serde_json::{Value, json};
 
 use super::{ago, ahead};
@@ -31,14 +31,14 @@ pub(crate) fn entry(
             "level": level, "seq": seq, "agent": agent })
 }
 
-/// A warden that knows three machines, one of which is offline.
-pub(crate) fn busy_warden() -> Stage {
-    let stage = Stage::warden();
-    stage.answer("GET /machines", 200, &machines());
+/// Starts a stub warden with three machines, one of which is offline.
+pub(crate) fn busy_warden() -> StubServer {
+    let stub = StubServer::warden();
+    stub.answer("GET /machines", 200, &machines());
     let mut updated =
         entry(1, 4000, "harbour", "shop", "updated", "info", "the new image passed its probation");
     updated["new_digest"] = json!(DIGEST);
-    stage.entry(&updated);
+    stub.entry(&updated);
     let mut back = entry(
         90,
         3000,
@@ -51,9 +51,9 @@ pub(crate) fn busy_warden() -> Stage {
     back["old_digest"] = json!(DIGEST);
     back["new_digest"] = json!(BAD);
     back["reason"] = json!("container shop-1 exited with code 1");
-    stage.entry(&back);
-    stage.entry(&entry(97, 600, "lighthouse", "cache", "exhausted", "critical", "3 restarts did not help"));
-    stage.entry(&entry(
+    stub.entry(&back);
+    stub.entry(&entry(97, 600, "lighthouse", "cache", "exhausted", "critical", "3 restarts did not help"));
+    stub.entry(&entry(
         0,
         540,
         "lighthouse",
@@ -62,11 +62,11 @@ pub(crate) fn busy_warden() -> Stage {
         "warning",
         "lighthouse does not answer",
     ));
-    stage.entry(&entry(812, 60, "harbour", "queue", "restarted", "info", "queue-1 is healthy again"));
-    stage
+    stub.entry(&entry(812, 60, "harbour", "queue", "restarted", "info", "queue-1 is healthy again"));
+    stub
 }
 
-/// What the machines of that fleet run: one digest failed on `lighthouse`, one waits for an approval, all is frozen.
+/// The images of that fleet: one digest failed on `lighthouse`, one is waiting for approval, and `quay` is frozen.
 pub(crate) fn images() -> Value {
     let cell = |machine: &str, service: &str, more: Value| {
         let mut cell = json!({ "machine": machine, "ring": 0, "reported": ago(30), "service": service,
@@ -99,9 +99,9 @@ pub(crate) fn images() -> Value {
     })
 }
 
-/// The busy warden, and what its machines run.
-pub(crate) fn fleet_warden() -> Stage {
-    let stage = busy_warden();
-    stage.answer("GET /fleet/images", 200, &images());
-    stage
+/// Starts a stub warden with three machines and their images.
+pub(crate) fn fleet_warden() -> StubServer {
+    let stub = busy_warden();
+    stub.answer("GET /fleet/images", 200, &images());
+    stub
 }

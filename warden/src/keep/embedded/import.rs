@@ -1,7 +1,7 @@
-//! What an earlier version has kept in a file of JSON, taken over once (DECISIONS 8).
+//! Imports the JSON state file of an earlier version, once (DECISIONS 8).
 //!
-//! That file was where the store's folder is now, or in it. It is a log of records, one a line, each with a checksum; the
-//! first version was one object. A line that is unusable costs itself only.
+//! That file was at the path of the store's folder, or inside it. It is a log of records, one per line, each with a checksum;
+//! the first version was one JSON object. An invalid line does not affect the others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder};
@@ -20,21 +20,21 @@ use crate::fleet::{Machine, entry};
 
 /// Name of the file.
 const FILE: &str = "warden-state.json";
-/// A larger file is not ours.
+/// A larger file is not a state file.
 const MAX_BYTES: u64 = 256 * 1024 * 1024;
-/// How many entries that version kept.
+/// How many entries earlier versions kept.
 const MAX_ENTRIES: usize = 200;
 
-/// Version of the first format, one JSON object, which can still be read.
+/// Version of the first format, one JSON object, which is still supported.
 const OLD_VERSION: u32 = 1;
-/// Version of this format.
+/// Version of the log format.
 const VERSION: u32 = 2;
 /// Digits of a line's checksum.
 const CHECKSUM_DIGITS: usize = 16;
-/// Limit on ids. They grow by one microsecond at most, which lasts for ten thousand years.
+/// Limit on ids. They grow by at most one per microsecond, so this lasts for ten thousand years.
 const MAX_ID: u64 = 1 << 60;
 
-/// One line as it is read.
+/// One line of the log.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Record {
@@ -62,19 +62,19 @@ pub struct SavedState {
     pub machines: Vec<Machine>,
 }
 
-/// Makes the folder of the store. A file in its place that an earlier version has made is the one to take over: it is
-/// moved into the folder. Any other file is somebody else's and stays where it is: a path is soon mistyped.
+/// Creates the folder of the store. A state file of an earlier version in its place is moved into the folder for the import.
+/// Any other file is left alone: the path may be mistyped.
 pub(super) fn make_room(folder: &Path) -> io::Result<()> {
     let (before, inside) = (folder.with_added_extension("before"), folder.join(FILE));
     if folder.exists() && !folder.is_dir() {
         read(folder).map_err(|why| in_the_way(folder, &why))?;
         if before.exists() {
-            return Err(in_the_way(&before, &"the file to take over would be moved there"));
+            return Err(in_the_way(&before, &"the file to import would be moved there"));
         }
         fs::rename(folder, &before)?;
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Left by a crash between the two steps.
+    // A crash may have left it there between the two steps.
     if !inside.exists() && read(&before).is_ok() {
         fs::rename(&before, inside)?;
     }
@@ -83,28 +83,28 @@ pub(super) fn make_room(folder: &Path) -> io::Result<()> {
 
 fn in_the_way(path: &Path, why: &dyn std::fmt::Display) -> io::Error {
     io::Error::other(format!(
-        "{} is in the way and was left as it is ({why}); allowed for api.state_path: a folder, a path where nothing is \
-         yet, or the state file of an earlier version",
+        "{} already exists and was left unchanged ({why}); allowed for api.state_path: a folder, a path that does not \
+         exist, or the state file of an earlier version",
         path.display()
     ))
 }
 
-/// Reads what there is to take over. A file that cannot be used is set aside, and the log says so.
+/// Reads the state to import. A file that cannot be used is moved aside and reported in the log.
 pub(super) fn load(folder: &Path, now: Timestamp) -> Option<SavedState> {
     let path = folder.join(FILE);
-    // A folder of that name is a store of its own, as configurations of before have it.
+    // A folder with this name is another store: in earlier configurations, `api.state_path` was this path.
     if path.is_dir() {
         return None;
     }
     let error = match read(&path) {
         Ok((state, 0)) => {
-            tracing::info!(path = %path.display(), entries = state.entries.len(), "taking over an earlier version's state");
+            tracing::info!(path = %path.display(), entries = state.entries.len(), "importing the state of an earlier version");
             return Some(state);
         }
         Ok((state, damaged)) => {
             let moved = move_aside(&path, now);
             tracing::error!(
-                "STATE DAMAGED: {} of {} cannot be used; the rest is, and {moved}",
+                "STATE DAMAGED: {} of {} cannot be used; the rest is imported, and {moved}",
                 if damaged == 1 { "1 line".to_owned() } else { format!("{damaged} lines") },
                 path.display(),
             );
@@ -123,12 +123,12 @@ pub(super) fn load(folder: &Path, now: Timestamp) -> Option<SavedState> {
 
 fn move_aside(path: &Path, now: Timestamp) -> String {
     match file::move_aside(path, now) {
-        Ok(aside) => format!("it was moved to {}", aside.display()),
-        Err(error) => format!("it cannot be moved aside ({error})"),
+        Ok(aside) => format!("the file was moved to {}", aside.display()),
+        Err(error) => format!("the file cannot be moved aside ({error})"),
     }
 }
 
-/// Puts the file where it is not read again, once its content is in the store.
+/// Renames the file once its content is in the store, so that it is not imported again.
 pub(super) fn set_aside(folder: &Path) {
     let path = folder.join(FILE);
     if path.is_dir() {
@@ -136,7 +136,7 @@ pub(super) fn set_aside(folder: &Path) {
     }
     match fs::rename(&path, path.with_added_extension("taken-over")) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "the state of an earlier version cannot be moved aside");
+            tracing::warn!(path = %path.display(), %error, "cannot move the imported state of an earlier version aside");
         }
         _ => {}
     }
@@ -153,10 +153,11 @@ fn read(path: &Path) -> io::Result<(SavedState, usize)> {
     parse(&fs::read(path)?)
 }
 
-/// Parses a file: the state, and how many lines are unusable. A last line that a crash cut short is not one of these.
+/// Parses a file. Returns the state, and the number of invalid lines. A last line that was truncated by a crash does not
+/// count.
 pub fn parse(content: &[u8]) -> io::Result<(SavedState, usize)> {
     match content.first() {
-        // Nothing was ever written.
+        // An empty file: nothing was ever written.
         None => return Ok((SavedState::default(), 0)),
         Some(b'{') => return Ok((parse_old(content)?, 0)),
         Some(b'[') => return Ok((parse_buffer(content)?, 0)),
@@ -185,7 +186,7 @@ fn parse_old(content: &[u8]) -> io::Result<SavedState> {
     Ok(state)
 }
 
-/// The ring buffer of spec 2.10 as an array of entries, as another program may have saved it.
+/// Parses the ring buffer of spec 2.10: an array of entries, as other programs may have saved it.
 fn parse_buffer(content: &[u8]) -> io::Result<SavedState> {
     let elements: Vec<&RawValue> = serde_json::from_slice(content)?;
     let entries = elements.into_iter().map(|element| {
@@ -242,7 +243,7 @@ impl Parser {
 
     fn finish(self) -> io::Result<(SavedState, usize)> {
         if !self.has_version && self.entries.is_empty() && self.machines.is_empty() {
-            return Err(io::Error::other("no line of it is one of a warden's state"));
+            return Err(io::Error::other("it contains no line of a warden's state"));
         }
         let state = SavedState {
             version: VERSION,
@@ -255,7 +256,7 @@ impl Parser {
     }
 }
 
-/// The record of a line whose checksum matches.
+/// Parses a line; `None` if its checksum does not match.
 fn parse_line(line: &[u8]) -> Option<Record> {
     let (sum, rest) = line.split_at_checked(CHECKSUM_DIGITS)?;
     let text = rest.strip_prefix(b" ")?;

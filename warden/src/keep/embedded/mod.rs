@@ -1,4 +1,4 @@
-//! The embedded store: one redb file, for one warden. Without a folder it is in memory, and smaller.
+//! The embedded store: one redb file, for one warden. Without a folder, it is in memory and smaller.
 
 mod import;
 mod read;
@@ -20,20 +20,20 @@ use super::{
 
 pub use import::{SavedState, parse as parse_state_file};
 
-/// Its pages are read again soon or never; what is read of a large history must not stay in memory.
+/// Cached pages are read again soon or never, so reading a large history must not fill the memory.
 const OPTIONS: Options = Options { file: "warden.redb", cache: 1024 * 1024, check: false };
-/// What is kept in memory where there is no folder, in bytes.
+/// Size limit of a store in memory, in bytes.
 const IN_MEMORY_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Another warden uses the folder.
+/// The folder is in use by another warden.
 #[derive(Debug, thiserror::Error)]
-#[error("api.state_path: {} is in use by another warden; allowed: a folder of its own for each", .0.display())]
+#[error("api.state_path: {} is in use by another warden; allowed: a separate folder for each", .0.display())]
 pub struct InUse(PathBuf);
 
-/// The store.
+/// The embedded store.
 pub struct Embedded {
     shared: Arc<Shared>,
-    /// Nobody else writes, so nobody is ever woken.
+    /// Never changes, because there is no other writer.
     hints: watch::Sender<u64>,
     is_in_memory: bool,
 }
@@ -41,16 +41,16 @@ pub struct Embedded {
 struct Shared {
     folder: PathBuf,
     clock: Arc<dyn Clock>,
-    /// `None` until it could be opened.
+    /// `None` until the file has been opened.
     file: Mutex<Option<DatabaseFile>>,
 }
 
 impl Embedded {
-    /// Opens the store in `folder`, which is made when it is missing. A file of an earlier version is taken over, a
-    /// damaged one is set aside. What cannot be opened now is tried again by every call; only that another warden has it
-    /// is an error.
+    /// Opens the store in `folder`, which is created if it is missing. A state file of an earlier version is imported, a
+    /// damaged store is moved aside. If the store cannot be opened now, every call tries again; it is only an error if
+    /// another warden uses it.
     pub fn open(folder: &Path, clock: Arc<dyn Clock>) -> Result<Self, InUse> {
-        // The lock is on the folder itself, whatever the way to it.
+        // The lock is on the folder itself, whatever path leads to it.
         let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
         let shared = Shared { folder, clock, file: Mutex::new(None) };
         match shared.open() {
@@ -58,13 +58,13 @@ impl Embedded {
             Err(OpenError::InUse) => return Err(InUse(shared.folder)),
             Err(error) => tracing::error!(
                 path = %shared.folder.display(), %error,
-                "the store cannot be opened; it will be tried again, and agents keep their entries until then"
+                "cannot open the store; this will be retried, and agents keep their entries until then"
             ),
         }
         Ok(Self::of(shared, false))
     }
 
-    /// A store in memory.
+    /// Creates a store in memory.
     pub fn in_memory(clock: Arc<dyn Clock>) -> Result<Self, KeepError> {
         let file = DatabaseFile::in_memory(OPTIONS).map_err(|error| KeepError(error.to_string()))?;
         let shared = Shared { folder: PathBuf::new(), clock, file: Mutex::new(None) };
@@ -77,7 +77,7 @@ impl Embedded {
         Self { shared: Arc::new(shared), hints: watch::Sender::new(0), is_in_memory }
     }
 
-    /// Runs a piece of work on a thread that may block.
+    /// Runs blocking work on a separate thread.
     async fn run<R: Send + 'static>(
         &self,
         doing: &'static str,
@@ -114,7 +114,7 @@ impl Shared {
         let (file, aside) = DatabaseFile::open(&self.folder, OPTIONS)?;
         if let Some(aside) = aside {
             tracing::error!(
-                "STATE LOST: {} was damaged ({}); it was moved to {} and the history begins afresh",
+                "STATE LOST: {} was damaged ({}); it was moved to {} and the history starts empty",
                 file.path().display(),
                 aside.cause,
                 aside.path.display()
@@ -124,7 +124,7 @@ impl Shared {
         Ok(file)
     }
 
-    /// Makes the tables of a new file, and takes over what an earlier version has left.
+    /// Creates the tables of a new file, and imports the state of an earlier version.
     fn prepare(&self, file: &DatabaseFile) -> Result<(), KeepError> {
         let now = self.clock.now();
         if file.run("write", |database| tables::prepare(database, now))?
@@ -139,7 +139,7 @@ impl Shared {
     }
 }
 
-/// What a piece of work on the tables may fail with.
+/// Why work on the tables failed.
 #[derive(Debug, thiserror::Error)]
 enum TableError {
     #[error(transparent)]

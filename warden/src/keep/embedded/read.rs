@@ -1,4 +1,4 @@
-//! Everything that only reads the tables.
+//! Read-only operations on the tables.
 
 use jiff::Timestamp;
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};

@@ -1,4 +1,4 @@
-//! The tables, and everything that writes them. Each function is one transaction.
+//! The tables, and all write operations. Each function is one transaction.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use crate::fleet::Machine;
 use crate::keep::query::Field;
 use crate::keep::{Change, Folded, Outcome, Retention, fold, needs};
 
-/// Counters by name.
+/// Counters, by name.
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-/// Arrival in microseconds since 1970, and the line.
+/// Arrival time in microseconds since 1970, and the line of JSON, by id.
 pub(super) const ENTRIES: TableDefinition<u64, (i64, &str)> = TableDefinition::new("entries");
-/// Ids by field and value.
+/// Ids, by field and value.
 pub(super) const INDEX: TableDefinition<(u8, &str, u64), ()> = TableDefinition::new("index");
 /// The revision of a machine's last change, and the machine as JSON, by agent.
 pub(super) const MACHINES: TableDefinition<&str, (u64, &str)> = TableDefinition::new("machines");
-/// Agents by the revision of their last change.
+/// Agents, by the revision of their last change.
 pub(super) const CHANGED: TableDefinition<(u64, &str), ()> = TableDefinition::new("changed");
 /// The revision of a value's last change, and the value, by name.
 pub(super) const VALUES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("values");
 
-/// Names of values by the revision of their last change.
+/// Names of values, by the revision of their last change.
 pub(super) const CHANGED_VALUES: TableDefinition<(u64, &str), ()> = TableDefinition::new("changed_values");
 
 /// Keys of [`META`].
@@ -35,18 +35,18 @@ pub(super) const REVISION: &str = "revision";
 pub(super) const BYTES: &str = "bytes";
 /// Version of these tables.
 const SCHEMA_VERSION: u64 = 1;
-/// Entries that one transaction removes at most, so that nobody waits long for it.
+/// Maximum number of entries removed in one transaction, so that other work is not delayed.
 const REMOVED_AT_ONCE: usize = 2000;
 
-/// Begins a transaction after which the file opens at once, also where the program was killed: otherwise redb would read
-/// the whole file first. A commit writes more for that, and waits for the disk twice.
+/// Begins a transaction with quick repair: after a crash, redb would otherwise read the whole file when opening it. The cost
+/// is that each commit writes more and waits for the disk twice.
 fn begin_write(database: &Database) -> Result<WriteTransaction, TableError> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
     Ok(transaction)
 }
 
-/// Makes the tables; whether the file was new.
+/// Creates the tables. Returns whether the file was new.
 pub(super) fn prepare(database: &Database, now: Timestamp) -> Result<bool, TableError> {
     let transaction = begin_write(database)?;
     let is_new = {
@@ -54,12 +54,12 @@ pub(super) fn prepare(database: &Database, now: Timestamp) -> Result<bool, Table
         let schema = meta.get(SCHEMA)?.map(|schema| schema.value());
         if let Some(version) = schema.filter(|version| *version > SCHEMA_VERSION) {
             return Err(TableError::Content(format!(
-                "its version is {version}, made by a later evenkeel; this one knows up to {SCHEMA_VERSION}"
+                "its version is {version}, written by a newer evenkeel; this one supports up to {SCHEMA_VERSION}"
             )));
         }
         if schema.is_none() {
             meta.insert(SCHEMA, SCHEMA_VERSION)?;
-            // Greater than any id that a store before this one has given out: fewer than one entry a microsecond comes.
+            // Greater than any id of a previous store, since fewer than one entry per microsecond arrives.
             meta.insert(NEXT_ID, u64::try_from(now.as_microsecond()).unwrap_or(1).max(1))?;
             meta.insert(REVISION, 0)?;
             meta.insert(BYTES, 0)?;
@@ -78,7 +78,7 @@ pub(super) fn prepare(database: &Database, now: Timestamp) -> Result<bool, Table
     Ok(is_new)
 }
 
-/// Makes [`CHANGED_VALUES`] anew. An earlier version has written values without it, perhaps after a later one.
+/// Rebuilds [`CHANGED_VALUES`]. Earlier versions write values without it, possibly after a downgrade.
 fn index_values(transaction: &WriteTransaction) -> Result<(), TableError> {
     transaction.delete_table(CHANGED_VALUES)?;
     let mut changed = transaction.open_table(CHANGED_VALUES)?;
@@ -89,13 +89,13 @@ fn index_values(transaction: &WriteTransaction) -> Result<(), TableError> {
     Ok(())
 }
 
-/// Takes over what an earlier version has kept.
+/// Imports the state of an earlier version.
 pub(super) fn import(database: &Database, saved: &SavedState, now: Timestamp) -> Result<(), TableError> {
     let transaction = begin_write(database)?;
     {
         let mut meta = transaction.open_table(META)?;
         if saved.is_complete && saved.next_id > saved.entries.len() as u64 {
-            // Browsers go on where they were.
+            // Keeps the entries' ids, so that browsers can continue their streams.
             meta.insert(NEXT_ID, saved.next_id - saved.entries.len() as u64)?;
         }
     }
@@ -268,7 +268,7 @@ pub(super) fn retain(database: &Database, limits: Retention, now: Timestamp) -> 
     Ok(removed)
 }
 
-/// A counter of [`META`]; [`prepare`] has made them all.
+/// Reads a counter of [`META`]; [`prepare`] has created them all.
 pub(super) fn counter(meta: &impl ReadableTable<&'static str, u64>, name: &str) -> Result<u64, TableError> {
     let found = meta.get(name)?.map(|count| count.value());
     found.ok_or_else(|| TableError::Content(format!("its counter {name} is missing")))
@@ -305,12 +305,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_not_closed_opens_without_a_repair() {
+    fn a_file_that_was_not_closed_opens_without_repair() {
         let folder = tempfile::tempdir().unwrap();
         let (path, copy) = (folder.path().join("open"), folder.path().join("copy"));
         let database = create(&path);
         swap(&database, "a", 0, b"x").unwrap().unwrap();
-        // What a killed warden leaves.
+        // The file as left by a killed warden.
         std::fs::copy(&path, &copy).unwrap();
         let is_repaired = Arc::new(AtomicBool::new(false));
         let noted = is_repaired.clone();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_of_values_is_in_step_with_them() {
+    fn the_index_of_values_stays_consistent() {
         let folder = tempfile::tempdir().unwrap();
         let database = create(&folder.path().join("file"));
         let first = swap(&database, "a", 0, b"1").unwrap().unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_an_earlier_version_are_told_too() {
+    fn values_written_by_an_earlier_version_are_news_too() {
         let folder = tempfile::tempdir().unwrap();
         let database = create(&folder.path().join("file"));
         let first = swap(&database, "a", 0, b"1").unwrap().unwrap();
@@ -347,7 +347,7 @@ mod tests {
 
         assert!(!prepare(&database, Timestamp::UNIX_EPOCH).unwrap());
         let news = read::news(&database, Position { entry: 0, revision: first }, 10).unwrap();
-        let told: Vec<_> = news.values.iter().map(|(name, value)| (name.as_str(), &*value.value)).collect();
-        assert_eq!(told, [("a", &b"2"[..]), ("b", &b"3"[..])]);
+        let values: Vec<_> = news.values.iter().map(|(name, value)| (name.as_str(), &*value.value)).collect();
+        assert_eq!(values, [("a", &b"2"[..]), ("b", &b"3"[..])]);
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong with PostgreSQL, each in one sentence. None repeats the URL, and none differs from one try to the next.
+//! Errors of PostgreSQL, each as one sentence. They never contain the URL, and repeated failures have the same text.
 
 use std::error::Error;
 use std::io;
@@ -7,17 +7,17 @@ use tokio_postgres::error::SqlState;
 
 use crate::keep::KeepError;
 
-/// Most characters of a message of the server that are repeated.
+/// Maximum number of characters repeated from a server's message.
 const MAX_MESSAGE: usize = 300;
 
-/// Why a piece of work failed.
+/// Why an operation failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The client or the server.
+    /// An error of the client or the server.
     Postgres(tokio_postgres::Error),
-    /// What is there cannot be used.
+    /// The server, the database or its content cannot be used.
     Refused(String),
-    /// It took too long.
+    /// The operation took too long.
     Timeout,
 }
 
@@ -48,7 +48,7 @@ fn sentence(error: &tokio_postgres::Error) -> String {
         return known(error.code()).map_or_else(
             || {
                 format!(
-                    "PostgreSQL refuses: {} (SQLSTATE {})",
+                    "PostgreSQL reports: {} (SQLSTATE {})",
                     one_line(error.message()),
                     error.code().code()
                 )
@@ -70,24 +70,24 @@ fn sentence(error: &tokio_postgres::Error) -> String {
     let last = cause.to_string();
     let text = if text.contains(&last) { text } else { format!("{text}: {last}") };
     if text.contains("password missing") {
-        return "store.url has no password, and PostgreSQL asks for one".to_owned();
+        return "store.url has no password, but PostgreSQL requires one".to_owned();
     }
     format!("PostgreSQL cannot be reached: {}", one_line(&text))
 }
 
-/// The server takes no writes.
+/// The server does not accept writes.
 const READ_ONLY: &str = "PostgreSQL is read-only (a replica, or default_transaction_read_only is on); store.url must name the primary";
 
-/// What can be said better than the server does.
+/// Returns a sentence that is more helpful than the server's message.
 fn known(code: &SqlState) -> Option<&'static str> {
     Some(match *code {
-        SqlState::INVALID_PASSWORD => "PostgreSQL refuses the password or the user of store.url",
+        SqlState::INVALID_PASSWORD => "PostgreSQL rejects the user or the password of store.url",
         SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-            "PostgreSQL does not let the user of store.url in from this host (its role, pg_hba.conf, or TLS is demanded)"
+            "PostgreSQL does not allow the user of store.url to connect from this host (check its role, pg_hba.conf, and whether TLS is required)"
         }
-        SqlState::INVALID_CATALOG_NAME => "the database that store.url names does not exist",
+        SqlState::INVALID_CATALOG_NAME => "the database of store.url does not exist",
         SqlState::INSUFFICIENT_PRIVILEGE => {
-            "the user of store.url may not make or use the schema evenkeel: GRANT CREATE ON DATABASE, or make the user the schema's owner"
+            "the user of store.url may not create or use the schema evenkeel: GRANT CREATE ON DATABASE, or make the user the schema's owner"
         }
         SqlState::READ_ONLY_SQL_TRANSACTION => READ_ONLY,
         SqlState::DISK_FULL => "PostgreSQL's disk is full",
@@ -96,14 +96,14 @@ fn known(code: &SqlState) -> Option<&'static str> {
         SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => "PostgreSQL is stopping",
         SqlState::LOCK_NOT_AVAILABLE => "another warden has been writing to PostgreSQL for too long",
         SqlState::QUERY_CANCELED => "PostgreSQL does not answer in time",
-        // The unnamed statement of a session that a pooler has given to somebody else.
+        // A pooler has assigned the session with the unnamed statement to another client.
         SqlState::INVALID_SQL_STATEMENT_NAME => POOLER,
         _ => return None,
     })
 }
 
-/// What is in between shares sessions.
-pub(super) const POOLER: &str = "there is a pooler in transaction mode before PostgreSQL; it must be in session mode, or store.url must name the server itself";
+/// A connection pooler shares sessions between clients.
+pub(super) const POOLER: &str = "there is a pooler in transaction mode in front of PostgreSQL; use session mode, or let store.url point to the server itself";
 
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE).collect()

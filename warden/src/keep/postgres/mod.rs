@@ -1,8 +1,8 @@
-//! PostgreSQL, which several wardens share (DECISIONS 8).
+//! The PostgreSQL store, which several wardens can share (DECISIONS 8).
 //!
-//! Each warden has one session that writes, a few that read, and one that listens and holds the duties; that one is used at
-//! least every few seconds, so it is there again soon after it was lost. Nothing is kept between two calls but idle
-//! sessions: what cannot be reached now is tried again by the next call.
+//! Each warden has one session for writing, a few for reading, and one that listens for notifications and holds the duties.
+//! The latter is used at least every few seconds, so it is soon replaced after a connection loss. Only idle sessions are kept
+//! between calls: if the server is unreachable, the next call tries again.
 
 mod fault;
 mod locks;
@@ -30,10 +30,10 @@ use super::{
 };
 use crate::config::StoreUrl;
 
-/// Sessions that read.
+/// Number of sessions for reading.
 const READERS: usize = 2;
 
-/// The store.
+/// The PostgreSQL store.
 pub struct Postgres {
     writer: Pool,
     readers: Pool,
@@ -43,7 +43,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// The store in this database. It connects with the first call. `clock` is compared with the database's.
+    /// Creates a store in this database. It connects on the first call. `clock` is compared with the database's clock.
     pub fn new(url: StoreUrl, clock: Arc<dyn Clock>) -> Self {
         let (hints, skew) = (watch::Sender::new(0), Arc::new(Skew::new(clock)));
         let connector = Arc::new(Connector::new(url, hints.clone(), skew.clone()));
@@ -120,17 +120,17 @@ impl Keep for Postgres {
     }
 }
 
-/// A number as PostgreSQL has them.
+/// Converts a number to PostgreSQL's signed type.
 fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A number of PostgreSQL that is never negative.
+/// Converts a number from PostgreSQL that is never negative.
 fn count(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
-/// A text that PostgreSQL takes: it has no NUL.
+/// Replaces NUL characters, which PostgreSQL does not accept.
 fn plain(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }

@@ -1,4 +1,4 @@
-//! Sessions of one role: made when they are needed, used again when all went well, closed when anything did not.
+//! A pool of sessions of one role: created on demand, reused after success, closed after any failure.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::fault::Fault;
 use super::session::{Connector, Role, Session};
 use crate::keep::KeepError;
 
-/// Time that one piece of work may take.
+/// Timeout of one operation.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// A server that could not be reached is not tried again for this time, so that nobody waits in vain behind others.
+/// After a failed connection, calls fail immediately for this time, so that they do not queue for an unreachable server.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The sessions.
+/// The pool.
 pub(super) struct Pool {
     connector: Arc<Connector>,
     role: Role,
@@ -26,14 +26,14 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// At most `size` sessions.
+    /// Creates a pool of at most `size` sessions.
     pub(super) fn new(connector: Arc<Connector>, role: Role, size: usize) -> Self {
         let permits = Semaphore::new(size);
         Self { connector, role, permits, idle: Mutex::default(), failed: Mutex::default() }
     }
 
-    /// Does a piece of work with a session of its own. After an error, or when the caller goes away, nobody knows what
-    /// the session is in the middle of: it is closed, and the server undoes what was not committed.
+    /// Runs an operation with exclusive use of a session. After an error, or if the caller is cancelled, the state of the
+    /// session is unknown. It is then closed, and the server rolls back uncommitted work.
     pub(super) async fn run<R>(
         &self,
         work: impl for<'s> FnOnce(&'s mut Session) -> BoxFuture<'s, Result<R, Fault>> + Send,

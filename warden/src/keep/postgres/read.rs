@@ -1,5 +1,5 @@
-//! Everything that only reads. What is read with several statements is not one moment's state, so the position is read
-//! first: what comes meanwhile is read again, and nothing is skipped.
+//! Read-only operations. Several statements do not see one consistent snapshot, so the position is read first: concurrent
+//! changes are read again, and nothing is skipped.
 
 use jiff::Timestamp;
 use tokio_postgres::types::{ToSql, Type};
@@ -10,7 +10,7 @@ use super::{count, number, plain};
 use crate::keep::query::{Collect, Field};
 use crate::keep::{News, Page, Position, Query, Stored, Usage, Versioned};
 
-/// Most entries that one statement looks at for a page: they take a few milliseconds.
+/// Maximum number of entries that one statement reads for a page: they take a few milliseconds.
 const CHUNK: usize = 1000;
 
 /// [`crate::keep::Keep::news`]
@@ -42,9 +42,9 @@ pub(super) async fn tail(client: &Client, after: u64, limit: usize) -> Result<Ve
     rows.iter().map(|row| Ok(Stored { id: count(row.try_get(0)?), line: row.try_get(1)? })).collect()
 }
 
-/// [`crate::keep::Keep::history`]: in pieces that grow, since most pages are full soon. Lines that cannot match by their
-/// columns are not sent; those that are sent are judged as in every store. The text is looked for here: the server takes
-/// 2 µs a line for it, more than sending them does.
+/// [`crate::keep::Keep::history`]: reads growing chunks, since most pages fill up quickly. Lines that cannot match by their
+/// columns are not sent; the others are checked as in every store. The text search is done here: on the server it takes 2 µs
+/// per line, more than sending the line.
 pub(super) async fn history(client: &Client, query: &Query) -> Result<Page, Fault> {
     let index = query.index();
     let by = index.map_or(String::new(), |(field, _)| format!("AND {} = $9", column(field)));
@@ -86,7 +86,7 @@ pub(super) async fn history(client: &Client, query: &Query) -> Result<Page, Faul
         if rows.len() < size {
             return Ok(page.finish());
         }
-        // One more than is looked at tells whether there is more.
+        // One extra row tells whether there are more entries.
         size = if page.is_over() { 1 } else { (size * 4).min(CHUNK) };
     }
 }

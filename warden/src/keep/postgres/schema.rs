@@ -1,17 +1,17 @@
-//! The tables and their versions. A new version is one more migration; those before are never changed.
+//! The tables and their versions. A new version adds a migration; existing ones are never changed.
 
 use tokio_postgres::Client;
 
 use super::fault::Fault;
 use super::locks::{self, SCHEMA};
 
-/// The first one makes everything.
+/// The first one creates all tables.
 const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];
-/// Version of the tables that this program knows.
+/// Version of the tables that this program supports.
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a few")]
 const VERSION: i32 = MIGRATIONS.len() as i32;
 
-/// Brings the tables to this program's version. Of several wardens that start at once one does it.
+/// Upgrades the tables to this program's version. If several wardens start at once, one of them does it.
 pub(super) async fn migrate(client: &Client) -> Result<(), Fault> {
     if version(client).await? == VERSION {
         return Ok(());
@@ -29,22 +29,22 @@ pub(super) async fn migrate(client: &Client) -> Result<(), Fault> {
     }
     client.batch_execute(&format!("UPDATE evenkeel.meta SET schema = {VERSION}; COMMIT")).await?;
     if before < VERSION {
-        tracing::info!(before, now = VERSION, "the tables in PostgreSQL are made for this version");
+        tracing::info!(before, now = VERSION, "the tables in PostgreSQL were created or upgraded");
     }
     Ok(())
 }
 
-/// Whether this program may touch tables of that version.
+/// Checks whether this program supports tables of this version.
 pub(super) fn check(version: i32) -> Result<(), Fault> {
     if version > VERSION {
         return Err(Fault::Refused(format!(
-            "the tables in PostgreSQL have version {version}, made by a later evenkeel; this one knows up to {VERSION}"
+            "the tables in PostgreSQL have version {version}, written by a newer evenkeel; this one supports up to {VERSION}"
         )));
     }
     Ok(())
 }
 
-/// Version of the tables; 0 where there are none.
+/// Returns the version of the tables; 0 if there are none.
 async fn version(client: &Client) -> Result<i32, Fault> {
     let found = client.query_typed_one("SELECT to_regclass('evenkeel.meta') IS NOT NULL", &[]).await?;
     if !found.try_get::<_, bool>(0)? {

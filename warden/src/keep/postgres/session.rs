@@ -19,7 +19,8 @@ use crate::keep::Duty;
 
 /// The oldest server that is supported: 13.
 const OLDEST: u32 = 130_000;
-/// A warden that hangs must not hold the others up, and the server must notice soon that one is gone. Times in ms and s.
+/// A warden that hangs must not block the others, and the server must quickly notice a lost one. Timeouts are in ms, TCP
+/// keepalive settings in s.
 const SETTINGS: &str = "SET lock_timeout = 5000; SET statement_timeout = 9000; \
     SET idle_in_transaction_session_timeout = 10000; SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \
     SET tcp_keepalives_count = 3; SET tcp_user_timeout = 25000";
@@ -27,31 +28,31 @@ const SETTINGS: &str = "SET lock_timeout = 5000; SET statement_timeout = 9000; \
 /// The database's time, in seconds since 1970.
 const TIME: &str = "extract(epoch FROM clock_timestamp())";
 
-/// What a session is for.
+/// The purpose of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// One transaction at a time.
+    /// Write transactions, one at a time.
     Write,
-    /// Single statements.
+    /// Single read statements.
     Read,
-    /// It listens, and holds the duties.
+    /// Listening for notifications, and holding the duties.
     Watch,
 }
 
-/// A connection that passed all checks.
+/// A connection that has passed all checks.
 pub(super) struct Session {
     pub(super) client: Client,
-    /// The process that serves it.
+    /// PID of its backend process.
     backend: i32,
     duties: HashSet<Duty>,
     skew: Arc<Skew>,
 }
 
-/// Makes sessions.
+/// Creates sessions.
 pub(super) struct Connector {
     url: StoreUrl,
     hints: watch::Sender<u64>,
-    /// The backend that writes for us: what it has to say is known.
+    /// PID of this warden's writing backend, whose notifications are ignored.
     writer: Arc<AtomicI32>,
     skew: Arc<Skew>,
     tasks: TaskSet,
@@ -62,7 +63,7 @@ impl Connector {
         Self { url, hints, writer: Arc::default(), skew, tasks: TaskSet::new() }
     }
 
-    /// Connects, checks what is there, and makes the tables where they are missing.
+    /// Connects, checks the server, and creates or upgrades the tables if needed.
     pub(super) async fn connect(&self, role: Role) -> Result<Session, Fault> {
         let client = self.open().await?;
         let asked = self.skew.now();
@@ -85,7 +86,7 @@ impl Connector {
             Role::Read => {}
             Role::Watch => {
                 client.batch_execute("LISTEN evenkeel").await?;
-                // What was said until now was not heard.
+                // Earlier notifications were missed.
                 self.hints.send_modify(|count| *count += 1);
             }
         }
@@ -94,7 +95,7 @@ impl Connector {
 
     async fn open(&self) -> Result<Client, Fault> {
         let url = self.url.clone();
-        // It reads files.
+        // This reads files, which blocks.
         let tls = tokio::task::spawn_blocking(move || Tls::of(&url)).await;
         let tls = tls.unwrap_or_else(|_| Err(Fault::Refused("TLS could not be prepared".to_owned())))?;
         let (client, connection) = self.url.config.connect(tls).await?;
@@ -102,7 +103,7 @@ impl Connector {
         Ok(client)
     }
 
-    /// A pooler in transaction mode gives one process to several sessions, or several to one.
+    /// Detects a pooler in transaction mode, which assigns one backend to several sessions, or several to one.
     async fn check_pooler(&self, client: &Client, backend: i32) -> Result<(), Fault> {
         let other = self.open().await?;
         let theirs = facts(&other).await?.backend;
@@ -119,7 +120,7 @@ impl Session {
         self.client.is_closed()
     }
 
-    /// Whether this session has a duty; it takes one that is free.
+    /// Reports whether this session holds a duty; takes it if it is free.
     pub(super) async fn hold(&mut self, duty: Duty) -> Result<bool, Fault> {
         let has = self.duties.contains(&duty);
         let take = if has { "true".to_owned() } else { locks::try_session(duty) };
@@ -138,7 +139,7 @@ impl Session {
     }
 }
 
-/// What is asked of a server first.
+/// The facts that are queried from a server first.
 struct Facts {
     version: u32,
     encoding: String,
@@ -146,7 +147,7 @@ struct Facts {
     time: Option<f64>,
 }
 
-/// Simple queries only: they work on every server, and through every pooler.
+/// Queries the facts. Uses simple queries only: they work on every server, and through every pooler.
 async fn facts(client: &Client) -> Result<Facts, Fault> {
     let ask =
         format!("SHOW server_version_num; SHOW server_encoding; SELECT pg_backend_pid(); SELECT {TIME}");
@@ -159,7 +160,7 @@ async fn facts(client: &Client) -> Result<Facts, Fault> {
     let time = rows.next().and_then(|time| time.parse().ok());
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
     let (Some(version), Some(encoding), Some(backend)) = (number(version), encoding, number(backend)) else {
-        return Err(Fault::Refused("what store.url names does not answer like PostgreSQL".to_owned()));
+        return Err(Fault::Refused("the server of store.url does not respond like PostgreSQL".to_owned()));
     };
     Ok(Facts { version, encoding: encoding.to_owned(), backend: backend.cast_signed(), time })
 }
@@ -175,7 +176,7 @@ fn check_version(version: u32) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Moves a connection's bytes until it ends, and passes on what others have to say.
+/// Drives a connection until it ends, and turns notifications from other wardens into hints.
 async fn drive(
     mut connection: Connection<Socket, Stream>,
     hints: watch::Sender<u64>,
@@ -191,7 +192,7 @@ async fn drive(
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {
-                    tracing::debug!(%error, "a connection to PostgreSQL has ended");
+                    tracing::debug!(%error, "a connection to PostgreSQL was lost");
                     return Poll::Ready(());
                 }
                 None => return Poll::Ready(()),

@@ -1,5 +1,5 @@
-//! By how much this machine's clock differs from the database's. Leases and freezes end by the clocks of the wardens, so
-//! these must agree (DECISIONS 8); all of them are compared with the one clock that they share.
+//! Measures how much this machine's clock differs from the database's. Leases and freezes end by the clocks of the wardens,
+//! so these must agree (DECISIONS 8); each is compared with the database's clock, which all wardens share.
 
 use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use evenkeel_common::clock::Clock;
 use jiff::{SignedDuration, Timestamp};
 
-/// A difference that people are told of.
+/// A difference of at least this much is logged.
 const TOO_MUCH: SignedDuration = SignedDuration::from_secs(10);
 
-/// What is known of the difference.
+/// The measured clock difference.
 pub(super) struct Skew {
     clock: Arc<dyn Clock>,
     ahead: Mutex<Option<SignedDuration>>,
@@ -21,17 +21,17 @@ impl Skew {
         Self { clock, ahead: Mutex::default() }
     }
 
-    /// The time by this machine's clock.
+    /// Returns the time by this machine's clock.
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// How far this machine's clock is ahead; negative where it is behind. `None` before the first answer.
+    /// Returns how far this machine's clock is ahead; negative if it is behind. `None` before the first measurement.
     pub(super) fn ahead(&self) -> Option<SignedDuration> {
         *self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the database's time, in seconds since 1970, that was asked for at `asked`.
+    /// Records the database's time, in seconds since 1970, which was requested at `asked`.
     pub(super) fn note(&self, asked: Timestamp, database: f64) {
         let Some(now) = ahead(asked, database, self.now()) else { return };
         let known = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
@@ -51,7 +51,7 @@ fn is_too_much(ahead: SignedDuration) -> bool {
     ahead.abs() >= TOO_MUCH
 }
 
-/// The least difference that explains the answer, which was made at some time between `asked` and `answered`.
+/// Returns the smallest difference that explains the answer, which was created at some time between `asked` and `answered`.
 fn ahead(asked: Timestamp, database: f64, answered: Timestamp) -> Option<SignedDuration> {
     let since = SignedDuration::try_from_secs_f64(database).ok()?;
     let database = Timestamp::UNIX_EPOCH.checked_add(since).ok()?;
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_that_an_answer_takes_is_no_difference() {
+    fn the_round_trip_time_does_not_count_as_a_difference() {
         for (database, expected) in [(100.0, 0), (104.5, 0), (109.0, 0), (70.0, 30), (139.0, -30)] {
             let expected = SignedDuration::from_secs(expected);
             assert_eq!(ahead(at(100), database, at(109)), Some(expected), "{database}");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_measured_last_counts() {
+    async fn the_last_measurement_counts() {
         let skew = Skew::new(Arc::new(TokioClock::starting_at(at(100))));
         assert_eq!(skew.ahead(), None);
         for (database, ahead) in [(70.0, 30), (100.0, 0), (400.0, -299)] {

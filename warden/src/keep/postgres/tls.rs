@@ -1,4 +1,4 @@
-//! TLS as the client of PostgreSQL wants it, over the TLS that the program has.
+//! Adapts the program's TLS to the PostgreSQL client.
 
 use std::fs;
 use std::io;
@@ -19,15 +19,16 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::fault::Fault;
 use crate::config::{StoreUrl, Verify};
 
-/// Largest file of authorities, in bytes.
+/// Maximum size of a file of certificate authorities, in bytes.
 const MAX_AUTHORITIES: u64 = 4 * 1024 * 1024;
 
-/// Makes connections of a host.
+/// Creates TLS connectors for hosts.
 #[derive(Clone)]
 pub(super) struct Tls(Arc<ClientConfig>);
 
 impl Tls {
-    /// What the URL demands. Files are read each time, so this blocks: an authority may be replaced.
+    /// Creates the TLS configuration for the URL. It reads files each time, because an authority may have been replaced, so
+    /// this blocks.
     pub(super) fn of(url: &StoreUrl) -> Result<Self, Fault> {
         if url.config.get_ssl_mode() == SslMode::Disable {
             return Ok(Self(Arc::new(tls::client_config_without_roots())));
@@ -42,7 +43,7 @@ impl Tls {
                     return Err(unusable("is too large"));
                 }
                 let pem = fs::read(path).map_err(|error| unusable(&format!("cannot be read: {error}")))?;
-                tls::roots_of_pem(&pem).ok_or_else(|| unusable("holds no certificate in PEM form"))
+                tls::roots_of_pem(&pem).ok_or_else(|| unusable("contains no certificate in PEM format"))
             }
         };
         let config = match url.verify {
@@ -67,7 +68,7 @@ impl MakeTlsConnect<Socket> for Tls {
     }
 }
 
-/// One handshake to come.
+/// A pending handshake.
 pub(super) struct Connect {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,

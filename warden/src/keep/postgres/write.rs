@@ -1,4 +1,4 @@
-//! Everything that writes. Each function is one transaction, and holds the lock that puts all writers in order.
+//! Write operations. Each function is one transaction, and holds the lock that serializes all writers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::{count, number, plain, schema};
 use crate::fleet::Machine;
 use crate::keep::{Change, Needs, Outcome, Retention, fold, needs};
 
-/// Entries that one transaction removes at most, so that nobody waits long for it.
+/// Maximum number of entries removed in one transaction, so that other work is not delayed.
 const REMOVED_AT_ONCE: i64 = 2000;
 
 /// The counters.
@@ -104,13 +104,13 @@ pub(super) async fn retain(client: &Client, limits: Retention, now: Timestamp) -
     Ok(removed)
 }
 
-/// Begins a transaction, waits for its turn, and reads the counters as the one before has left them.
+/// Begins a transaction, waits for the lock, and reads the current counters.
 async fn begin(client: &Client) -> Result<Meta, Fault> {
     let sql = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {}", locks::transaction(APPEND));
     client.batch_execute(&sql).await?;
     let sql = "SELECT schema, next_id, revision, entries, bytes FROM evenkeel.meta";
     let row = client.query_typed_one(sql, &[]).await?;
-    // A later version may have come since the session began.
+    // The tables may have been upgraded since the session started.
     schema::check(row.try_get(0)?)?;
     Ok(Meta {
         next_id: count(row.try_get(1)?),
@@ -120,7 +120,7 @@ async fn begin(client: &Client) -> Result<Meta, Fault> {
     })
 }
 
-/// Writes the counters, wakes the other wardens where there is something for them, and commits.
+/// Writes the counters, notifies the other wardens if there is something new for them, and commits.
 async fn end(client: &Client, meta: &Meta, has_news: bool) -> Result<(), Fault> {
     let notify = if has_news { format!("NOTIFY evenkeel, '{}';", meta.next_id - 1) } else { String::new() };
     let Meta { next_id, revision, entries, bytes } = meta;
@@ -225,7 +225,7 @@ async fn put_values(client: &Client, revision: i64, values: &[(String, Vec<u8>)]
     if values.is_empty() {
         return Ok(());
     }
-    // By the name as it is kept: a row cannot be written twice.
+    // Keyed by the stored name: one statement cannot write a row twice.
     let values: BTreeMap<_, _> = values.iter().map(|(name, value)| (plain(name), value.as_slice())).collect();
     let (names, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
     let sql = "INSERT INTO evenkeel.state (revision, name, value) \

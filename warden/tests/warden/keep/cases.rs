@@ -1,4 +1,4 @@
-//! The cases of the suite.
+//! The test cases of the suite.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_790_000_000 + second).unwrap()
 }
 
-/// An entry of service `web`; its message says which one it is.
+/// An entry of service `web`, with its number as message.
 fn entry(agent: &str, seq: u64) -> FleetEntry {
     let text = format!(
         r#"{{"timestamp":"{}","machine":"{agent}","service":"web","event":"updated","message":"{agent} {seq}","level":"info"}}"#,
@@ -69,7 +69,7 @@ pub(crate) async fn ids_ascend_without_gaps_and_entries_are_read_in_order(world:
     assert!(id < 1 << 53, "a browser can hold it");
 }
 
-pub(crate) async fn an_entry_that_comes_again_is_stored_once(world: &dyn World) {
+pub(crate) async fn a_resent_entry_is_stored_once(world: &dyn World) {
     let keep = world.open().await;
     put(&*keep, [entry("a", 1), entry("a", 1)]).await;
     assert_eq!(put(&*keep, [entry("a", 1)]).await, [Outcome::Unchanged]);
@@ -82,7 +82,7 @@ pub(crate) async fn an_entry_that_comes_again_is_stored_once(world: &dyn World) 
     assert_eq!((of_a.duplicates(), of_a.counts().info), (3, 4));
 }
 
-pub(crate) async fn what_was_committed_is_there_after_reopening(world: &dyn World) {
+pub(crate) async fn committed_changes_survive_reopening(world: &dyn World) {
     let keep = world.open().await;
     let Outcome::Stored(id) = put(&*keep, [entry("a", 1)]).await[0] else { panic!("stored") };
     let revision = keep.swap("fleet", 0, b"one".to_vec()).await.unwrap().unwrap();
@@ -180,7 +180,7 @@ pub(crate) async fn only_transitions_of_a_heartbeat_are_entries(world: &dyn Worl
     assert_eq!(messages(&events), ["a does not answer", "a answers again after 0 s"]);
 }
 
-pub(crate) async fn of_two_that_swap_a_value_one_wins(world: &dyn World) {
+pub(crate) async fn only_one_of_two_concurrent_swaps_succeeds(world: &dyn World) {
     let keep = world.open().await;
     assert_eq!(keep.value("fleet").await.unwrap().revision, 0);
     assert_eq!(keep.swap("fleet", 7, b"wrong".to_vec()).await.unwrap(), None);
@@ -217,7 +217,7 @@ pub(crate) async fn a_value_is_removed_unless_it_has_changed(world: &dyn World) 
     assert!(again > second, "revisions only grow");
 }
 
-/// A clock that is set by hand, in seconds after the beginning.
+/// A manually set clock, in seconds since the start.
 #[derive(Default)]
 struct SetClock(std::sync::atomic::AtomicI64);
 
@@ -231,7 +231,7 @@ impl evenkeel_common::clock::Clock for SetClock {
     }
 }
 
-pub(crate) async fn what_nobody_needs_of_the_fleet_is_marked_and_then_removed(world: &dyn World) {
+pub(crate) async fn outdated_fleet_values_are_marked_and_then_removed(world: &dyn World) {
     let keep = world.open().await;
     let clock = Arc::new(SetClock::default());
     let limits = Retention { days: 30, bytes: 1 << 30 };
@@ -254,7 +254,7 @@ pub(crate) async fn what_nobody_needs_of_the_fleet_is_marked_and_then_removed(wo
     let image = r#"{"images":[{"service":"web","image":"r/web:1","blocked":"sha256:bad"}]}"#;
     first.report("a", serde_json::from_str(image).unwrap()).await.unwrap();
     assert_eq!(first.decisions_for("b").failed.len(), 1);
-    // While a machine has it blocked it is kept, however old it is.
+    // As long as a machine has blocked it, it is kept, however old it is.
     day(29);
     first.report("a", serde_json::from_str(image).unwrap()).await.unwrap();
     day(58);
@@ -272,7 +272,7 @@ pub(crate) async fn what_nobody_needs_of_the_fleet_is_marked_and_then_removed(wo
     for name in [verdicts, "inventory/a"] {
         assert_eq!(keep.value(name).await.unwrap(), Versioned::default(), "{name}");
     }
-    // It fails once more: that counts as if nothing had been.
+    // A new failure counts again.
     first.store(vec![FleetEntry { seq: Some(2), ..failed }]).await.unwrap();
     assert_eq!(first.decisions_for("b").failed.len(), 1);
     stop.cancel();
@@ -336,7 +336,7 @@ pub(crate) async fn the_latest_verdict_of_a_machine_counts(world: &dyn World) {
     assert_eq!(record("r:5000/we", "d1").await, []);
 }
 
-/// Decisions are made in the store, whichever warden asks: their entries and the values that follow are one commit.
+/// Decisions are made in the store, whichever warden asks: their entries and the resulting values are one commit.
 pub(crate) async fn a_decision_and_its_entry_are_one_commit(world: &dyn World) {
     let keep = world.open().await;
     let decide = async |decision| keep.commit(vec![Change::Decision(decision)], at(0)).await.unwrap()[0];
@@ -355,7 +355,7 @@ pub(crate) async fn a_decision_and_its_entry_are_one_commit(world: &dyn World) {
     assert_eq!(frozen.freezes[0].id, id.to_string());
     assert_eq!(all(&*keep).await.last().unwrap().id, id);
     put(&*keep, [FleetEntry { image: Some("web:1".to_owned()), ..entry("a", 1) }]).await;
-    assert_eq!(decisions().await.0, first, "an entry that decides nothing changes no decision");
+    assert_eq!(decisions().await.0, first, "an entry without a verdict changes no decision");
     assert_eq!(decide(Decision::Thaw { id: Some("0".to_owned()) }).await, Outcome::Unchanged);
     assert!(matches!(decide(Decision::Thaw { id: None }).await, Outcome::Stored(_)));
     let (last, thawed) = decisions().await;
@@ -376,7 +376,7 @@ pub(crate) async fn a_decision_and_its_entry_are_one_commit(world: &dyn World) {
     }
 }
 
-/// All pages of a search: the entries' messages, newest first.
+/// Returns the messages of all pages of a search, newest first.
 async fn search(keep: &dyn Keep, mut query: Query) -> Vec<String> {
     let mut found = Vec::new();
     loop {
@@ -384,7 +384,7 @@ async fn search(keep: &dyn Keep, mut query: Query) -> Vec<String> {
         assert!(page.entries.len() <= query.limit);
         found.extend(messages(&page.entries));
         let Some(next) = page.next else { return found };
-        assert!(next < query.before, "it goes on");
+        assert!(next < query.before, "each page makes progress");
         query.before = next;
     }
 }
@@ -398,7 +398,7 @@ pub(crate) async fn every_filter_finds_what_it_should_page_by_page(world: &dyn W
         event: if seq.is_multiple_of(7) { "rolled_back" } else { "updated" }.to_owned(),
         level: if seq.is_multiple_of(7) { "warning" } else { "info" }.to_owned(),
         reason: (seq.is_multiple_of(11)).then(|| "Exit CODE 1, 100% of \"it\" failed_".to_owned()),
-        // Its first letter is the sign of the unit, whose small letter is an ASCII one.
+        // Its first character is the Kelvin sign, whose lower case is an ASCII letter.
         container: (seq.is_multiple_of(13)).then(|| "273 \u{212a}elvin".to_owned()),
         message: seq.to_string(),
         ..entry("a", seq)
@@ -431,7 +431,7 @@ pub(crate) async fn every_filter_finds_what_it_should_page_by_page(world: &dyn W
     }
 }
 
-pub(crate) async fn a_search_without_end_is_cut_into_pages(world: &dyn World) {
+pub(crate) async fn a_long_search_is_split_into_pages(world: &dyn World) {
     let keep = world.open().await;
     let count = u64::try_from(SCAN_BUDGET).unwrap() + 500;
     for first in (1..=count).step_by(2000) {
@@ -443,7 +443,7 @@ pub(crate) async fn a_search_without_end_is_cut_into_pages(world: &dyn World) {
     assert_eq!(search(&*keep, rare).await, ["a 3"]);
 }
 
-pub(crate) async fn what_is_too_old_or_too_much_is_removed_oldest_first(world: &dyn World) {
+pub(crate) async fn entries_beyond_the_limits_are_removed_oldest_first(world: &dyn World) {
     let keep = world.open().await;
     let day = |n: i64| at(0) + SignedDuration::from_hours(24 * n);
     for n in 0..6_i64 {
@@ -466,10 +466,10 @@ pub(crate) async fn what_is_too_old_or_too_much_is_removed_oldest_first(world: &
         search(&*keep, Query { service: Some("web".to_owned()), ..Query::default() }).await,
         ["a 6", "a 5"]
     );
-    assert_eq!(put(&*keep, [entry("a", 1)]).await, [Outcome::Unchanged], "what was removed is still known");
+    assert_eq!(put(&*keep, [entry("a", 1)]).await, [Outcome::Unchanged], "a removed entry is still known");
 }
 
-pub(crate) async fn an_empty_batch_tells_whether_the_store_can_be_written(world: &dyn World) {
+pub(crate) async fn an_empty_batch_checks_whether_the_store_is_writable(world: &dyn World) {
     let keep = world.open().await;
     assert_eq!(keep.commit(Vec::new(), at(0)).await.unwrap(), []);
     assert_eq!(all(&*keep).await, []);

@@ -1,4 +1,4 @@
-//! What every store does: one suite, run over each of them.
+//! The behaviour common to all stores: one suite, run for each of them.
 
 mod cases;
 
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 use crate::postgres::Server;
 
-/// A place for one store.
+/// The environment of one store.
 #[async_trait]
 pub(crate) trait World: Send + Sync {
-    /// Opens the store: an empty one at first, later the same one. What was opened before is dropped by then.
+    /// Opens the store: empty at first, later the same one. The previous handle has been dropped by then.
     async fn open(&self) -> Arc<dyn Keep>;
 }
 
@@ -55,19 +55,19 @@ macro_rules! conformance {
 
 conformance! {
     ids_ascend_without_gaps_and_entries_are_read_in_order,
-    an_entry_that_comes_again_is_stored_once,
-    what_was_committed_is_there_after_reopening,
+    a_resent_entry_is_stored_once,
+    committed_changes_survive_reopening,
     a_reader_gets_every_change_once,
     many_writers_lose_nothing_and_readers_skip_nothing,
     only_transitions_of_a_heartbeat_are_entries,
-    of_two_that_swap_a_value_one_wins,
+    only_one_of_two_concurrent_swaps_succeeds,
     the_fuse_trips_once_however_many_wardens_see_the_rollbacks,
     a_value_is_removed_unless_it_has_changed,
-    what_nobody_needs_of_the_fleet_is_marked_and_then_removed,
+    outdated_fleet_values_are_marked_and_then_removed,
     the_latest_verdict_of_a_machine_counts,
     a_decision_and_its_entry_are_one_commit,
     every_filter_finds_what_it_should_page_by_page,
-    a_search_without_end_is_cut_into_pages,
-    what_is_too_old_or_too_much_is_removed_oldest_first,
-    an_empty_batch_tells_whether_the_store_can_be_written,
+    a_long_search_is_split_into_pages,
+    entries_beyond_the_limits_are_removed_oldest_first,
+    an_empty_batch_checks_whether_the_store_is_writable,
 }

@@ -1,5 +1,5 @@
-//! A PostgreSQL server for a test, and what is only true of that store. Where there is no server these tests fail and say
-//! what to install; `dist/test.sh` leaves them out and says so.
+//! A PostgreSQL server for tests, and the tests specific to that store. If PostgreSQL is not installed, these tests fail and
+//! say what to install; `dist/test.sh` skips them and says so.
 
 mod old;
 mod real;
@@ -19,10 +19,10 @@ use evenkeel_warden::keep::postgres::Postgres;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/scripts/postgres.sh");
 
-/// A server of its own. It stops, and its files go, when this is dropped or the test ends in any other way.
+/// A dedicated server. It is stopped and its files are removed when this is dropped, or when the test ends in any other way.
 pub(crate) struct Server {
     child: Child,
-    /// Commands and answers.
+    /// Channel for commands and answers.
     control: Mutex<Option<(ChildStdin, BufReader<ChildStdout>)>>,
     pub(crate) port: u16,
     pub(crate) data: PathBuf,
@@ -34,7 +34,7 @@ impl Server {
         Self::with(&[])
     }
 
-    /// With arguments for the script.
+    /// Starts a server with arguments for the script.
     pub(crate) fn with(arguments: &[&str]) -> Self {
         let mut child = Command::new(SCRIPT)
             .args(arguments)
@@ -53,12 +53,12 @@ impl Server {
         Self { child, control, port, data, tasks: TaskSet::new() }
     }
 
-    /// `stop`, `start`, `restart`, `fill` or `free`.
+    /// Runs a command: `stop`, `start`, `restart`, `fill` or `free`.
     pub(crate) fn tell(&self, command: &str) {
         assert_eq!(self.answer(command), "ok\n", "{command}");
     }
 
-    /// The URL of a hot standby that follows it.
+    /// Starts a hot standby of the server, and returns its URL.
     pub(crate) fn standby(&self) -> String {
         let answer = self.answer("standby");
         let port = answer.trim_end().strip_prefix("ok ").expect("a port");
@@ -74,17 +74,17 @@ impl Server {
         line
     }
 
-    /// Its URL.
+    /// Returns its URL.
     pub(crate) fn text(&self) -> String {
         format!("postgres://evenkeel:secret@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// A store in it.
+    /// Returns a store in it.
     pub(crate) fn keep(&self) -> Arc<dyn Keep> {
         keep(&self.text())
     }
 
-    /// Runs some SQL; the first column of the last row.
+    /// Runs SQL, and returns the first column of the last row.
     pub(crate) async fn sql(&self, text: &str) -> String {
         let config: tokio_postgres::Config = self.text().parse().unwrap();
         let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
@@ -107,12 +107,12 @@ impl Drop for Server {
     }
 }
 
-/// A store in the database of this URL.
+/// Returns a store in the database of this URL.
 pub(crate) fn keep(url: &str) -> Arc<dyn Keep> {
     keep_by(url, Arc::new(SystemClock))
 }
 
-/// The same on a machine with this clock.
+/// The same, on a machine with this clock.
 pub(crate) fn keep_by(url: &str, clock: Arc<dyn Clock>) -> Arc<dyn Keep> {
     Arc::new(Postgres::new(StoreUrl::parse(url).unwrap(), clock))
 }

@@ -1,4 +1,4 @@
-//! Troubles of a server that are real: a replica that follows a primary, a disk that is full, another clock.
+//! Real problems of a server: a read-only replica, a full disk, a different clock.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::support::{self, A, API_TOKEN, TestWarden, assert_refused, body, event
 const READ_ONLY: &str = "PostgreSQL is read-only (a replica, or default_transaction_read_only is on); store.url must name the primary";
 
 async fn entries(warden: &TestWarden) -> Vec<u64> {
-    let people = format!("authorization: Bearer {API_TOKEN}\r\n");
-    let page: Value = serde_json::from_str(body(&warden.get("/history?limit=500", &people).await)).unwrap();
+    let user = format!("authorization: Bearer {API_TOKEN}\r\n");
+    let page: Value = serde_json::from_str(body(&warden.get("/history?limit=500", &user).await)).unwrap();
     let entries = page["entries"].as_array().unwrap_or_else(|| panic!("{page}")).iter();
     let mut found: Vec<u64> = entries.filter_map(|entry| entry["seq"].as_u64()).collect();
     found.sort_unstable();
@@ -23,7 +23,7 @@ async fn entries(warden: &TestWarden) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_is_refused_with_a_sentence_and_taken_when_it_is_the_primary() {
+async fn a_replica_is_refused_until_it_is_promoted_to_primary() {
     let server = Server::start();
     let primary = TestWarden::with_store(server.keep());
     assert_eq!(status(&primary.post(A, &support::entry(1)).await), 200);
@@ -38,7 +38,7 @@ async fn a_replica_is_refused_with_a_sentence_and_taken_when_it_is_the_primary()
     assert_eq!(status(&warden.get("/health", "").await), 200);
     assert_eq!(server.sql("SELECT count(*) FROM evenkeel.entries").await, "1");
 
-    // It is promoted: what the agent has kept is stored, and nothing twice.
+    // It is promoted: the entries kept by the agent are stored, and none twice.
     server.tell("stop");
     let (client, connection) = tokio_postgres::connect(&standby, tokio_postgres::NoTls).await.unwrap();
     let tasks = evenkeel_common::supervisor::TaskSet::new();
@@ -54,7 +54,7 @@ async fn a_replica_is_refused_with_a_sentence_and_taken_when_it_is_the_primary()
     warden.finish().await;
 }
 
-/// An entry that takes its room.
+/// A large entry.
 fn large(seq: u64) -> String {
     json!({"timestamp": "2026-01-02T03:04:05Z", "service": "web", "event": "updated", "message": "m", "level": "info",
         "epoch": "e", "seq": seq, "output": format!("{seq} ").repeat(4096)})
@@ -62,10 +62,10 @@ fn large(seq: u64) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_that_is_full_costs_no_entry() {
+async fn a_full_disk_loses_no_entry() {
     if !rustix::process::getuid().is_root() {
         eprintln!(
-            "only root can give a server a disk of its own: only what the warden makes of the error is tested"
+            "only root can give a server its own disk: only the warden's handling of the error is tested"
         );
         return;
     }
@@ -86,7 +86,7 @@ async fn a_disk_that_is_full_costs_no_entry() {
     assert_eq!(header(&refusal, "retry-after"), Some("5"));
     let store = warden.collector.store_state();
     eventually("the reason", || store.borrow().error() == Some("PostgreSQL's disk is full")).await;
-    // What is there can be read, and nothing of what was refused is.
+    // Stored entries can be read, and nothing of the refused batch was stored.
     assert_eq!(entries(&warden).await, (1..=stored).collect::<Vec<_>>());
     server.tell("free");
     for seq in stored..stored + 5 {
@@ -107,7 +107,7 @@ async fn a_clock_that_differs_from_the_servers_is_noticed() {
         let clock = TokioClock::starting_at(Timestamp::now() + SignedDuration::from_secs(off));
         let keep = keep_by(&server.text(), Arc::new(clock));
         assert_eq!(keep.clock_ahead(), None);
-        // By the session's first answers, and by a duty's.
+        // Measured when connecting, and when claiming a duty.
         for duty in [None, Some(Duty::Heartbeat)] {
             match duty {
                 None => drop(keep.usage().await.unwrap()),

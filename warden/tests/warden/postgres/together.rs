@@ -1,4 +1,4 @@
-//! Two wardens on one database: nothing is lost or stored twice, whatever ends, and each duty is one warden's.
+//! Two wardens on one database: nothing is lost or stored twice, whatever fails, and each duty is held by one warden.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use super::{Server, keep};
 use crate::support::{self, API_TOKEN, eventually, new_collector, post, status};
 
 const SENDERS: usize = 20;
-/// Time between two entries of a sender: 500 a second together.
+/// Time between two entries of a sender: 500 per second in total.
 const GAP: Duration = Duration::from_millis(40);
 
 /// How long entries are sent, in seconds: `$EVENKEEL_TEST_SECONDS`.
@@ -29,12 +29,12 @@ fn seconds() -> u64 {
     std::env::var("EVENKEEL_TEST_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
 }
 
-/// How many follow them: `$EVENKEEL_TEST_CLIENTS`.
+/// How many clients follow the entries: `$EVENKEEL_TEST_CLIENTS`.
 fn clients() -> usize {
     std::env::var("EVENKEEL_TEST_CLIENTS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
 }
 
-/// A warden as a process.
+/// A warden process.
 struct Program {
     child: Child,
     at: SocketAddr,
@@ -82,7 +82,7 @@ fn token(sender: usize) -> String {
     format!("0123456789abcdef-agent-{sender}")
 }
 
-/// Sends one entry; whether it was answered with 200.
+/// Sends one entry. Returns whether the response was 200.
 async fn send(at: SocketAddr, sender: usize, seq: u64) -> bool {
     let body = format!(
         r#"{{"timestamp":"2026-01-02T03:04:05Z","service":"web","event":"updated","message":"m {seq}","level":"info","seq":{seq},"epoch":"e"}}"#
@@ -101,7 +101,7 @@ async fn send(at: SocketAddr, sender: usize, seq: u64) -> bool {
     }
 }
 
-/// As agents do: each entry until it is taken, at the other warden when one does not.
+/// Sends like an agent: retries each entry until it is accepted, and switches to the other warden on failure.
 async fn sender(wardens: [SocketAddr; 2], sender: usize, each: u64, stored: Arc<AtomicU64>) {
     let start = Instant::now();
     let mut warden = sender % 2;
@@ -115,7 +115,7 @@ async fn sender(wardens: [SocketAddr; 2], sender: usize, each: u64, stored: Arc<
     }
 }
 
-/// Follows the entries after the one it has seen last, and goes to the other warden every now and then.
+/// Follows the entries after the last one seen, and switches to the other warden every now and then.
 async fn client(wardens: [SocketAddr; 2], first: u64, seen: Arc<Mutex<Vec<u64>>>, stop: Arc<AtomicBool>) {
     let (mut last, mut warden) = (first, 0);
     while !stop.load(Ordering::Relaxed) {
@@ -125,7 +125,7 @@ async fn client(wardens: [SocketAddr; 2], first: u64, seen: Arc<Mutex<Vec<u64>>>
             sleep(Duration::from_millis(50)).await;
             continue;
         };
-        // To an older client it answers without chunks, which may end in the middle of a line.
+        // With HTTP/1.0 there are no chunks, which may end in the middle of a line.
         let request = format!(
             "GET /events HTTP/1.0\r\nhost: w\r\ncookie: token={API_TOKEN}\r\nlast-event-id: {last}\r\n\r\n"
         );
@@ -183,7 +183,7 @@ async fn a_killed_warden_and_a_database_that_restarts_lose_nothing_and_store_not
     assert!(senders.finish(Duration::from_secs(seconds() + 110)).await, "{stored:?} were taken");
     let sent = SENDERS as u64 * each;
     let count = "SELECT count(*) FROM evenkeel.entries WHERE line NOT LIKE '%\"warden\"%'";
-    assert_eq!(server.sql(count).await, sent.to_string(), "stored is sent, none twice");
+    assert_eq!(server.sql(count).await, sent.to_string(), "every sent entry is stored exactly once");
     let gaps = "SELECT max(id) - min(id) + 1 - count(*) FROM evenkeel.entries";
     assert_eq!(server.sql(gaps).await, "0", "ids have no gaps");
     let last: u64 = server.sql("SELECT max(id) FROM evenkeel.entries").await.parse().unwrap();
@@ -208,7 +208,7 @@ async fn a_killed_warden_and_a_database_that_restarts_lose_nothing_and_store_not
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_duty_is_one_wardens_and_passes_on_when_that_one_ends() {
+async fn a_duty_is_held_by_one_warden_and_passes_on_when_it_ends() {
     let server = Server::start();
     let (one, two) = (server.keep(), server.keep());
     assert!(one.hold(Duty::Heartbeat).await.unwrap());
@@ -219,7 +219,7 @@ async fn a_duty_is_one_wardens_and_passes_on_when_that_one_ends() {
     server.tell("restart");
     let three = server.keep();
     until_held(&*three, Duty::Retention).await;
-    assert!(!two.hold(Duty::Retention).await.unwrap(), "the lock went with its session");
+    assert!(!two.hold(Duty::Retention).await.unwrap(), "the lock ended with its session");
 }
 
 async fn until_held(keep: &dyn Keep, duty: Duty) {
@@ -231,7 +231,7 @@ async fn until_held(keep: &dyn Keep, duty: Duty) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_goes_away_is_one_entry_and_both_wardens_show_it() {
+async fn an_agent_that_goes_offline_creates_one_entry_and_both_wardens_show_it() {
     let server = Server::start();
     let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
     let agents = [("a", "http://127.0.0.1:1".to_owned(), "t")];
@@ -245,7 +245,7 @@ async fn an_agent_that_goes_away_is_one_entry_and_both_wardens_show_it() {
     }
     let is_offline = |n: usize| collectors[n].machine_records()[0].online == Some(false);
     eventually("both to show it", || is_offline(0) && is_offline(1)).await;
-    // Several rounds of either.
+    // Several rounds of both wardens.
     sleep(Duration::from_secs(1)).await;
     assert_eq!(server.sql("SELECT count(*) FROM evenkeel.entries").await, "1");
     assert_eq!(support::lines(&collectors[0]), support::lines(&collectors[1]));

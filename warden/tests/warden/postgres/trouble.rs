@@ -1,4 +1,4 @@
-//! Databases that cannot be used: each gives one sentence, the warden runs, and nothing is lost.
+//! Unusable databases: each is reported in one sentence, the warden keeps running, and nothing is lost.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::{Server, keep};
 use crate::support::{self, A, TestWarden, assert_refused, body, eventually, header, status};
 
-/// Why a store does not take a write.
+/// Returns why a store refuses a write.
 async fn refusal(url: &str) -> String {
     let error = keep(url).commit(Vec::new(), Timestamp::UNIX_EPOCH).await.unwrap_err().to_string();
     assert!(!error.contains("secret") && !error.contains("postgres://"), "{error}");
@@ -23,20 +23,20 @@ async fn refusal(url: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_used_is_said_in_one_sentence() {
+async fn unusable_databases_are_reported_in_one_sentence() {
     let server = Server::start();
     let at = format!("127.0.0.1:{}", server.port);
     assert_eq!(
         refusal(&format!("postgres://evenkeel:wrong-secret@{at}/postgres")).await,
-        "PostgreSQL refuses the password or the user of store.url"
+        "PostgreSQL rejects the user or the password of store.url"
     );
     assert_eq!(
         refusal(&format!("postgres://evenkeel@{at}/postgres")).await,
-        "store.url has no password, and PostgreSQL asks for one"
+        "store.url has no password, but PostgreSQL requires one"
     );
     assert_eq!(
         refusal(&format!("postgres://evenkeel:secret@{at}/none")).await,
-        "the database that store.url names does not exist"
+        "the database of store.url does not exist"
     );
     let tls = refusal(&format!("{}?sslmode=require", server.text())).await;
     assert!(tls.starts_with("PostgreSQL cannot be reached") && tls.contains("does not support TLS"), "{tls}");
@@ -48,7 +48,7 @@ async fn what_cannot_be_used_is_said_in_one_sentence() {
     server.sql("CREATE ROLE guest LOGIN PASSWORD 'secret'").await;
     server.sql("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0").await;
     let guest = refusal(&format!("postgres://guest:secret@{at}/postgres")).await;
-    assert!(guest.starts_with("the user of store.url may not make or use the schema evenkeel"), "{guest}");
+    assert!(guest.starts_with("the user of store.url may not create or use the schema evenkeel"), "{guest}");
     assert_eq!(
         refusal(&format!("postgres://evenkeel:secret@{at}/latin")).await,
         "the database of store.url has the encoding LATIN1; it must be UTF8"
@@ -59,13 +59,13 @@ async fn what_cannot_be_used_is_said_in_one_sentence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_of_a_later_version_are_left_alone_by_those_that_start_and_those_that_run() {
+async fn tables_of_a_later_version_are_left_alone_by_starting_and_running_wardens() {
     let server = Server::start();
     let running = server.keep();
     running.commit(Vec::new(), Timestamp::UNIX_EPOCH).await.unwrap();
     server.sql("UPDATE evenkeel.meta SET schema = 99").await;
     let sentence =
-        "the tables in PostgreSQL have version 99, made by a later evenkeel; this one knows up to 1";
+        "the tables in PostgreSQL have version 99, written by a newer evenkeel; this one supports up to 1";
     assert_eq!(refusal(&server.text()).await, sentence);
     let error = running.commit(Vec::new(), Timestamp::UNIX_EPOCH).await.unwrap_err();
     assert_eq!(error.to_string(), sentence);
@@ -79,7 +79,7 @@ fn entry(seq: u64) -> Change {
     Change::Entry(Box::new(serde_json::from_str(&text).unwrap()))
 }
 
-/// The server says that its disk is full; that it is need not be true.
+/// The server reports a full disk; the disk need not really be full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stores_nothing_of_a_batch_and_all_of_it_later() {
     let server = Server::start();
@@ -94,7 +94,7 @@ async fn a_full_disk_stores_nothing_of_a_batch_and_all_of_it_later() {
         .await;
     let error = keep.commit(vec![entry(2), entry(3)], Timestamp::UNIX_EPOCH).await.unwrap_err();
     assert_eq!(error.to_string(), "PostgreSQL's disk is full");
-    assert_eq!(keep.tail(0, 10).await.unwrap().len(), 1, "what is there can be read");
+    assert_eq!(keep.tail(0, 10).await.unwrap().len(), 1, "stored entries can be read");
     server.sql("DROP TRIGGER full_disk ON evenkeel.meta").await;
     keep.commit(vec![entry(2), entry(3)], Timestamp::UNIX_EPOCH).await.unwrap();
     assert_eq!(keep.tail(0, 10).await.unwrap().len(), 3);
@@ -103,7 +103,7 @@ async fn a_full_disk_stores_nothing_of_a_batch_and_all_of_it_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_warden_starts_without_its_database_and_goes_on_when_that_comes() {
+async fn a_warden_starts_without_its_database_and_continues_once_it_is_up() {
     let server = Server::start();
     server.tell("stop");
     let warden = TestWarden::with_store(server.keep());
@@ -115,10 +115,9 @@ async fn a_warden_starts_without_its_database_and_goes_on_when_that_comes() {
     let store = warden.collector.store_state();
     let error = store.borrow().error().unwrap().to_owned();
     assert!(error.starts_with("PostgreSQL cannot be reached: "), "{error}");
-    let people = format!("authorization: Bearer {}\r\n", support::API_TOKEN);
-    let health: serde_json::Value =
-        serde_json::from_str(body(&warden.get("/health", &people).await)).unwrap();
-    assert_eq!(health["error"], error, "people are told why");
+    let user = format!("authorization: Bearer {}\r\n", support::API_TOKEN);
+    let health: serde_json::Value = serde_json::from_str(body(&warden.get("/health", &user).await)).unwrap();
+    assert_eq!(health["error"], error, "users see the reason");
     server.tell("start");
     eventually("the store is back", || store.borrow().error().is_none()).await;
     assert_eq!(status(&warden.post(A, &support::entry(1)).await), 200);
@@ -134,7 +133,7 @@ async fn a_warden_starts_without_its_database_and_goes_on_when_that_comes() {
     warden.finish().await;
 }
 
-/// A pgbouncer before a server.
+/// A pgbouncer in front of a server.
 struct Pooler {
     child: Child,
     port: u16,
@@ -199,7 +198,7 @@ impl Drop for Pooler {
 async fn a_pooler_in_transaction_mode_is_refused_and_one_in_session_mode_is_not() {
     let server = Server::start();
     let refusal = Pooler::start(&server, "transaction").refusal().await.unwrap();
-    assert!(refusal.starts_with("there is a pooler in transaction mode before PostgreSQL"), "{refusal}");
+    assert!(refusal.starts_with("there is a pooler in transaction mode in front of PostgreSQL"), "{refusal}");
     assert_eq!(Pooler::start(&server, "session").refusal().await, None);
 }
 
@@ -210,9 +209,9 @@ fn pem(what: &str, der: &[u8]) -> String {
     format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", lines.join("\n"))
 }
 
-/// The server has a certificate for `localhost` from an authority of its own.
+/// The server has a certificate for `localhost` from its own authority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sslmode_proves_what_it_says() {
+async fn sslmode_verifies_the_certificate_as_specified() {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     let authority = || {
         let mut params = CertificateParams::new(Vec::new()).unwrap();

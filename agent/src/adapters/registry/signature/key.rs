@@ -1,4 +1,4 @@
-//! Public keys in PEM form: ECDSA on the curve P-256, and Ed25519, as cosign makes and imports them.
+//! Public keys in PEM format: ECDSA P-256 and Ed25519, as generated and imported by cosign.
 
 use std::path::{Path, PathBuf};
 
@@ -8,20 +8,19 @@ use rustls::pki_types::pem::PemObject as _;
 use tokio::io::AsyncReadExt as _;
 
 use crate::model::SignatureError;
-use crate::model::text::plainly;
+use crate::model::text::describe_io_error;
 
-/// What stands before the point in a P-256 key's `SubjectPublicKeyInfo` (RFC 5480), the sign of an uncompressed point
-/// left out.
+/// Prefix of a P-256 key's `SubjectPublicKeyInfo` (RFC 5480) up to the point, without the marker of an uncompressed point.
 const P256_PREFIX: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
     0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
-/// What stands before the key in an Ed25519 key's `SubjectPublicKeyInfo` (RFC 8410).
+/// Prefix of an Ed25519 key's `SubjectPublicKeyInfo` (RFC 8410) up to the key.
 const ED25519_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-/// Most bytes of a key file. A key has some 200.
+/// Maximum size of a key file in bytes. A key has about 200.
 const FILE_LIMIT: u64 = 64 * 1024;
 
-/// A key that can check signatures.
+/// A key that verifies signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PublicKey {
     algorithm: Algorithm,
@@ -34,17 +33,17 @@ enum Algorithm {
     Ed25519,
 }
 
-/// The keys of all files, and all that these files hold: another content is another set of keys.
+/// The keys of all files and the content of these files, which identifies the set of keys.
 #[derive(Default)]
 pub(super) struct KeySet {
     pub(super) keys: Vec<PublicKey>,
     pub(super) content: Vec<u8>,
-    /// What is wrong with files that can't be used.
+    /// Errors of unusable files.
     pub(super) faults: Vec<String>,
 }
 
 impl PublicKey {
-    /// All keys of a PEM text; other sections are passed over.
+    /// Parses all keys of a PEM text. Other sections are skipped.
     pub(super) fn all_in(pem: &[u8]) -> Result<Vec<Self>, &'static str> {
         let mut keys = Vec::new();
         for section in SubjectPublicKeyInfoDer::pem_slice_iter(pem) {
@@ -67,7 +66,7 @@ impl PublicKey {
         (bytes.len() == length).then(|| Self { algorithm, bytes: bytes.to_vec() })
     }
 
-    /// Whether this key made `signature` over `message`.
+    /// Verifies `signature` over `message`.
     pub(super) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         let algorithm: &'static dyn VerificationAlgorithm = match self.algorithm {
             Algorithm::EcdsaP256 => &ECDSA_P256_SHA256_ASN1,
@@ -78,8 +77,7 @@ impl PublicKey {
 }
 
 impl KeySet {
-    /// Reads the keys of all files. As any of them is enough (`signed_by`), one that can't be used takes nothing from the
-    /// others.
+    /// Reads the keys of all files. Any of them is sufficient (`signed_by`), so an unusable file does not affect the others.
     pub(super) async fn read(files: &[PathBuf]) -> Self {
         let mut set = Self::default();
         for file in files {
@@ -98,16 +96,16 @@ impl KeySet {
         set
     }
 
-    /// The same where there is a key in it.
+    /// Returns the set, or an error if it has no keys.
     pub(super) fn usable(self) -> Result<Self, SignatureError> {
         if self.keys.is_empty() { Err(SignatureError::Key(self.faults.join("; "))) } else { Ok(self) }
     }
 }
 
-/// The content of a small regular file, or what is wrong with it.
+/// Reads a small regular file. The error is the end of a sentence about the file.
 async fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let failed = |error: std::io::Error| format!("can't be read: {}", plainly(&error));
-    // Opening a pipe would block until somebody writes to it.
+    let failed = |error: std::io::Error| format!("can't be read: {}", describe_io_error(&error));
+    // Opening a FIFO would block until a writer opens it.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file =
         tokio::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).await.map_err(failed)?;
@@ -129,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_takes_what_its_private_key_signed_and_nothing_else() {
+    fn a_key_accepts_only_signatures_of_its_private_key() {
         for signer in [Signer::ecdsa(), Signer::ed25519()] {
             let [key] = &PublicKey::all_in(signer.pem().as_bytes()).unwrap()[..] else { panic!("one key") };
             let mut signature = signer.sign(b"message");
@@ -149,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_usable_key_is_named() {
+    fn unusable_keys_are_described() {
         let mut longer = P256_PREFIX.to_vec();
         longer.extend([4; 66]);
         for (text, why) in [
@@ -166,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_file_that_can_t_be_read_is_named_and_nothing_is_waited_for() {
+    async fn an_unreadable_key_file_is_named_without_blocking() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let (good, large) = (at("good.pub"), at("large.pub"));

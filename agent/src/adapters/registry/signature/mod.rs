@@ -1,13 +1,13 @@
-//! Whether an image is signed by one of some keys: signatures made with a key by cosign (DECISIONS 7).
+//! Verifies key-based cosign signatures of images (DECISIONS 7).
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs` | where signatures are kept: the tag `sha256-<hex>.sig`, and the referrers of the digest |
-//! | [`payload`] | what is signed, and whether a signature over it counts |
+//! | `mod.rs` | where signatures are stored: the tag `sha256-<hex>.sig`, and the referrers of the digest |
+//! | [`payload`] | signed payloads and their verification |
 //! | [`key`] | public keys |
 //!
-//! Nothing that is read is trusted before one of the keys has signed it. A registry that leaves a signature out, or adds
-//! others, can only hold an image back.
+//! No content is trusted unless one of the keys has signed it. A registry that omits a signature, or adds others, can only
+//! delay an update.
 
 mod key;
 mod payload;
@@ -26,34 +26,34 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use self::key::KeySet;
-use self::payload::{Asked, Bundle, best};
+use self::payload::{Bundle, Expected, best};
 use super::content::{Listing, Page};
 use super::fault::Fault;
-use super::{Host, RegistryClient, lock, whose};
+use super::{Host, RegistryClient, lock, subject};
 use crate::model::image::{Digest, Reference, Repository};
 use crate::model::signature::{SignatureError, SignatureFlaw, SignatureVerdict};
 use crate::ports::{Signatures, Urgency};
 
-/// Layer that holds a simple signing payload; the signature stands in an annotation.
+/// Type of a layer with a simple signing payload. The signature is in an annotation.
 const SIMPLE_LAYER: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const SIGNATURE_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
-/// Referrer that holds layers of that kind.
+/// Type of a referrer with layers of that type.
 const SIMPLE_ARTIFACT: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
-/// How the types of all versions of Sigstore bundles begin: `….v0.3+json`, `…+json;version=0.2`.
+/// Common prefix of the types of all Sigstore bundle versions: `….v0.3+json`, `…+json;version=0.2`.
 const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
 const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
-/// Most bytes of a payload or a bundle. Those that cosign writes have some kilobytes.
+/// Maximum size of a payload or a bundle in bytes. Cosign's have a few kilobytes.
 const CONTENT_LIMIT: usize = 512 * 1024;
-/// Most manifests and blobs that are read for one image.
-const MOST_READS: u32 = 100;
-/// Most pages of referrers that are read.
-const MOST_PAGES: usize = 10;
-/// For everything that is read for one image.
-const PATIENCE: Duration = Duration::from_mins(1);
-/// Most images whose signature is remembered.
-const MOST_REMEMBERED: usize = 4096;
+/// Maximum number of manifests and blobs read for one image.
+const MAX_READS: u32 = 100;
+/// Maximum number of pages of referrers.
+const MAX_PAGES: usize = 10;
+/// Timeout of all reads for one image.
+const TIMEOUT: Duration = Duration::from_mins(1);
+/// Maximum number of cached verdicts.
+const MAX_CACHED: usize = 4096;
 
-/// Images that are known to be signed, with the keys. What was signed once is signed for good.
+/// Images with a valid signature, with the digest of the keys. A valid signature stays valid.
 pub(super) type Remembered = Mutex<HashSet<(Repository, Digest, Digest)>>;
 
 #[async_trait]
@@ -64,7 +64,7 @@ impl Signatures for RegistryClient {
         digest: &Digest,
         keys: &[PathBuf],
     ) -> Result<SignatureVerdict, SignatureError> {
-        // Read each time, so that a changed file counts at once.
+        // Read each time, so that a changed file takes effect immediately.
         let KeySet { keys, content, .. } = KeySet::read(keys).await.usable()?;
         let image = (repository.clone(), digest.clone(), Digest::of(&content));
         if lock(&self.signed).contains(&image) {
@@ -76,17 +76,17 @@ impl Signatures for RegistryClient {
             client: self,
             host: &host,
             repository,
-            asked: Asked { keys: &keys, digest },
-            reads_left: MOST_READS,
+            expected: Expected { keys: &keys, digest },
+            reads_left: MAX_READS,
             flaws: Vec::new(),
         };
-        let too_slow = || Fault::Host(format!("{}: the signatures did not come in time", whose(repository)));
-        let outcome = timeout(PATIENCE, search.run()).await.unwrap_or_else(|_| Err(too_slow()));
+        let too_slow = || Fault::Host(format!("{}: timed out reading the signatures", subject(repository)));
+        let outcome = timeout(TIMEOUT, search.run()).await.unwrap_or_else(|_| Err(too_slow()));
         pass.settle(&outcome);
         let verdict = outcome.map_err(|fault| SignatureError::Registry(fault.into()))?;
         if verdict == SignatureVerdict::Valid {
             let mut signed = lock(&self.signed);
-            if signed.len() >= MOST_REMEMBERED {
+            if signed.len() >= MAX_CACHED {
                 signed.clear();
             }
             signed.insert(image);
@@ -94,7 +94,7 @@ impl Signatures for RegistryClient {
         Ok(verdict)
     }
 
-    async fn unusable_keys(&self, keys: &[PathBuf]) -> Vec<String> {
+    async fn key_errors(&self, keys: &[PathBuf]) -> Vec<String> {
         KeySet::read(keys).await.faults
     }
 }
@@ -104,13 +104,13 @@ struct Search<'a> {
     client: &'a RegistryClient,
     host: &'a Host,
     repository: &'a Repository,
-    asked: Asked<'a>,
+    expected: Expected<'a>,
     reads_left: u32,
-    /// What is wrong with those that were found.
+    /// Why the signatures found so far are not valid.
     flaws: Vec<SignatureFlaw>,
 }
 
-/// Ends the search where a valid signature was found.
+/// Result of a search step. A valid signature ends the search.
 enum Found {
     Valid,
     Nothing,
@@ -118,7 +118,7 @@ enum Found {
 
 impl Search<'_> {
     async fn run(mut self) -> Result<SignatureVerdict, Fault> {
-        // Where one place can't be read, the other may still hold what counts.
+        // If one location cannot be read, the other may still have a valid signature.
         let tagged = self.tagged().await;
         if matches!(tagged, Ok(Found::Valid)) {
             return Ok(SignatureVerdict::Valid);
@@ -127,7 +127,7 @@ impl Search<'_> {
         if matches!(referring, Ok(Found::Valid)) {
             return Ok(SignatureVerdict::Valid);
         }
-        // What could not be read may be what counts: that is unknown, and not unsigned.
+        // An unread location may have a valid signature, so the image must not be reported as unsigned.
         tagged?;
         referring?;
         let worst = best(self.flaws.into_iter().map(Err));
@@ -137,7 +137,7 @@ impl Search<'_> {
         })
     }
 
-    /// Signatures under the tag that is made of the digest.
+    /// Searches the signatures under the tag derived from the digest.
     async fn tagged(&mut self) -> Result<Found, Fault> {
         let tag = format!("{}.sig", self.digest_tag());
         match self.manifest(self.tag(tag)).await? {
@@ -146,15 +146,15 @@ impl Search<'_> {
         }
     }
 
-    /// Signatures that name the image as their subject; where the registry has no list of those, its clients keep one
-    /// under a tag.
+    /// Searches the signatures whose subject is the image. For registries without the referrers API, clients maintain the
+    /// list under a tag.
     async fn referring(&mut self) -> Result<Found, Fault> {
-        let mut next = Some(self.host.url(self.repository, &format!("referrers/{}", self.asked.digest))?);
+        let mut next = Some(self.host.url(self.repository, &format!("referrers/{}", self.expected.digest))?);
         let mut referrers = Vec::new();
-        for _ in 0..MOST_PAGES {
+        for _ in 0..MAX_PAGES {
             let Some(url) = next else { break };
             let page = self.client.page(self.host, self.repository, url, INDEX_TYPE).await?;
-            // Some registries answer unknown paths with a page for people.
+            // Some registries return an HTML page for unknown paths.
             let Listing::Page(Page { body, next: following }) = page else { return self.fallback().await };
             let Ok(index) = serde_json::from_slice::<Index>(&body) else { return self.fallback().await };
             referrers.extend(index.manifests);
@@ -188,7 +188,7 @@ impl Search<'_> {
         Ok(Found::Nothing)
     }
 
-    /// The signatures in the layers of a manifest.
+    /// Checks the signatures in the layers of a manifest.
     async fn layers(&mut self, manifest: &[u8]) -> Result<Found, Fault> {
         let Ok(Manifest { layers }) = serde_json::from_slice(manifest) else {
             self.flaws.push(SignatureFlaw::Malformed);
@@ -215,7 +215,9 @@ impl Search<'_> {
             return Ok(Err(SignatureFlaw::Malformed));
         };
         let payload = self.blob(&layer.digest).await?;
-        Ok(payload.ok_or(SignatureFlaw::Malformed).and_then(|payload| self.asked.simple(&payload, signature)))
+        Ok(payload
+            .ok_or(SignatureFlaw::Malformed)
+            .and_then(|payload| self.expected.simple(&payload, signature)))
     }
 
     async fn bundle(&mut self, layer: &Descriptor) -> Result<Result<(), SignatureFlaw>, Fault> {
@@ -224,24 +226,24 @@ impl Search<'_> {
             Ok(bundle) => bundle,
             Err(flaw) => return Ok(Err(flaw)),
         };
-        if let Some(judged) = self.asked.bundle(&bundle) {
+        if let Some(judged) = self.expected.bundle(&bundle) {
             return Ok(judged);
         }
         let image = Reference {
             repository: self.repository.clone(),
             tag: None,
-            digest: Some(self.asked.digest.clone()),
+            digest: Some(self.expected.digest.clone()),
         };
         let manifest = self.manifest(image).await?;
         Ok(manifest
             .ok_or(SignatureFlaw::Malformed)
-            .and_then(|manifest| self.asked.message(&bundle, &manifest)))
+            .and_then(|manifest| self.expected.message(&bundle, &manifest)))
     }
 
     /// `sha256-<hex>`
     fn digest_tag(&self) -> String {
         // Tags are 128 characters at most (OCI distribution specification), whatever the algorithm.
-        self.asked.digest.as_str().replacen(':', "-", 1).chars().take(128).collect()
+        self.expected.digest.as_str().replacen(':', "-", 1).chars().take(128).collect()
     }
 
     fn tag(&self, tag: String) -> Reference {
@@ -258,13 +260,13 @@ impl Search<'_> {
         self.client.blob(self.host, self.repository, digest, CONTENT_LIMIT).await
     }
 
-    /// Counts a read.
+    /// Counts a read against the limit.
     fn count(&mut self) -> Result<(), Fault> {
         self.reads_left = self.reads_left.checked_sub(1).ok_or_else(|| {
             let repository = &self.repository.path;
             Fault::Image(format!(
-                "{}: there are too many signatures of one image in {repository}",
-                whose(self.repository)
+                "{}: too many signatures of one image in {repository}",
+                subject(self.repository)
             ))
         })?;
         Ok(())
@@ -293,7 +295,7 @@ struct Descriptor {
 }
 
 impl Descriptor {
-    /// A referrer that does not say what it is may be a signature.
+    /// Reports whether this may be a signature. A referrer without an artifact type may be one.
     fn may_hold_signatures(&self) -> bool {
         self.artifact_kind.as_ref().is_none_or(|kind| kind == SIMPLE_ARTIFACT || kind.starts_with(BUNDLE))
     }

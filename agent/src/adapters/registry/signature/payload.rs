@@ -1,8 +1,8 @@
-//! What cosign signs, and whether a signature over it counts for a digest.
+//! The payloads that cosign signs, and their verification for a digest.
 //!
-//! | form | what is signed | where the image is named |
+//! | format | signed content | reference to the image |
 //! |---|---|---|
-//! | simple signing | the layer's content | `critical.image.docker-manifest-digest` |
+//! | simple signing | the content of the layer | `critical.image.docker-manifest-digest` |
 //! | Sigstore bundle, DSSE | type and payload of the envelope | `subject[].digest.sha256` of the in-toto statement |
 //! | Sigstore bundle, message signature | the image's manifest itself | by its content |
 
@@ -14,31 +14,31 @@ use super::key::PublicKey;
 use crate::model::image::Digest;
 use crate::model::signature::SignatureFlaw;
 
-/// What a simple signing payload of a cosign signature says it is.
+/// The type in a simple signing payload of cosign.
 const SIMPLE_TYPE: &str = "cosign container image signature";
-/// Type of the payload that a signature's envelope holds.
+/// Payload type of a signature's envelope.
 const STATEMENT_TYPE: &str = "application/vnd.in-toto+json";
-/// What a statement of a signature says it is. Others attest something about an image (what it is made of, how it was
-/// built, what was found in it), which is no leave to run it.
+/// Predicate type of a signature's statement. Other types attest something about an image (its contents, its build, scan
+/// results), which does not approve running it.
 const SIGNATURE_PREDICATE: &str = "https://sigstore.dev/cosign/sign/v1";
 
-/// What is needed to judge a signature.
+/// The keys and the digest to verify a signature against.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
-    /// Any of these may have signed.
+pub(super) struct Expected<'a> {
+    /// The accepted keys.
     pub(super) keys: &'a [PublicKey],
-    /// What must have been signed.
+    /// The digest that must be signed.
     pub(super) digest: &'a Digest,
 }
 
-impl Asked<'_> {
+impl Expected<'_> {
     fn signed(&self, message: &[u8], signature: &str) -> Result<(), SignatureFlaw> {
         let signature = STANDARD.decode(signature.trim()).map_err(|_| SignatureFlaw::Malformed)?;
         let is_by_one = self.keys.iter().any(|key| key.verifies(message, &signature));
         if is_by_one { Ok(()) } else { Err(SignatureFlaw::OtherKey) }
     }
 
-    /// Judges a simple signing payload with the signature that stands beside it, in base64.
+    /// Verifies a simple signing payload with its base64 signature.
     pub(super) fn simple(&self, payload: &[u8], signature: &str) -> Result<(), SignatureFlaw> {
         self.signed(payload, signature)?;
         let Simple { critical } = parse(payload)?;
@@ -48,7 +48,7 @@ impl Asked<'_> {
         if critical.image.digest == self.digest.as_str() { Ok(()) } else { Err(SignatureFlaw::OtherDigest) }
     }
 
-    /// Judges a Sigstore bundle that holds an envelope; `None` where it holds a signature over the manifest itself.
+    /// Verifies a Sigstore bundle with an envelope. Returns `None` if it has a signature over the manifest itself.
     pub(super) fn bundle(&self, bundle: &Bundle) -> Option<Result<(), SignatureFlaw>> {
         match (&bundle.envelope, &bundle.message) {
             (Some(envelope), _) => Some(self.envelope(envelope)),
@@ -76,7 +76,7 @@ impl Asked<'_> {
         if statement.subject.iter().any(names_it) { Ok(()) } else { Err(SignatureFlaw::OtherDigest) }
     }
 
-    /// Judges a bundle's signature over the image's manifest, whose digest was compared already.
+    /// Verifies a bundle's signature over the image's manifest.
     pub(super) fn message(&self, bundle: &Bundle, manifest: &[u8]) -> Result<(), SignatureFlaw> {
         if !self.digest.is_of(manifest) {
             return Err(SignatureFlaw::OtherDigest);
@@ -86,7 +86,7 @@ impl Asked<'_> {
     }
 }
 
-/// The one that is closest to a valid signature; `None` where there is none.
+/// Returns the result closest to a valid signature, or `None` without results.
 pub(super) fn best(
     all: impl IntoIterator<Item = Result<(), SignatureFlaw>>,
 ) -> Option<Result<(), SignatureFlaw>> {
@@ -100,7 +100,7 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, SignatureFlaw> {
     serde_json::from_slice(text).map_err(|_| SignatureFlaw::Malformed)
 }
 
-/// What is really signed of an envelope (DSSE specification, version 1).
+/// Returns the bytes that an envelope's signature covers (DSSE specification, version 1).
 fn pre_authentication_encoding(kind: &str, payload: &[u8]) -> Vec<u8> {
     let mut message = format!("DSSEv1 {} {kind} {} ", kind.len(), payload.len()).into_bytes();
     message.extend_from_slice(payload);
@@ -125,8 +125,8 @@ struct SignedImage {
     digest: String,
 }
 
-/// A Sigstore bundle, as far as a signature by a key goes: certificates, the transparency log and time stamps are left
-/// out, since the key alone decides.
+/// A Sigstore bundle with a key-based signature. Certificates, the transparency log and timestamps are ignored, as only the
+/// key counts.
 #[derive(Deserialize)]
 pub(super) struct Bundle {
     #[serde(rename = "dsseEnvelope")]
@@ -194,22 +194,22 @@ mod tests {
     }
 
     impl Case {
-        fn asked(&self) -> Asked<'_> {
-            Asked { keys: &self.keys, digest: &self.digest }
+        fn expected(&self) -> Expected<'_> {
+            Expected { keys: &self.keys, digest: &self.digest }
         }
 
         fn simple(&self, payload: &[u8]) -> Result<(), SignatureFlaw> {
-            self.asked().simple(payload, &self.signer.sign_base64(payload))
+            self.expected().simple(payload, &self.signer.sign_base64(payload))
         }
 
         fn bundle(&self, text: &Value) -> Result<(), SignatureFlaw> {
             let bundle = Bundle::parse(text.to_string().as_bytes())?;
-            self.asked().bundle(&bundle).unwrap_or_else(|| self.asked().message(&bundle, MANIFEST))
+            self.expected().bundle(&bundle).unwrap_or_else(|| self.expected().message(&bundle, MANIFEST))
         }
     }
 
     #[test]
-    fn a_signature_counts_for_the_digest_that_it_names_in_every_form() {
+    fn a_signature_in_any_format_is_valid_for_its_digest() {
         for case in [case(Signer::ecdsa()), case(Signer::ed25519())] {
             assert_eq!(case.simple(&simple(&case.digest)), Ok(()));
             assert_eq!(case.bundle(&bundle(&case.signer, &statement(&case.digest))), Ok(()));
@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_of_another_image_is_told_from_one_by_another_key() {
+    fn a_signature_of_another_image_is_distinguished_from_one_by_another_key() {
         let case = case(Signer::ecdsa());
         let (other, stranger) = (Digest::of(b"other"), Signer::ecdsa());
         assert_eq!(case.simple(&simple(&other)), Err(SignatureFlaw::OtherDigest));
         assert_eq!(case.bundle(&bundle(&case.signer, &statement(&other))), Err(SignatureFlaw::OtherDigest));
         let payload = simple(&case.digest);
         assert_eq!(
-            case.asked().simple(&payload, &stranger.sign_base64(&payload)),
+            case.expected().simple(&payload, &stranger.sign_base64(&payload)),
             Err(SignatureFlaw::OtherKey)
         );
         assert_eq!(case.bundle(&bundle(&stranger, &statement(&case.digest))), Err(SignatureFlaw::OtherKey));
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(case.bundle(&message), Err(SignatureFlaw::OtherKey));
         let good = json!({"messageSignature": {"signature": case.signer.sign_base64(MANIFEST)}});
         let good = Bundle::parse(good.to_string().as_bytes()).unwrap();
-        assert_eq!(case.asked().message(&good, b"other"), Err(SignatureFlaw::OtherDigest));
+        assert_eq!(case.expected().message(&good, b"other"), Err(SignatureFlaw::OtherDigest));
     }
 
     #[test]
@@ -250,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_and_is_no_signature_does_not_count() {
+    fn signed_content_that_is_not_an_image_signature_is_malformed() {
         let case = case(Signer::ecdsa());
         let mut payload: Value = serde_json::from_slice(&simple(&case.digest)).unwrap();
         payload["critical"]["type"] = json!("atomic container signature");
         for payload in [payload.to_string(), "{}".into(), "null".into(), String::new(), "[[[[".into()] {
             assert_eq!(case.simple(payload.as_bytes()), Err(SignatureFlaw::Malformed), "{payload}");
         }
-        // What was attested with the same key: that it was scanned, say, whatever was found.
+        // An attestation with the same key, for example of a scan with any result.
         let mut attestation = statement(&case.digest);
         attestation["predicateType"] = json!("https://cosign.sigstore.dev/attestation/vuln/v1");
         assert_eq!(case.bundle(&bundle(&case.signer, &attestation)), Err(SignatureFlaw::Malformed));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_of_an_envelope_is_part_of_what_is_signed() {
+    fn the_signature_covers_the_type_of_an_envelope() {
         let case = case(Signer::ecdsa());
         let mut text = bundle(&case.signer, &statement(&case.digest));
         text["dsseEnvelope"]["payloadType"] = json!("text/plain");
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_of_the_longer_kind_is_compared_by_its_own_algorithm() {
+    fn a_sha512_digest_is_compared_by_its_own_algorithm() {
         let mut case = case(Signer::ecdsa());
         case.digest = Digest::parse(&format!("sha512:{}", "a".repeat(128))).unwrap();
         assert_eq!(case.bundle(&bundle(&case.signer, &statement(&case.digest))), Ok(()));

@@ -1,4 +1,4 @@
-//! Keys and signatures made in tests, in the forms that cosign writes.
+//! Generates keys and signatures for tests, in cosign's formats.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -38,9 +38,9 @@ impl Signer {
         STANDARD.encode(self.sign(message))
     }
 
-    /// The public key as cosign writes it.
+    /// The public key in cosign's format.
     pub(super) fn pem(&self) -> String {
-        // The headers of RFC 5480 and RFC 8410, up to the key itself.
+        // The headers of RFC 5480 and RFC 8410 up to the key.
         let (header, key) = match self {
             Self::Ecdsa(pair) => {
                 ("3059301306072a8648ce3d020106082a8648ce3d030107034200", pair.public_key().as_ref())
@@ -78,7 +78,7 @@ pub(super) fn simple(digest: &Digest) -> Vec<u8> {
     .into_bytes()
 }
 
-/// What a signature in the form of an in-toto statement says about `digest`.
+/// An in-toto statement of a signature for `digest`.
 pub(super) fn statement(digest: &Digest) -> Value {
     let (algorithm, hex) = digest.as_str().split_once(':').unwrap();
     json!({
@@ -89,7 +89,7 @@ pub(super) fn statement(digest: &Digest) -> Value {
     })
 }
 
-/// A Sigstore bundle with that statement, signed.
+/// A Sigstore bundle with the signed statement.
 pub(super) fn bundle(signer: &Signer, statement: &Value) -> Value {
     let (kind, payload) = ("application/vnd.in-toto+json", statement.to_string());
     let message = format!("DSSEv1 {} {kind} {} {payload}", kind.len(), payload.len());

@@ -1,4 +1,4 @@
-//! Signatures as registries hold them, in all places and forms that cosign writes.
+//! Tests with signatures in all locations and formats that cosign writes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl World {
             "annotations": {SIGNATURE_ANNOTATION: signature}})
     }
 
-    /// A layer that counts.
+    /// A layer with a valid signature.
     async fn valid_layer(&self) -> Value {
         let payload = simple(&self.digest);
         self.simple_layer(&payload, &self.signer.sign_base64(&payload)).await
@@ -118,23 +118,23 @@ fn invalid(flaw: SignatureFlaw) -> SignatureVerdict {
 async fn an_image_without_signature_is_unsigned() {
     let world = World::new().await;
     assert_eq!(world.verify().await, Ok(SignatureVerdict::Missing));
-    // A registry that has a list of referrers, and nothing in it.
+    // A registry with an empty list of referrers.
     world.put_referrers(&[]).await;
     assert_eq!(world.verify().await, Ok(SignatureVerdict::Missing));
 }
 
 #[tokio::test]
-async fn a_signature_under_its_tag_counts_and_is_remembered() {
+async fn a_signature_under_its_tag_is_valid_and_cached() {
     let world = World::new().await;
     world.put_signature_tag(&[world.valid_layer().await]).await;
     assert_eq!(world.verify().await, VALID);
     let asked = world.requests().await;
     assert_eq!(world.verify().await, VALID);
-    assert_eq!(world.requests().await, asked, "what is signed stays signed");
+    assert_eq!(world.requests().await, asked, "a valid verdict is cached");
 }
 
 #[tokio::test]
-async fn another_key_in_the_file_counts_at_once() {
+async fn another_key_in_the_file_takes_effect_immediately() {
     let world = World::new().await;
     world.put_signature_tag(&[world.valid_layer().await]).await;
     assert_eq!(world.verify().await, VALID);
@@ -156,7 +156,7 @@ async fn one_valid_signature_among_others_is_enough() {
 }
 
 #[tokio::test]
-async fn the_flaw_that_is_told_is_the_one_closest_to_a_valid_signature() {
+async fn the_reported_flaw_is_the_one_closest_to_a_valid_signature() {
     let world = World::new().await;
     let payload = simple(&Digest::of(b"other"));
     let moved = world.simple_layer(&payload, &world.signer.sign_base64(&payload)).await;
@@ -166,7 +166,7 @@ async fn the_flaw_that_is_told_is_the_one_closest_to_a_valid_signature() {
 }
 
 #[tokio::test]
-async fn bundles_and_simple_signatures_among_the_referrers_count() {
+async fn bundles_and_simple_signatures_among_the_referrers_are_valid() {
     for form in 0..3 {
         let world = World::new().await;
         let referrer = match form {
@@ -191,7 +191,7 @@ async fn bundles_and_simple_signatures_among_the_referrers_count() {
 }
 
 #[tokio::test]
-async fn referrers_are_found_under_their_tag_where_the_registry_has_no_list() {
+async fn referrers_are_found_under_their_tag_if_the_registry_has_no_list() {
     for answer in [404, 400, 405, 200] {
         let world = World::new().await;
         let page = ResponseTemplate::new(answer).set_body_string("<html>not an index</html>");
@@ -204,12 +204,12 @@ async fn referrers_are_found_under_their_tag_where_the_registry_has_no_list() {
 }
 
 #[tokio::test]
-async fn a_registry_that_fails_leaves_it_unknown_and_does_not_hide_a_valid_signature() {
+async fn a_failed_read_is_an_error_but_does_not_hide_a_valid_signature() {
     let world = World::new().await;
     world.put(&format!("referrers/{}", world.digest), ResponseTemplate::new(403)).await;
     let error = world.verify().await.unwrap_err().to_string();
     assert!(error.contains("403 forbidden for web"), "{error}");
-    // The tag is asked first and says enough.
+    // The tag is read first and is sufficient.
     world.put_signature_tag(&[world.valid_layer().await]).await;
     assert_eq!(world.verify().await, VALID);
 
@@ -222,13 +222,13 @@ async fn a_registry_that_fails_leaves_it_unknown_and_does_not_hide_a_valid_signa
 }
 
 #[tokio::test]
-async fn what_is_missing_broken_or_far_too_large_is_malformed() {
+async fn missing_invalid_or_oversized_content_is_malformed() {
     let large = vec![b' '; CONTENT_LIMIT + 1];
     for content in [None, Some(b"another content".to_vec()), Some(large)] {
         let world = World::new().await;
         let digest = match &content {
             Some(content) if content.len() > CONTENT_LIMIT => world.put_blob(content).await,
-            _ => Digest::of(b"what is promised"),
+            _ => Digest::of(b"the expected content"),
         };
         if let Some(content) = content.filter(|content| content.len() < CONTENT_LIMIT) {
             let answer = ResponseTemplate::new(200).set_body_bytes(content);
@@ -242,7 +242,7 @@ async fn what_is_missing_broken_or_far_too_large_is_malformed() {
 }
 
 #[tokio::test]
-async fn a_manifest_without_layers_is_malformed_and_other_layers_are_passed_over() {
+async fn a_manifest_without_layers_is_malformed_and_other_layers_are_skipped() {
     let world = World::new().await;
     let manifest = json!({"schemaVersion": 2, "manifests": []});
     world.put_manifest(Some(&format!("{}.sig", world.tag())), &manifest).await;
@@ -261,27 +261,36 @@ async fn no_more_than_a_hundred_reads_are_made_for_one_image() {
     world.put_signature_tag(&vec![layer; 500]).await;
     let error = world.verify().await.unwrap_err().to_string();
     assert!(error.contains("too many signatures"), "{error}");
-    assert!(world.requests().await <= usize::try_from(MOST_READS).unwrap() + 1);
+    assert!(world.requests().await <= usize::try_from(MAX_READS).unwrap() + 1);
 }
 
-/// Samples that other programs made: the bundle by Sigstore's own JavaScript library, the signatures of the payload (in
-/// the form that cosign documents) by OpenSSL.
+/// Samples created by other programs: the bundle by Sigstore's JavaScript library, the signatures of the payload (in the
+/// format that cosign documents) by OpenSSL.
 #[test]
 fn samples_of_other_programs_are_valid() {
     let digest = Digest::of(IMAGE);
-    let judge = |pem: &[u8], by: &dyn Fn(&Asked<'_>) -> Result<(), SignatureFlaw>| {
+    let judge = |pem: &[u8], by: &dyn Fn(&Expected<'_>) -> Result<(), SignatureFlaw>| {
         let keys = key::PublicKey::all_in(pem).unwrap();
-        by(&Asked { keys: &keys, digest: &digest })
+        by(&Expected { keys: &keys, digest: &digest })
     };
     let bundle = Bundle::parse(include_bytes!("samples/bundle.json")).unwrap();
-    assert_eq!(judge(include_bytes!("samples/bundle.pub"), &|asked| asked.bundle(&bundle).unwrap()), Ok(()));
+    assert_eq!(
+        judge(include_bytes!("samples/bundle.pub"), &|expected| expected.bundle(&bundle).unwrap()),
+        Ok(())
+    );
     let payload = include_bytes!("samples/payload.json");
     let ecdsa = include_str!("samples/ecdsa.sig");
-    assert_eq!(judge(include_bytes!("samples/ecdsa.pub"), &|asked| asked.simple(payload, ecdsa)), Ok(()));
-    let ed25519 = include_str!("samples/ed25519.sig");
-    assert_eq!(judge(include_bytes!("samples/ed25519.pub"), &|asked| asked.simple(payload, ed25519)), Ok(()));
     assert_eq!(
-        judge(include_bytes!("samples/ed25519.pub"), &|asked| asked.simple(payload, ecdsa)),
+        judge(include_bytes!("samples/ecdsa.pub"), &|expected| expected.simple(payload, ecdsa)),
+        Ok(())
+    );
+    let ed25519 = include_str!("samples/ed25519.sig");
+    assert_eq!(
+        judge(include_bytes!("samples/ed25519.pub"), &|expected| expected.simple(payload, ed25519)),
+        Ok(())
+    );
+    assert_eq!(
+        judge(include_bytes!("samples/ed25519.pub"), &|expected| expected.simple(payload, ecdsa)),
         Err(SignatureFlaw::OtherKey)
     );
 }

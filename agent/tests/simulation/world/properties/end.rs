@@ -1,4 +1,4 @@
-//! What must hold at the end of a life, when everything has worked for long.
+//! The properties that must hold at the end of a run, after everything has worked for a while.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ use super::super::env_file::{tag_of_version, version_of};
 use super::super::{Behaviour, Definition, FakeWorld, Inner};
 use super::gates::Asker;
 
-const DELIVERED: &str = "every entry recorded reaches the destination";
+const DELIVERED: &str = "every recorded entry reaches the destination";
 const ENDLESS: &str = "nothing waits for ever once its cause is gone";
-const DOWN: &str = "no service is down while an image that worked is at hand";
+const DOWN: &str = "no service is down while a working image is available";
 
-/// What crashes late runs for so long before the healer sees it end once more.
+/// How long an image that crashes late runs before the healer sees it exit again.
 const ROUND: SignedDuration = SignedDuration::from_secs(30);
 
-/// What the agent shows at the end of a life.
+/// What the agent publishes about a service at the end of a run.
 pub(crate) struct AtEnd {
     pub(crate) config: Arc<ServiceConfig>,
     pub(crate) record: ServiceStatus,
 }
 
 impl FakeWorld {
-    /// The world has been calm for long: what must have come to its end by now.
+    /// Checks what must be finished after the world has been calm for a while.
     pub(crate) fn check_end(&self, all: &[AtEnd]) {
         let mut inner = self.lock();
         inner.check_delivered();
@@ -56,13 +56,13 @@ impl Inner {
     fn check_nothing_waits(&mut self, one: &AtEnd) {
         let (name, record) = (&one.config.name, &one.record);
         let deploying = self.durable.get(name).is_some_and(|durable| durable.deployment.is_some());
-        self.unless(!deploying && !record.deploying, ENDLESS, |_| format!("{name} deploys"));
+        self.unless(!deploying && !record.deploying, ENDLESS, |_| format!("{name} is deploying"));
         let is_healed = !record.degraded || self.is_healed_in_vain(&one.config);
         self.unless(is_healed, ENDLESS, |_| format!("{name} is degraded"));
         let is_fresh =
             |at: Timestamp| self.wall(self.now).duration_since(at).abs() <= SignedDuration::from_secs(40);
         let is_checked = !one.config.is_polled() || record.last_check.is_some_and(is_fresh);
-        self.unless(is_checked, ENDLESS, |_| format!("{name} is not checked any more"));
+        self.unless(is_checked, ENDLESS, |_| format!("{name} is no longer checked"));
         let fault = record.errored.clone().unwrap_or_default();
         let is_over = [
             "registry",
@@ -75,8 +75,8 @@ impl Inner {
         self.unless(!remains, ENDLESS, |_| format!("{name} shows \"{fault}\""));
     }
 
-    /// Whether the healer has just restarted what does not work however often it is started: that cause is not gone, and the
-    /// healer may not have come to the end of its restarts yet.
+    /// Whether the healer has just restarted a container that never works: the cause remains, and the healer may not have
+    /// used up its restarts yet.
     fn is_healed_in_vain(&self, config: &ServiceConfig) -> bool {
         let patience = SignedDuration::try_from(config.heal_cooldown).unwrap_or(SignedDuration::MAX) + ROUND;
         let is_recent = |at: Timestamp| self.now.duration_since(at) <= patience;
@@ -87,7 +87,7 @@ impl Inner {
         })
     }
 
-    /// Every image that is configured is what the registry has, or it is known why not.
+    /// Checks that every configured image is the registry's current one, or that the agent has a reason why not.
     fn check_images(&mut self, one: &AtEnd) {
         if !one.config.auto_update {
             return;
@@ -111,13 +111,13 @@ impl Inner {
             let excused = self.durable.values().any(is_known) || one.record.errored.is_some() || is_held;
             let (service, runs) = (service.name.clone(), container.image.clone());
             self.unless(is_current || excused, ENDLESS, |inner| {
-                format!("{service} runs on {} and is not updated", inner.truth.word(&runs))
+                format!("{service} runs {} and is not updated", inner.truth.image_name(&runs))
             });
         }
     }
 
-    /// The tag that a service must have come to: where the env file sets it, the newest one that has not failed, or else the
-    /// one in force.
+    /// Returns the tag that a service must have reached: if the env file sets it, the newest tag that has not failed, otherwise
+    /// the current one.
     fn wanted_tag(&self, service: &Definition) -> String {
         let in_force = service.reference.tag.as_deref().and_then(version_of);
         let (Some(in_force), true) = (in_force, service.has_variable) else {
@@ -132,7 +132,7 @@ impl Inner {
             let digest = &self.registry[*tag];
             self.durable.values().any(|durable| has_failed(durable, digest))
         };
-        // After a rollback that failed nothing is tried but what is newer still.
+        // After a failed rollback, only a still newer tag is tried.
         let is_stuck = self.durable.values().any(|durable| durable.rollback_failed);
         if is_stuck {
             newer.truncate(1);
@@ -141,7 +141,7 @@ impl Inner {
         wanted.cloned().unwrap_or_else(|| service.reference.tagged())
     }
 
-    /// A service is up on an image that works, or nobody could bring that about.
+    /// Checks that a service runs a working image, unless the agent could not achieve that.
     fn check_runs(&mut self, service: &str, all: &[AtEnd]) {
         let now = self.now;
         let container = self.container(service);
@@ -158,33 +158,34 @@ impl Inner {
         let repository = definition.map(|definition| definition.reference.repository.clone());
         let mut images = all.iter().flat_map(|one| &one.config.images);
         let is_configured = images.any(|image| Some(&image.reference.repository) == repository.as_ref());
-        let excused = self.truth.at_rest.contains(service)
+        let excused = self.truth.stopped_by_operator.contains(service)
             || exhausted
             || match container {
-                // Only people remove containers for good.
+                // Only operators remove containers for good.
                 None => false,
                 Some(c) if self.truth.unknown.contains(&c.id) => true,
-                // An image that works, and has ended by itself or with the engine: the healer's business.
+                // A working image whose container exited, by itself or with the engine: only the healer restarts it.
                 Some(_) if works => !heals,
-                // A reload took its service away before its image was proven, and a person ended the deployment.
+                // A reload removed its service before the image was proven, and an operator ended the deployment.
                 Some(_) if !is_configured => true,
-                // It worked once, and nothing before it is known to work better.
+                // It has worked before, and no earlier image is known to work better.
                 Some(c) => {
-                    let by_person = [&self.truth.tainted, &self.truth.pulled];
+                    let by_operator = [&self.truth.started_by_operator, &self.truth.pulled];
                     failed
                         || self.truth.worked.contains(&c.image)
-                        || by_person.iter().any(|images| images.contains(&c.image))
+                        || by_operator.iter().any(|images| images.contains(&c.image))
                 }
             };
         let what = container.map_or_else(
             || "no container".to_owned(),
-            |c| format!("{:?} on {}", c.run, self.truth.word(&c.image)),
+            |c| format!("{:?} with {}", c.run, self.truth.image_name(&c.image)),
         );
         self.unless(is_well || excused, DOWN, |_| format!("{service}: {what}"));
     }
 }
 
-/// What failed stays blocked under every tag that names it, also where a newer tag that failed is what is shown.
+/// Reports whether a digest has failed. A failed digest stays blocked under every tag that names it, even if the status
+/// shows a newer failed tag.
 fn has_failed(durable: &Durable, digest: &Digest) -> bool {
     let failed = durable.failed_tags.values().flat_map(|tags| tags.values());
     failed.chain(durable.blocked.values()).any(|failed| failed == digest)

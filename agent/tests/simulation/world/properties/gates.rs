@@ -1,4 +1,4 @@
-//! What must hold of gates: what they hold is neither fetched nor started, and they hold nothing longer than they may.
+//! The properties of gates: a held image is neither fetched nor started, and no gate holds an image longer than allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use super::super::{FakeImage, FakeWorld, Inner, digest_of};
 use super::AtEnd;
 
 const HELD: &str = "a digest that a gate holds is neither fetched nor started";
-const APPROVAL: &str = "an approval is a person's, outlives the agent, and ends with the digest";
-const TRIGGER: &str = "a trigger is a person's, and ends with the digest that it found";
-const FIRST_SEEN: &str = "since when a digest is known outlives the agent";
-const PASSES: &str = "a trigger passes approval, age and window, and a redeploy passes the command, too";
+const APPROVAL: &str = "an approval comes from an operator, survives restarts, and ends with its digest";
+const TRIGGER: &str = "a trigger comes from an operator and ends with the digest that it found";
+const FIRST_SEEN: &str = "the first-seen time of a digest survives restarts";
+const PASSES: &str = "a trigger bypasses approval, age and window, and a redeploy also bypasses the command";
 
-/// How long after a person's trigger its check may end. A registry that hangs takes 30 s.
+/// How long after an operator's trigger its check may end. A hanging registry takes 30 s.
 const TRIGGERED: SignedDuration = SignedDuration::from_secs(75);
-/// What a gate lifts at the end of a life must be deployed by then.
+/// How long an image may remain undeployed after its gate opened, at the end of a run.
 const SLACK: SignedDuration = SignedDuration::from_secs(20);
 
-/// Who wants an update.
+/// What asks for an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asker {
     Cycle,
@@ -36,32 +36,32 @@ pub(crate) enum Asker {
     Redeploy,
 }
 
-/// What is true of digests and gates.
+/// The ground truth about digests and gates.
 #[derive(Default)]
 pub(in super::super) struct Gated {
-    /// When the agent was told of a digest under a tag first, since it noted another one there.
-    told: BTreeMap<(String, Digest), Timestamp>,
-    /// What the agent has noted, by service and tag.
+    /// When the registry first reported a digest under a tag, since the agent noted another one for that tag.
+    first_reported: BTreeMap<(String, Digest), Timestamp>,
+    /// The digests that the agent has noted, by service and tag.
     noted: BTreeMap<(String, String), (Digest, Timestamp)>,
-    /// What persons have approved, by service.
+    /// The digests that operators have approved, by service.
     approved: BTreeSet<(String, Digest)>,
-    /// When a person triggered a service last.
+    /// When an operator last triggered a service.
     triggered: BTreeMap<String, Timestamp>,
-    /// What these triggers have found, by service.
+    /// The digests that these triggers have found, by service.
     found_by_trigger: BTreeSet<(String, Digest)>,
     /// Whether the gate command's last answer was "go", by service.
     answers: BTreeMap<(String, Digest), bool>,
-    /// Digests that may be here: they ran from the beginning, a person has fetched them, or a deployment of them was
-    /// allowed to begin.
-    let_go: BTreeSet<Digest>,
+    /// Digests that may be present locally: they ran from the beginning, an operator pulled them, or a deployment of them
+    /// was allowed to begin.
+    allowed: BTreeSet<Digest>,
 }
 
 impl Gated {
-    pub(in super::super) fn fetched_by_person(&mut self, digest: &Digest) {
-        self.let_go.insert(digest.clone());
+    pub(in super::super) fn pulled_by_operator(&mut self, digest: &Digest) {
+        self.allowed.insert(digest.clone());
     }
 
-    /// Writes were lost, and with them what persons had asked for last. This is left.
+    /// Writes were lost, and with them the latest requests of operators. `durable` is the remaining state.
     pub(super) fn lost(&mut self, service: &str, durable: &Durable) {
         let is_left = |digest: &Digest, what: fn(&Found) -> bool| {
             durable.found.iter().any(|found| found.digest == *digest && what(found))
@@ -73,10 +73,10 @@ impl Gated {
 }
 
 impl Inner {
-    /// The registry tells the agent what it has under a tag.
-    pub(in super::super) fn digest_told(&mut self, reference: &Reference, digest: Option<&Digest>) {
+    /// The registry reports the digest of a tag to the agent.
+    pub(in super::super) fn digest_reported(&mut self, reference: &Reference, digest: Option<&Digest>) {
         let Some(digest) = digest else { return };
-        self.truth.gated.told.entry((reference.tagged(), digest.clone())).or_insert(self.now);
+        self.truth.gated.first_reported.entry((reference.tagged(), digest.clone())).or_insert(self.now);
     }
 
     /// The gate command answers.
@@ -85,7 +85,7 @@ impl Inner {
         self.truth.gated.answers.insert(key, goes);
     }
 
-    /// The gate that holds a digest, by what is true.
+    /// Returns the gate that holds a digest, according to the ground truth.
     fn holds(
         &self,
         config: &ServiceConfig,
@@ -112,15 +112,18 @@ impl Inner {
         if update.approve && !gated.approved.contains(&key) {
             return Some("approval");
         }
-        let told = gated.told.get(&(tag.to_owned(), digest.clone()));
-        if update.min_age.is_some_and(|age| told.is_none_or(|told| now < *told + age)) {
+        let first_reported = gated.first_reported.get(&(tag.to_owned(), digest.clone()));
+        if update
+            .min_age
+            .is_some_and(|age| first_reported.is_none_or(|first_reported| now < *first_reported + age))
+        {
             return Some("min_age");
         }
         let window = update.window.as_ref();
         window.is_some_and(|window| !window.is_open(self.wall(now))).then_some("window")
     }
 
-    /// The gate of any service of the project that lists the image and updates it.
+    /// Returns a holding gate of any service of the project that lists the image and updates it.
     fn any_holds(
         &self,
         tag: &str,
@@ -137,17 +140,17 @@ impl Inner {
         all.find_map(|one| Some((one.name.clone(), self.holds(one, tag, digest, asker, now)?)))
     }
 
-    /// Whether a gate holds a digest at the end of a life, or has until a moment ago.
+    /// Reports whether a gate holds a digest at the end of a run, or did until a moment ago.
     pub(super) fn is_held(&self, tag: &str, digest: &Digest, asker: Asker) -> bool {
         self.any_holds(tag, digest, asker, self.now - SLACK).is_some()
             || self.any_holds(tag, digest, asker, self.now).is_some()
     }
 
-    fn is_blurred(&self) -> bool {
+    fn is_uncertain(&self) -> bool {
         self.truth.is_torn || self.truth.is_write_lost
     }
 
-    /// A deployment begins.
+    /// Checks a deployment that begins.
     pub(super) fn check_begun(&mut self, service: &str, plan: &Plan) {
         let config = self.truth.configs.iter().find(|config| config.name == service).cloned();
         for change in &plan.image_changes {
@@ -161,47 +164,47 @@ impl Inner {
             let tag = change.reference.tagged();
             let is_new = change.old_digest.as_ref() != Some(&change.digest);
             if config.is_some() && is_new {
-                // The decision was made a moment before it was written.
+                // The decision was made shortly before it was written.
                 let before = self.now - SignedDuration::from_secs(2);
                 let hold = |now| self.any_holds(&tag, &change.digest, asker, now);
                 let gate = hold(self.now).filter(|(_, gate)| *gate != "window" || hold(before).is_some());
-                let holds = gate.is_none() || self.is_blurred();
+                let holds = gate.is_none() || self.is_uncertain();
                 self.unless(holds, HELD, |inner| {
                     let what = inner.readable(change.digest.as_str());
                     let (of, gate) = gate.clone().unwrap_or_default();
                     format!("{what} is deployed for {service} past {gate} of {of}")
                 });
             }
-            self.truth.gated.let_go.insert(change.digest.clone());
+            self.truth.gated.allowed.insert(change.digest.clone());
         }
     }
 
-    /// The agent fetches a digest.
+    /// Checks a digest that the agent fetches.
     pub(in super::super) fn check_fetched(&mut self, digest: &Digest) {
         let is_simple = self.truth.configs.is_empty();
-        let holds = is_simple || self.truth.gated.let_go.contains(digest) || self.is_blurred();
+        let holds = is_simple || self.truth.gated.allowed.contains(digest) || self.is_uncertain();
         self.unless(holds, HELD, |inner| format!("{} is fetched", inner.readable(digest.as_str())));
     }
 
-    /// Compose fetches by itself what the registry has under a tag.
+    /// Checks an image that compose pulls by itself.
     pub(in super::super) fn check_fetched_by_compose(&mut self, tag: &str, digest: &Digest) {
         if self.any_holds(tag, digest, Asker::Cycle, self.now).is_none() {
-            self.truth.gated.let_go.insert(digest.clone());
+            self.truth.gated.allowed.insert(digest.clone());
         }
         self.check_fetched(digest);
     }
 
-    /// The agent's compose makes a container from an image.
+    /// Checks an image from which compose, run by the agent, creates a container.
     pub(super) fn check_started(&mut self, id: &ImageId, image: &FakeImage) {
-        let let_go = &self.truth.gated.let_go;
-        let is_let_go =
-            let_go.iter().any(|digest| image.digests.iter().any(|d| d.ends_with(digest.as_str())));
+        let allowed = &self.truth.gated.allowed;
+        let is_allowed =
+            allowed.iter().any(|digest| image.digests.iter().any(|d| d.ends_with(digest.as_str())));
         let is_simple = self.truth.configs.is_empty() || image.digests.is_empty();
-        let holds = is_simple || is_let_go || self.truth.pulled.contains(id) || self.is_blurred();
-        self.unless(holds, HELD, |inner| format!("{} is started", inner.truth.word(id)));
+        let holds = is_simple || is_allowed || self.truth.pulled.contains(id) || self.is_uncertain();
+        self.unless(holds, HELD, |inner| format!("{} is started", inner.truth.image_name(id)));
     }
 
-    /// What persons have approved is in the transaction that writes it down.
+    /// Notes approvals, whose entries are in the transaction that stores them.
     pub(super) fn note_approvals(&mut self, changes: &[Change]) {
         for (_, row) in changes.iter().filter(|(key, _)| key.starts_with("outbox/entry/")) {
             let Some(row) = row else { continue };
@@ -213,7 +216,7 @@ impl Inner {
         }
     }
 
-    /// What the agent has noted of the digests that the registry has.
+    /// Checks what the agent has stored about the digests in the registry.
     pub(super) fn check_found(&mut self, service: &str, durable: &Durable) {
         let now = self.now;
         let gated = &mut self.truth.gated;
@@ -226,7 +229,7 @@ impl Inner {
         gated.noted.retain(|(of, tag), (digest, _)| of != service || is_noted(tag, digest));
         let triggered = gated.triggered.get(service).copied();
         let is_triggered = triggered.is_some_and(|at| now.duration_since(at) <= TRIGGERED);
-        let (mut odd, mut anew, mut untriggered) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut unexpected, mut changed, mut untriggered) = (Vec::new(), Vec::new(), Vec::new());
         for found in &durable.found {
             let key = (service.to_owned(), found.digest.clone());
             if found.approved && is_triggered {
@@ -240,43 +243,43 @@ impl Inner {
                 }
             }
             if found.approved != gated.approved.contains(&key) {
-                odd.push(found.digest.clone());
+                unexpected.push(found.digest.clone());
             }
             let tag = tag_of(found);
-            // Another service that lists the image may have noted a later digest already.
+            // Another service that lists the image may already have noted a later digest.
             let noted = &gated.noted;
             let is_noted_elsewhere = |digest: &Digest| {
                 noted.iter().any(|((of, at), (known, _))| of != service && *at == tag && known == digest)
             };
-            gated.told.retain(|(of, digest), _| {
+            gated.first_reported.retain(|(of, digest), _| {
                 *of != tag || *digest == found.digest || is_noted_elsewhere(digest)
             });
-            // What is noted was told, even where another service noted an earlier digest in between.
-            gated.told.entry((tag.clone(), found.digest.clone())).or_insert(now);
+            // A noted digest was reported, even if another service noted an earlier digest in between.
+            gated.first_reported.entry((tag.clone(), found.digest.clone())).or_insert(now);
             let place = (service.to_owned(), tag);
             let noted = (found.digest.clone(), found.first_seen);
             if let Some(before) = gated.noted.insert(place, noted.clone()).filter(|before| *before != noted) {
-                anew.push((before, noted));
+                changed.push((before, noted));
             }
         }
-        let is_blurred = self.is_blurred();
-        for digest in odd {
-            self.unless(is_blurred, APPROVAL, |inner| inner.readable(digest.as_str()));
+        let is_uncertain = self.is_uncertain();
+        for digest in unexpected {
+            self.unless(is_uncertain, APPROVAL, |inner| inner.readable(digest.as_str()));
         }
         for digest in untriggered {
-            self.unless(is_blurred, TRIGGER, |inner| inner.readable(digest.as_str()));
+            self.unless(is_uncertain, TRIGGER, |inner| inner.readable(digest.as_str()));
         }
-        for ((digest, before), (_, after)) in anew {
-            let holds = is_blurred || self.is_shifted(before, after);
+        for ((digest, before), (_, after)) in changed {
+            let holds = is_uncertain || self.is_shifted(before, after);
             self.unless(holds, FIRST_SEEN, |inner| {
                 format!("{}, {before} became {after}", inner.readable(digest.as_str()))
             });
         }
     }
 
-    /// At the end it is written down since when the digests are known that gates may hold.
+    /// Checks that at the end the first-seen time is stored for every digest that gates may hold.
     pub(super) fn check_noted(&mut self, one: &AtEnd) {
-        // Under which tags it asks the registry is its own choice, where it has one.
+        // A service with a tag variable chooses itself which tags it checks.
         let chooses = one.config.tag_variable().is_some();
         if one.config.update.is_none() || one.record.errored.is_some() || chooses {
             return;
@@ -290,21 +293,21 @@ impl Inner {
     }
 }
 
-/// The tag under which a digest was found.
+/// Returns the tag under which a digest was found.
 fn tag_of(found: &Found) -> String {
     let configured = || Reference::parse(&found.image).ok();
     found.reference.clone().or_else(configured).map(|reference| reference.tagged()).unwrap_or_default()
 }
 
 impl FakeWorld {
-    /// These images were there before everything, signed.
-    pub(crate) fn trusts(&self, name: &str) {
+    /// Marks an image as signed and present from the beginning.
+    pub(crate) fn trust(&self, name: &str) {
         let mut inner = self.lock();
         inner.signed.insert(digest_of(name));
-        inner.truth.gated.let_go.insert(digest_of(name));
+        inner.truth.gated.allowed.insert(digest_of(name));
     }
 
-    /// A person asks this of a service.
+    /// An operator sends this request to a service.
     pub(crate) fn service_asked(&self, service: &str, request: &ServiceRequest) {
         let mut inner = self.lock();
         let now = inner.now;
@@ -313,17 +316,17 @@ impl FakeWorld {
         }
     }
 
-    /// A person has asked for this update a while ago, and everything works.
+    /// Checks that services no longer wait some time after an operator requested the update, with everything working.
     pub(crate) fn check_passed(&self, all: &[AtEnd], request: &ServiceRequest) {
         let is_redeploy = *request == ServiceRequest::Redeploy;
         let mut inner = self.lock();
         for one in all {
             let waits = one.record.waiting.as_ref().map(|waiting| waiting.gate.clone());
-            // No request passes a signature.
+            // No request bypasses a signature.
             let waits = waits.filter(|gate| {
                 gate != "signature" && (is_redeploy || (gate != "command" && gate != "project"))
             });
-            // What the request found under a newer tag may have failed since; what is found next waits for a request of its own.
+            // The newer tag that the request found may have failed since; the next one waits for its own request.
             let durable = inner.durable.get(&one.config.name);
             let has_failed = durable.is_some_and(|d| !d.blocked.is_empty() || !d.failed_tags.is_empty());
             let may_be_next = one.config.tag_variable().is_some() && (!is_redeploy || has_failed);

@@ -1,4 +1,4 @@
-//! What must hold of the tags of a project when a deployment is over.
+//! The properties of a project's tags after a deployment.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use evenkeel_agent::model::image::ImageId;
 use evenkeel_agent::service::rollout::deployment::Deployment;
 
 use super::super::{Definition, Inner};
-use super::Begun;
+use super::Baseline;
 
-const TAGS: &str = "a deployment leaves the tags of others where they were";
-const OWN_TAGS: &str = "after a deployment a tag names what runs, or what it named before";
+const TAGS: &str = "a deployment does not change tags of other images";
+const OWN_TAGS: &str = "after a deployment, a tag names the running image or the image that it named before";
 
 impl Inner {
     pub(super) fn tags(&self) -> BTreeMap<String, ImageId> {
@@ -20,13 +20,13 @@ impl Inner {
         self.definitions(None).iter().filter_map(named).collect()
     }
 
-    /// A deployment is over.
+    /// Checks the tags when a deployment is over.
     pub(super) fn check_tags(&mut self, service: &str, deployment: &Deployment) {
-        let Some(begun) = self.truth.begun.remove(service) else { return };
-        if begun.are_tags_moved || self.truth.is_write_lost {
+        let Some(baseline) = self.truth.baselines.remove(service) else { return };
+        if baseline.are_tags_moved || self.truth.is_write_lost {
             return;
         }
-        self.check_own_tags(&begun, deployment);
+        self.check_own_tags(&baseline, deployment);
         let is_own = |tag: &str| {
             let plan = deployment.plan();
             let changes = plan.image_changes.iter();
@@ -34,14 +34,14 @@ impl Inner {
             changed.chain(plan.kept_tags.iter().map(|(r, _)| r)).any(|r| r.tagged() == tag)
         };
         for (tag, image) in self.tags() {
-            let before = begun.tags.get(&tag);
+            let before = baseline.tags.get(&tag);
             let holds = is_own(&tag) || before.is_none_or(|before| *before == image);
-            self.unless(holds, TAGS, |inner| format!("{tag} names {}", inner.truth.word(&image)));
+            self.unless(holds, TAGS, |inner| format!("{tag} names {}", inner.truth.image_name(&image)));
         }
     }
 
-    /// What a deployment has not brought leaves its tag where it was.
-    fn check_own_tags(&mut self, begun: &Begun, deployment: &Deployment) {
+    /// Checks that the tag of an image that was not deployed is unchanged.
+    fn check_own_tags(&mut self, baseline: &Baseline, deployment: &Deployment) {
         let (tags, services) = (self.tags(), self.definitions(None));
         for change in &deployment.plan().image_changes {
             let tag = change.reference.tagged();
@@ -49,11 +49,11 @@ impl Inner {
                 continue;
             };
             let (Some(names), Some(runs)) = (tags.get(&tag), self.container(&service.name)) else { continue };
-            // What somebody had stopped before is not started; its tag moves all the same.
+            // A container that was stopped before is not started, but its tag moves.
             let may_differ =
-                begun.touched.contains(&service.name) || !begun.images.contains_key(&service.name);
-            let holds = may_differ || runs.image == *names || begun.tags.get(&tag) == Some(names);
-            self.unless(holds, OWN_TAGS, |inner| format!("{tag} names {}", inner.truth.word(names)));
+                baseline.touched.contains(&service.name) || !baseline.images.contains_key(&service.name);
+            let holds = may_differ || runs.image == *names || baseline.tags.get(&tag) == Some(names);
+            self.unless(holds, OWN_TAGS, |inner| format!("{tag} names {}", inner.truth.image_name(names)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A scripted program behind a real page: answers and streams are what the test says.
+//! A stub server with the real page of agent or warden and scripted responses and event streams.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,11 +11,11 @@ use evenkeel_common::http::{HeaderMap, StatusCode};
 use evenkeel_common::page::{self, Document};
 use serde_json::{Value, json};
 
-/// Frames that a new stream gets first (spec 8).
+/// Number of frames that are replayed to a new stream (spec 8).
 const REPLAY: usize = 50;
 
-/// The program. Ends on drop.
-pub struct Stage {
+/// The stub server. Stops on drop.
+pub struct StubServer {
     address: String,
     shared: Arc<Shared>,
 }
@@ -24,25 +24,25 @@ struct Shared {
     path: &'static str,
     document: Document,
     state: Mutex<State>,
-    away: AtomicBool,
-    over: AtomicBool,
+    offline: AtomicBool,
+    stopped: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     answers: HashMap<String, (u16, String)>,
-    asked: Vec<String>,
-    /// The same with what follows the path, and the body.
+    requests: Vec<String>,
+    /// Requests with their query, and their body.
     received: Vec<(String, String)>,
     /// The last status frame.
     status: Option<String>,
     /// Entry frames, oldest first.
     entries: Vec<String>,
     streams: Vec<TcpStream>,
-    /// Streams that are open and bring nothing any more.
-    muted: Vec<TcpStream>,
+    /// Open streams that no longer receive anything.
+    stalled: Vec<TcpStream>,
     next_id: u64,
-    /// Ids before the first entry that is kept.
+    /// Number of IDs before the first entry in `entries`.
     skipped: u64,
 }
 
@@ -52,42 +52,42 @@ impl Shared {
     }
 }
 
-impl Stage {
-    /// Plays an agent.
+impl StubServer {
+    /// Starts a stub of an agent.
     pub fn agent() -> Self {
         let document = page::document(
             include_str!("../../agent/src/ui/page.html"),
             include_str!("../../agent/src/ui/page.css"),
             include_str!("../../agent/src/ui/page.js"),
         );
-        let stage = Self::start("/ui", document);
-        stage.answer("GET /health", 200, &json!({ "status": "ok" }));
-        stage.answer("GET /audit", 200, &json!([]));
-        stage
+        let stub = Self::start("/ui", document);
+        stub.answer("GET /health", 200, &json!({ "status": "ok" }));
+        stub.answer("GET /audit", 200, &json!([]));
+        stub
     }
 
-    /// Plays a warden that everyone is logged in to.
+    /// Starts a stub of a warden whose users are all logged in.
     pub fn warden() -> Self {
         let document = page::document(
             include_str!("../../warden/src/ui/page.html"),
             include_str!("../../warden/src/ui/page.css"),
             concat!(include_str!("../../warden/src/ui/map.js"), include_str!("../../warden/src/ui/page.js")),
         );
-        let stage = Self::start("/", document);
-        stage.answer("GET /health", 200, &json!({ "status": "ok" }));
-        stage.answer("GET /machines", 200, &json!([]));
-        stage.answer("GET /history", 200, &json!({ "entries": [] }));
+        let stub = Self::start("/", document);
+        stub.answer("GET /health", 200, &json!({ "status": "ok" }));
+        stub.answer("GET /machines", 200, &json!([]));
+        stub.answer("GET /history", 200, &json!({ "entries": [] }));
         let nothing = json!({ "revision": 0, "machines": [], "freezes": [], "failed": [], "images": [] });
-        stage.answer("GET /fleet/images", 200, &nothing);
-        stage
+        stub.answer("GET /fleet/images", 200, &nothing);
+        stub
     }
 
-    /// Plays a warden that nobody is logged in to.
+    /// Starts a stub of a warden that shows its login form.
     pub fn login() -> Self {
         Self::login_form(include_str!("../../warden/src/ui/login.html"))
     }
 
-    /// Plays a warden that was shown a wrong token.
+    /// Starts a stub of a warden whose login form reports a wrong token.
     pub fn login_refused() -> Self {
         let form = include_str!("../../warden/src/ui/login.html");
         Self::login_form(&form.replace(" hidden></p>", ">That token is not accepted.</p>"))
@@ -109,59 +109,60 @@ impl Stage {
             path,
             document,
             state: Mutex::new(State { next_id: 1, ..State::default() }),
-            away: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            offline: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
         });
-        let mine = shared.clone();
+        let served = shared.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                if mine.over.load(Ordering::SeqCst) {
+                if served.stopped.load(Ordering::SeqCst) {
                     return;
                 }
                 let Ok(stream) = stream else { continue };
-                if mine.away.load(Ordering::SeqCst) {
+                if served.offline.load(Ordering::SeqCst) {
                     continue;
                 }
-                let mine = mine.clone();
+                let served = served.clone();
                 std::thread::spawn(move || {
-                    let _ = serve(&mine, stream);
+                    let _ = serve(&served, stream);
                 });
             }
         });
         Self { address, shared }
     }
 
-    /// Address of its page.
+    /// Returns the URL of its page.
     pub fn url(&self) -> String {
         format!("http://{}{}", self.address, self.shared.path)
     }
 
-    /// Bytes of its page, uncompressed.
+    /// Returns the uncompressed size of its page in bytes.
     pub fn size(&self) -> usize {
         self.shared.document.size()
     }
 
-    /// What it answers to a request, for example `POST /trigger/web`. One with a query goes before one without.
+    /// Sets the response to a request, for example `POST /trigger/web`. A request with a query takes precedence over the same
+    /// one without.
     pub fn answer(&self, request: &str, status: u16, body: &Value) {
         self.shared.state().answers.insert(request.to_owned(), (status, body.to_string()));
     }
 
-    /// Requests so far, without page and streams.
-    pub fn asked(&self) -> Vec<String> {
-        self.shared.state().asked.clone()
+    /// Returns the requests so far, except those for the page and for streams.
+    pub fn requests(&self) -> Vec<String> {
+        self.shared.state().requests.clone()
     }
 
-    /// The same requests with their queries, and their bodies.
+    /// Returns the same requests with their query and body.
     pub fn received(&self) -> Vec<(String, String)> {
         self.shared.state().received.clone()
     }
 
-    /// How many streams are open.
+    /// Returns the number of open streams.
     pub fn streams(&self) -> usize {
         self.shared.state().streams.len()
     }
 
-    /// Sends a status to all streams, and to every new one first.
+    /// Sends a status to all streams, and as the first frame to every new one.
     pub fn status(&self, report: &Value) {
         let frame = format!("event:status\ndata:{report}\n\n");
         let mut state = self.shared.state();
@@ -169,7 +170,7 @@ impl Stage {
         state.send(&frame);
     }
 
-    /// Gives the next entry this id, as if as many had been before.
+    /// Sets the ID of the next entry, as if earlier entries had existed.
     pub fn skip_to(&self, id: u64) {
         let mut state = self.shared.state();
         state.skipped = id.saturating_sub(1);
@@ -186,18 +187,18 @@ impl Stage {
         state.send(&frame);
     }
 
-    /// Leaves the streams of now open, and sends nothing on them any more, as a proxy does that has lost their other end.
-    pub fn mute(&self) {
+    /// Keeps the current streams open but sends nothing more on them, like a proxy that has lost its upstream.
+    pub fn stall_streams(&self) {
         let mut state = self.shared.state();
-        let muted = std::mem::take(&mut state.streams);
-        state.muted.extend(muted);
+        let stalled = std::mem::take(&mut state.streams);
+        state.stalled.extend(stalled);
     }
 
-    /// Goes away, or comes back: all connections are cut, new ones get no answer.
-    pub fn away(&self, away: bool) {
-        self.shared.away.store(away, Ordering::SeqCst);
-        if away {
-            self.shared.state().cut();
+    /// Takes the server offline (closes all streams and gives no response to new connections) or back online.
+    pub fn set_offline(&self, offline: bool) {
+        self.shared.offline.store(offline, Ordering::SeqCst);
+        if offline {
+            self.shared.state().disconnect();
         }
     }
 }
@@ -207,22 +208,22 @@ impl State {
         self.streams.retain_mut(|stream| stream.write_all(frame.as_bytes()).is_ok());
     }
 
-    fn cut(&mut self) {
-        for stream in self.streams.drain(..).chain(self.muted.drain(..)) {
+    fn disconnect(&mut self) {
+        for stream in self.streams.drain(..).chain(self.stalled.drain(..)) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-impl Drop for Stage {
+impl Drop for StubServer {
     fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::SeqCst);
-        self.shared.state().cut();
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        self.shared.state().disconnect();
         let _ = TcpStream::connect(&self.address);
     }
 }
 
-/// One request per connection.
+/// Handles one request per connection.
 fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     stream.set_write_timeout(Some(Duration::from_secs(10)))?;
@@ -247,7 +248,7 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
     }
     let mut body = String::new();
     reader.take(length).read_to_string(&mut body)?;
-    if shared.away.load(Ordering::SeqCst) {
+    if shared.offline.load(Ordering::SeqCst) {
         return Ok(());
     }
     let path = target.split('?').next().unwrap_or_default();
@@ -260,7 +261,7 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
         path => {
             let request = format!("{method} {path}");
             let mut state = shared.state();
-            state.asked.push(request.clone());
+            state.requests.push(request.clone());
             let whole = format!("{method} {target}");
             let answer = state.answers.get(&whole).or_else(|| state.answers.get(&request));
             let answer = answer.cloned().or_else(|| why(path));
@@ -276,7 +277,7 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// What keeps a service from being updated, where nothing does.
+/// The default response for `/why/<service>`: no gate prevents an update.
 fn why(path: &str) -> Option<(u16, String)> {
     let service = path.strip_prefix("/why/")?;
     let gate = json!({ "gate": "config", "holds": false, "why": "auto_update is on" });
@@ -294,7 +295,7 @@ fn send_page(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(shared.document.text())
 }
 
-/// Known entries first, or those after the one that the browser had; then whatever comes.
+/// Sends the latest entries, or those after the browser's last event ID, and registers the stream for new ones.
 fn follow(shared: &Shared, mut stream: TcpStream, after: Option<usize>) -> std::io::Result<()> {
     let mut state = shared.state();
     let known = state.entries.len();

@@ -1,24 +1,24 @@
-//! Gates of a service in a life.
+//! Gates of a service in a run.
 
 use serde_json::{Value, json};
 
-/// What of `services[].update` is set.
+/// The keys of `services[].update` that are set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Gates {
     /// In seconds.
     pub(crate) min_age: Option<u64>,
-    /// The world begins at midnight.
+    /// The run begins at midnight.
     pub(crate) window: Option<&'static str>,
     pub(crate) approve: bool,
     pub(crate) command: bool,
     pub(crate) signed: bool,
 }
 
-/// Something that is there and that nobody else can change, for paths that are only looked at.
+/// A file that exists and that only root can change, for paths that are only checked.
 const FILE: &str = "/bin/sh";
 
 impl Gates {
-    /// As the configuration file has it.
+    /// Returns it as in the configuration file.
     pub(super) fn update(self) -> Value {
         let mut update = json!({});
         if let Some(seconds) = self.min_age {
@@ -39,7 +39,7 @@ impl Gates {
         update
     }
 
-    pub(super) fn words(self) -> String {
+    pub(super) fn describe(self) -> String {
         if self == Self::default() { String::new() } else { format!(", gates {}", self.update()) }
     }
 }

@@ -1,11 +1,11 @@
-//! Lives of the agent with two services in one compose project: what happens in them, and whether every property held.
+//! Runs of the agent with two services in one compose project: the steps, and whether every property held.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `agent.rs` | one incarnation of the agent |
-//! | `gates.rs` | gates of a service |
-//! | `step.rs` | what can happen |
-//! | `random.rs` | lives at random |
+//! | `agent.rs` | the agent, from one start to its end |
+//! | `gates.rs` | the gates of a service |
+//! | `step.rs` | the steps of a run |
+//! | `random.rs` | random runs |
 
 mod agent;
 pub(crate) mod gates;
@@ -27,19 +27,19 @@ use crate::world::{Act, Behaviour, FakeWorld, VARIABLE, reference};
 use crate::{API, WEB, new_world};
 use agent::Agent;
 use gates::Gates;
-use step::{At, Step};
+use step::{Step, TimedStep};
 
-/// How long the world is calm in the end at most, and how long nothing must have happened before that. Everything that
-/// waits for something must be over by then.
+/// The maximum duration of the calm phase at the end, and how long nothing must have happened to end it earlier. All
+/// pending work must be finished by then.
 const CALM: Duration = Duration::from_mins(3);
 const QUIET: Duration = Duration::from_secs(45);
 const DB: &str = "localhost:5000/db:latest";
-/// The image of `web` where the env file sets its tag.
+/// The image of `web` if the env file sets its tag.
 const WEB_1: &str = "localhost:5000/web:1.1.0";
 
-/// What a service does by itself.
+/// The automatic actions of a service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools)] // the flags of the specification
+#[allow(clippy::struct_excessive_bools)] // configuration flags
 pub(crate) struct Flags {
     pub(crate) auto_update: bool,
     pub(crate) auto_heal: bool,
@@ -47,10 +47,10 @@ pub(crate) struct Flags {
     pub(crate) compose_watch: bool,
 }
 
-/// A life: how it is set up, and what happens in it.
+/// The setup and the steps of a run.
 #[derive(Debug, Clone, Default)]
-#[allow(clippy::struct_excessive_bools)] // each is about something else
-pub(crate) struct Life {
+#[allow(clippy::struct_excessive_bools)] // independent options
+pub(crate) struct Simulation {
     /// Of the services `web` and `api`.
     pub(crate) flags: [Flags; 2],
     pub(crate) gates: [Gates; 2],
@@ -60,19 +60,19 @@ pub(crate) struct Life {
     pub(crate) shares_image: bool,
     /// The compose file has a third service, which the agent does not update.
     pub(crate) has_third: bool,
-    /// The tag of `web` stands in an env file, into which newer tags are written.
+    /// An env file sets the tag of `web`, and the agent writes newer tags to it.
     pub(crate) has_variable: bool,
-    pub(crate) steps: Vec<At>,
+    pub(crate) steps: Vec<TimedStep>,
 }
 
-/// How a life went.
-pub(crate) struct Lived {
+/// The result of a run.
+pub(crate) struct Outcome {
     pub(crate) violations: Vec<String>,
     pub(crate) transcript: Vec<String>,
 }
 
 impl Flags {
-    fn words(self) -> String {
+    fn describe(self) -> String {
         let Flags { auto_update, auto_heal, auto_start, compose_watch } = self;
         let all = [
             (auto_update, "auto_update"),
@@ -85,68 +85,68 @@ impl Flags {
     }
 }
 
-impl Life {
+impl Simulation {
     fn web(&self) -> &'static str {
         if self.has_variable { WEB_1 } else { WEB }
     }
 
-    /// How it is set up, and what happens in it.
-    pub(crate) fn words(&self) -> String {
+    /// Describes the setup and the steps for the transcript.
+    pub(crate) fn describe(&self) -> String {
         let policy = if self.restarts_itself { "with" } else { "without" };
-        let shared = if self.shares_image { "; both have the image of web" } else { "" };
-        let variable = if self.has_variable { "; the tag of web stands in an env file" } else { "" };
+        let shared = if self.shares_image { "; both list the image of web" } else { "" };
+        let variable = if self.has_variable { "; an env file sets the tag of web" } else { "" };
         let third = if self.has_third { ", and a third service that is not configured" } else { "" };
         let seconds = |at: &Duration| format!("{:>4}.{:03}", at.as_secs(), at.subsec_millis());
-        let line = |(at, step): &At| format!("{}  {}\n", seconds(at), step.words());
+        let line = |(at, step): &TimedStep| format!("{}  {}\n", seconds(at), step.describe());
         let steps = self.steps.iter().map(line).collect::<Vec<_>>().concat();
         format!(
             "web: {}{}\napi: {}{}\ncontainers {policy} a restart policy{third}{shared}{variable}\n\nsteps\n{steps}",
-            self.flags[0].words(),
-            self.gates[0].words(),
-            self.flags[1].words(),
-            self.gates[1].words(),
+            self.flags[0].describe(),
+            self.gates[0].describe(),
+            self.flags[1].describe(),
+            self.gates[1].describe(),
         )
     }
 
-    /// Lives it.
-    pub(crate) fn run(&self) -> Lived {
+    /// Executes the run.
+    pub(crate) fn run(&self) -> Outcome {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).max_blocking_threads(1).build();
-        runtime.expect("a runtime can be made").block_on(self.lived())
+        runtime.expect("a runtime can be made").block_on(self.execute())
     }
 
-    async fn lived(&self) -> Lived {
+    async fn execute(&self) -> Outcome {
         let fake = new_world();
         let folder = tempfile::tempdir().expect("a folder can be made");
         let (file, env_file) = (folder.path().join("compose.yml"), folder.path().join(".env"));
         fake.set_up(self, &file, &env_file);
-        let mut story = Story::new(self, fake.clone(), &file, &env_file);
+        let mut execution = Execution::new(self, fake.clone(), &file, &env_file);
         tokio::select! {
             biased;
-            () = fake.live() => unreachable!("the world never ends"),
-            () = story.run(&self.steps) => {}
+            () = fake.advance() => unreachable!("the world never ends"),
+            () = execution.run(&self.steps) => {}
         }
-        Lived { violations: fake.violations(), transcript: fake.transcript() }
+        Outcome { violations: fake.violations(), transcript: fake.transcript() }
     }
 }
 
-/// A life under way.
-struct Story {
+/// A run in progress.
+struct Execution {
     fake: FakeWorld,
     agent: Option<Agent>,
-    /// What the services have in the configuration file, also those that are not in it at the moment.
+    /// The services as in the configuration file, and whether the file has them at the moment.
     services: Vec<(Value, bool)>,
-    /// Services as they were configured once.
+    /// Services that were configured earlier.
     former: Vec<Arc<ServiceConfig>>,
     /// When the agent is started again.
     start_at: Option<Instant>,
-    /// What becomes of the agent when it is killed.
+    /// Seconds until the agent is started again after a kill.
     away: u64,
     loses_write: bool,
 }
 
-impl Story {
-    fn new(life: &Life, fake: FakeWorld, file: &Path, env_file: &Path) -> Self {
+impl Execution {
+    fn new(simulation: &Simulation, fake: FakeWorld, file: &Path, env_file: &Path) -> Self {
         let service = |(name, images, flags, gates): (&str, &[&str], Flags, Gates)| {
             let mut service = configuration::service(name, images);
             service["compose_files"] = serde_json::json!([file]);
@@ -161,13 +161,13 @@ impl Story {
             }
             (service, true)
         };
-        let of_api: &[&str] = if life.shares_image { &[API, WEB] } else { &[API] };
+        let of_api: &[&str] = if simulation.shares_image { &[API, WEB] } else { &[API] };
         let services = [
-            ("web", &[life.web()][..], life.flags[0], life.gates[0]),
-            ("api", of_api, life.flags[1], life.gates[1]),
+            ("web", &[simulation.web()][..], simulation.flags[0], simulation.gates[0]),
+            ("api", of_api, simulation.flags[1], simulation.gates[1]),
         ];
         let mut services: Vec<(Value, bool)> = services.map(service).into();
-        if life.has_variable {
+        if simulation.has_variable {
             let web = &mut services[0].0;
             web["env_file"] = serde_json::json!(env_file);
             (web["update"]["tags"], web["update"]["tag_variable"]) = (">=1".into(), VARIABLE.into());
@@ -178,7 +178,7 @@ impl Story {
 
     fn config(&mut self) -> Config {
         let wanted = self.services.iter().filter(|(_, is_there)| *is_there);
-        // What has no effect is warned of.
+        // A section without effect would cause a warning.
         let effective = |(service, _): &(Value, bool)| {
             let mut service = service.clone();
             if service["auto_update"] == false {
@@ -194,47 +194,47 @@ impl Story {
         config
     }
 
-    async fn run(&mut self, steps: &[At]) {
-        let begun = Instant::now();
+    async fn run(&mut self, steps: &[TimedStep]) {
+        let started = Instant::now();
         self.start().await;
         for (at, step) in steps {
-            self.pass(begun + *at).await;
+            self.pass(started + *at).await;
             self.step(step.clone()).await;
         }
         self.pass(Instant::now() + Duration::from_secs(1)).await;
         self.fake.calm();
-        self.registry_tells();
+        self.send_registry_events();
         let (end, mut seen, mut quiet_since) = (Instant::now() + CALM, 0, Instant::now());
         while Instant::now() < end && quiet_since.elapsed() < QUIET {
             self.pass(Instant::now() + Duration::from_secs(5)).await;
-            let told = self.fake.told();
-            if std::mem::replace(&mut seen, told) != told || self.lifts_soon() {
+            let lines = self.fake.transcript_len();
+            if std::mem::replace(&mut seen, lines) != lines || self.gate_opens_soon() {
                 quiet_since = Instant::now();
             }
         }
         if let Some(agent) = &self.agent {
             self.fake.check_end(&agent.at_end());
         }
-        self.persons_pass().await;
+        self.operators_clear_waiting().await;
         if let Some(agent) = self.agent.take() {
             agent.kill().await;
         }
     }
 
-    /// The registry tells of what was pushed under newer tags.
-    fn registry_tells(&self) {
+    /// Sends a registry event for pushed newer tags.
+    fn send_registry_events(&self) {
         self.agent.iter().for_each(Agent::tag_was_pushed);
     }
 
-    /// Whether a gate is about to let an update go.
-    fn lifts_soon(&self) -> bool {
+    /// Reports whether a gate is about to open.
+    fn gate_opens_soon(&self) -> bool {
         let now = self.fake.clock().now();
         let lifts = self.agent.iter().flat_map(Agent::at_end).filter_map(|one| one.record.waiting?.lifts_at);
         lifts.into_iter().any(|at| at > now && at.duration_since(now) < SignedDuration::from_secs(180))
     }
 
-    /// In the end persons ask for what still waits.
-    async fn persons_pass(&mut self) {
+    /// At the end, operators request the updates that still wait.
+    async fn operators_clear_waiting(&mut self) {
         for request in [ServiceRequest::Check, ServiceRequest::Redeploy] {
             let Some(agent) = &self.agent else { return };
             let waiting: Vec<String> = agent
@@ -248,11 +248,11 @@ impl Story {
             }
             for service in &waiting {
                 let Some(agent) = &self.agent else { return };
-                self.fake.tell("step", &format!("a person asks {service}: {request:?}"));
-                self.fake.person_asked();
+                self.fake.trace("step", &format!("an operator sends to {service}: {request:?}"));
+                self.fake.operator_asked();
                 self.fake.service_asked(service, &request);
                 agent.ask(service, request.clone());
-                // One after the other: while one is deployed the other is not.
+                // One after the other, since a project has one deployment at a time.
                 self.pass(Instant::now() + Duration::from_mins(1)).await;
             }
             let Some(agent) = &self.agent else { return };
@@ -261,7 +261,7 @@ impl Story {
         }
     }
 
-    /// Lets time pass. The agent may be killed meanwhile, and start again.
+    /// Waits until `until`. Meanwhile the agent may be killed and started again.
     async fn pass(&mut self, until: Instant) {
         loop {
             let fake = self.fake.clone();
@@ -290,7 +290,7 @@ impl Story {
 
     async fn start(&mut self) {
         self.start_at = None;
-        self.fake.tell("agent", "starts");
+        self.fake.trace("agent", "starts");
         let config = self.config();
         self.agent = Some(Agent::start(&self.fake.clone(), &config, &self.former).await);
         self.fake.agent_runs(true);
@@ -299,7 +299,7 @@ impl Story {
     async fn kill(&mut self) {
         self.fake.crash_at(None);
         let Some(agent) = self.agent.take() else { return };
-        self.fake.tell("agent", "is killed");
+        self.fake.trace("agent", "is killed");
         self.fake.agent_runs(false);
         agent.kill().await;
         if std::mem::take(&mut self.loses_write) {
@@ -310,24 +310,24 @@ impl Story {
 
     async fn step(&mut self, step: Step) {
         if !matches!(step, Step::World(_)) {
-            self.fake.tell("step", &step.words());
+            self.fake.trace("step", &step.describe());
         }
         match step {
             Step::World(act) => {
                 self.fake.act(act);
                 if matches!(act, Act::PushNewer(_) | Act::PushSameNewer) {
-                    self.registry_tells();
+                    self.send_registry_events();
                 }
             }
             Step::Ask(service, request) => {
-                // Nobody hears it where no agent runs.
+                // Without a running agent the request is lost.
                 let Some(agent) = &self.agent else { return };
-                self.fake.person_asked();
+                self.fake.operator_asked();
                 self.fake.service_asked(service, &request);
                 agent.ask(service, request);
             }
             Step::Poll => {
-                self.fake.person_asked();
+                self.fake.operator_asked();
                 self.agent.iter().for_each(Agent::poll);
             }
             Step::Kill { calls, away, loses_write } => {
@@ -386,19 +386,19 @@ fn set(services: &mut [(Value, bool)], name: &str, change: impl Fn(&mut (Value, 
 }
 
 impl FakeWorld {
-    /// A project of two or three services that runs on images which work.
-    fn set_up(&self, life: &Life, file: &Path, env_file: &Path) {
-        let all = [("web", life.web()), ("api", API), ("db", DB)];
-        for (service, text) in &all[..if life.has_third { 3 } else { 2 }] {
+    /// Sets up a running project of two or three services with working images.
+    fn set_up(&self, simulation: &Simulation, file: &Path, env_file: &Path) {
+        let all = [("web", simulation.web()), ("api", API), ("db", DB)];
+        for (service, text) in &all[..if simulation.has_third { 3 } else { 2 }] {
             let (reference, image) = (reference(text), format!("{service} v1"));
             self.compose_service(service, &reference);
-            self.have(&reference, &image, Behaviour::Good, true);
+            self.add_image(&reference, &image, Behaviour::Good, true);
             self.push(&reference, &image, Behaviour::Good);
-            self.trusts(&image);
+            self.trust(&image);
         }
-        self.kept_in(file, life.restarts_itself);
-        if life.has_variable {
-            self.sets_tag_of("web", env_file);
+        self.set_compose_file(file, simulation.restarts_itself);
+        if simulation.has_variable {
+            self.set_tag_in_env_file("web", env_file);
         }
         self.operator_up();
     }

@@ -1,4 +1,4 @@
-//! One connection as the server sees it: what it waits for and since when, how its bytes move, and when it is cut.
+//! One connection of the server: its phase and deadline, its socket, and how it is closed.
 
 use std::future::pending;
 use std::io;
@@ -18,51 +18,51 @@ use tokio_util::sync::CancellationToken;
 use super::Limits;
 use super::reply::raw_for_status;
 
-/// How long, and how many bytes, a connection that we end is still read, so that a client that sends first and reads
-/// then gets its answer: closing a socket with unread bytes resets it.
+/// How long, and up to how many bytes, the server still reads from a connection that it closes. Closing a socket with
+/// unread bytes resets it, and a client that sends everything before it reads would lose its response.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 16 * 1024 * 1024;
 
-/// What a connection is doing.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// A head is awaited or has begun to arrive.
+    /// Waiting for a request head, or for the rest of one.
     Head(Instant),
-    /// The body of an admitted request is awaited.
+    /// Waiting for the body of an admitted request.
     Body(Instant),
-    /// A handler is at work; it has limits of its own.
+    /// A handler is running; it has its own limits.
     Handling,
-    /// An answer is being sent that has an end.
+    /// Sending a finite response.
     Sending(Instant),
-    /// An event stream is being sent.
+    /// Sending an event stream.
     Streaming,
-    /// Nothing has arrived since the last answer.
+    /// Nothing has arrived since the last response.
     Idle(Instant),
 }
 
-/// The state of one connection, shared by all who deal with it.
+/// The shared state of one connection.
 #[derive(Debug)]
-pub(super) struct Line {
-    /// Address of the peer, canonical.
+pub(super) struct Connection {
+    /// Canonical address of the peer.
     pub(super) peer: IpAddr,
     phase: watch::Sender<Phase>,
-    /// Ends the connection at once, to make room.
-    pub(super) cut: CancellationToken,
+    /// Closes the connection immediately, to make room for another.
+    pub(super) evicted: CancellationToken,
 }
 
-impl Line {
+impl Connection {
     pub(super) fn new(peer: IpAddr) -> Arc<Self> {
         let phase = watch::Sender::new(Phase::Head(Instant::now()));
-        Arc::new(Self { peer, phase, cut: CancellationToken::new() })
+        Arc::new(Self { peer, phase, evicted: CancellationToken::new() })
     }
 
     pub(super) fn enter(&self, phase: Phase) {
         self.phase.send_replace(phase);
     }
 
-    /// Since when the connection has been waiting for its client; `None` while the server is at work for it, and for
-    /// a stream, which has a permit of its own.
-    pub(super) fn waits_since(&self) -> Option<Instant> {
+    /// Since when the connection has been waiting for its client; `None` while the server is handling a request, and for
+    /// streams, which have their own permits.
+    pub(super) fn waiting_since(&self) -> Option<Instant> {
         match *self.phase.borrow() {
             Phase::Head(since) | Phase::Body(since) | Phase::Sending(since) | Phase::Idle(since) => {
                 Some(since)
@@ -71,15 +71,15 @@ impl Line {
         }
     }
 
-    /// Returns when the connection is past its deadline.
-    pub(super) async fn too_slow(&self, limits: &Limits) {
+    /// Completes when the deadline of the connection has passed.
+    pub(super) async fn deadline_passed(&self, limits: &Limits) {
         let mut phase = self.phase.subscribe();
         loop {
             let due = match *phase.borrow_and_update() {
                 Phase::Head(since) => Some(since + limits.header_time),
                 Phase::Idle(since) => Some(since + limits.idle),
                 Phase::Sending(since) => Some(since + limits.answer_time),
-                // The body's own deadline is answered, not cut (408).
+                // A late body gets a 408 response instead of a closed connection.
                 Phase::Body(_) | Phase::Handling | Phase::Streaming => None,
             };
             let deadline = async {
@@ -95,7 +95,7 @@ impl Line {
         }
     }
 
-    fn bytes_came(&self) {
+    fn bytes_received(&self) {
         self.phase.send_if_modified(|phase| {
             let first = matches!(phase, Phase::Idle(_));
             if first {
@@ -106,26 +106,26 @@ impl Line {
     }
 }
 
-/// The socket of a connection: it reports when bytes come, ends a write that makes no progress, and gives hyper's own
-/// refusals (400, 414, 431) the body and the headers that all others have.
+/// The socket of a connection. It reports received bytes, times out writes that make no progress, and replaces hyper's own
+/// error responses (400, 414, 431) with ones that have the usual body and headers.
 pub(super) struct Socket {
     stream: TcpStream,
-    line: Arc<Line>,
+    conn: Arc<Connection>,
     write_time: Duration,
     /// Runs while a write makes no progress.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// What is sent in the place of an answer of hyper's own, and how many bytes that had.
-    instead: Option<(Bytes, usize)>,
+    /// Replacement for a response of hyper, and the length of the original.
+    replacement: Option<(Bytes, usize)>,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, line: Arc<Line>, write_time: Duration) -> Self {
-        Self { stream, line, write_time, stalled: None, instead: None }
+    pub(super) fn new(stream: TcpStream, conn: Arc<Connection>, write_time: Duration) -> Self {
+        Self { stream, conn, write_time, stalled: None, replacement: None }
     }
 
-    /// Says that nothing more will be sent, and reads what the client still sends, within bounds.
+    /// Shuts down the sending side and drains what the client still sends, within limits.
     pub(super) async fn linger(mut self) {
-        self.line.enter(Phase::Idle(Instant::now()));
+        self.conn.enter(Phase::Idle(Instant::now()));
         let _ = timeout(LINGER, async {
             if self.stream.shutdown().await.is_err() {
                 return;
@@ -140,8 +140,8 @@ impl Socket {
         .await;
     }
 
-    /// The write's result, or the end of a client that takes nothing.
-    fn within_time(
+    /// Returns the result of the write, or a timeout error if the client does not read.
+    fn with_timeout(
         &mut self,
         cx: &mut Context<'_>,
         polled: Poll<io::Result<usize>>,
@@ -155,27 +155,27 @@ impl Socket {
         stalled.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Sends what stands in for an answer of hyper's own.
-    fn poll_instead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        while let Some((bytes, length)) = &mut self.instead {
+    /// Sends the replacement for a response of hyper.
+    fn poll_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        while let Some((bytes, length)) = &mut self.replacement {
             if bytes.is_empty() {
                 let length = *length;
-                self.instead = None;
+                self.replacement = None;
                 return Poll::Ready(Ok(length));
             }
             let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
             match polled {
                 Poll::Ready(Ok(count)) => bytes.advance(count),
-                other => return self.within_time(cx, other),
+                other => return self.with_timeout(cx, other),
             }
         }
         Poll::Ready(Ok(0))
     }
 }
 
-/// What to send in the place of `head`, where that is the whole of a refusal that hyper makes by itself. Every refusal
-/// of ours has a body.
-fn stand_in(head: &[u8]) -> Option<Bytes> {
+/// Returns the replacement for `head` if it is a complete error response generated by hyper. Our own error responses always
+/// have a body.
+fn replacement_for(head: &[u8]) -> Option<Bytes> {
     let code = head.strip_prefix(b"HTTP/1.1 4")?.get(..2)?;
     if !head.ends_with(b"\r\n\r\n") || !head.windows(21).any(|part| part == b"\r\ncontent-length: 0\r\n") {
         return None;
@@ -192,7 +192,7 @@ impl AsyncRead for Socket {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > before {
-            self.line.bytes_came();
+            self.conn.bytes_received();
         }
         polled
     }
@@ -216,18 +216,18 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.instead.is_none()
+        if self.replacement.is_none()
             && let Some((head, rest)) = bufs.split_first()
             && rest.iter().all(|part| part.is_empty())
-            && let Some(bytes) = stand_in(head)
+            && let Some(bytes) = replacement_for(head)
         {
-            self.instead = Some((bytes, head.len()));
+            self.replacement = Some((bytes, head.len()));
         }
-        if self.instead.is_some() {
-            return self.poll_instead(cx);
+        if self.replacement.is_some() {
+            return self.poll_replacement(cx);
         }
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.within_time(cx, polled)
+        self.with_timeout(cx, polled)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,4 +1,4 @@
-//! A way to the engine on which every event is told many times.
+//! Proxies of the engine's socket that misbehave: duplicate events, failed pulls.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,40 +9,39 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::Engine;
 use crate::head::Head;
 
-/// Passes requests on to an engine; each event comes back `times` times. Lives as long as the test's process.
-pub struct LoudEngine {
-    told: Arc<AtomicUsize>,
+/// Forwards requests to an engine and repeats each of its events `times` times. Runs until the test process exits.
+pub struct DuplicatingEngine {
+    sent: Arc<AtomicUsize>,
 }
 
-impl LoudEngine {
+impl DuplicatingEngine {
     /// Listens on `socket`.
     pub fn start(socket: &Path, engine: &Engine, times: usize) -> Self {
         let listener = UnixListener::bind(socket).expect("the socket can be made");
-        let told = Arc::new(AtomicUsize::new(0));
-        let (target, counter) = (engine.socket().to_owned(), told.clone());
+        let sent = Arc::new(AtomicUsize::new(0));
+        let (target, counter) = (engine.socket().to_owned(), sent.clone());
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let (target, counter) = (target.clone(), counter.clone());
-                // The end of either side ends the other.
-                std::thread::spawn(move || relay(client, &target, times, &counter));
+                // When either side closes the connection, the other one is closed, too.
+                std::thread::spawn(move || repeat_events(client, &target, times, &counter));
             }
         });
-        Self { told }
+        Self { sent }
     }
 
-    /// How many events were passed on so far, each as often as it was told.
-    pub fn told(&self) -> usize {
-        self.told.load(Ordering::Relaxed)
+    /// Returns the number of events sent so far, repetitions included.
+    pub fn sent(&self) -> usize {
+        self.sent.load(Ordering::Relaxed)
     }
 }
 
-/// Passes requests on to an engine; what is to fetch an image fails, as on a disk that is full. Lives as long as the test's
-/// process.
-pub struct FullEngine {
+/// Forwards requests to an engine, but fails every pull as if the disk were full. Runs until the test process exits.
+pub struct DiskFullEngine {
     failed: Arc<AtomicUsize>,
 }
 
-impl FullEngine {
+impl DiskFullEngine {
     /// Listens on `socket`.
     pub fn start(socket: &Path, engine: &Engine) -> Self {
         let listener = UnixListener::bind(socket).expect("the socket can be made");
@@ -52,20 +51,20 @@ impl FullEngine {
             for client in listener.incoming().flatten() {
                 let (target, counter) = (target.clone(), counter.clone());
                 std::thread::spawn(move || {
-                    let mut asks = BufReader::new(client.try_clone()?);
-                    let Some(head) = Head::read(&mut asks)? else { return Ok(()) };
+                    let mut requests = BufReader::new(client.try_clone()?);
+                    let Some(head) = Head::read(&mut requests)? else { return Ok(()) };
                     if head.first.starts_with("POST") && head.first.contains("/images/create?") {
                         counter.fetch_add(1, Ordering::Relaxed);
                         return refuse(client);
                     }
-                    pass(head, asks, client, &target, 1, &AtomicUsize::new(0))
+                    forward(head, requests, client, &target, 1, &AtomicUsize::new(0))
                 });
             }
         });
         Self { failed }
     }
 
-    /// How many images were not fetched.
+    /// Returns the number of failed pulls.
     pub fn failed(&self) -> usize {
         self.failed.load(Ordering::Relaxed)
     }
@@ -82,22 +81,22 @@ fn refuse(mut client: UnixStream) -> io::Result<()> {
     client.shutdown(std::net::Shutdown::Both)
 }
 
-fn relay(client: UnixStream, target: &Path, times: usize, told: &AtomicUsize) -> io::Result<()> {
-    let mut asks = BufReader::new(client.try_clone()?);
-    let Some(head) = Head::read(&mut asks)? else { return Ok(()) };
-    pass(head, asks, client, target, times, told)
+fn repeat_events(client: UnixStream, target: &Path, times: usize, sent: &AtomicUsize) -> io::Result<()> {
+    let mut requests = BufReader::new(client.try_clone()?);
+    let Some(head) = Head::read(&mut requests)? else { return Ok(()) };
+    forward(head, requests, client, target, times, sent)
 }
 
-fn pass(
+fn forward(
     mut head: Head,
-    mut asks: BufReader<UnixStream>,
-    mut answers: UnixStream,
+    mut requests: BufReader<UnixStream>,
+    mut responses: UnixStream,
     target: &Path,
     times: usize,
-    told: &AtomicUsize,
+    sent: &AtomicUsize,
 ) -> io::Result<()> {
     let is_events = head.first.contains("/events?");
-    // A connection carries one request. Whoever keeps it would send the next one, for the events perhaps, past us.
+    // One request per connection. Later requests on a kept connection, such as one for events, would not be inspected.
     if head.get("upgrade").is_none() {
         head.set("Connection", Some("close"));
     }
@@ -105,20 +104,20 @@ fn pass(
     head.write(&mut engine)?;
     let back = engine.try_clone()?;
     std::thread::spawn(move || {
-        let _ = io::copy(&mut asks, &mut engine);
+        let _ = io::copy(&mut requests, &mut engine);
         let _ = engine.shutdown(std::net::Shutdown::Both);
     });
     let mut back = BufReader::new(back);
     if is_events {
-        repeat(&mut back, &mut answers, times, told)?;
+        repeat(&mut back, &mut responses, times, sent)?;
     } else {
-        io::copy(&mut back, &mut answers)?;
+        io::copy(&mut back, &mut responses)?;
     }
-    answers.shutdown(std::net::Shutdown::Both)
+    responses.shutdown(std::net::Shutdown::Both)
 }
 
-/// Copies an answer in chunks, of which each is one event.
-fn repeat(from: &mut impl BufRead, to: &mut impl Write, times: usize, told: &AtomicUsize) -> io::Result<()> {
+/// Copies a chunked response and repeats each chunk. Each chunk is one event.
+fn repeat(from: &mut impl BufRead, to: &mut impl Write, times: usize, sent: &AtomicUsize) -> io::Result<()> {
     let mut line = String::new();
     while line != "\r\n" {
         line.clear();
@@ -132,12 +131,12 @@ fn repeat(from: &mut impl BufRead, to: &mut impl Write, times: usize, told: &Ato
         chunk.extend(event);
         chunk.extend(b"\r\n");
         to.write_all(&chunk.repeat(times))?;
-        told.fetch_add(times, Ordering::Relaxed);
+        sent.fetch_add(times, Ordering::Relaxed);
     }
     Ok(())
 }
 
-/// The next chunk of a chunked body; none at its end.
+/// Reads the next chunk of a chunked body; `None` at its end.
 pub(crate) fn read_chunk(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut line = String::new();
     from.read_line(&mut line)?;

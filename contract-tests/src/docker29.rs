@@ -1,7 +1,7 @@
-//! A way to an engine that refuses and leaves out what Docker 29 does (API 1.52, minimum 1.44).
+//! A proxy in front of an engine that rejects requests and omits fields like Docker 29 (API 1.52, minimum 1.44).
 //!
-//! Stricter than Docker 29 in one thing: a path without a version is refused, `/_ping` and `/version` apart. Fields are
-//! left out as the version history of the Engine API says for 1.52, whatever version a request names.
+//! It is stricter than Docker 29 in one respect: it rejects paths without a version, except `/_ping` and `/version`. It
+//! omits the fields that the version history of the Engine API lists for 1.52, for every requested version.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::PREFIX;
+use crate::engine_proxy::read_chunk;
 use crate::head::Head;
-use crate::relay::read_chunk;
 
-/// API versions 1.x that it takes.
+/// Oldest and newest API version 1.x that it accepts.
 const MIN: u32 = 44;
 const MAX: u32 = 52;
 
-/// Left out of every event.
+/// Omitted from every event.
 const EVENT: [&str; 3] = ["status", "id", "from"];
-/// Left out of an image where they are empty.
+/// Omitted from an image if empty.
 const IMAGE: [&str; 4] = ["Parent", "Comment", "DockerVersion", "Author"];
-/// Left out of a container's network settings.
+/// Omitted from a container's network settings.
 const NETWORK: [&str; 14] = [
     "Bridge",
     "HairpinMode",
@@ -41,58 +41,58 @@ const NETWORK: [&str; 14] = [
     "MacAddress",
 ];
 
-/// Listens as long as the test's process lives; its socket goes with this.
+/// Handle of the proxy. Its thread runs until the test process exits; its socket is removed on drop.
 #[derive(Debug)]
 pub(crate) struct ModernEngine {
     folder: TempDir,
 }
 
 impl ModernEngine {
-    /// Before the engine at `target`.
+    /// Starts the proxy in front of the engine at `target`.
     pub(crate) fn start(target: &Path) -> Self {
         let folder = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}modern-"))
             .tempdir()
-            .expect("a temporary folder can be made");
+            .expect("a temporary folder can be created");
         let modern = Self { folder };
-        let listener = UnixListener::bind(modern.socket()).expect("the socket can be made");
+        let listener = UnixListener::bind(modern.socket()).expect("the socket can be created");
         let target = target.to_owned();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let target = target.clone();
-                // The end of either side ends the other.
+                // When either side closes the connection, the other one is closed, too.
                 std::thread::spawn(move || serve(client, &target));
             }
         });
         modern
     }
 
-    /// Where it listens.
+    /// Returns the path of its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("docker.sock")
     }
 }
 
-/// One request; its connection ends with the answer.
+/// Handles one request and closes its connection after the response.
 fn serve(client: UnixStream, target: &Path) -> io::Result<()> {
-    let mut asks = BufReader::new(client.try_clone()?);
-    let mut answers = client;
-    let Some(mut head) = Head::read(&mut asks)? else { return Ok(()) };
+    let mut requests = BufReader::new(client.try_clone()?);
+    let mut responses = client;
+    let Some(mut head) = Head::read(&mut requests)? else { return Ok(()) };
     let mut words = head.first.split(' ');
     let (method, target_path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let (method, path) = (method.to_owned(), target_path.to_owned());
     let newest = newest_of(target)?;
-    let forwarded = match admitted(&path, newest) {
+    let forwarded = match upstream_path(&path, newest) {
         Ok(forwarded) => forwarded,
         Err(message) => {
             let body = json!({ "message": message }).to_string();
             write!(
-                answers,
+                responses,
                 "HTTP/1.1 400 Bad Request\r\nApi-Version: 1.{MAX}\r\nContent-Type: application/json\r\n\
                  Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
                 body.len()
             )?;
-            return answers.shutdown(Shutdown::Both);
+            return responses.shutdown(Shutdown::Both);
         }
     };
     let mut engine = UnixStream::connect(target)?;
@@ -103,15 +103,15 @@ fn serve(client: UnixStream, target: &Path) -> io::Result<()> {
     head.write(&mut engine)?;
     let back = engine.try_clone()?;
     std::thread::spawn(move || {
-        let _ = io::copy(&mut asks, &mut engine);
+        let _ = io::copy(&mut requests, &mut engine);
         let _ = engine.shutdown(Shutdown::Write);
     });
-    answer(&mut BufReader::new(back), &mut answers, &method, &forwarded)?;
-    answers.shutdown(Shutdown::Both)
+    answer(&mut BufReader::new(back), &mut responses, &method, &forwarded)?;
+    responses.shutdown(Shutdown::Both)
 }
 
-/// The path that the engine behind is asked for, or why the request is refused.
-fn admitted(path: &str, newest: u32) -> Result<String, String> {
+/// Returns the path to request from the upstream engine, or the reason for which the request is rejected.
+fn upstream_path(path: &str, newest: u32) -> Result<String, String> {
     let bare = path.split('?').next().unwrap_or_default();
     if matches!(bare, "/_ping" | "/version") {
         return Ok(path.to_owned());
@@ -133,7 +133,7 @@ fn admitted(path: &str, newest: u32) -> Result<String, String> {
     Ok(format!("/v1.{}/{rest}", minor.min(newest)))
 }
 
-/// The newest API version 1.x of the engine behind.
+/// Returns the newest API version 1.x of the upstream engine.
 fn newest_of(target: &Path) -> io::Result<u32> {
     let reply = crate::http::request_unix(target, "GET", "/_ping", &[], &[])?;
     let version = reply.header("api-version").and_then(|version| version.strip_prefix("1."));
@@ -142,7 +142,7 @@ fn newest_of(target: &Path) -> io::Result<u32> {
         .ok_or_else(|| io::Error::other("an engine without Api-Version"))
 }
 
-/// Passes an answer on, without what API 1.52 leaves out.
+/// Forwards a response without the fields that API 1.52 omits.
 fn answer(from: &mut impl BufRead, to: &mut impl Write, method: &str, path: &str) -> io::Result<()> {
     let Some(mut head) = Head::read(from)? else { return Ok(()) };
     if head.get("api-version").is_some() {
@@ -175,7 +175,7 @@ fn answer(from: &mut impl BufRead, to: &mut impl Write, method: &str, path: &str
     to.write_all(&body)
 }
 
-/// What is changed in the answer for this path.
+/// Returns the function that changes the response for this path, if any.
 fn change_of(path: &str) -> Option<fn(&mut Value)> {
     let of = |kind: &str| path.strip_prefix(kind).and_then(|rest| rest.strip_suffix("/json"));
     if path == "version" || path == "/version" {
@@ -231,7 +231,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Each chunk is one event.
+/// Forwards an event stream. Each chunk is one event.
 fn events(from: &mut impl BufRead, to: &mut impl Write) -> io::Result<()> {
     while let Some(chunk) = read_chunk(from)? {
         let text = match serde_json::from_slice::<Value>(&chunk) {
@@ -268,22 +268,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_that_docker_29_does_not_know_and_paths_without_one_are_refused() {
+    fn versions_that_docker_29_does_not_support_and_paths_without_a_version_are_rejected() {
         for path in ["/containers/json", "/info?x=/v1.44/", "/v1.43/info", "/v1.53/info", "/v1.x/info"] {
-            assert!(admitted(path, 51).is_err(), "{path}");
+            assert!(upstream_path(path, 51).is_err(), "{path}");
         }
         assert!(
-            admitted("/v1.41/info", 51)
+            upstream_path("/v1.41/info", 51)
                 .is_err_and(|why| why.contains("Minimum supported API version is 1.44"))
         );
-        assert_eq!(admitted("/_ping", 51).as_deref(), Ok("/_ping"));
-        assert_eq!(admitted("/v1.44/events?since=1", 51).as_deref(), Ok("/v1.44/events?since=1"));
-        // The engine behind does not know 1.52.
-        assert_eq!(admitted("/v1.52/info", 51).as_deref(), Ok("/v1.51/info"));
+        assert_eq!(upstream_path("/_ping", 51).as_deref(), Ok("/_ping"));
+        assert_eq!(upstream_path("/v1.44/events?since=1", 51).as_deref(), Ok("/v1.44/events?since=1"));
+        // The upstream engine does not support 1.52.
+        assert_eq!(upstream_path("/v1.52/info", 51).as_deref(), Ok("/v1.51/info"));
     }
 
     #[test]
-    fn what_api_1_52_leaves_out_is_left_out() {
+    fn fields_that_api_1_52_omits_are_removed() {
         let mut out = Vec::new();
         let event = "{\"status\":\"die\",\"id\":\"1\",\"from\":\"web\",\"Type\":\"container\",\"time\":1}\n";
         let chunk = format!(

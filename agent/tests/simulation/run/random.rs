@@ -1,4 +1,4 @@
-//! Lives at random: the same ones for the same seed.
+//! Random runs, determined by their seed.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use evenkeel_agent::service::input::ServiceRequest;
 use crate::world::{Act, Behaviour, CommandFault, EventFault, RegistryFault, StoreFault, UpFault};
 
 use super::gates::Gates;
-use super::step::{At, Step};
-use super::{Flags, Life};
+use super::step::{Step, TimedStep};
+use super::{Flags, Simulation};
 
-/// Numbers that look random and are the same in every run (`SplitMix64`).
+/// A seeded pseudo-random number generator (`SplitMix64`).
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -30,13 +30,13 @@ impl Dice {
         self.below(n) == 0
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[usize::try_from(self.below(all.len() as u64)).expect("a slice is that long")]
     }
 }
 
-/// The life of a seed.
-pub(crate) fn life(seed: u64) -> Life {
+/// Returns the run of a seed.
+pub(crate) fn simulation(seed: u64) -> Simulation {
     let mut dice = Dice::new(seed);
     let mut flags = || Flags {
         auto_update: !dice.one_in(8),
@@ -47,54 +47,56 @@ pub(crate) fn life(seed: u64) -> Life {
     let flags = [flags(), flags()];
     let gates = [gates(&mut dice), gates(&mut dice)];
     let (restarts_itself, has_third) = (dice.one_in(3), dice.one_in(3));
-    let mut life = Life { flags, gates, restarts_itself, has_third, ..Life::default() };
+    let mut simulation = Simulation { flags, gates, restarts_itself, has_third, ..Simulation::default() };
     let count = 1 + dice.below(6);
     let mut at = Duration::from_millis(dice.below(12_000));
     for _ in 0..count {
-        steps(&mut dice, at, &mut life.steps);
-        // Often in the middle of what the last one has begun.
-        let pause = dice.of(&[300, 2_000, 8_000, 20_000]);
+        steps(&mut dice, at, &mut simulation.steps);
+        // Often before the effects of the last step are over.
+        let pause = dice.pick(&[300, 2_000, 8_000, 20_000]);
         at += Duration::from_millis(1 + dice.below(pause));
     }
     if dice.one_in(3) {
-        set_clock(&mut dice, at, &mut life.steps);
+        set_clock(&mut dice, at, &mut simulation.steps);
     }
-    life.shares_image = dice.one_in(4);
+    simulation.shares_image = dice.one_in(4);
     if dice.one_in(6) {
-        newer_tags(&mut dice, at, &mut life);
+        newer_tags(&mut dice, at, &mut simulation);
     }
-    life.steps.sort_by_key(|(at, _)| *at);
-    life
+    simulation.steps.sort_by_key(|(at, _)| *at);
+    simulation
 }
 
-/// The tag of `web` stands in an env file, and newer ones are pushed; the agent may be killed while it moves to one.
-fn newer_tags(dice: &mut Dice, end: Duration, life: &mut Life) {
-    (life.has_variable, life.shares_image) = (true, false);
+/// Has an env file set the tag of `web`, and pushes newer tags; the agent may be killed while it deploys one.
+fn newer_tags(dice: &mut Dice, end: Duration, simulation: &mut Simulation) {
+    (simulation.has_variable, simulation.shares_image) = (true, false);
     for _ in 0..=dice.below(3) {
         let at = Duration::from_millis(dice.below(u64::try_from(end.as_millis()).unwrap_or(1) + 30_000));
         let later = |millis| at + Duration::from_millis(millis);
         match dice.below(8) {
-            0 => life.steps.push((at, Step::World(Act::PushSameNewer))),
-            1 => life.steps.push((at, Step::World(Act::EditEnvFile))),
-            _ => push(dice, at, &mut life.steps, "web", Act::PushNewer),
+            0 => simulation.steps.push((at, Step::World(Act::PushSameNewer))),
+            1 => simulation.steps.push((at, Step::World(Act::EditEnvFile))),
+            _ => push(dice, at, &mut simulation.steps, "web", Act::PushNewer),
         }
         if dice.one_in(2) {
             let calls = 1 + usize::try_from(dice.below(140)).expect("small");
-            life.steps.push((later(1), Step::Kill { calls, away: 1 + dice.below(10), loses_write: false }));
+            simulation
+                .steps
+                .push((later(1), Step::Kill { calls, away: 1 + dice.below(10), loses_write: false }));
         }
         if dice.one_in(4) {
-            life.steps.push((later(dice.below(20_000)), Step::World(Act::EditEnvFile)));
+            simulation.steps.push((later(dice.below(20_000)), Step::World(Act::EditEnvFile)));
         }
     }
 }
 
-/// Somebody sets the clock while updates may wait, forward or back, by half a minute up to days.
-fn set_clock(dice: &mut Dice, end: Duration, steps: &mut Vec<At>) {
-    let service = dice.of(&["web", "api"]);
+/// An operator sets the clock while updates may be waiting, forward or back, by half a minute to three days.
+fn set_clock(dice: &mut Dice, end: Duration, steps: &mut Vec<TimedStep>) {
+    let service = dice.pick(&["web", "api"]);
     let times = 1 + dice.below(3);
     for _ in 0..times {
         let at = Duration::from_millis(dice.below(u64::try_from(end.as_millis()).unwrap_or(1) + 20_000));
-        let by = dice.of(&[30, 600, 7_200, 86_400, 259_200]) * dice.of(&[1, -1]);
+        let by = dice.pick(&[30, 600, 7_200, 86_400, 259_200]) * dice.pick(&[1, -1]);
         steps.push((at, Step::World(Act::SetClock(by))));
     }
     if dice.one_in(2) {
@@ -108,22 +110,22 @@ fn gates(dice: &mut Dice) -> Gates {
     }
     Gates {
         min_age: dice.one_in(3).then(|| 5 + dice.below(40)),
-        window: dice.one_in(4).then(|| dice.of(&["00:01-24:00", "00:02-24:00", "00:00-00:01"])),
+        window: dice.one_in(4).then(|| dice.pick(&["00:01-24:00", "00:02-24:00", "00:00-00:01"])),
         approve: dice.one_in(3),
         command: dice.one_in(3),
         signed: dice.one_in(3),
     }
 }
 
-/// A new image, and at times the signature or the request that it waits for.
+/// Pushes a new image, and sometimes adds the signature or the request that it waits for.
 fn push(
     dice: &mut Dice,
     at: Duration,
-    steps: &mut Vec<At>,
+    steps: &mut Vec<TimedStep>,
     service: &'static str,
     act: impl Fn(Behaviour) -> Act,
 ) {
-    let behaviour = dice.of(&[
+    let behaviour = dice.pick(&[
         Behaviour::Good,
         Behaviour::Good,
         Behaviour::Good,
@@ -137,28 +139,28 @@ fn push(
         Behaviour::BadEntrypoint,
     ]);
     steps.push((at, Step::World(act(behaviour))));
-    // Where nobody signs or approves, it waits for ever.
+    // Without signature or approval it waits for ever.
     if dice.one_in(3) {
         until(dice, at, steps, Act::Sign(service));
     }
     if dice.one_in(3) {
         let later = at + Duration::from_millis(dice.below(40_000));
         let request =
-            dice.of(&[None, Some(())]).map_or(ServiceRequest::Check, |()| ServiceRequest::Approve(None));
+            dice.pick(&[None, Some(())]).map_or(ServiceRequest::Check, |()| ServiceRequest::Approve(None));
         steps.push((later, Step::Ask(service, request)));
     }
 }
 
-/// One thing that happens, and what ends it.
-fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
-    let service = dice.of(&["web", "web", "api"]);
+/// Adds an event, and the event that ends it.
+fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<TimedStep>) {
+    let service = dice.pick(&["web", "web", "api"]);
     let mut add = |act: Act| steps.push((at, Step::World(act)));
     match dice.below(33) {
         28 => add(Act::Ruin(service)),
         29 => stop_before_a_gap(dice, at, steps),
-        30 => kill_beside_a_moved_tag(dice, at, steps),
+        30 => kill_while_a_tag_is_moved(dice, at, steps),
         31 => {
-            add(Act::Command(dice.of(&[CommandFault::Waits, CommandFault::Fails])));
+            add(Act::Command(dice.pick(&[CommandFault::Waits, CommandFault::Fails])));
             if !dice.one_in(4) {
                 until(dice, at, steps, Act::Command(CommandFault::None));
             }
@@ -167,7 +169,11 @@ fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
         0..=6 => push(dice, at, steps, service, |behaviour| Act::Push(service, behaviour)),
         7 => add(Act::MoveBack(service)),
         8 => {
-            add(Act::Registry(dice.of(&[RegistryFault::Errors, RegistryFault::Hangs, RegistryFault::Slow])));
+            add(Act::Registry(dice.pick(&[
+                RegistryFault::Errors,
+                RegistryFault::Hangs,
+                RegistryFault::Slow,
+            ])));
             until(dice, at, steps, Act::Registry(RegistryFault::None));
         }
         9 => {
@@ -175,15 +181,15 @@ fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
             until(dice, at, steps, Act::PullsFail(false));
         }
         10 => {
-            add(Act::UpFails(dice.of(&[UpFault::AtOnce, UpFault::Halfway])));
+            add(Act::UpFails(dice.pick(&[UpFault::AtOnce, UpFault::Halfway])));
             until(dice, at, steps, Act::UpFails(UpFault::None));
         }
         11 => {
-            add(Act::Store(dice.of(&[StoreFault::Refuses, StoreFault::Torn])));
+            add(Act::Store(dice.pick(&[StoreFault::Refuses, StoreFault::Torn])));
             until(dice, at, steps, Act::Store(StoreFault::None));
         }
         12 => {
-            add(Act::Events(dice.of(&[EventFault::Lost, EventFault::Doubled, EventFault::Late])));
+            add(Act::Events(dice.pick(&[EventFault::Lost, EventFault::Doubled, EventFault::Late])));
             until(dice, at, steps, Act::Events(EventFault::None));
         }
         13 | 14 => add(Act::Crash(service)),
@@ -193,7 +199,7 @@ fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
             until(dice, at, steps, Act::EngineStarts);
         }
         17 => add(Act::StreamBreaks),
-        18 | 19 => add(dice.of(&[
+        18 | 19 => add(dice.pick(&[
             Act::Stop(service),
             Act::Stop(service),
             Act::Start(service),
@@ -220,17 +226,17 @@ fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
     }
 }
 
-/// A stop that an agent can tell from one of the engine's own only when it reads the events once more.
-fn stop_before_a_gap(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
+/// Adds a stop that the agent can distinguish from one of the engine's own only by reading the events again.
+fn stop_before_a_gap(dice: &mut Dice, at: Duration, steps: &mut Vec<TimedStep>) {
     let gap = at + Duration::from_millis(1_200 + dice.below(8_000));
     steps.push((at, Step::World(Act::Stop("web"))));
     steps.push((gap, Step::World(Act::StreamBreaks)));
 }
 
-/// An update beside a service whose tag names another image than it runs on, and a kill while that tag is moved.
-fn kill_beside_a_moved_tag(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
+/// Adds an update next to a service whose tag does not name its running image, and a kill while that tag is moved.
+fn kill_while_a_tag_is_moved(dice: &mut Dice, at: Duration, steps: &mut Vec<TimedStep>) {
     let later = |millis| at + Duration::from_millis(millis);
-    let behaviour = dice.of(&[Behaviour::Good, Behaviour::Unhealthy]);
+    let behaviour = dice.pick(&[Behaviour::Good, Behaviour::Unhealthy]);
     steps.push((at, Step::World(Act::Build("api"))));
     steps.push((later(1), Step::World(Act::Push("web", behaviour))));
     steps.push((later(2), Step::Poll));
@@ -238,7 +244,7 @@ fn kill_beside_a_moved_tag(dice: &mut Dice, at: Duration, steps: &mut Vec<At>) {
     steps.push((later(3), Step::Kill { calls, away: 1 + dice.below(10), loses_write: false }));
 }
 
-fn until(dice: &mut Dice, at: Duration, steps: &mut Vec<At>, end: Act) {
+fn until(dice: &mut Dice, at: Duration, steps: &mut Vec<TimedStep>, end: Act) {
     steps.push((at + Duration::from_millis(500 + dice.below(30_000)), Step::World(end)));
 }
 
@@ -256,6 +262,6 @@ fn reload(dice: &mut Dice, service: &'static str) -> Step {
         0 => Step::Drop(service),
         1 => Step::Add(service),
         2 => Step::Rename,
-        _ => Step::Toggle(service, dice.of(&["auto_update", "auto_heal", "auto_start", "compose_watch"])),
+        _ => Step::Toggle(service, dice.pick(&["auto_update", "auto_heal", "auto_start", "compose_watch"])),
     }
 }

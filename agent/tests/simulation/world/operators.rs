@@ -1,4 +1,4 @@
-//! What people do to the project past the agent, and what happens by accident.
+//! Operator actions that bypass the agent, and faults.
 
 use std::collections::BTreeSet;
 
@@ -15,34 +15,34 @@ use super::{
 
 const STOPPING: SignedDuration = SignedDuration::from_millis(10);
 
-/// Something that comes about in the world. Services are those of the compose file.
+/// An event in the world. Services are those of the compose file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Somebody pushes another image under the tag.
+    /// Another image is pushed under the tag.
     Push(&'static str, Behaviour),
-    /// Somebody pushes an image under a newer tag, where the env file sets the tag; or the image of the tag in force.
+    /// An image is pushed under a newer tag, if the env file sets the tag: a new image, or the image of the current tag.
     PushNewer(Behaviour),
     PushSameNewer,
-    /// Somebody edits other lines of the env file.
+    /// An operator edits other lines of the env file.
     EditEnvFile,
-    /// Somebody moves the tag back to the image that it named before.
+    /// The tag is moved back to the image that it named before.
     MoveBack(&'static str),
     Registry(RegistryFault),
     PullsFail(bool),
     UpFails(UpFault),
     Store(StoreFault),
     Events(EventFault),
-    /// The process of a container ends with code 1.
+    /// The process of a container exits with code 1.
     Crash(&'static str),
-    /// The health check of a container fails until it is started again.
+    /// The health check of a container fails until its next start.
     Sicken(&'static str),
-    /// The same, however often it is started.
+    /// The health check of a container fails, even after restarts.
     Ruin(&'static str),
-    /// The engine stops all containers, and is gone.
+    /// The engine stops all containers and goes away.
     EngineStops,
-    /// It is back, and starts those with a restart policy.
+    /// The engine is back, and starts the containers with a restart policy.
     EngineStarts,
-    /// The event stream breaks off, and nothing else.
+    /// Only the event stream disconnects.
     StreamBreaks,
     /// `docker stop`, `start`, `restart`, `rm --force`.
     Stop(&'static str),
@@ -51,11 +51,11 @@ pub(crate) enum Act {
     Remove(&'static str),
     /// `docker build --tag`: the tag names an image that is in no registry.
     Build(&'static str),
-    /// Somebody signs the image that the registry has under the tag.
+    /// The image that the tag names in the registry is signed.
     Sign(&'static str),
-    /// What the gate command answers.
+    /// How the gate command answers from now on.
     Command(CommandFault),
-    /// Somebody sets the clock by so many seconds.
+    /// An operator sets the clock forward or back by this many seconds.
     SetClock(i64),
     /// `docker compose pull`, `up`, `down`.
     Pull(&'static str),
@@ -63,62 +63,62 @@ pub(crate) enum Act {
     Down,
     /// `docker image prune --all`
     Prune,
-    /// Somebody edits a service in the compose file; or writes nonsense into the file, and mends it.
+    /// An operator edits a service in the compose file, makes the file invalid, or repairs it.
     Edit(&'static str),
     BreakFile,
     MendFile,
 }
 
 impl Act {
-    /// In words.
-    pub(crate) fn words(self) -> String {
+    /// Describes it for the transcript.
+    pub(crate) fn describe(self) -> String {
         match self {
             Self::Push(service, behaviour) => {
-                format!("pushes for {service} an image that {}", behaviour.words())
+                format!("an image that {} is pushed for {service}", behaviour.describe())
             }
             Self::PushNewer(behaviour) => {
-                format!("pushes for web, under a newer tag, an image that {}", behaviour.words())
+                format!("an image that {} is pushed for web under a newer tag", behaviour.describe())
             }
-            Self::PushSameNewer => "gives the image of web a newer tag".to_owned(),
-            Self::EditEnvFile => "somebody edits other lines of the env file".to_owned(),
-            Self::MoveBack(service) => format!("moves the tag of {service} back in the registry"),
-            Self::Registry(RegistryFault::None) => "the registry answers".to_owned(),
+            Self::PushSameNewer => "the image of web gets a newer tag".to_owned(),
+            Self::EditEnvFile => "an operator edits other lines of the env file".to_owned(),
+            Self::MoveBack(service) => format!("the tag of {service} is moved back in the registry"),
+            Self::Registry(RegistryFault::None) => "the registry works again".to_owned(),
             Self::Registry(fault) => format!("the registry from now on: {fault:?}").to_lowercase(),
             Self::PullsFail(fails) => format!("pulls {} from now on", if fails { "fail" } else { "work" }),
             Self::UpFails(UpFault::None) => "compose up works again".to_owned(),
             Self::UpFails(fault) => format!("compose up fails from now on ({fault:?})").to_lowercase(),
-            Self::Store(StoreFault::None) => "the disk takes writes again".to_owned(),
+            Self::Store(StoreFault::None) => "the disk accepts writes again".to_owned(),
             Self::Store(StoreFault::Refuses) => "the disk refuses writes".to_owned(),
-            Self::Store(StoreFault::Torn) => "the disk writes and reports an error".to_owned(),
+            Self::Store(StoreFault::Torn) => "the disk applies writes but reports errors".to_owned(),
             Self::Events(fault) => format!("events from now on: {fault:?}").to_lowercase(),
             Self::Crash(service) => format!("the process of {service} crashes"),
-            Self::Sicken(service) => format!("{service} turns unhealthy until it is started again"),
-            Self::Ruin(service) => format!("{service} turns unhealthy for good"),
-            Self::Build(service) => format!("somebody builds an image under the tag of {service}"),
-            Self::Sign(service) => format!("somebody signs the image of {service} in the registry"),
-            Self::SetClock(by) => format!("somebody sets the clock by {by} s"),
-            Self::Command(CommandFault::None) => "the gate command lets everything go from now on".to_owned(),
+            Self::Sicken(service) => format!("{service} becomes unhealthy until its next start"),
+            Self::Ruin(service) => format!("{service} becomes unhealthy permanently"),
+            Self::Build(service) => format!("an operator builds an image under the tag of {service}"),
+            Self::Sign(service) => format!("the image of {service} in the registry is signed"),
+            Self::SetClock(by) => format!("an operator changes the clock by {by} s"),
+            Self::Command(CommandFault::None) => "the gate command allows everything from now on".to_owned(),
             Self::Command(fault) => format!("the gate command from now on: {fault:?}").to_lowercase(),
-            Self::EngineStops => "the engine stops all containers and is gone".to_owned(),
+            Self::EngineStops => "the engine stops all containers and goes away".to_owned(),
             Self::EngineStarts => "the engine is back".to_owned(),
-            Self::StreamBreaks => "the engine's event stream breaks off".to_owned(),
-            Self::Stop(service) => format!("somebody stops {service}"),
-            Self::Start(service) => format!("somebody starts {service}"),
-            Self::Restart(service) => format!("somebody restarts {service}"),
-            Self::Remove(service) => format!("somebody removes the container of {service}"),
-            Self::Pull(service) => format!("somebody pulls {service}"),
-            Self::Up => "somebody brings the project up".to_owned(),
-            Self::Down => "somebody takes the project down".to_owned(),
-            Self::Prune => "somebody prunes unused images".to_owned(),
-            Self::Edit(service) => format!("somebody edits {service} in the compose file"),
-            Self::BreakFile => "somebody writes nonsense into the compose file".to_owned(),
-            Self::MendFile => "somebody mends the compose file".to_owned(),
+            Self::StreamBreaks => "the engine's event stream disconnects".to_owned(),
+            Self::Stop(service) => format!("an operator stops {service}"),
+            Self::Start(service) => format!("an operator starts {service}"),
+            Self::Restart(service) => format!("an operator restarts {service}"),
+            Self::Remove(service) => format!("an operator removes the container of {service}"),
+            Self::Pull(service) => format!("an operator pulls {service}"),
+            Self::Up => "an operator brings the project up".to_owned(),
+            Self::Down => "an operator takes the project down".to_owned(),
+            Self::Prune => "an operator prunes unused images".to_owned(),
+            Self::Edit(service) => format!("an operator edits {service} in the compose file"),
+            Self::BreakFile => "an operator makes the compose file invalid".to_owned(),
+            Self::MendFile => "an operator repairs the compose file".to_owned(),
         }
     }
 }
 
-/// Digests and image IDs of the world in a text, in words.
-pub(super) fn digest_words(text: &str, names: impl Iterator<Item = (String, String)>) -> String {
+/// Replaces digests and image IDs in a text by their names.
+pub(super) fn name_digests(text: &str, names: impl Iterator<Item = (String, String)>) -> String {
     names.fold(text.to_owned(), |text, (digest, name)| {
         let digest: &str = &digest;
         let short = Digest::parse(digest).map(|digest| digest.short().to_owned()).unwrap_or_default();
@@ -128,7 +128,7 @@ pub(super) fn digest_words(text: &str, names: impl Iterator<Item = (String, Stri
 }
 
 impl FakeWorld {
-    /// Something comes about.
+    /// Applies an event.
     pub(crate) fn act(&self, act: Act) {
         self.lock().act(act);
         if let Act::SetClock(by) = act {
@@ -137,7 +137,7 @@ impl FakeWorld {
         self.moved.notify_one();
     }
 
-    /// Everything works again, and stays so.
+    /// Removes all faults.
     pub(crate) fn calm(&self) {
         self.crash_at(None);
         let (is_down, is_broken) = {
@@ -146,12 +146,12 @@ impl FakeWorld {
         };
         {
             let mut inner = self.lock();
-            // Somebody who wants updates to wait may go on wanting that.
+            // A gate command that answers "wait" is no fault, and keeps doing so.
             let command = inner.faults.command;
             let waits = command == CommandFault::Waits;
             let command = if waits { command } else { CommandFault::None };
             inner.faults = Faults { command, ..Faults::default() };
-            inner.tell("world", "is calm from now on");
+            inner.trace("world", "has no faults from now on");
         }
         if is_broken {
             self.act(Act::MendFile);
@@ -164,7 +164,7 @@ impl FakeWorld {
 
 impl Inner {
     fn act(&mut self, act: Act) {
-        self.tell("world", &act.words());
+        self.trace("world", &act.describe());
         match act {
             Act::Push(service, behaviour) => self.push_next(service, behaviour),
             Act::PushNewer(behaviour) => self.push_newer(Some(behaviour)),
@@ -179,49 +179,50 @@ impl Inner {
             Act::Crash(service) => self.accident(service, |inner, at| {
                 let now = inner.now;
                 inner.containers[at].end(now, 1, false);
-                inner.happened(at, now, EventKind::Die { exit_code: 1 });
+                inner.container_event(at, now, EventKind::Die { exit_code: 1 });
             }),
             Act::Sicken(service) => self.accident(service, |inner, at| inner.containers[at].sick = true),
             Act::Ruin(service) => self.accident(service, |inner, at| inner.containers[at].ruined = true),
             Act::Build(service) => self.build(service),
             Act::Sign(service) => self.sign(service),
             Act::Command(fault) => self.faults.command = fault,
-            // Done in the world, which has the clock.
+            // `FakeWorld` owns the clock and sets it.
             Act::SetClock(_) => {}
             Act::EngineStops => self.engine_stops(),
             Act::EngineStarts => self.engine_starts(),
             Act::StreamBreaks => {
                 self.stream_breaks();
             }
-            Act::Stop(service) => self.by_person(service, Self::stop),
-            Act::Start(service) => self.by_person(service, |inner, at| {
+            Act::Stop(service) => self.by_operator(service, Self::stop),
+            Act::Start(service) => self.by_operator(service, |inner, at| {
                 if !inner.containers[at].is_up() {
                     inner.start_by_hand(at);
                 }
             }),
-            Act::Restart(service) => self.by_person(service, |inner, at| {
+            Act::Restart(service) => self.by_operator(service, |inner, at| {
                 inner.stop(at);
                 inner.start_by_hand(at);
             }),
-            Act::Remove(service) => self.by_person(service, |inner, at| {
-                inner.truth.at_rest.insert(service.to_owned());
+            Act::Remove(service) => self.by_operator(service, |inner, at| {
+                inner.truth.stopped_by_operator.insert(service.to_owned());
                 inner.remove(at);
             }),
             Act::Pull(service) => self.pull(service),
             Act::Up => {
-                self.everybody_is_touched();
+                self.touch_all();
                 if !self.is_file_broken && !self.engine_down {
-                    self.truth.tainted = self.images.keys().cloned().collect();
+                    self.truth.started_by_operator = self.images.keys().cloned().collect();
                     self.up_all();
                 }
             }
             Act::Down | Act::Prune if self.engine_down => {}
             Act::Down => {
-                self.everybody_is_touched();
+                self.touch_all();
                 while !self.containers.is_empty() {
                     self.remove(0);
                 }
-                self.truth.at_rest = self.services.iter().map(|service| service.name.clone()).collect();
+                self.truth.stopped_by_operator =
+                    self.services.iter().map(|service| service.name.clone()).collect();
             }
             Act::Prune => {
                 self.interfere();
@@ -245,7 +246,7 @@ impl Inner {
         }
     }
 
-    /// What the agent sees of the compose file is only whether it is another one.
+    /// Writes the compose file. The agent only checks whether its content has changed.
     pub(super) fn write_file(&self) {
         let Some(file) = &self.file else { return };
         let versions: Vec<u64> = self.services.iter().map(|service| service.version).collect();
@@ -257,7 +258,7 @@ impl Inner {
         self.definitions(None).into_iter().find(|s| s.name == service).map(|s| s.reference)
     }
 
-    /// All that the registry has of the service's image is signed.
+    /// Signs all images of the service in the registry.
     fn sign(&mut self, service: &str) {
         let Some(reference) = self.tag_of(service) else { return };
         for tag in self.tags_of(&reference.repository) {
@@ -265,7 +266,7 @@ impl Inner {
         }
     }
 
-    /// Under a newer tag: another image, or the one of the tag in force.
+    /// Pushes a newer tag: of a new image, or of the image of the current tag.
     fn push_newer(&mut self, behaviour: Option<Behaviour>) {
         let Some(service) = self.definitions(None).into_iter().find(|service| service.has_variable) else {
             return;
@@ -305,13 +306,13 @@ impl Inner {
         what(self, at);
     }
 
-    fn by_person(&mut self, service: &str, what: impl FnOnce(&mut Self, usize)) {
+    fn by_operator(&mut self, service: &str, what: impl FnOnce(&mut Self, usize)) {
         if self.engine_down {
             return;
         }
         let at = self.containers.iter().position(|c| c.service == service);
         let Some(at) = at else { return };
-        self.touched(service);
+        self.touch(service);
         what(self, at);
     }
 
@@ -320,24 +321,24 @@ impl Inner {
             return;
         }
         let service = self.containers[at].service.clone();
-        // One of them ends well when it is told to, the others do not.
+        // Only `api` exits with code 0 on SIGTERM.
         let code = if service == "api" { 0 } else { 143 };
-        // While the stream is away a stop can't be told from one of the engine's own.
-        let is_deaf = self.truth.agent_runs && !self.events.has_readers(self.now);
-        if self.faults.events != EventFault::None || is_deaf {
-            self.truth.unheard.insert(self.containers[at].id.clone());
+        // While the event stream is disconnected, a stop can't be distinguished from one of the engine's own.
+        let is_disconnected = self.truth.agent_runs && !self.events.has_readers(self.now);
+        if self.faults.events != EventFault::None || is_disconnected {
+            self.truth.unseen_stops.insert(self.containers[at].id.clone());
         }
-        self.end_as_told(at, code);
-        self.truth.at_rest.insert(service);
+        self.end_by_sigterm(at, code);
+        self.truth.stopped_by_operator.insert(service);
     }
 
-    /// A process ends because it is told to, which takes it a moment: the next run begins after it.
-    pub(super) fn end_as_told(&mut self, at: usize, code: i64) {
-        let told = self.now - STOPPING;
-        self.happened(at, told, EventKind::Kill { signal: Some(15) });
-        self.containers[at].end(told, code, false);
-        self.happened(at, told, EventKind::Die { exit_code: code });
-        self.happened(at, told, EventKind::Stop);
+    /// Ends a process with SIGTERM. The end lies slightly in the past, so that the next start comes after it.
+    pub(super) fn end_by_sigterm(&mut self, at: usize, code: i64) {
+        let ended = self.now - STOPPING;
+        self.container_event(at, ended, EventKind::Kill { signal: Some(15) });
+        self.containers[at].end(ended, code, false);
+        self.container_event(at, ended, EventKind::Die { exit_code: code });
+        self.container_event(at, ended, EventKind::Stop);
     }
 
     fn start_by_hand(&mut self, at: usize) {
@@ -360,11 +361,11 @@ impl Inner {
         self.interfere();
         self.tags_are_moved();
         let Some((id, behaviour)) = self.published.get(&digest).cloned() else { return };
-        self.truth.gated.fetched_by_person(&digest);
+        self.truth.gated.pulled_by_operator(&digest);
         let empty = super::FakeImage { behaviour, digests: [].into(), tags: [].into() };
         self.images.entry(id.clone()).or_insert(empty).digests.insert(reference.repository.at(&digest));
         let tagged = self.tag(&id, reference.tagged());
-        tagged.expect("the image is here");
+        tagged.expect("the image is present");
         self.truth.pulled.insert(id);
     }
 
@@ -375,13 +376,13 @@ impl Inner {
         }
         self.interfere();
         self.tags_are_moved();
-        self.built_beside(service);
+        self.image_was_built(service);
         let name = format!("{service} build {}", self.truth.next_version(service));
         self.truth.name(&name);
         let id = id_of(&name);
         let image = super::FakeImage { behaviour: Behaviour::Good, digests: [].into(), tags: [].into() };
         self.images.insert(id.clone(), image);
-        self.tag(&id, reference.tagged()).expect("the image is here");
+        self.tag(&id, reference.tagged()).expect("the image is present");
         self.truth.pulled.insert(id);
     }
 
@@ -399,7 +400,7 @@ impl Inner {
         self.engine_went();
         for at in 0..self.containers.len() {
             if self.containers[at].is_up() {
-                self.end_as_told(at, 143);
+                self.end_by_sigterm(at, 143);
             }
         }
         self.engine_down = true;
@@ -412,7 +413,7 @@ impl Inner {
         }
         for at in 0..self.containers.len() {
             let c = &self.containers[at];
-            let is_kept = c.restarts_itself && !self.truth.at_rest.contains(&c.service);
+            let is_kept = c.restarts_itself && !self.truth.stopped_by_operator.contains(&c.service);
             if is_kept && matches!(c.run, Run::Ended { .. }) {
                 self.start(at);
             }

@@ -1,4 +1,4 @@
-//! One incarnation of the agent: its own tasks around real workers, in the fake world.
+//! The agent in the simulated world: the real tasks and workers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -26,17 +26,17 @@ use tokio_util::sync::CancellationToken;
 use crate::world::{AtEnd, FakeWorld};
 use crate::world_with;
 
-/// Where entries go in lives.
+/// The destination of entries.
 const DESTINATION: &str = "warden";
 
-/// One incarnation of the agent.
+/// A running agent, from one start to its end.
 pub(crate) struct Agent {
     fake: FakeWorld,
     world: Arc<World>,
     placement: Placement,
     workers: watch::Sender<Option<Workers>>,
-    doors: BTreeMap<String, Handle>,
-    /// What each service shows, until it has ended.
+    handles_by_name: BTreeMap<String, Handle>,
+    /// What each service publishes, until it has ended.
     shown: Arc<Mutex<Vec<published::Receiver>>>,
     polls: mpsc::UnboundedSender<()>,
     tasks: TaskSet,
@@ -46,8 +46,8 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Starts, with what the store has. `former` are services that are configured no more and may have left a
-    /// deployment.
+    /// Starts the agent with the state in the store. `former` are services that are no longer configured and may have an
+    /// unfinished deployment.
     pub(crate) async fn start(fake: &FakeWorld, config: &Config, former: &[Arc<ServiceConfig>]) -> Self {
         fake.reread().await;
         let store: Arc<dyn Store> = Arc::new(fake.clone());
@@ -60,14 +60,14 @@ impl Agent {
         deliveries.spawn("warden", warden(fake.clone(), outbox.clone()));
         let world = world_with(fake, store, outbox);
         let placement = Placement::new(world.clock.clone(), tasks.clone(), stop.clone());
-        let (polls, asked) = mpsc::unbounded_channel();
+        let (polls, requests) = mpsc::unbounded_channel();
         let workers = watch::Sender::new(None);
         let mut agent = Self {
             fake: fake.clone(),
             world,
             placement,
             workers,
-            doors: BTreeMap::new(),
+            handles_by_name: BTreeMap::new(),
             shown: Arc::default(),
             polls,
             tasks,
@@ -76,12 +76,12 @@ impl Agent {
             deliveries,
         };
         agent.spawn_status();
-        agent.begin(config, former).await;
-        agent.spawn_tasks(config, asked);
+        agent.start_workers(config, former).await;
+        agent.spawn_tasks(config, requests);
         agent
     }
 
-    async fn begin(&mut self, config: &Config, former: &[Arc<ServiceConfig>]) {
+    async fn start_workers(&mut self, config: &Config, former: &[Arc<ServiceConfig>]) {
         let mut members = Vec::new();
         for service in former {
             let durable = self.fake.durable(&state_key(&service.name)).await;
@@ -106,13 +106,13 @@ impl Agent {
     async fn member(&mut self, config: Arc<ServiceConfig>, reason: StartReason) -> (Member, Handle) {
         let durable = self.fake.durable(&state_key(&config.name)).await;
         let (member, handle) = Member::new(config, durable, self.world.clone(), reason);
-        self.doors.insert(handle.config.name.clone(), handle.clone());
-        self.shown.lock().expect("nobody panics with it").push(handle.published.clone());
+        self.handles_by_name.insert(handle.config.name.clone(), handle.clone());
+        self.shown.lock().expect("no test panics while it holds the lock").push(handle.published.clone());
         self.world.changed.send_replace(());
         (member, handle)
     }
 
-    /// Looks at what the services show, one after the other: a life that is lived twice tells of them in the same order.
+    /// Checks what the services publish, in a fixed order so that a repeated run gives the same transcript.
     fn spawn_status(&self) {
         let (fake, shown, stop) = (self.fake.clone(), self.shown.clone(), self.stop.clone());
         let mut changes = self.world.changed.subscribe();
@@ -120,10 +120,10 @@ impl Agent {
             loop {
                 let is_stopping = stop.is_cancelled();
                 let is_over = {
-                    let mut shown = shown.lock().expect("nobody panics with it");
+                    let mut shown = shown.lock().expect("no test panics while it holds the lock");
                     shown.retain(|one| {
                         let has_ended = one.has_ended();
-                        fake.shows(&one.snapshot().record(&context(&fake)));
+                        fake.check_status(&one.snapshot().record(&context(&fake)));
                         !has_ended
                     });
                     is_stopping && shown.is_empty()
@@ -133,14 +133,14 @@ impl Agent {
                 }
                 tokio::select! {
                     biased;
-                    changed = changes.changed() => changed.expect("the world is still there"),
+                    changed = changes.changed() => changed.expect("the world still exists"),
                     () = stop.cancelled(), if !is_stopping => {}
                 }
             }
         });
     }
 
-    fn spawn_tasks(&mut self, config: &Config, asked: mpsc::UnboundedReceiver<()>) {
+    fn spawn_tasks(&mut self, config: &Config, requests: mpsc::UnboundedReceiver<()>) {
         let active = ActiveConfig { config: Arc::new(config.clone()), warnings: Arc::default() };
         let (_, active) = watch::channel(active);
         let health = watch::Sender::new(EngineHealth::default());
@@ -174,11 +174,12 @@ impl Agent {
         };
         self.tasks.spawn("engine health", probe.run(self.stop.clone()));
         let cycled = Arc::new(|_| {});
-        let poller = Poller { services, registry, active, clock, record, cycled, state: poll_state, asked };
+        let poller =
+            Poller { services, registry, active, clock, record, cycled, state: poll_state, requests };
         self.tasks.spawn("poller", poller.run(self.stop.clone()));
     }
 
-    /// Puts another configuration into force, as a reload does.
+    /// Applies another configuration, as a reload does.
     pub(crate) async fn reload(&mut self, config: &Config) {
         let before = self.workers();
         let is_wanted = |name: &str| config.services.iter().any(|service| service.name == name);
@@ -214,17 +215,17 @@ impl Agent {
     }
 
     async fn reconfigure(&mut self, service: &ServiceConfig) -> Option<Handle> {
-        let door = self.doors.get(&service.name)?.clone();
+        let handle = self.handles_by_name.get(&service.name)?.clone();
         let config = Arc::new(service.clone());
         let (reply, answer) = oneshot::channel();
-        door.inbox.send(Command::Reconfigure(config.clone(), reply)).ok()?;
+        handle.inbox.send(Command::Reconfigure(config.clone(), reply)).ok()?;
         answer.await.ok()?;
-        let handle = Handle { config, ..door };
-        self.doors.insert(service.name.clone(), handle.clone());
+        let handle = Handle { config, ..handle };
+        self.handles_by_name.insert(service.name.clone(), handle.clone());
         Some(handle)
     }
 
-    /// A person asks a service; nobody waits for the answer.
+    /// Sends an operator's request to a service and does not wait for the answer.
     pub(crate) fn ask(&self, service: &str, request: ServiceRequest) {
         if let Some(handle) = self.workers().iter().find(|handle| handle.config.name == service) {
             let (reply, _) = oneshot::channel();
@@ -232,21 +233,21 @@ impl Agent {
         }
     }
 
-    /// A registry tells of a newer tag.
+    /// Notifies all services of a pushed tag.
     pub(crate) fn tag_was_pushed(&self) {
         let workers = self.workers();
         for handle in &*workers {
-            // It may have gone meanwhile.
+            // The worker may have ended meanwhile.
             let _ = handle.inbox.send(Command::TagPushed);
         }
     }
 
-    /// A person asks for a check of all services.
+    /// An operator requests a check of all services.
     pub(crate) fn poll(&self) {
         assert!(self.polls.send(()).is_ok());
     }
 
-    /// What it shows.
+    /// Returns the final state of all services.
     pub(crate) fn at_end(&self) -> Vec<AtEnd> {
         let at_end = |handle: &Handle| {
             let record = handle.published.snapshot().record(&context(&self.fake));
@@ -255,7 +256,7 @@ impl Agent {
         self.workers().iter().map(at_end).collect()
     }
 
-    /// Ends when one of its tasks has panicked.
+    /// Returns when one of its tasks has panicked.
     pub(crate) async fn panicked(&self) {
         tokio::select! {
             () = self.tasks.panicked() => {}
@@ -263,7 +264,7 @@ impl Agent {
         }
     }
 
-    /// It is told to stop.
+    /// Stops it gracefully.
     pub(crate) async fn stop(&self) {
         self.stop.cancel();
         self.tasks.finish(Duration::from_secs(25)).await;
@@ -271,7 +272,7 @@ impl Agent {
         self.deliveries.finish(Duration::from_secs(5)).await;
     }
 
-    /// It is killed.
+    /// Kills it.
     pub(crate) async fn kill(self) {
         self.tasks.finish(Duration::ZERO).await;
         self.deliveries.finish(Duration::ZERO).await;
@@ -282,7 +283,7 @@ fn context(fake: &FakeWorld) -> StatusContext<'static> {
     StatusContext { now: fake.clock().now(), next_poll: None, engine_error: None, state_error: None }
 }
 
-/// A destination that takes every entry, a little later.
+/// A destination that accepts every entry after a short delay.
 async fn warden(fake: FakeWorld, outbox: Outbox) {
     let mut destination = outbox.destination(DESTINATION).expect("it was named");
     loop {

@@ -1,0 +1,132 @@
+//! The state of a service's checks: which one is due, which one is running, and which requests it answers.
+
+use jiff::Timestamp;
+
+/// Checks that are due, and the one that is running.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Checks {
+    is_due: bool,
+    /// A user has requested the check that is due.
+    is_manual: bool,
+    running: Running,
+    redeploy: Redeploy,
+    /// When to check again outside of the poll cycle.
+    pub(super) again_at: Option<Timestamp>,
+    /// When the last complete check ended.
+    pub(super) last: Option<Timestamp>,
+}
+
+/// Progress of the running check. Its result may come in two parts: the rest follows when a slow registry has answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Running {
+    #[default]
+    No,
+    Yes,
+    /// Its first part was applied.
+    Partly,
+}
+
+/// A requested redeployment. It begins with the result of a check.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Redeploy {
+    #[default]
+    None,
+    /// The next result of a check begins it.
+    Requested,
+    /// The running check began before the request, and may not have queried the registry. The next check begins it.
+    AfterRunningCheck,
+}
+
+impl Checks {
+    /// Makes a check due.
+    pub(super) fn request(&mut self) {
+        self.is_due = true;
+    }
+
+    /// Makes a check due that a user requested; returns `false` if it joins one that was requested before.
+    pub(super) fn request_manual(&mut self) -> bool {
+        self.is_due = true;
+        !std::mem::replace(&mut self.is_manual, true)
+    }
+
+    /// Makes a check due that is followed by a redeployment.
+    pub(super) fn request_redeploy(&mut self) {
+        self.is_due = true;
+        if self.redeploy == Redeploy::None {
+            self.redeploy = if self.is_running() { Redeploy::AfterRunningCheck } else { Redeploy::Requested };
+        }
+    }
+
+    /// Makes a check due because a deployment did not begin; `redeploys`: a redeployment, which is still requested.
+    pub(super) fn repeat(&mut self, redeploys: bool) {
+        self.is_due = true;
+        if redeploys && self.redeploy == Redeploy::None {
+            self.redeploy = Redeploy::Requested;
+        }
+    }
+
+    /// Makes a check due at `at`, unless one is due earlier.
+    pub(super) fn request_by(&mut self, at: Timestamp) {
+        self.again_at = Some(self.again_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Whether a check is running.
+    pub(super) fn is_running(&self) -> bool {
+        self.running != Running::No
+    }
+
+    /// Whether a check is due.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// Whether a redeployment is requested.
+    pub(super) fn wants_redeploy(&self) -> bool {
+        self.redeploy != Redeploy::None
+    }
+
+    /// Takes the request of a redeployment that the result of the running check begins.
+    pub(super) fn take_redeploy(&mut self) -> bool {
+        let is_answered = self.redeploy == Redeploy::Requested;
+        if is_answered {
+            self.redeploy = Redeploy::None;
+        }
+        is_answered
+    }
+
+    /// Takes the time of a check outside of the poll cycle, if it has come.
+    pub(super) fn take_again(&mut self, now: Timestamp) -> bool {
+        self.again_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Starts the check that is due, if none is running; returns whether a user requested it.
+    pub(super) fn start(&mut self) -> Option<bool> {
+        if !self.is_due || self.is_running() {
+            return None;
+        }
+        (self.is_due, self.running) = (false, Running::Yes);
+        if self.redeploy == Redeploy::AfterRunningCheck {
+            self.redeploy = Redeploy::Requested;
+        }
+        Some(std::mem::take(&mut self.is_manual))
+    }
+
+    /// Records a result of the running check; `is_pending`: the rest of it follows. Returns whether it is the rest.
+    pub(super) fn returned(&mut self, is_pending: bool) -> bool {
+        let is_rest = self.running == Running::Partly;
+        self.running = if is_pending { Running::Partly } else { Running::No };
+        is_rest
+    }
+
+    /// Repeats the check whose result was stale; `is_wanted`: even if nobody requests it.
+    pub(super) fn returned_stale(&mut self, was_manual: bool, is_wanted: bool) {
+        self.is_due = is_wanted || self.wants_redeploy() || was_manual;
+        self.is_manual |= was_manual;
+    }
+
+    /// Forgets the running check.
+    #[cfg(test)]
+    pub(super) fn drop_running(&mut self) {
+        self.running = Running::No;
+    }
+}

@@ -1,0 +1,32 @@
+//! The last known state of the outside: what was read from the engine, the registries and the compose files.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::model::Container;
+use crate::model::swarm::SwarmService;
+
+use super::input::{LocalImage, Observation};
+
+/// The last known state of the outside. It is not durable: the first check and inspection after a start fill it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known {
+    /// The result of the last check.
+    pub(super) observation: Option<Arc<Observation>>,
+    /// Images that were pulled since the last check, by name as configured.
+    pub(super) pulled: BTreeMap<String, LocalImage>,
+    /// The containers as of the last inspection or check.
+    pub(super) containers: Option<Arc<[Container]>>,
+    /// The swarm service, if this is one.
+    pub(super) swarm: Option<Box<SwarmService>>,
+    /// Exit code of each container's last run, by ID: the engine no longer reports it once the next run begins.
+    pub(super) exit_codes: BTreeMap<String, i64>,
+    /// Hash of the compose files as of the last check.
+    pub(super) files_hash: Option<String>,
+    /// Time of the last event that suggests that the containers are being changed from outside.
+    pub(super) external_change_at: Option<Timestamp>,
+    /// Time of the registry's last answer per image reference, if gates may hold it.
+    pub(super) registry_answered_at: BTreeMap<String, Timestamp>,
+}
