@@ -56,7 +56,7 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String
         return (Severity::Warning, remedy);
     }
     let remedy = match () {
-        () if says(&["reading registry logins", "credential"]) => {
+        () if says(&["reading registry logins", "credential", "identity token"]) => {
             format!("renew the login: `sudo docker logout {host} && sudo docker login {host}`")
         }
         () if says(&["401", "403", "unauthorized", "denied", "login"]) => {
@@ -130,6 +130,12 @@ mod tests {
                 "reading registry logins from /root/.docker/config.json: it is not JSON",
                 Error,
                 "docker logout ghcr.io",
+            ),
+            (
+                "r.lan/a",
+                "registry r.lan: it requires a user name and password, but the Docker configuration has an identity token",
+                Error,
+                "docker logout r.lan",
             ),
             ("ghcr.io/a/b:1", "registry ghcr.io: 429 too many requests", Warning, "poll_interval"),
             (
