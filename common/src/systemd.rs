@@ -65,20 +65,20 @@ pub fn watchdog(variable: Variable<'_>) -> Option<Duration> {
     number("WATCHDOG_USEC").filter(|usec| ours && *usec > 0).map(Duration::from_micros)
 }
 
-/// The watchdog task: sends a keep-alive at half the timeout `within`, each only after `proof` has completed. With `None` it
-/// sends none. Reports `STOPPING=1` on shutdown.
+/// The watchdog task: sends a keep-alive at half of `timeout`, each only after `probe` has completed. Without a timeout it sends
+/// none. Reports `STOPPING=1` on shutdown.
 pub async fn watchdog_loop<P: Future<Output = ()>>(
     manager: Arc<ServiceManager>,
-    within: Option<Duration>,
-    proof: impl Fn() -> P,
+    timeout: Option<Duration>,
+    probe: impl Fn() -> P,
     stop: CancellationToken,
 ) {
     let keep_alive = async {
-        let Some(within) = within else { return std::future::pending().await };
+        let Some(timeout) = timeout else { return std::future::pending().await };
         loop {
-            proof().await;
+            probe().await;
             manager.notify("WATCHDOG=1\n");
-            tokio::time::sleep(within / 2).await;
+            tokio::time::sleep(timeout / 2).await;
         }
     };
     tokio::select! {

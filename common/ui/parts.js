@@ -284,7 +284,7 @@ const hasBox = (entry) =>
 function entryDetails(entry) {
   const list = h("dl", { class: "box" });
   const add = (name, node) => list.append(h("dt", null, name), h("dd", null, node));
-  const words = (text) => h("span", { class: "status-text" }, legible(text));
+  const words = (text) => h("span", { class: "untrusted" }, legible(text));
   if (entry.container) add("Container", words(entry.container));
   if (entry.old_digest) add("Old digest", digestNode("old digest", entry.old_digest).node);
   if (entry.new_digest) add("New digest", digestNode("new digest", entry.new_digest).node);
@@ -299,7 +299,7 @@ function entryDetails(entry) {
 }
 
 function messageNode(entry) {
-  const line = h("span", { class: "status-text clamp" }, legible(entry.message));
+  const line = h("span", { class: "untrusted clamp" }, legible(entry.message));
   if (!hasBox(entry)) return line;
   const more = h("details", { class: "more" }, h("summary", null, line));
   // Created on opening, since most are never opened.
@@ -345,7 +345,7 @@ async function ask(method, path, body) {
 
 function toast(title, text, look = "") {
   const node = h("div", { class: `toast ${look}` },
-    h("p", null, h("strong", null, title), " ", h("span", { class: "status-text" }, legible(text))));
+    h("p", null, h("strong", null, title), " ", h("span", { class: "untrusted" }, legible(text))));
   const gone = () => node.remove();
   node.append(h("button", { type: "button", class: "button quiet", "aria-label": "Close message", onclick: gone }, "✕"));
   const list = byId("toasts");

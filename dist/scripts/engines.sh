@@ -119,7 +119,7 @@ bring_engine_root() {
     bring_root "$release" "$release" $root_packages
 }
 
-# --- start and stop ------------------------------------------------------------------------------------------------
+# --- start and stop --------------------------------------------------------------------------------------
 
 # engine_start NAME FOLDER: starts an engine with all of its files in FOLDER, and waits until it responds. Its socket is
 # FOLDER/docker.sock, the client's configuration FOLDER/config. On failure, the last line is the reason.

@@ -42,7 +42,7 @@ pub enum FleetTask {
         #[command(flatten)]
         target: WardenTarget,
     },
-    /// Stop all updates of the fleet, or of a part of it, for some time
+    /// Freeze all updates of the fleet, or of a part of it, for some time
     Freeze(FreezeArgs),
     /// End a freeze early
     Thaw {

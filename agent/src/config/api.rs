@@ -144,7 +144,7 @@ mod tests {
             let config = good(&json!({"api": {"address": pair}}));
             assert_eq!(config.api.addresses, [pair[0]], "{pair:?}");
             let warning = format!(
-                "api.address[1]: {:?} is ignored because {:?} already covers it; allowed: each address once",
+                "api.address[1]: {:?} is ignored because it overlaps with {:?}; allowed: each address once",
                 pair[1], pair[0]
             );
             assert!(config.warnings.contains(&warning), "{pair:?}: {:?}", config.warnings);

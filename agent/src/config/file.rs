@@ -91,8 +91,8 @@ impl Default for RegistryFile {
 pub(super) struct ApiFile {
     /// Listen addresses, each `host:port`. The host is an IP address (IPv6 in brackets), `localhost`, or empty for all
     /// interfaces; the port is 1 to 65535. The API has no authentication: bind it to loopback, or put an authenticating
-    /// proxy in front. An address that other machines can reach causes a warning. An address already covered by another
-    /// entry causes a warning and is ignored.
+    /// proxy in front. An address that other machines can reach causes a warning. An address that overlaps with an
+    /// earlier entry causes a warning and is ignored.
     #[schemars(with = "Vec<String>", length(min = 1))]
     pub(super) address: Items<String>,
     /// Additional host names accepted in the `Host` header, for example that of a reverse proxy. No scheme, port or
@@ -326,7 +326,7 @@ pub(super) struct ServiceFile {
     /// Minimum number of seconds between two automatic restarts, and between two resource alerts.
     #[schemars(range(min = 0, max = 31_536_000))]
     pub(super) heal_cooldown: u64,
-    /// Number of consecutive failed restarts after which the healer gives up.
+    /// Number of consecutive restarts that did not help after which the healer gives up.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub(super) heal_max_restarts: u32,
     /// Number of deployed and proven versions of each image to keep on this machine; 0 keeps all.

@@ -23,11 +23,11 @@ pub(super) const ABOUT: About = About {
     version: env!("CARGO_PKG_VERSION"),
     summary: "Keeps container services up to date.",
     description: "There is no authentication. The Host header must be an IP address, localhost, the machine's \
-        name or listed in api.allowed_hosts; other requests are refused with 403. Cross-site requests are refused \
-        with 403 too, except links to the dashboard and requests for /health. HEAD is supported wherever GET is. \
-        A request body is read only where one is described. During start-up, endpoints that need the services \
-        respond with 503 and Retry-After until the services are loaded. Under overload, the response is 429 or \
-        503 with Retry-After.",
+        name or listed in api.allowed_hosts; other requests are refused with 403, except for /health, /metrics and \
+        /registry/events. Cross-site requests are refused with 403 too, except links to the dashboard and requests \
+        for /health. HEAD is supported wherever GET is. A request body is read only where one is described. During \
+        start-up, endpoints that need the services respond with 503 and Retry-After until the services are loaded. \
+        Under overload, the response is 429 or 503 with Retry-After.",
 };
 
 type Names = BTreeMap<String, String>;
@@ -88,7 +88,11 @@ pub(super) fn why() -> Doc {
 
 pub(super) fn audit() -> Doc {
     Doc::of("Returns the latest audit entries, newest first.")
-        .query("limit", "Maximum number of entries, at most 500.", json!({ "type": "integer", "minimum": 1 }))
+        .query(
+            "limit",
+            "Maximum number of entries; values above 500 count as 500.",
+            json!({ "type": "integer", "minimum": 1 }),
+        )
         .json::<Vec<AuditEntry>>(200, "The entries.")
         .json::<ErrorBody>(400, "The limit is not a positive integer.")
 }

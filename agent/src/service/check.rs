@@ -231,7 +231,7 @@ impl Service {
     }
 
     /// Whether bringing up the project would start the same image as before: the tag points to the image of the existing
-    /// containers, or else to the last proven one.
+    /// containers, or else to the last proven one. True if no image is known to have run.
     fn ran_before(&self, view: &ImageView, containers: &[Container]) -> bool {
         let Some(tagged) = &view.tagged else { return false };
         let known = |id: Option<&ImageId>| id.is_none_or(|id| *id == tagged.id);

@@ -355,7 +355,7 @@ impl Service {
                 restart.watched_since = None;
                 restart.last_restart = None;
                 self.healer.inspect_first();
-                self.inspections.request_by(now + ENGINE_RETRY);
+                self.inspections.postpone(now + ENGINE_RETRY);
                 self.emit(Event::RestartUnanswered, now);
             }
             Err(error) => {

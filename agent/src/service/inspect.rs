@@ -115,7 +115,7 @@ impl Service {
             self.interrupted(now);
         }
         if is_deploying || !self.durable.restart_states.is_empty() || !error.is_unavailable() {
-            self.inspections.request_by(now + ENGINE_RETRY);
+            self.inspections.postpone(now + ENGINE_RETRY);
         }
     }
 

@@ -53,6 +53,11 @@ impl Inspections {
         self.due_at = Some(self.due_at.map_or(at, |earlier| earlier.min(at)));
     }
 
+    /// The next inspection is due at `at`, even if one was requested earlier.
+    pub(super) fn postpone(&mut self, at: Timestamp) {
+        self.due_at = Some(at);
+    }
+
     /// When the next one can begin; `None` while one is running.
     pub(super) fn next_at(&self) -> Option<Timestamp> {
         self.due_at.filter(|_| !self.is_running)
@@ -67,7 +72,7 @@ impl Inspections {
         starts
     }
 
-    /// Nothing can be inspected.
+    /// The inspection has ended, or there is nothing to inspect.
     pub(super) fn end(&mut self) {
         self.is_running = false;
     }

@@ -79,7 +79,7 @@ pub struct Durable {
     pub at_shutdown: Option<boot::ShutdownSnapshot>,
     /// Hash of the last deployed compose files (`compose_watch`).
     pub files_hash: Option<String>,
-    /// The deployment of the compose files failed and must be repeated.
+    /// Changed compose files whose deployment has not succeeded yet.
     #[serde(alias = "files_owed")]
     pub files_pending: bool,
     /// The clock that all these times refer to.

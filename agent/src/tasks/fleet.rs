@@ -91,7 +91,7 @@ impl FleetListener {
         loop {
             let config = self.active.borrow_and_update().config.clone();
             if let Err(why) = (self.replace)(config.push.as_ref()) {
-                tracing::warn!("cannot connect to the fleet: {why}");
+                tracing::warn!("the configured wardens can't be used: {why}");
             }
             let known = (**self.view.borrow()).clone();
             self.show(configured(known, &config, self.clock.now())).await;

@@ -105,10 +105,10 @@ function fillList(panel, kind, items, keyOf, make, emptyText) {
 }
 
 function containerItem() {
-  const name = h("strong", { class: "status-text" });
-  const image = h("div", { class: "status-text small soft" });
-  const state = h("span", { class: "status-text" });
-  const detail = h("div", { class: "status-text small soft" });
+  const name = h("strong", { class: "untrusted" });
+  const image = h("div", { class: "untrusted small soft" });
+  const state = h("span", { class: "untrusted" });
+  const detail = h("div", { class: "untrusted small soft" });
   const cpu = h("span");
   const memory = h("span");
   const mounts = h("ul", { class: "mounts", "aria-label": "Mounts" });
@@ -138,7 +138,7 @@ function lasting(status) {
 
 function mountItem() {
   const kind = h("span", { class: "kind" });
-  const way = h("code", { class: "status-text" });
+  const way = h("code", { class: "untrusted" });
   const access = h("span");
   return {
     node: h("li", null, kind, way, access),
@@ -152,10 +152,10 @@ function mountItem() {
 }
 
 function imageItem(image) {
-  const name = h("code", { class: "status-text" });
+  const name = h("code", { class: "untrusted" });
   const size = h("span");
   const digest = digestNode("digest", image.digest, image.short);
-  const newer = h("span", { class: "newer small status-text", hidden: true });
+  const newer = h("span", { class: "newer small untrusted", hidden: true });
   return {
     node: h("li", null, name, size, digest.node, newer),
     update(i) {
@@ -205,12 +205,12 @@ function deployStrip() {
 
 // An update that is held by a gate: its image, the reason, and the remaining time.
 function waitingStrip() {
-  const image = h("strong", { class: "status-text" });
-  const why = h("span", { class: "status-text" });
+  const image = h("strong", { class: "untrusted" });
+  const why = h("span", { class: "untrusted" });
   const left = timeNode("until");
   const lifts = h("span", { class: "lifts" }, "lifts ", left);
   const digest = digestNode("waiting digest", "");
-  const elsewhere = h("div", { class: "status-text", hidden: true });
+  const elsewhere = h("div", { class: "untrusted", hidden: true });
   const output = h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Output of the failed container" });
   const box = h("details", { class: "more", hidden: true }, h("summary", null, "Last lines of its output"), output);
   const node = h("div", { class: "note is-waiting", hidden: true },
@@ -235,7 +235,7 @@ function waitingStrip() {
 
 // Every gate of a service, requested when the panel is open.
 async function showWhy(panel, name) {
-  if (!panel.firstChild) panel.append(h("p", { class: "empty soft status-text" }, "Loading…"), h("ul", { class: "things gates", hidden: true }));
+  if (!panel.firstChild) panel.append(h("p", { class: "empty soft untrusted" }, "Loading…"), h("ul", { class: "things gates", hidden: true }));
   const [answer, list] = panel.children;
   // One request at a time, at most one per second: while an image is pulled, a record changes several times per second.
   if (panel.isAsking) { panel.isAskedAgain = true; return; }
@@ -256,12 +256,12 @@ async function showWhy(panel, name) {
 }
 
 function gateItem() {
-  const word = h("strong", { class: "status-text" });
+  const word = h("strong", { class: "untrusted" });
   const state = h("span");
-  const why = h("span", { class: "status-text" });
+  const why = h("span", { class: "untrusted" });
   const left = timeNode("until");
   const lifts = h("span", { class: "small soft" }, "lifts ", left);
-  const clear = h("code", { class: "status-text small" });
+  const clear = h("code", { class: "untrusted small" });
   return {
     node: h("li", null, word, state, h("div", null, why, " ", lifts, " ", clear)),
     update(gate) {
@@ -281,7 +281,7 @@ function makeRow(name) {
   let record = null;
   let sampled = 0;
   const id = `s${(made += 1)}`;
-  const title = h("strong", { class: "status-text", id }, legible(name));
+  const title = h("strong", { class: "untrusted", id }, legible(name));
   const containers = fold(`${id}c`, "Containers", (panel, s) =>
     fillList(panel, "containers", s.containers ?? [], (c) => c.id, containerItem,
       s.containers ? "This service has no containers." : "Containers are not watched for this service."));
@@ -309,7 +309,7 @@ function makeRow(name) {
 
   const word = badge();
   const deploy = deployStrip();
-  const said = h("span", { class: "status-text" });
+  const said = h("span", { class: "untrusted" });
   const blockedDigest = digestNode("blocked digest", "");
   const notFoundDigest = digestNode("missing digest", "");
   const note = h("div", { class: "note", hidden: true }, said, blockedDigest.node, notFoundDigest.node);
@@ -663,11 +663,11 @@ const began = Date.now();
 function eventRow(e, withService) {
   const line = [
     cell("soft", timeNode("ago", e.timestamp)),
-    cell("", h("span", { class: "status-text" }, kindWords(e.event))),
+    cell("", h("span", { class: "untrusted" }, kindWords(e.event))),
     cell("right", levelBadge(e.level)),
     cell("wide", messageNode(e)),
   ];
-  if (withService) line.splice(1, 0, cell("status-text", legible(e.service)));
+  if (withService) line.splice(1, 0, cell("untrusted", legible(e.service)));
   return { node: h("tr", { role: "row", class: e.live ? "fresh" : "" }, ...line) };
 }
 
@@ -723,7 +723,7 @@ async function readHealth() {
     ? "The container engine does not answer; nothing is deployed or healed meanwhile."
     : health.state ? "The agent can't write its state; nothing is deployed or healed meanwhile."
     : `The configuration has ${count(lines.length, "warning")}:`);
-  reconcile(byId("notice-list"), lines, (line) => line, (line) => ({ node: h("li", { class: "status-text" }, legible(line)) }));
+  reconcile(byId("notice-list"), lines, (line) => line, (line) => ({ node: h("li", { class: "untrusted" }, legible(line)) }));
 }
 
 async function readAudit() {

@@ -94,7 +94,7 @@ pub fn check(texts: &[Option<String>], at: &KeyPath, findings: &mut Findings) ->
             Ok(address) => match good.iter().find(|(_, other)| address.overlaps(*other)) {
                 Some((first, _)) => {
                     let other = quote(texts[*first].as_deref().unwrap_or_default());
-                    findings.warn(&at.index(n), format!("{} is ignored because {other} already covers it; allowed: each address once", quote(text)));
+                    findings.warn(&at.index(n), format!("{} is ignored because it overlaps with {other}; allowed: each address once", quote(text)));
                 }
                 None => good.push((n, address)),
             },

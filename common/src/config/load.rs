@@ -33,12 +33,12 @@ pub trait Configuration: Sized {
     }
 }
 
-/// Deserializes a file into its type `F`. Values that do not fit are recorded in `findings` and left out. `usual_form`
+/// Deserializes a file into its type `F`. Values that do not fit are recorded in `findings` and left out. `normalize`
 /// first rewrites alternative notations into the canonical one.
 pub fn typed<F: JsonSchema + DeserializeOwned + Default>(
     text: &str,
     path: &Path,
-    usual_form: impl FnOnce(Value, &mut Findings) -> Value,
+    normalize: impl FnOnce(Value, &mut Findings) -> Value,
     findings: &mut Findings,
 ) -> Result<F, ConfigErrors> {
     let mut tree = json::parse(text, findings)
@@ -47,7 +47,7 @@ pub fn typed<F: JsonSchema + DeserializeOwned + Default>(
     if let Some(members) = tree.as_object_mut() {
         members.remove("$schema");
     }
-    let tree = Shape::of::<F>().check(usual_form(tree, findings), findings);
+    let tree = Shape::of::<F>().check(normalize(tree, findings), findings);
     // The remaining tree should always deserialize. If it does not, report it without serde's message, which would contain
     // the value.
     Ok(serde_json::from_value(tree).unwrap_or_else(|_| {

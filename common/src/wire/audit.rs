@@ -29,7 +29,7 @@ pub struct AuditEntry {
     /// Digest that ran before, `sha256:<hex>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_digest: Option<String>,
-    /// Digest that runs now or was deployed, `sha256:<hex>`.
+    /// Digest that the entry is about: running, tried or to be deployed; `sha256:<hex>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_digest: Option<String>,
     /// Name of the affected container.

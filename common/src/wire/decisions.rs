@@ -101,13 +101,13 @@ pub struct FailedDigest {
     pub digest: String,
     /// Ids of the agents whose latest verdict is that it failed, earliest first.
     pub agents: Vec<String>,
-    /// When it first failed.
+    /// When it failed on the first of these agents.
     #[schemars(with = "String")]
     pub since: Timestamp,
-    /// Why it failed there, in one line.
+    /// Why it failed on that agent, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The last log lines of the first failure, at most 8 KiB.
+    /// The last log lines of that failure, at most 8 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
 }

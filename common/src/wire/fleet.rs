@@ -27,7 +27,7 @@ pub struct FleetEntry {
     /// Digest that ran before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old_digest: Option<String>,
-    /// Digest that runs now or was deployed.
+    /// Digest that the entry is about: running, tried or to be deployed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_digest: Option<String>,
     /// Name of the affected container.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `{"status":"ok"}` with 200, or with 503 `{"status":"starting"}` until the services are loaded and
+/// `{"status":"ok"}` with 200; with 503 `{"status":"starting"}` until the services are loaded, or
 /// `{"status":"unavailable","error":…}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {

@@ -66,11 +66,11 @@ pub struct ServiceStatus {
     pub degraded: bool,
     /// The healer gave up.
     pub exhausted: bool,
-    /// Consecutive failed restarts.
+    /// Consecutive restarts that did not help.
     pub restart_failures: u32,
     /// Total number of new images that passed probation.
     pub updates_total: u64,
-    /// Total number of rollbacks.
+    /// Total number of deployments that were rolled back.
     pub rollbacks_total: u64,
     /// Total number of restarts by the healer.
     pub restarts_total: u64,

@@ -175,7 +175,7 @@ fn a_page_survives_a_killed_agent_and_misses_no_entry_of_its_deployment() {
     wait_events(&browser, "updated", 1);
     wait_badge(&browser, "ok");
     world.assert_runs("web", "v2");
-    browser.wait("the container", "document.querySelector('.containers .status-text')?.innerText");
+    browser.wait("the container", "document.querySelector('.containers .untrusted')?.innerText");
     assert_eq!(browser.value("window.sameLoad"), true);
 
     // Neither gaps nor duplicates: the page lists the entries of the file.

@@ -108,7 +108,7 @@ function showGrid(columns) {
     shownColumns = key;
     byId("map").style.setProperty("--machines", columns.length);
     byId("map-machines").replaceChildren(h("th", { role: "columnheader", scope: "col" }, "Image"),
-      ...columns.map((id) => h("th", { role: "columnheader", scope: "col", class: "status-text" }, legible(id))));
+      ...columns.map((id) => h("th", { role: "columnheader", scope: "col", class: "untrusted" }, legible(id))));
     const rows = byId("map-rows");
     rows.views?.clear();
     rows.replaceChildren();
@@ -149,7 +149,7 @@ function fillRows(deadline) {
 }
 
 function mapRow(columns) {
-  const name = h("th", { role: "rowheader", scope: "row", class: "status-text" });
+  const name = h("th", { role: "rowheader", scope: "row", class: "untrusted" });
   const node = h("tr", { role: "row" }, name);
   let cells;
   const showCells = () => cells.forEach((cell, index) => cell.update(node.row.places.get(columns[index])));
@@ -278,7 +278,7 @@ byId("cell-close").addEventListener("click", () => byId("cell").close());
 function cellDetail(cell) {
   const list = h("dl", { class: "box" });
   const add = (name, ...nodes) => list.append(h("dt", null, name), h("dd", null, ...nodes));
-  const words = (text) => h("span", { class: "status-text" }, legible(text));
+  const words = (text) => h("span", { class: "untrusted" }, legible(text));
   const { look, glyph, word } = CELLS[cell.state];
   const made = badge();
   made.set(look, glyph, word);
@@ -292,7 +292,7 @@ function cellDetail(cell) {
   if (cell.gate) add("Waits for", words(cell.why ? `${cell.gate}: ${cell.why}` : cell.gate));
   if (cell.gate === "approval") {
     // A warden cannot make an agent deploy anything, so it cannot approve either.
-    add("Approve", words(`at the agent on ${cell.machine}: on its page, or on that machine with`), " ", h("code", { class: "status-text" }, `evenkeel approve ${legible(cell.service)}`));
+    add("Approve", words(`at the agent on ${cell.machine}: on its page, or on that machine with`), " ", h("code", { class: "untrusted" }, `evenkeel approve ${legible(cell.service)}`));
   }
   if (cell.blocked) add("Blocked here", digestNode("blocked digest", cell.blocked).node);
   add("Ring", words(cell.ring));
@@ -303,8 +303,8 @@ function cellDetail(cell) {
 
 // Where and why a digest failed, its black box, and the button to allow it again.
 function failedBox(failed) {
-  const box = h("div", { class: "failed-box" }, h("h3", { class: "status-text" }, withheldTitle(failed)));
-  if (failed.reason) box.append(h("p", { class: "status-text" }, legible(failed.reason)));
+  const box = h("div", { class: "failed-box" }, h("h3", { class: "untrusted" }, withheldTitle(failed)));
+  if (failed.reason) box.append(h("p", { class: "untrusted" }, legible(failed.reason)));
   if (failed.output) {
     box.append(h("p", { class: "small soft" }, "Output, last lines ", copyButton("output", () => failed.output)),
       h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Output" }, legible(failed.output)));
@@ -317,7 +317,7 @@ const withheldTitle = (failed) => `${shortDigest(failed.digest)} failed on ${fai
 
 function withheldItem(failed) {
   const since = timeNode("ago", failed.since);
-  const more = h("details", { class: "more" }, h("summary", null, h("span", { class: "status-text" },
+  const more = h("details", { class: "more" }, h("summary", null, h("span", { class: "untrusted" },
     `${legible(failed.repository)} `, h("strong", null, withheldTitle(failed)), " ", since, " and is withheld from the others")));
   more.addEventListener("toggle", () => { if (more.open && more.children.length === 1) more.append(failedBox(failed)); });
   return { node: h("li", null, h("span", { class: "sign", "aria-hidden": "true" }, "⊘"), more) };
@@ -355,7 +355,7 @@ function freezeItem(freeze) {
   return {
     node: h("li", { class: "notice" }, h("span", { "aria-hidden": "true" }, "❄"),
       h("div", null,
-        h("strong", { class: "status-text" }, `Updates ${legible(scope)}${scope ? " " : ""}are frozen: ${legible(freeze.reason)}`),
+        h("strong", { class: "untrusted" }, `Updates ${legible(scope)}${scope ? " " : ""}are frozen: ${legible(freeze.reason)}`),
         h("p", { class: "small" }, `${by}, `, timeNode("ago", freeze.since), ", until ", until, " (", timeNode("ahead", freeze.until), ")")),
       thaw),
   };

@@ -34,7 +34,7 @@ setText(byId("where"), location.host);
 // --- machines ----------------------------------------------------------------------------------------------------
 
 function machineCard(machine) {
-  const name = h("strong", { class: "status-text" });
+  const name = h("strong", { class: "untrusted" });
   const word = badge();
   const since = timeNode("since");
   const sinceWord = h("span");
@@ -42,11 +42,11 @@ function machineCard(machine) {
   const last = h("div", { class: "small" });
   const levels = h("div", { class: "levels" });
   const missing = h("p", { class: "missing" });
-  const reason = h("p", { class: "status-text clamp small reason" });
+  const reason = h("p", { class: "untrusted clamp small reason" });
   const pick = h("button", { type: "button", class: "button quiet pick", onclick: () => choose("machine", machine.id) },
     "Show events", h("span", { class: "sr" }, ` of ${legible(machine.id)}`));
   const lastTime = timeNode("ago");
-  const lastText = h("span", { class: "status-text clamp" });
+  const lastText = h("span", { class: "untrusted clamp" });
   last.append("Last entry ", lastTime, lastText);
   const node = h("li", { class: "panel card" }, h("div", { class: "head" }, name, word.node), sinceLine, reason, last, levels, missing, pick);
   return {
@@ -154,8 +154,8 @@ function learn(entry) {
 }
 
 function fleetRow() {
-  const service = h("td", { role: "cell", class: "status-text" });
-  const machine = h("td", { role: "cell", class: "status-text soft" });
+  const service = h("td", { role: "cell", class: "untrusted" });
+  const machine = h("td", { role: "cell", class: "untrusted soft" });
   const word = badge();
   const runs = h("td", { role: "cell" });
   const digest = digestNode("digest", "");
@@ -186,9 +186,9 @@ function feedRow(e) {
   return {
     node: h("tr", { role: "row", class: e.live ? "fresh" : "" },
       td("soft", timeNode("ago", e.timestamp)),
-      td("status-text", legible(machineOf(e))),
-      td("status-text", legible(e.service)),
-      td("status-text", kindWords(e.event)),
+      td("untrusted", legible(machineOf(e))),
+      td("untrusted", legible(e.service)),
+      td("untrusted", kindWords(e.event)),
       td("right", levelBadge(e.level)),
       td("wide", messageNode(e))),
     update(e) { setVisible(this.node, matches(e)); },

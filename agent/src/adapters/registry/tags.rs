@@ -26,7 +26,7 @@ const CACHE_TIME: Duration = Duration::from_mins(59);
 /// How long a list is cached after a push: several services may request it at the same time.
 const CACHE_TIME_AFTER_PUSH: Duration = Duration::from_secs(1);
 /// Timeout for all pages together.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The result of the last read of a list.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl RegistryClient {
     async fn read_tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError> {
         let host = self.host(&repository.host)?;
         let pass = host.gate.pass(Urgency::Routine).await?;
-        let listed = timeout(PATIENCE, self.list(&host, repository)).await;
+        let listed = timeout(TIMEOUT, self.list(&host, repository)).await;
         let too_slow = || Fault::Host(format!("{}: timed out reading the list of tags", subject(repository)));
         let outcome = listed.unwrap_or_else(|_| Err(too_slow()));
         pass.settle(&outcome);

@@ -193,7 +193,7 @@ impl Warden {
         }
         // It was not a warden that rejected the array.
         *lock(&self.single_until) = None;
-        let why = format!("{why} (not from a warden: its GET /health answers differently)");
+        let why = format!("{why} (not from a warden: its GET /health does not answer like a warden's)");
         Err(DeliveryError::Misconfigured { why })
     }
 

@@ -44,7 +44,7 @@ impl Service {
     /// Acts on the outcome of an inspection during the probation of the new containers.
     pub(super) fn probation_seen(&mut self, outcome: Outcome, now: Timestamp) {
         match outcome {
-            Outcome::Wait { deadline } => self.inspections.request_by((now + INSPECT_INTERVAL).min(deadline)),
+            Outcome::Wait { deadline } => self.inspections.postpone((now + INSPECT_INTERVAL).min(deadline)),
             Outcome::Passed => self.passed(now),
             Outcome::Failed(failure) => self.failed(failure, String::new(), now),
             Outcome::Inconclusive(how) => self.probation_interfered(&how, now),

@@ -16,7 +16,7 @@ impl Service {
     /// Acts on the outcome of an inspection during the probation of the old containers.
     pub(in crate::service) fn rollback_seen(&mut self, failed: Failed, outcome: Outcome, now: Timestamp) {
         match outcome {
-            Outcome::Wait { deadline } => self.inspections.request_by((now + INSPECT_INTERVAL).min(deadline)),
+            Outcome::Wait { deadline } => self.inspections.postpone((now + INSPECT_INTERVAL).min(deadline)),
             Outcome::Passed => self.rolled_back(failed, None, now),
             // The failing container is on none of the old images, or was already failing before the deployment.
             Outcome::Failed(again) if self.is_no_worse(&again) => {

@@ -161,7 +161,7 @@ impl Service {
     /// Handles the result of reading the service.
     pub(super) fn swarm_inspected(&mut self, result: Result<SwarmService, SwarmError>, now: Timestamp) {
         let at_work = self.durable.swarm.is_some();
-        self.inspections.request_by(now + if at_work { LOOK_INTERVAL } else { IDLE_INTERVAL });
+        self.inspections.postpone(now + if at_work { LOOK_INTERVAL } else { IDLE_INTERVAL });
         let service = match result {
             Ok(service) => service,
             Err(error) => {

@@ -257,6 +257,7 @@ fn a_restart_without_an_answer_from_the_engine_does_not_count() {
     let away = EngineError::Unavailable("gone".into());
     scenario.input(Input::Restarted { name, result: Err(away) });
     assert_eq!(scenario.restarts(), [""; 0], "it is inspected first");
+    assert_eq!(scenario.service.wake_at(scenario.now), scenario.seconds(3), "and not at once");
     assert_eq!(scenario.at(4).look(&[&exited("a", 1)]).restarts(), ["a"]);
     assert_eq!(scenario.service.durable().totals.restarts, 1);
 }
