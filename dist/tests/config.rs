@@ -120,7 +120,7 @@ fn values_accepted_by_the_predecessor_are_warnings_at_most() {
     assert_eq!(
         warnings,
         [
-            "monitor.stats_interval: 0 is out of range; allowed: a whole number from 1 to 86400 (CPU and memory are measured every 300 s, as often as the registry is polled)"
+            "monitor.stats_interval: 0 is out of range; allowed: a whole number of seconds from 1 to 86400, or a duration such as \"90s\", \"15m\", \"12h\", \"3d\" (CPU and memory are measured every 300 s, as often as the registry is polled)"
         ]
     );
     // All of its keys with their zero values, as it writes them.

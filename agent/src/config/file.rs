@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_common::config::shape::one_or_many;
+use evenkeel_common::config::shape::{one_or_many, seconds};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{Kind, Level};
 use schemars::JsonSchema;
@@ -70,7 +70,7 @@ pub(super) struct RegistryFile {
     /// registry.
     pub(super) url: String,
     /// Seconds between two poll cycles.
-    #[schemars(range(min = 10, max = 86400))]
+    #[schemars(schema_with = "seconds::<10, 86400>")]
     pub(super) poll_interval: u64,
     /// Do not verify the TLS certificate of this registry. Use it only for a self-signed certificate.
     pub(super) insecure: bool,
@@ -131,7 +131,7 @@ pub(super) struct StateFile {
 #[serde(default)]
 pub(super) struct MonitorFile {
     /// Seconds between two measurements; the default is `registry.poll_interval`.
-    #[schemars(range(min = 1, max = 86400))]
+    #[schemars(schema_with = "seconds::<1, 86400>", default)]
     pub(super) stats_interval: Option<u64>,
 }
 
@@ -140,16 +140,16 @@ pub(super) struct MonitorFile {
 #[serde(default)]
 pub(super) struct DockerHealthFile {
     /// Seconds between two checks of the engine.
-    #[schemars(range(min = 5, max = 3600))]
+    #[schemars(schema_with = "seconds::<5, 3600>")]
     pub(super) check_interval: u64,
-    /// Timeout of a check in seconds; must be less than `check_interval`.
-    #[schemars(range(min = 1, max = 30))]
-    pub(super) timeout: u64,
+    /// Timeout of a check in seconds; must be less than `check_interval`. The default is 5, or less if `check_interval` is 5.
+    #[schemars(schema_with = "seconds::<1, 30>", default)]
+    pub(super) timeout: Option<u64>,
 }
 
 impl Default for DockerHealthFile {
     fn default() -> Self {
-        Self { check_interval: 30, timeout: 5 }
+        Self { check_interval: 30, timeout: None }
     }
 }
 
@@ -254,7 +254,7 @@ pub(super) struct PushFile {
     #[schemars(range(min = 0, max = 9))]
     pub(super) ring: u8,
     /// Seconds that a machine in ring 1 to 9 delays an update while no warden answers.
-    #[schemars(range(min = 0, max = 31_536_000))]
+    #[schemars(schema_with = "seconds::<0, 31_536_000>")]
     pub(super) patience: u64,
 }
 
@@ -321,10 +321,10 @@ pub(super) struct ServiceFile {
     #[schemars(range(min = 0))]
     pub(super) memory_threshold: f64,
     /// Probation of a new image in seconds; it is extended if the health check needs longer.
-    #[schemars(range(min = 0, max = 31_536_000))]
+    #[schemars(schema_with = "seconds::<0, 31_536_000>")]
     pub(super) health_grace: u64,
     /// Minimum number of seconds between two automatic restarts, and between two resource alerts.
-    #[schemars(range(min = 0, max = 31_536_000))]
+    #[schemars(schema_with = "seconds::<0, 31_536_000>")]
     pub(super) heal_cooldown: u64,
     /// Number of consecutive restarts that did not help after which the healer gives up.
     #[schemars(range(min = 0, max = 1_000_000))]
@@ -341,7 +341,7 @@ pub(super) struct ServiceFile {
 #[serde(default)]
 pub(super) struct UpdateFile {
     /// Minimum age of an image in seconds since this agent, or its fleet, first saw it in the registry; 0 disables the gate.
-    #[schemars(range(min = 0, max = 31_536_000))]
+    #[schemars(schema_with = "seconds::<0, 31_536_000>")]
     pub(super) min_age: u64,
     /// Time ranges in which updates may begin: one or several, for example "Mon-Fri 02:00-05:00" or "22:00-04:00" (every
     /// day).

@@ -9,6 +9,9 @@ use super::file::{DockerHealthFile, MonitorFile, RegistryFile};
 use super::{DockerHealthConfig, MonitorConfig, RegistryConfig};
 use crate::model::image::Reference;
 
+/// Default of `docker_health.timeout` in seconds, if `check_interval` is longer.
+const DEFAULT_TIMEOUT: u64 = 5;
+
 /// The keys whose faults are fatal: those that the spec lists, and those that leave no address to listen on.
 const FATAL: [&str; 6] = [
     "runtime",
@@ -92,18 +95,17 @@ pub(super) fn monitor(
 
 /// `docker_health`: a check must time out before the next one begins.
 pub(super) fn docker_health(file: &DockerHealthFile, findings: &mut Findings) -> DockerHealthConfig {
-    if file.timeout >= file.check_interval
-        && !findings.is_faulty(&KeyPath::of("docker_health.check_interval"))
-    {
+    let timeout = file.timeout.unwrap_or_else(|| DEFAULT_TIMEOUT.min(file.check_interval - 1));
+    if timeout >= file.check_interval && !findings.is_faulty(&KeyPath::of("docker_health.check_interval")) {
         let what = format!(
-            "{} is not less than docker_health.check_interval ({}); allowed: a whole number from 1 to 30 that is less than it",
-            file.timeout, file.check_interval
+            "{timeout} is not less than docker_health.check_interval ({}); allowed: a whole number from 1 to 30 that is less than it",
+            file.check_interval
         );
         findings.fault(&KeyPath::of("docker_health.timeout"), what);
     }
     DockerHealthConfig {
         check_interval: Duration::from_secs(file.check_interval),
-        timeout: Duration::from_secs(file.timeout),
+        timeout: Duration::from_secs(timeout),
     }
 }
 
@@ -164,9 +166,13 @@ mod tests {
                 good(&with(value));
             }
             for value in [least - 1, most + 1, 0, -1, i64::MIN, i64::MAX] {
-                let expected = format!(
-                    "{key}.{name}: {value} is out of range; allowed: a whole number from {least} to {most}"
-                );
+                let range = match name {
+                    "concurrency" => format!("a whole number from {least} to {most}"),
+                    _ => format!(
+                        "a whole number of seconds from {least} to {most}, or a duration such as \"90s\", \"15m\", \"12h\", \"3d\""
+                    ),
+                };
+                let expected = format!("{key}.{name}: {value} is out of range; allowed: {range}");
                 match otherwise {
                     None => assert_eq!(faults(&with(value)), [expected]),
                     Some(otherwise) => {
@@ -192,8 +198,11 @@ mod tests {
                 )]
             );
         }
-        // A default is compared with the other value, unless that value is invalid itself.
-        assert_eq!(faults(&json!({"docker_health": {"check_interval": 5}})).len(), 1);
+        // The default is less than the interval.
+        for (interval, timeout) in [(5, 4), (6, 5), (3600, 5)] {
+            let config = good(&json!({"docker_health": {"check_interval": interval}}));
+            assert_eq!(config.docker_health.timeout.as_secs(), timeout);
+        }
         assert_eq!(faults(&json!({"docker_health": {"check_interval": "x", "timeout": 30}})).len(), 1);
     }
 
@@ -203,7 +212,7 @@ mod tests {
             "runtime": "lxc", "registry": {"url": "ftp://x", "poll_interval": 1.5, "insecure": "no"},
             "api": {"address": ["127.0.0.1:0", 5, "a:1"], "allowed_hosts": ["http://x"]},
             "audit": {"path": "log"}, "state": {"path": "state"}, "monitor": 5,
-            "docker_health": {"check_interval": 5}, "services": {},
+            "docker_health": {"check_interval": 5, "timeout": 5}, "services": {},
         });
         let places = |texts: &[String]| -> Vec<String> {
             texts.iter().map(|text| text.split(':').next().unwrap_or_default().to_owned()).collect()

@@ -5,6 +5,7 @@
 //! | read the bytes, without blocking on a FIFO | [`source`] |
 //! | parse the JSON, with warnings for duplicate keys | [`json`] |
 //! | check types, ranges and unknown keys against the schema | [`shape`] |
+//! | read durations such as `"15m"` | [`duration`] |
 //! | expand `$NAME` in the strings that allow it | [`expand`] |
 //! | parse `host:port` listen addresses | [`address`] |
 //! | run these steps in order, at start-up and on reload | [`load`] |
@@ -17,13 +18,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub mod address;
+pub mod duration;
 pub mod expand;
 pub mod json;
 pub mod load;
 pub mod shape;
 pub mod source;
 
-pub use load::{ConfigSource, Configuration};
+pub use load::{ConfigSource, Configuration, Extent};
 
 /// A location in the file, for example `services[2].compose_files[0]`. Empty for the file itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -57,6 +59,18 @@ impl KeyPath {
     #[must_use]
     pub fn index(&self, at: usize) -> Self {
         self.then(Step::Index(at))
+    }
+
+    /// The location `inside` this one.
+    #[must_use]
+    pub fn join(&self, inside: &KeyPath) -> Self {
+        Self(self.0.iter().chain(&inside.0).cloned().collect())
+    }
+
+    /// The rest of this path inside `other`; the whole path if it is elsewhere.
+    #[must_use]
+    pub fn inside(&self, other: &KeyPath) -> Self {
+        Self(self.0.strip_prefix(&other.0[..]).unwrap_or(&self.0).to_vec())
     }
 
     /// Reports whether this path is `other` or inside it.
@@ -232,14 +246,28 @@ pub fn quote(text: &str) -> String {
 
 /// Returns `; did you mean "…"?` if one of `known` is close to `word`, otherwise an empty string.
 pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(word, known).map(|name| format!("; did you mean \"{name}\"?")).unwrap_or_default()
+}
+
+/// Returns the one of `known` that is closest to `word`, if it is close enough to be a spelling of it.
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: String = word.to_lowercase().chars().take(80).collect();
     known
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(&word, name), name))
         .filter(|(distance, name)| *distance <= name.len().div_ceil(3))
         .min()
-        .map(|(_, name)| format!("; did you mean \"{name}\"?"))
-        .unwrap_or_default()
+        .map(|(_, name)| name)
+}
+
+/// Reports whether a word is a spelling of a key: `minAge`, `min-age` or `min_agee` of `min_age`. It is stricter than
+/// [`nearest`], for where the answer has a consequence.
+pub fn is_spelling(word: &str, key: &str) -> bool {
+    let plain = |text: &str| -> String {
+        text.chars().filter(char::is_ascii_alphanumeric).take(80).collect::<String>().to_ascii_lowercase()
+    };
+    let (word, key) = (plain(word), plain(key));
+    word == key || (key.len() >= 6 && word.len() >= 6 && strsim::damerau_levenshtein(&word, &key) <= 1)
 }
 
 #[cfg(test)]

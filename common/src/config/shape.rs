@@ -10,7 +10,7 @@ use schemars::transform::RecursiveTransform;
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value};
 
-use super::{Findings, KeyPath, did_you_mean, quote};
+use super::{Findings, KeyPath, did_you_mean, duration, quote};
 
 /// Keywords that are either checked here or do not restrict the value.
 const KEYWORDS: &[&str] = &[
@@ -92,6 +92,18 @@ fn check(schema: &Value, at: &KeyPath, value: Value, findings: &mut Findings) ->
         // A single string is accepted without brackets and becomes a list here.
         (Some("array"), Value::String(text)) if takes_one_text(schema) => {
             Some(Value::Array(vec![Value::String(text)]))
+        }
+        // A duration becomes a number of seconds here.
+        (Some("integer"), Value::String(text)) if is_duration(schema) && duration::parse(&text).is_some() => {
+            let seconds = Value::from(duration::parse(&text).unwrap_or_default());
+            match fault(schema, Some("integer"), &seconds) {
+                Some(_) => {
+                    findings
+                        .fault(at, format!("{} is out of range; allowed: {}", quote(&text), allowed(schema)));
+                    None
+                }
+                None => Some(seconds),
+            }
         }
         (Some("array"), Value::Array(items)) => {
             let check_item = |(n, item)| check(&schema["items"], &at.index(n), item, findings);
@@ -206,6 +218,9 @@ fn allowed(schema: &Value) -> String {
     };
     match kind(schema) {
         Some("words") => words(schema).collect::<Vec<_>>().join(", "),
+        Some("integer") if is_duration(schema) => {
+            format!("{}, or a duration such as {}", number("a whole number of seconds"), duration::EXAMPLES)
+        }
         Some("integer") => number("a whole number"),
         Some("number") => number("a number"),
         Some("boolean") => "true or false".to_owned(),
@@ -224,6 +239,18 @@ fn allowed(schema: &Value) -> String {
 /// The schema of a list of strings that may also be given as a single string.
 pub fn one_or_many(_: &mut schemars::SchemaGenerator) -> Schema {
     schemars::json_schema!({"type": ["array", "string"], "items": {"type": "string"}, "minItems": 1})
+}
+
+/// The schema of a number of seconds that may also be given as a duration such as `"15m"`.
+pub fn seconds<const LEAST: u64, const MOST: u64>(_: &mut schemars::SchemaGenerator) -> Schema {
+    schemars::json_schema!({
+        "type": ["integer", "string"], "minimum": LEAST, "maximum": MOST, "minLength": 1, "pattern": duration::PATTERN,
+    })
+}
+
+/// Reports whether the schema comes from [`seconds`].
+fn is_duration(schema: &Value) -> bool {
+    schema["pattern"] == duration::PATTERN
 }
 
 /// Reports whether the schema comes from [`one_or_many`].
@@ -318,6 +345,8 @@ mod tests {
         filled: Vec<String>,
         #[schemars(schema_with = "one_or_many")]
         some: Vec<String>,
+        #[schemars(schema_with = "seconds::<10, 3600>")]
+        pause: u64,
         part: Option<Part>,
         parts: Vec<Part>,
     }
@@ -397,6 +426,28 @@ mod tests {
                 "parts[2].zzzzzz: is not a known key and is ignored; allowed: name, size",
             ]
         );
+    }
+
+    #[test]
+    fn a_duration_is_accepted_in_place_of_a_number_of_seconds() {
+        for (given, seconds) in
+            [(json!(90), 90), (json!("90s"), 90), (json!("15m"), 900), (json!("1h"), 3600)]
+        {
+            assert_eq!(checked(json!({"pause": given})), (json!({"pause": seconds}), vec![], vec![]));
+        }
+        let allowed = "allowed: a whole number of seconds from 10 to 3600, or a duration such as \"90s\", \"15m\", \"12h\", \"3d\"";
+        for (given, seen) in [
+            (json!(9), "9 is out of range"),
+            (json!("9s"), "\"9s\" is out of range"),
+            (json!("3d"), "\"3d\" is out of range"),
+            (json!("90"), "\"90\" is a string, remove the quotes"),
+            (json!("soon"), "\"soon\""),
+            (json!(1.5), "1.5 is not a whole number"),
+        ] {
+            assert_eq!(checked(json!({"pause": given})).1, [format!("pause: {seen}; {allowed}")]);
+        }
+        // Elsewhere a number stays a number.
+        assert_eq!(checked(json!({"count": "15s"})).1.len(), 1);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Values with a wrong type or range are reported and removed before deserialization. So every field has a default, and an
 //! invalid array element becomes `None`.
 
+use evenkeel_common::config::shape::seconds;
 use evenkeel_common::secret::Secret;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -82,7 +83,7 @@ impl Default for StoreFile {
 #[serde(default)]
 pub(super) struct RingsFile {
     /// How long an image must be proven in lower rings before the next ring may deploy it. Seconds.
-    #[schemars(range(min = 0, max = 604_800))]
+    #[schemars(schema_with = "seconds::<0, 604_800>")]
     pub(super) soak: u32,
     /// On how many machines in lower rings it must be proven; 0 disables rings.
     #[schemars(range(min = 0, max = 10_000))]
@@ -104,10 +105,10 @@ pub(super) struct FuseFile {
     #[schemars(range(min = 0, max = 1000))]
     pub(super) rollbacks: u32,
     /// The time within which these rollbacks must happen. Seconds.
-    #[schemars(range(min = 60, max = 604_800))]
+    #[schemars(schema_with = "seconds::<60, 604_800>")]
     pub(super) within: u32,
     /// How long the fleet is then frozen. Seconds.
-    #[schemars(range(min = 60, max = 2_592_000))]
+    #[schemars(schema_with = "seconds::<60, 2_592_000>")]
     pub(super) freeze: u32,
 }
 
