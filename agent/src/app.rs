@@ -170,6 +170,7 @@ impl Parts {
             engine: watches.engine.subscribe(),
             services: watches.services.subscribe(),
             state: watches.failing_state.subscribe(),
+            active: Some(watches.active.subscribe()),
         };
         let services = Arc::new(Services::new(
             watches.workers.subscribe(),

@@ -18,6 +18,9 @@ pub struct Flags {
     /// Check the configuration, print all errors and warnings, and exit without starting
     #[arg(long)]
     pub check: bool,
+    /// With --check: exit with 1 if something that the file lists is left out
+    #[arg(long, requires = "check")]
+    pub strict: bool,
     /// Format of the log lines
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,
@@ -26,7 +29,7 @@ pub struct Flags {
     pub verbose: bool,
 }
 
-/// Runs `program`. Returns 0 after a requested shutdown or if the checked file is valid, 78 for an invalid configuration,
+/// Runs `program`. Returns 0 after a requested shutdown or if the checked file is valid (with `--strict`: and nothing in it is left out), 78 for an invalid configuration,
 /// 1 for any other failure.
 pub fn run<C: Configuration, E: Display>(
     program: &str,
@@ -36,7 +39,7 @@ pub fn run<C: Configuration, E: Display>(
 ) -> ExitCode {
     let loaded = source.load::<C>();
     if flags.check {
-        return check(source, loaded);
+        return check(source, loaded, flags.strict);
     }
     match loaded {
         Err(faults) => report_errors(&faults),
@@ -56,17 +59,25 @@ pub fn run<C: Configuration, E: Display>(
     }
 }
 
-/// `--check`: prints the errors and warnings of the file, or that it is valid.
-fn check<C: Configuration>(source: &ConfigSource, loaded: Result<C, ConfigErrors>) -> ExitCode {
-    match loaded {
-        Err(faults) => report_errors(&faults),
-        Ok(config) => {
-            warn(source, &config);
-            let (extent, warnings) = (config.extent(), config.warnings().len());
-            eprint_line(format_args!("{}: valid; {extent}, warnings: {warnings}", source.path().display()));
-            ExitCode::SUCCESS
-        }
+/// `--check`: prints the errors and warnings of the file, and what the program would do with it.
+fn check<C: Configuration>(
+    source: &ConfigSource,
+    loaded: Result<C, ConfigErrors>,
+    is_strict: bool,
+) -> ExitCode {
+    let config = match loaded {
+        Err(faults) => return report_errors(&faults),
+        Ok(config) => config,
+    };
+    let path = source.path().display();
+    warn(source, &config);
+    for note in config.notes() {
+        eprint_line(format_args!("{path}: note: {note}"));
     }
+    let (extent, warnings) = (config.extent(), config.warnings().len());
+    let verdict = if extent.is_complete { "valid; " } else { "" };
+    eprint_line(format_args!("{path}: {verdict}warnings: {warnings}; {}", extent.summary));
+    if is_strict && !extent.is_complete { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// Prints the warnings of a valid file.
@@ -85,7 +96,30 @@ pub fn report_errors(faults: &ConfigErrors) -> ExitCode {
     ExitCode::from(EXIT_CONFIG)
 }
 
-/// Writes a line to stderr. Unlike `eprintln` it does not panic if stderr is closed.
+/// Writes a line to stderr, with control characters other than newlines and tabs escaped, because part of it may come from
+/// outside. Unlike `eprintln` it does not panic if stderr is closed.
 pub fn eprint_line(line: Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", escaped(&line.to_string()));
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if telemetry::is_harmful(c) && !matches!(c, '\n' | '\t') {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_from_outside_can_not_control_the_terminal() {
+        assert_eq!(escaped("a\u{1b}[2J\u{9b}b\u{202e}c\r\n\té"), "a\\u{1b}[2J\\u{9b}b\\u{202e}c\\r\n\té");
+    }
 }

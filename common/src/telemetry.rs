@@ -114,7 +114,7 @@ fn escaping() -> impl for<'writer> FormatFields<'writer> {
             write!(writer, "{field}=")?;
         }
         for character in format!("{value:?}").chars() {
-            if character.is_control() || is_bidi(character) {
+            if is_harmful(character) {
                 write!(writer, "{}", character.escape_default())?;
             } else {
                 writer.write_char(character)?;
@@ -125,9 +125,11 @@ fn escaping() -> impl for<'writer> FormatFields<'writer> {
     .delimited(" ")
 }
 
-/// Bidirectional control characters, which reorder a line on the screen.
-fn is_bidi(character: char) -> bool {
-    matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Reports whether a terminal acts on a character instead of showing it: control characters, and bidirectional ones, which
+/// reorder a line on the screen.
+pub fn is_harmful(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -111,5 +111,7 @@ pub fn service_status(name: &str) -> ServiceStatus {
         way_back: None,
         way_back_reason: None,
         deploy: None,
+        since: None,
+        failed_update: None,
     }
 }

@@ -16,7 +16,12 @@ fn evenkeel(arguments: &[&str]) -> Output {
 }
 
 fn check(config: &Path) -> (Option<i32>, String) {
-    let output = evenkeel(&["--check", "--config", config.to_str().expect("a path of this test")]);
+    check_with(config, &[])
+}
+
+fn check_with(config: &Path, flags: &[&str]) -> (Option<i32>, String) {
+    let check = ["--check", "--config", config.to_str().expect("a path of this test")];
+    let output = evenkeel(&[&check[..], flags].concat());
     (output.status.code(), String::from_utf8(output.stderr).expect("messages are text"))
 }
 
@@ -32,7 +37,25 @@ fn a_valid_file_is_reported_and_the_code_is_0() {
     let path = folder.path().join("config.json");
     let (code, said) = check(&path);
     assert_eq!(code, Some(0), "{said}");
-    assert_eq!(said, format!("{}: valid; services: 0, warnings: 0\n", path.display()));
+    let watched = "watching nothing: no services are listed (`evenkeel adopt` prints those of this machine)";
+    assert_eq!(said, format!("{}: valid; warnings: 0; {watched}\n", path.display()));
+    let (code, _) = check_with(&path, &["--strict"]);
+    assert_eq!(code, Some(0), "nothing is left out");
+}
+
+#[test]
+fn services_that_are_left_out_are_named_last_and_a_strict_check_fails() {
+    let folder = folder_with(
+        r#"{"services": [{"name": "web", "container_name": "web"}, {"name": "blog", "compose_files": ["blog.yml"]}]}"#,
+    );
+    let path = folder.path().join("config.json");
+    let last = "warnings: 1; watching 1 of 2 services; not watched: blog (compose_files[0]: \"blog.yml\" is not absolute; \
+                allowed: the absolute path of a regular file, not of a link to one)\n";
+    for (flags, expected) in [(&[][..], 0), (&["--strict"], 1)] {
+        let (code, said) = check_with(&path, flags);
+        assert_eq!(code, Some(expected), "{said}");
+        assert!(said.ends_with(&format!("{}: {last}", path.display())), "{said}");
+    }
 }
 
 #[test]
@@ -43,7 +66,7 @@ fn all_faults_and_warnings_are_printed_and_the_code_is_78() {
     let path = folder.path().join("config.json");
     let shown = path.display();
     let expected = format!(
-        "{shown}: registry.poll_interval: 0 is out of range; allowed: a whole number from 10 to 86400\n\
+        "{shown}: registry.poll_interval: 0 is out of range; allowed: a whole number of seconds from 10 to 86400, or a duration such as \"90s\", \"15m\", \"12h\", \"3d\"\n\
          {shown}: runtime: \"lxc\" is not a valid value; allowed: docker, podman\n\
          {shown}: warning: service: is not a known key and is ignored; did you mean \"services\"?\n\
          {shown}: warning: services[0].name: \"a b\"; allowed: 1 to 64 letters, digits, \"_\", \".\" and \"-\" (service skipped)\n"
@@ -62,7 +85,7 @@ fn warnings_alone_do_not_change_the_code() {
     let (code, said) = check(&folder.path().join("config.json"));
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("warning: api.address: \":9090\" can be reached from other machines"), "{said}");
-    assert!(said.ends_with("valid; services: 0, warnings: 1\n"), "{said}");
+    assert!(said.contains(": valid; warnings: 1; watching nothing"), "{said}");
 }
 
 #[test]

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::shape::Shape;
-use evenkeel_common::config::{ConfigErrors, Configuration, Finding, Findings, KeyPath, load};
+use evenkeel_common::config::{ConfigErrors, Configuration, Extent, Finding, Findings, KeyPath, load};
 use serde_json::Value;
 
 use super::file::AgentFile;
-use super::{Config, api, delivery, global, named, paths, push, service};
+use super::misplaced::{self, Misplaced};
+use super::{Config, LeftOut, api, delivery, global, named, notes, paths, push, service};
 
 /// The JSON Schema of the configuration file.
 pub fn schema() -> Value {
@@ -20,10 +21,14 @@ impl Configuration for Config {
     fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors> {
         let mut findings = Findings::default();
         let (mut named_variables, mut named_channels) = (BTreeSet::new(), Vec::new());
+        let (mut has_registry, mut misplaced) = (false, Misplaced::default());
         let normalize = |tree: Value, findings: &mut Findings| {
             named_variables = named::variables(&tree);
             named_channels = named::channels(&tree);
-            without_old_port(tree, findings)
+            has_registry = tree["registry"]["url"].is_string();
+            let mut tree = without_old_port(tree, findings);
+            misplaced = misplaced::take(&mut tree, findings);
+            tree
         };
         let file: AgentFile = load::typed(text, path, normalize, &mut findings)?;
         paths::check_file(path, &mut findings);
@@ -34,6 +39,8 @@ impl Configuration for Config {
             .collect();
         let registry = global::registry(&file.registry, &mut findings);
         let (push, fleet_terms_without_push) = push::push(file.push, env, &mut findings);
+        let (services, left_out) =
+            service::services(file.services, &registry.host, &misplaced, &mut findings);
         let mut config = Self {
             runtime: file.runtime,
             api: api::api(&file.api, &mut findings),
@@ -44,7 +51,9 @@ impl Configuration for Config {
             notifications: delivery::notifications(file.notifications, env, &mut findings),
             push,
             fleet_terms_without_push,
-            services: service::services(file.services, &registry.host, &mut findings),
+            notes: if has_registry { Vec::new() } else { notes::images_without_host(&services) },
+            services,
+            left_out,
             registry,
             named_variables,
             faulty_channels: Vec::new(),
@@ -55,6 +64,9 @@ impl Configuration for Config {
         config.faulty_channels = named_channels;
         let services = KeyPath::of("services");
         config.unusable_services = findings.fault_at(&services).map(|what| format!("{services}: {what}"));
+        let all = config.unusable_services.as_ref();
+        let all = all.map(|reason| LeftOut { name: services.to_string(), reason: reason.clone() });
+        config.left_out.extend(all);
         global::keep_only_fatal(&mut findings);
 
         let (faults, warnings) = findings.finish();
@@ -66,8 +78,12 @@ impl Configuration for Config {
         &self.warnings
     }
 
-    fn extent(&self) -> String {
-        format!("services: {}", self.services.len())
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    fn extent(&self) -> Extent {
+        notes::extent(self)
     }
 }
 

@@ -8,9 +8,11 @@
 //! | `paths` | the paths that the agent writes to, and who else can write there |
 //! | `service` | rules 1-7; a service that violates one is skipped, the others are unaffected |
 //! | `update` | the gates of a service |
+//! | `misplaced` | keys of gates in the wrong place |
 //! | `delivery` | notification channels; an invalid one is disabled, the others are unaffected |
 //! | `push` | the wardens, and the terms of the fleet |
 //! | `named` | the variables and channels that the file names, including those in invalid sections |
+//! | `notes` | what `--check` says besides warnings |
 //! | `load` | parses a file into a [`Config`] or into all its [`ConfigErrors`] |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::config::quote;
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{Kind, Level};
 use schemars::JsonSchema;
@@ -35,7 +38,9 @@ mod file;
 mod global;
 mod load;
 pub(crate) mod mail;
+mod misplaced;
 mod named;
+mod notes;
 mod paths;
 mod push;
 mod service;
@@ -46,6 +51,7 @@ mod update;
 pub use evenkeel_common::config::expand::Env;
 pub use evenkeel_common::config::{ConfigErrors, ConfigSource, Configuration};
 pub use load::schema;
+pub(crate) use misplaced::HELD;
 
 /// A configuration without fatal faults.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,8 +85,21 @@ pub struct Config {
     pub unusable_services: Option<String>,
     /// Environment variables that the file references with `$`; their values are secret.
     pub named_variables: BTreeSet<String>,
+    /// Services that the file lists and that are not watched because of a fault, in the order of the file.
+    pub left_out: Vec<LeftOut>,
     /// Non-fatal problems, each `<service or key>: <reason>`.
     pub warnings: Vec<String>,
+    /// Remarks for someone who checks the file.
+    pub notes: Vec<String>,
+}
+
+/// A service that is left out because its part of the file has a fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Its name; `services[2]` if it has no usable one.
+    pub name: String,
+    /// Its faults.
+    pub reason: String,
 }
 
 /// Container runtime executable.
@@ -288,6 +307,8 @@ pub struct ServiceConfig {
 /// `services[].update`: the gates that can defer an update (DECISIONS 7).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpdateConfig {
+    /// The faults of these settings; they hold every update until they are corrected.
+    pub fault: Option<String>,
     /// Minimum age of a digest since this agent first saw it.
     pub min_age: Option<Duration>,
     /// The time ranges in which an update may begin.
@@ -339,6 +360,14 @@ impl ServiceConfig {
         self.images_of_variable().any(|image| image.configured == configured)
     }
 
+    /// Reports whether the service names something to watch.
+    pub fn names_something(&self) -> bool {
+        self.silent
+            || self.compose_project.is_some()
+            || self.container_name.is_some()
+            || self.swarm_service.is_some()
+    }
+
     /// Reports whether new images can be deployed: there is a swarm service or a compose project.
     pub fn can_deploy(&self) -> bool {
         self.swarm_service.is_some() || self.project().is_some()
@@ -371,6 +400,23 @@ pub struct ConfiguredImage {
 }
 
 impl ConfiguredImage {
+    /// Reports whether it is configured without a registry host and so belongs to `registry.url`.
+    pub fn has_no_host(&self) -> bool {
+        Reference::parse_in(&self.configured, "other.invalid")
+            .is_ok_and(|elsewhere| elsewhere.repository.host != self.reference.repository.host)
+    }
+
+    /// Explains what an image without a host means where `registry.url` is not set.
+    pub fn host_note(&self) -> String {
+        let hub = Reference::parse(&self.configured).map(|hub| hub.to_string());
+        format!(
+            "{} means {}, because registry.url is not set; the image of Docker Hub is {}",
+            quote(&self.configured),
+            self.reference,
+            hub.unwrap_or_else(|_| format!("docker.io/{}", self.configured))
+        )
+    }
+
     /// Returns the tag, unless the image is pinned to a digest.
     fn moving_tag(&self) -> Option<&String> {
         self.reference.tag.as_ref().filter(|_| !self.reference.is_pinned())

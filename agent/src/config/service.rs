@@ -2,28 +2,31 @@
 //! a warning; the others are unaffected.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_common::config::{Findings, KeyPath, quote};
+use evenkeel_common::config::{Finding, Findings, KeyPath, quote};
 use evenkeel_common::permissions::weaknesses;
 
 use super::file::{Items, ServiceFile};
-use super::{ConfiguredImage, ServiceConfig, UpdateConfig, update};
+use super::misplaced::Misplaced;
+use super::{ConfiguredImage, LeftOut, ServiceConfig, UpdateConfig, update};
 use crate::model::image::Reference;
+use crate::model::text::describe_io_error;
 
-/// Returns the valid services, in the order of the file.
+/// Returns the valid services and those that are left out, in the order of the file.
 pub(super) fn services(
     files: Items<ServiceFile>,
     registry_host: &str,
+    misplaced: &Misplaced,
     findings: &mut Findings,
-) -> Vec<Arc<ServiceConfig>> {
+) -> (Vec<Arc<ServiceConfig>>, Vec<LeftOut>) {
     let (mut names, mut in_swarm) = (HashMap::new(), HashMap::new());
-    let mut passed = Vec::new();
+    let (mut passed, mut left_out) = (Vec::new(), Vec::new());
     for (n, file) in files.into_iter().enumerate() {
         let at = KeyPath::of("services").index(n);
         let file = file.unwrap_or_default();
@@ -37,19 +40,29 @@ pub(super) fn services(
             check_swarm_service(n, &file, &at, &mut in_swarm, findings);
         }
         let gates = file.update.as_ref().filter(|_| !file.silent);
-        let gates = gates.map(|gates| Arc::new(update::update(gates, &at.key("update"), findings)));
+        let gates = gates.map(|gates| update::update(gates, &at.key("update"), findings));
+        let gates = update::hold(gates, misplaced.of(n), &at, findings).map(Arc::new);
         let faults = findings.take_faults(&at);
         if faults.is_empty() {
             if !file.silent {
                 warn(&file, &at, findings);
             }
             passed.push(Arc::new(checked(file, gates, registry_host, &at, findings)));
+        } else {
+            left_out.push(skipped(&file.name, &at, &faults));
         }
         for fault in faults {
             findings.warn(&fault.at, format!("{} (service skipped)", fault.message));
         }
     }
-    passed
+    (passed, left_out)
+}
+
+fn skipped(name: &str, at: &KeyPath, faults: &[Finding]) -> LeftOut {
+    let name = if name_is_valid(name) { name.to_owned() } else { at.to_string() };
+    let inside = |fault: &Finding| Finding { at: fault.at.inside(at), ..fault.clone() }.to_string();
+    let reasons: Vec<String> = faults.iter().map(inside).collect();
+    LeftOut { name, reason: reasons.join("; ") }
 }
 
 /// `^[a-zA-Z0-9_.-]{1,64}$` (DECISIONS 2).
@@ -176,12 +189,12 @@ fn rule_5(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     }
 }
 
-/// Rule 6: any path that contains `..` is rejected.
+/// Rule 6: any path with the component `..` is rejected (DECISIONS 2).
 fn rule_6(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     let files = given(&file.compose_files, &at.key("compose_files"));
     let env_file = (at.key("env_file"), file.env_file.as_str());
     for (place, text) in files.into_iter().chain([env_file]) {
-        if text.contains("..") {
+        if Path::new(text).components().any(|part| part == Component::ParentDir) {
             findings.fault(&place, format!("{} contains \"..\"; allowed: a path without it", quote(text)));
         }
     }
@@ -250,7 +263,20 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
         for weakness in weaknesses(Path::new(text)) {
             findings.warn(&place, format!("{weakness}; whoever can change it controls this machine"));
         }
+        if let Some(what) = unreadable(text, &File::options().read(true).open(text)) {
+            findings.warn(&place, what);
+        }
     }
+}
+
+/// Describes a file that exists, but that this user can't open. Only regular files are opened, because opening a FIFO blocks.
+fn unreadable(text: &str, opened: &io::Result<File>) -> Option<String> {
+    let error = opened.as_ref().err()?;
+    Some(format!(
+        "{} can't be read by this user ({}): the service is not deployed until it can",
+        quote(text),
+        describe_io_error(error)
+    ))
 }
 
 /// Builds the validated service. A silent service may contain anything; unusable values are dropped.
@@ -314,7 +340,9 @@ fn not_a_file(text: &str, found: io::Result<fs::Metadata>) -> Option<String> {
     let kind = match found {
         Ok(found) => found.file_type(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Some("does not exist".to_owned()),
-        Err(error) => return Some(format!("cannot be accessed ({error})")),
+        Err(error) => {
+            return Some(format!("can't be accessed by this user ({})", describe_io_error(&error)));
+        }
     };
     let name = match () {
         () if kind.is_file() => return None,

@@ -99,7 +99,7 @@ fn each_violated_rule_skips_the_service_with_a_reason() {
         ("images", json!(["web", "x y"]), "images[1]: \"x y\" is not a repository name (lower-case letters and digits, separated by single . _ __ - or /, at most 255 characters)".into()),
         ("images", json!("web"), "images: \"web\"; allowed: an array of strings".into()),
         ("auto_heal", json!("yes"), "auto_heal: \"yes\"; allowed: true or false".into()),
-        ("health_grace", json!(-1), "health_grace: -1 is out of range; allowed: a whole number from 0 to 31536000".into()),
+        ("health_grace", json!(-1), "health_grace: -1 is out of range; allowed: a whole number of seconds from 0 to 31536000, or a duration such as \"90s\", \"15m\", \"12h\", \"3d\"".into()),
         ("heal_max_restarts", json!(3.0), "heal_max_restarts: 3.0 is not a whole number; allowed: a whole number from 0 to 1000000".into()),
         ("cpu_threshold", json!(-0.1), "cpu_threshold: -0.1 is out of range; allowed: a number of at least 0".into()),
     ] {
@@ -293,4 +293,56 @@ fn a_duplicate_swarm_service_is_skipped() {
         config.warnings,
         ["again: swarm_service: services[1] has the swarm_service of services[0] (service skipped)"]
     );
+}
+
+#[test]
+fn two_dots_within_a_name_are_not_a_parent_folder() {
+    let folder = folder();
+    for name in ["compose..yml", "..compose.yml", "a...yml", "web.."] {
+        let path = folder.path().join(name);
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(with(folder.path(), "compose_files", json!([path])), (vec![], true), "{name}");
+        assert_eq!(with(folder.path(), "env_file", json!(path)), (vec![], true), "{name}");
+    }
+    let up = format!("{}/x/../compose.yml", folder.path().display());
+    fs::create_dir(folder.path().join("x")).unwrap();
+    assert!(!with(folder.path(), "compose_files", json!([up])).1);
+}
+
+#[test]
+fn every_key_that_takes_seconds_takes_a_duration() {
+    let folder = folder();
+    let mut service = complete(folder.path());
+    service["health_grace"] = json!("90s");
+    service["heal_cooldown"] = json!("12h");
+    service["update"] = json!({"min_age": "3d"});
+    let config = good(&json!({
+        "registry": {"poll_interval": "15m"}, "monitor": {"stats_interval": "1m"},
+        "docker_health": {"check_interval": "1h", "timeout": "10s"}, "services": [service],
+        "push": {"warden_url": "http://w", "token": "0123456789abcdef", "patience": "1d12h"},
+    }));
+    assert_eq!(config.warnings, Vec::<String>::new());
+    let service = &config.services[0];
+    assert_eq!((service.health_grace.as_secs(), service.heal_cooldown.as_secs()), (90, 43_200));
+    assert_eq!(service.update.as_ref().unwrap().min_age.unwrap().as_secs(), 259_200);
+    assert_eq!((config.registry.poll_interval.as_secs(), config.monitor.stats_interval.as_secs()), (900, 60));
+    assert_eq!(
+        (config.docker_health.check_interval.as_secs(), config.docker_health.timeout.as_secs()),
+        (3600, 10)
+    );
+    assert_eq!(config.push.unwrap().patience.as_secs(), 129_600);
+}
+
+#[test]
+fn a_file_that_can_not_be_opened_is_named() {
+    let denied = Err(io::Error::from(io::ErrorKind::PermissionDenied));
+    let said = unreadable("/srv/web/compose.yml", &denied).unwrap();
+    assert!(
+        said.starts_with("\"/srv/web/compose.yml\" can't be read by this user (")
+            && said.contains("ermission denied"),
+        "{said}"
+    );
+    let folder = folder();
+    assert_eq!(unreadable("x", &File::open(folder.path().join("compose.yml"))), None);
 }

@@ -1,5 +1,5 @@
-//! `services[].update`: the gates of a service (DECISIONS 7), one function per gate. A service with an invalid gate is
-//! skipped, so that nothing bypasses the gate.
+//! `services[].update`: the gates of a service (DECISIONS 7), one function per gate. An invalid gate holds all updates of its
+//! service: it was meant to hold something back.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,12 +10,14 @@ use jiff::tz::TimeZone;
 
 use super::UpdateConfig;
 use super::file::{Items, UpdateFile};
+use super::misplaced::HELD;
 use crate::model::tags::TagPattern;
 use crate::model::window::{WINDOW_FORM, Window};
 
 /// Validates the `update` object of a service.
 pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -> UpdateConfig {
     UpdateConfig {
+        fault: None,
         min_age: (file.min_age > 0).then(|| Duration::from_secs(file.min_age)),
         window: window(file, at, findings),
         approve: file.approve,
@@ -24,6 +26,36 @@ pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -
         tags: tags(&file.tags, &at.key("tags"), findings),
         tag_variable: variable(&file.tag_variable, &at.key("tag_variable"), findings),
     }
+}
+
+/// Stands for keys in `signed_by` that can't be used: no signature counts as valid.
+const NO_KEY: &str = "/dev/null";
+
+/// Lets the faults of the gates hold all updates of the service. `misplaced`: faults that were already reported.
+pub(super) fn hold<'a>(
+    gates: Option<UpdateConfig>,
+    misplaced: impl Iterator<Item = &'a String>,
+    service: &KeyPath,
+    findings: &mut Findings,
+) -> Option<UpdateConfig> {
+    let mut faults: Vec<String> = misplaced.cloned().collect();
+    // A redeploy by an operator passes this hold, but never a signature that is required.
+    let mut requires_key = faults.iter().any(|fault| fault.contains("signed_by"));
+    for fault in findings.take_faults(&service.key("update")) {
+        requires_key |= fault.at.is_under(&service.key("update").key("signed_by"));
+        let inside = fault.at.inside(service);
+        faults.push(format!("{inside}: {}", fault.message));
+        findings.warn(&fault.at, format!("{} ({HELD})", fault.message));
+    }
+    if faults.is_empty() {
+        return gates;
+    }
+    let mut gates = gates.unwrap_or_default();
+    if requires_key {
+        gates.signed_by = vec![PathBuf::from(NO_KEY)];
+    }
+    gates.fault = Some(faults.join("; "));
+    Some(gates)
 }
 
 /// Warns of valid settings that have no effect or are not safe. `env_file` is `None` if the key does not apply to the
@@ -54,7 +86,8 @@ pub(super) fn warn(
     if !file.timezone.is_empty() && file.window.is_none() {
         findings.warn(&at.key("timezone"), "has no effect without window");
     }
-    for (n, key) in file.signed_by.iter().flatten().flatten().enumerate() {
+    let keys = file.signed_by.iter().flatten().flatten().enumerate();
+    for (n, key) in keys.filter(|(_, key)| key.starts_with('/')) {
         let place = at.key("signed_by").index(n);
         if !Path::new(key).exists() {
             findings
@@ -65,7 +98,7 @@ pub(super) fn warn(
                 .warn(&place, format!("{weakness}; whoever can change it controls what is deployed here"));
         }
     }
-    if let Some(program) = file.gate.iter().flatten().flatten().next() {
+    if let Some(program) = file.gate.iter().flatten().flatten().next().filter(|path| path.starts_with('/')) {
         for weakness in weaknesses(Path::new(program)) {
             let what = format!("{weakness}; whoever can change it controls this machine");
             findings.warn(&at.key("gate").index(0), what);
@@ -179,6 +212,8 @@ mod tests {
         (config.warnings, config.services.first().map(|service| (**service).clone()))
     }
 
+    const SECONDS: &str = "allowed: a whole number of seconds from 0 to 31536000, or a duration such as \"90s\", \"15m\", \"12h\", \"3d\"";
+
     #[test]
     fn all_gates_are_parsed() {
         let (warnings, service) = with(&json!({
@@ -203,16 +238,16 @@ mod tests {
     }
 
     #[test]
-    fn a_service_with_an_invalid_gate_is_skipped() {
+    fn an_invalid_gate_holds_the_updates_of_its_service() {
         for (update, reason) in [
             (json!(true), "update: a boolean; allowed: an object".to_owned()),
             (
                 json!({"min_age": -1}),
-                "update.min_age: -1 is out of range; allowed: a whole number from 0 to 31536000".into(),
+                format!("update.min_age: -1 is out of range; {SECONDS}"),
             ),
             (
-                json!({"min_age": "3d"}),
-                "update.min_age: \"3d\"; allowed: a whole number from 0 to 31536000".into(),
+                json!({"min_age": "3 days"}),
+                format!("update.min_age: \"3 days\"; {SECONDS}"),
             ),
             (json!({"window": 5}), "update.window: 5; allowed: a string or an array of strings".into()),
             (
@@ -248,6 +283,7 @@ mod tests {
                 json!({"tags": "^1", "tag_variable": "WEB-TAG"}),
                 "update.tag_variable: \"WEB-TAG\"; allowed: the name of a variable: letters, digits and \"_\"".into(),
             ),
+            (json!({"signed_by": 5}), "update.signed_by: 5; allowed: a string or an array of strings".into()),
             (json!({"approve": "yes"}), "update.approve: \"yes\"; allowed: true or false".into()),
             (json!({"gate": "/bin/true"}), "update.gate: \"/bin/true\"; allowed: an array of strings".into()),
             (json!({"gate": []}), "update.gate: is an empty array; allowed: an array of strings".into()),
@@ -261,21 +297,22 @@ mod tests {
                 "update.gate[1]: \"a\\0\"; allowed: a string without NUL".into(),
             ),
         ] {
-            assert_eq!(with(&update), (vec![format!("web: {reason} (service skipped)")], None), "{update}");
+            let (warnings, service) = with(&update);
+            assert_eq!(warnings[0], format!("web: {reason} ({HELD})"), "{update}");
+            let gates = service.unwrap().update.unwrap();
+            assert_eq!(gates.fault.as_ref(), Some(&reason), "{update}");
+            let is_of_key = update.get("signed_by").is_some();
+            assert_eq!(gates.signed_by, if is_of_key { vec![PathBuf::from(NO_KEY)] } else { vec![] });
         }
     }
 
     #[test]
     fn settings_without_effect_or_unsafe_ones_cause_a_warning() {
-        let (warnings, service) = with(&json!({"timezone": "Europe/Vienna", "min_agee": 5}));
-        assert_eq!(
-            warnings,
-            [
-                "web: update.min_agee: is not a known key and is ignored; did you mean \"min_age\"?",
-                "web: update.timezone: has no effect without window",
-            ]
-        );
-        assert!(service.is_some());
+        let (warnings, service) = with(&json!({"timezone": "Europe/Vienna"}));
+        assert_eq!(warnings, ["web: update.timezone: has no effect without window"]);
+        assert_eq!(service.unwrap().update.unwrap().fault, None);
+        let (_, service) = with(&json!({"min_age": "3d"}));
+        assert_eq!(service.unwrap().update.unwrap().min_age, Some(Duration::from_hours(72)));
         for (update, why) in [
             (json!({"tag_variable": "WEB_TAG"}), "has no effect without tags"),
             (

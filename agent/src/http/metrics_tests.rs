@@ -15,6 +15,8 @@ fn scrape(metrics: &Metrics, services: Vec<ServiceStatus>) -> String {
             last_poll: None,
             poll_count: 0,
             services,
+            engine_error: None,
+            left_out: Vec::new(),
         },
         polls: &PollState::default(),
         engine: &EngineHealth { error: None, checks: 5, consecutive_failures: 0 },

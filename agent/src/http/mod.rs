@@ -137,7 +137,7 @@ fn small_bodies() -> Bodies {
 /// Maps a service error to a response.
 fn refused(fault: &ServiceError) -> Response {
     let status = match fault {
-        ServiceError::Unknown(_) => StatusCode::NOT_FOUND,
+        ServiceError::Unknown(_) | ServiceError::LeftOut(..) => StatusCode::NOT_FOUND,
         ServiceError::Starting | ServiceError::Stopping | ServiceError::Unwritable(_) => {
             StatusCode::SERVICE_UNAVAILABLE
         }

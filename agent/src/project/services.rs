@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use evenkeel_common::clock::Uptime;
 use evenkeel_common::store::{Failing, StoreError};
-use evenkeel_common::wire::{ServiceStatus, StatusReport, WhyReport};
+use evenkeel_common::wire::{LeftOutService, ServiceStatus, StatusReport, WhyReport};
 use futures_util::{Stream, StreamExt, future, stream};
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::config::active::Watch;
 use crate::project::worker::{Command, Handle};
 use crate::service::gates;
 use crate::service::input::{ServiceReply, ServiceRequest};
@@ -64,6 +65,8 @@ pub struct Dependencies {
     pub services: watch::Receiver<()>,
     /// Current failure to write the state.
     pub state: watch::Receiver<Option<Failing>>,
+    /// The active configuration, for the services that it leaves out; `None` where there is no file.
+    pub active: Option<Watch>,
 }
 
 /// Why a request to a service failed.
@@ -72,6 +75,9 @@ pub enum ServiceError {
     /// No such service.
     #[error("no service named \"{0}\" is configured")]
     Unknown(String),
+    /// The service is configured, but its configuration has a fault.
+    #[error("\"{0}\" is not watched: {1}")]
+    LeftOut(String, String),
     /// The services are not loaded yet.
     #[error("the agent is starting and has not loaded its services yet; try again in a moment")]
     Starting,
@@ -187,7 +193,21 @@ impl Services {
     fn worker(&self, name: &str) -> Result<Handle, ServiceError> {
         let workers = self.loaded()?;
         let found = workers.iter().find(|worker| worker.config.name == name);
-        found.cloned().ok_or_else(|| ServiceError::Unknown(name.to_owned()))
+        found.cloned().ok_or_else(|| self.not_watched(name))
+    }
+
+    fn not_watched(&self, name: &str) -> ServiceError {
+        match self.left_out().into_iter().find(|left_out| left_out.name == name) {
+            Some(left_out) => ServiceError::LeftOut(left_out.name, left_out.reason),
+            None => ServiceError::Unknown(name.to_owned()),
+        }
+    }
+
+    /// Returns the services that are not watched because of a fault in the configuration.
+    fn left_out(&self) -> Vec<LeftOutService> {
+        let config = self.dependencies.active.as_ref().map(|active| active.borrow().config.clone());
+        let left_out = config.iter().flat_map(|config| &config.left_out);
+        left_out.map(|one| LeftOutService { name: one.name.clone(), reason: one.reason.clone() }).collect()
     }
 
     /// Sends a request to one service and waits for its reply.
@@ -217,6 +237,8 @@ impl Services {
             last_poll: state.last_poll,
             poll_count: state.poll_count,
             services: Vec::new(),
+            engine_error: self.engine_error(),
+            left_out: self.left_out(),
         }
     }
 

@@ -237,6 +237,7 @@ impl Service {
         self.durable.totals.fold(&event);
         self.emitted.ended = Ended::of(&event).or(self.emitted.ended);
         self.note_verdict(&event);
+        self.note_failed_update(&event, now);
         self.emitted.events.push((now, event));
     }
 
@@ -257,6 +258,7 @@ impl Service {
         if text(&before) == text(&self.fault) {
             return;
         }
+        self.fault_since = self.fault.is_some().then_some(now);
         let event = match self.fault.clone() {
             Some(fault) => Event::Faulted { fault, output },
             None => Event::Recovered { fault: before },

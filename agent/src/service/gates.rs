@@ -20,9 +20,11 @@ use super::running::ImageState;
 use super::status::{Snapshot, StatusContext};
 use super::wording::{self, seconds};
 
+mod config;
 mod fleet;
 mod project;
 
+use config::{config, faulty};
 use fleet::{freeze, immunity, ring};
 pub(super) use project::own_hold;
 use project::project;
@@ -57,12 +59,20 @@ struct DigestGate {
     passed_by: &'static [Asker],
 }
 
+const CONFIG: &str = "config";
 const SIGNATURE: &str = "signature";
 const COMMAND: &str = "command";
 
 /// The gates of a digest, in the order of DECISIONS 7. `project` is the result of these gates for other services that use
 /// the same image (`shared.rs`).
-const DIGEST_GATES: [DigestGate; 9] = [
+const DIGEST_GATES: [DigestGate; 10] = [
+    // A gate that is configured wrongly was meant to hold something back.
+    DigestGate {
+        word: CONFIG,
+        is_configured: |rules| rules.update.fault.is_some(),
+        judge: |rules, _| faulty(rules.update).unwrap_or_else(|| open(CONFIG, "the gates are valid")),
+        passed_by: &[Asker::Redeploy],
+    },
     DigestGate {
         word: "freeze",
         is_configured: |rules| rules.fleet.is_gating(),
@@ -246,7 +256,9 @@ fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
     let (rules, candidates) = (view.snapshot.rules(view.context.now), &view.snapshot.candidates);
     let held = rules.and_then(|rules| Some(rules.first_held(candidates)?.0));
     let candidate = held.or(candidates.first());
-    DIGEST_GATES.iter().map(move |row| match (rules.filter(|rules| (row.is_configured)(rules)), candidate) {
+    // The first gate of all has reported a faulty configuration already.
+    let rows = DIGEST_GATES.iter().filter(|row| row.word != CONFIG);
+    rows.map(move |row| match (rules.filter(|rules| (row.is_configured)(rules)), candidate) {
         (None, _) => open(row.word, "not configured"),
         (Some(_), None) => row.idle(view),
         (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),
@@ -348,35 +360,6 @@ fn cleared_by(clear: impl Into<String>, gate: Gate) -> Gate {
     Gate { clear: Some(clear.into()), ..gate }
 }
 
-fn config(view: &View<'_>) -> Gate {
-    let (word, config) = ("config", view.config);
-    if !config.auto_update {
-        return cleared_by(
-            "set auto_update to true in the configuration",
-            held(word, "auto_update is false: the agent does not check for new images"),
-        );
-    }
-    if config.images.is_empty() {
-        return cleared_by("name images in the configuration", held(word, "no image is configured"));
-    }
-    if !config.can_deploy() {
-        return cleared_by(
-            "configure compose_files and compose_project, or swarm_service",
-            held(word, "no compose project is configured, so new images can't be deployed"),
-        );
-    }
-    if config.images.iter().all(|image| image.reference.is_pinned()) {
-        return cleared_by(
-            "configure an image by its tag",
-            held(word, "every image is pinned to a digest, which never changes"),
-        );
-    }
-    if let Some(why) = &view.snapshot.undeployable {
-        return held(word, why.clone());
-    }
-    open(word, "auto_update is on")
-}
-
 fn engine(view: &View<'_>) -> Gate {
     match (view.context.engine_error, view.context.state_error) {
         (Some(error), _) => held("engine", format!("the container engine does not answer: {error}")),
@@ -430,8 +413,12 @@ fn blocked(view: &View<'_>) -> Gate {
         }
         return open("blocked", "no digest is blocked");
     };
-    let why = format!("{image}: {}", wording::blocked(digest));
-    cleared_by(format!("POST /unblock/{}", view.record.name), held("blocked", why))
+    let failed = view.record.failed_update.as_ref();
+    let because = failed.map(|failed| wording::failed_because(&failed.reason, failed.at)).unwrap_or_default();
+    let why = format!("{image}: {}{because}", wording::blocked(digest));
+    let output = failed.map(|failed| failed.output.clone()).filter(|output| !output.is_empty());
+    let gate = Gate { output, ..held("blocked", why) };
+    cleared_by(format!("POST /unblock/{}", view.record.name), gate)
 }
 
 fn not_found(view: &View<'_>) -> Gate {

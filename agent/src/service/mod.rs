@@ -27,6 +27,7 @@
 //! | `clock_shift.rs` | adjustment of deadlines when the clock is set |
 //! | `state.rs` | durable state |
 //! | `event.rs` | events as typed values |
+//! | `failed_update.rs` | what is remembered of the last update that failed |
 //! | `wording.rs` | user-visible text: audit entries, faults, reasons |
 //! | `outcome.rs` | counters |
 //! | `fleet.rs`, `permit.rs` | the fleet's decisions; permission and leases for an update |
@@ -46,6 +47,7 @@ pub mod clock_shift;
 mod compare;
 mod compose_run;
 mod event;
+mod failed_update;
 pub mod fleet;
 mod gate_command;
 pub mod gates;
@@ -139,6 +141,8 @@ pub struct Service {
     gauges: alert::Gauges,
     /// The persistent fault (spec 3.1, `errored`).
     fault: Option<Fault>,
+    /// When that fault was first seen.
+    fault_since: Option<Timestamp>,
     /// The deployment that is to begin, as the last check decided.
     wanted: Option<Cause>,
     /// A user acted after a failed rollback: the next check retries it.
@@ -179,6 +183,7 @@ impl Service {
             maintenance: maintenance::Maintenance::default(),
             gauges: alert::Gauges::default(),
             fault: None,
+            fault_since: None,
             wanted: None,
             retry_rollback: false,
             begun: now,

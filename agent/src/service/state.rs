@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use evenkeel_common::wire::FailedUpdate;
 use serde::{Deserialize, Serialize};
 
 use crate::model::few::FewMap;
@@ -43,6 +44,9 @@ pub struct Durable {
     /// A rollback failed; nothing is done until a user acts or the registry has a new digest.
     #[serde(alias = "given_up")]
     pub rollback_failed: bool,
+    /// The last update that failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_update: Option<Box<FailedUpdate>>,
     /// The deployment in progress.
     #[serde(deserialize_with = "deployment::read")]
     pub deployment: Option<Box<Deployment>>,

@@ -70,6 +70,10 @@ pub struct Snapshot {
     pub leases: Vec<FleetAsk>,
     /// The leases of the last deployment, if it has ended with a verdict.
     pub decided: Vec<FleetAsk>,
+    /// When the fault in the record was first seen.
+    pub fault_since: Option<Timestamp>,
+    /// Since when a container has been failing or down.
+    pub problem_since: Option<Timestamp>,
 }
 
 /// A published service. Its snapshot is computed on demand, so that an idle service is in memory only once.
@@ -137,7 +141,19 @@ impl Snapshot {
         record.waiting = self.waiting(context.now);
         record.blocked_by = record.waiting.as_ref().and_then(|waiting| waiting.blocked_by.clone());
         record.status = value(&record);
+        record.since = self.since(&record);
         record
+    }
+
+    /// Since when the service has been in the status of its record.
+    fn since(&self, record: &ServiceStatus) -> Option<Timestamp> {
+        match record.status {
+            StatusValue::Exhausted | StatusValue::Degraded | StatusValue::Unhealthy => self.problem_since,
+            StatusValue::Errored => self.fault_since,
+            StatusValue::Blocked => record.failed_update.as_ref().map(|failed| failed.at),
+            StatusValue::Deploying => record.deploy.as_ref().map(|progress| progress.since),
+            StatusValue::NotFound | StatusValue::Ok | StatusValue::Unknown => None,
+        }
     }
 }
 
@@ -220,6 +236,8 @@ impl Service {
                 .filter(|_| self.is_deploying())
                 .map(|deployment| self.progress(deployment, pulled))
                 .or_else(|| self.swarm_progress()),
+            since: None,
+            failed_update: self.failed_update().cloned(),
         };
         Snapshot {
             status,
@@ -242,7 +260,18 @@ impl Service {
             fleet: self.fleet.clone(),
             leases: self.leases(),
             decided: self.permits.decided.clone(),
+            fault_since: self.fault_since,
+            problem_since: self.problem_since(),
         }
+    }
+
+    /// Since when a container has been failing or down.
+    fn problem_since(&self) -> Option<Timestamp> {
+        let restart_states = self.durable().restart_states.values();
+        let known = restart_states.filter_map(|restart| Some(restart.problem.as_ref()?.since)).min();
+        let ended =
+            || self.containers().iter().filter(|c| !is_running(c)).filter_map(|c| c.finished_at).max();
+        known.or_else(ended)
     }
 
     fn in_force(&self) -> BTreeMap<String, Reference> {

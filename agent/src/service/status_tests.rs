@@ -47,6 +47,8 @@ fn shown(status: ServiceStatus, context: &StatusContext<'_>) -> ServiceStatus {
         fleet: Arc::default(),
         leases: Vec::new(),
         decided: Vec::new(),
+        fault_since: None,
+        problem_since: None,
     };
     snapshot.record(context)
 }

@@ -25,13 +25,18 @@ use images::{label_change, label_lines, tag_change};
 
 pub(super) use container::{facts, flaw, interference, managed, note, symptom, unhealthy_reason};
 pub(super) use images::{
-    blocked, blocked_elsewhere, held_elsewhere, not_checked_yet, rollback_risks, tag_taken, unsigned,
-    unsigned_elsewhere,
+    blocked, blocked_elsewhere, failed_because, held_elsewhere, not_checked_yet, rollback_risks, tag_taken,
+    unsigned, unsigned_elsewhere,
 };
 
 /// Warning about an unusable `signed_by` file.
 pub(super) fn unusable_key(fault: &str) -> String {
     format!("update.signed_by: {fault}, and is skipped")
+}
+
+/// Why updates are held by a fault in the configuration of the gates.
+pub(super) fn faulty_gates(fault: &str) -> String {
+    format!("the configuration has a fault that may hide a gate: {fault}")
 }
 
 /// Why an update waits while another service is changing the compose project.
@@ -174,7 +179,13 @@ fn resumed(
         Some(service) if image_changes.is_empty() => service.to_owned(),
         _ => names(image_changes),
     };
-    let message = format!("resuming the deployment of {what} at step {step}");
+    let doing = match step {
+        "probation" | "converge" => "continuing the probation",
+        "diagnose" | "rollback" | "restore_tags" | "verify_rollback" => "continuing the rollback",
+        "unpin" => "finishing the deployment",
+        _ => "continuing the deployment",
+    };
+    let message = format!("{doing} of {what}");
     let entry = AuditEntry { reason: Some(reason.to_owned()), ..new(Kind::RESUMED, Level::Info, message) };
     match image_changes {
         [only] => with_digests(entry, only.old_digest.as_ref(), Some(&only.digest)),
@@ -382,7 +393,8 @@ fn failed_deployment(failed: FailedDeployment, entry: AuditEntry) -> AuditEntry 
     }
 }
 
-fn rollback_problem(failure: &str, problem: &RollbackProblem) -> String {
+/// Why an update and its rollback failed.
+pub(super) fn rollback_problem(failure: &str, problem: &RollbackProblem) -> String {
     match problem {
         RollbackProblem::NoOldImage => format!("{failure}; there is no earlier image to roll back to"),
         RollbackProblem::NotProven(again) => format!("{failure}; after the rollback {}", again.reason),

@@ -32,6 +32,10 @@ use crate::service::boot::StartReason;
 use crate::service::rollout::plan::{ImageChange, Plan};
 use crate::service::swarm::plan::SwarmPlan;
 
+mod losses;
+
+use losses::losses;
+
 /// Time limit for stopping all workers; the limit of each worker is shorter.
 const STOP_GRACE: Duration = Duration::from_secs(25);
 
@@ -203,6 +207,7 @@ impl Reloader {
 
         let Some(changes) = self.replace_services(&config.services).await else { return Ok(()) };
         notes.extend(changes.notes.iter().cloned());
+        notes.extend(losses(&old, &config));
         let warnings = config.warnings.clone();
         self.deps.active.send_modify(|active| active.config = Arc::new(config));
         let restart = |key| format!("{key}: changed in the file, which needs a restart");

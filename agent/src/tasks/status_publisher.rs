@@ -92,6 +92,10 @@ impl Publisher {
 
     fn frame(&self) -> Arc<str> {
         let report = self.services.report(self.clock.now());
-        sse::json(&StatusFrame { uptime_seconds: report.uptime_seconds, services: report.services })
+        sse::json(&StatusFrame {
+            uptime_seconds: report.uptime_seconds,
+            services: report.services,
+            left_out: report.left_out,
+        })
     }
 }

@@ -10,6 +10,7 @@ const STATUSES = {
   blocked: { glyph: "⊘", look: "is-bad", needs: true, hint: "The new image failed and was rolled back; updated when another image is pushed" },
   errored: { glyph: "✕", look: "is-bad", needs: true, hint: "The last check failed; the next check retries" },
   exhausted: { glyph: "‼", look: "is-worst", needs: true, hint: "Restarts did not help, and the healer has given up; fix the cause, then trigger or redeploy" },
+  not_watched: { glyph: "✕", look: "is-bad", needs: true, hint: "Its configuration has an error; correct the file and reload it" },
   unknown: { glyph: "·", look: "", hint: "No health data yet" },
 };
 const statusOf = (word) => STATUSES[word] ?? STATUSES.unknown;
@@ -397,7 +398,7 @@ function makeRow(name) {
       else if (s.degraded && s.restart_failures) lines.push(`${count(s.restart_failures, "restart")} so far did not help.`);
       else if (s.status === "unhealthy") lines.push(unwell(s));
       if (s.errored) lines.push(s.errored);
-      if (s.blocked) lines.push(`Blocked after a rollback${blame(name)}`);
+      if (s.blocked) lines.push(`Blocked after a rollback${s.failed_update ? `: ${s.failed_update.reason}` : blame(name)}`);
       else if (s.not_found) lines.push("The image does not exist on this machine. Waiting for a new one:");
       if (s.way_back === "at_risk") lines.push(`A rollback would fail now: ${s.way_back_reason ?? "no reason given"}`);
       setVisible(note, lines.length > 0);
@@ -417,7 +418,7 @@ function makeRow(name) {
       setVisible(lastLine, Boolean(s.last_check));
       if (s.last_check) setTime(last, s.last_check);
 
-      for (const part of [cpu.node, memory.node]) setVisible(part, s.has_stats);
+      for (const part of [cpu.node, memory.node]) setVisible(part, Boolean(s.has_stats));
       setVisible(noStats, !s.has_stats);
       if (s.has_stats) {
         cpu.set(s.cpu_percent, `${s.cpu_percent.toFixed(1)} %`, "Percent of one core");
@@ -501,9 +502,14 @@ onPress(byId("check-all"), (button) => act(button, "/trigger", "all services"));
 let pending = [];
 let scheduled = false;
 
+// The row of a service that the configuration leaves out.
+function notWatched({ name, reason }) {
+  return { name, status: "not_watched", errored: reason, updates_total: 0, rollbacks_total: 0, restarts_total: 0, failures_total: 0 };
+}
+
 function takeStatus(report) {
   const first = services === null;
-  services = report.services;
+  services = [...report.services, ...(report.left_out ?? []).map(notWatched)];
   if (first) document.body.dataset.ready = "1";
   const names = new Set(services.map((s) => s.name));
   for (const [name, row] of rows) {

@@ -57,7 +57,7 @@ fn services(handles: &[Handle]) -> Arc<Services> {
     let (_, workers) = watch::channel(Some(handles.into()));
     let (_, engine) = watch::channel(EngineHealth::default());
     let (_, state) = watch::channel(None);
-    let dependencies = Dependencies { engine, services: Changed::default().subscribe(), state };
+    let dependencies = Dependencies { engine, services: Changed::default().subscribe(), state, active: None };
     Arc::new(Services::new(workers, polls, poll_state, dependencies, Uptime::starting_now()))
 }
 

@@ -13,6 +13,15 @@ use super::shape::Shape;
 use super::source::ReadError;
 use super::{ConfigErrors, Findings, KeyPath, json, source};
 
+/// What a program does with its configuration, for the last line of `--check`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extent {
+    /// For example `watching 2 of 3 services; not watched: blog (…)`.
+    pub summary: String,
+    /// Whether nothing that the file lists is left out.
+    pub is_complete: bool,
+}
+
 /// A program's validated configuration.
 pub trait Configuration: Sized {
     /// Parses and validates the text of a file; `path` is only used in messages.
@@ -21,8 +30,13 @@ pub trait Configuration: Sized {
     /// Problems that are not fatal.
     fn warnings(&self) -> &[String];
 
-    /// A short summary for users, for example `services: 3`.
-    fn extent(&self) -> String;
+    /// Remarks for someone who checks the file. The program does not repeat them.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What the program would do with the file.
+    fn extent(&self) -> Extent;
 
     /// Reads and validates the file at `path`.
     fn load(path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors> {

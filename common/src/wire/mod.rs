@@ -28,7 +28,7 @@ pub use reply::{
     UnblockReply,
 };
 pub use status::{
-    CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, MountRecord, ServiceStatus,
-    StatusFrame, StatusReport, StatusValue, Waiting, WayBackValue,
+    CheckStatus, ContainerRecord, DeployPhase, DeployProgress, FailedUpdate, ImageRecord, LeftOutService,
+    MountRecord, ServiceStatus, StatusFrame, StatusReport, StatusValue, Waiting, WayBackValue,
 };
 pub use why::{Gate, WhyReport};

@@ -117,6 +117,45 @@ pub struct ServiceStatus {
     /// The deployment in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deploy: Option<DeployProgress>,
+    /// Since when the service has been in this status; absent if it is `ok`, or if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub since: Option<Timestamp>,
+    /// The update that the block or the failed rollback comes from; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_update: Option<FailedUpdate>,
+}
+
+/// An update that failed on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FailedUpdate {
+    /// When it was rolled back, or the rollback failed.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// Images as configured; several are joined with `, `.
+    pub image: String,
+    /// The failed digest, `sha256:<hex>`; absent if several images changed and none is known to be the cause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Why, in one sentence.
+    pub reason: String,
+    /// The container that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Facts about the container and its last log lines, at most 2 KiB.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub output: String,
+    /// Whether the images that ran before were restored and passed their own probation.
+    pub rolled_back: bool,
+}
+
+/// A configured service that is not watched because its configuration has a fault.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeftOutService {
+    /// Its name; its place in the file, such as `services[2]`, if it has no usable name.
+    pub name: String,
+    /// The faults.
+    pub reason: String,
 }
 
 /// An update that a gate holds back.
@@ -285,7 +324,13 @@ pub struct StatusReport {
     pub last_poll: Option<Timestamp>,
     /// Completed poll cycles, including those of `POST /trigger`.
     pub poll_count: u64,
-    /// One record per configured service.
+    /// Why the container engine is unavailable; absent while it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_error: Option<String>,
+    /// Services that are not watched because their configuration has a fault.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOutService>,
+    /// One record per watched service.
     pub services: Vec<ServiceStatus>,
 }
 
@@ -295,7 +340,10 @@ pub struct StatusReport {
 pub struct StatusFrame {
     /// Whole seconds since the program started.
     pub uptime_seconds: u64,
-    /// One record per configured service.
+    /// Services that are not watched because their configuration has a fault.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOutService>,
+    /// One record per watched service.
     pub services: Vec<ServiceStatus>,
 }
 

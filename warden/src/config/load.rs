@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use evenkeel_common::config::expand::expand;
 use evenkeel_common::config::shape::Shape;
 use evenkeel_common::config::{
-    ConfigErrors, Configuration, Finding, Findings, KeyPath, address, load, quote,
+    ConfigErrors, Configuration, Extent, Finding, Findings, KeyPath, address, load, quote,
 };
 use evenkeel_common::secret::Secret;
 use serde_json::{Value, json};
@@ -46,9 +46,11 @@ impl Configuration for Config {
                 freeze: file.fuse.freeze,
             },
             agents: agents(&file.agents, &token, env, &mut findings),
+            left_out: 0,
             token,
             warnings: Vec::new(),
         };
+        config.left_out = file.agents.len().saturating_sub(config.agents.len());
         if config.store.url.is_some() && config.state_path.is_some() {
             findings.warn(
                 &KeyPath::of("api.state_path"),
@@ -68,8 +70,13 @@ impl Configuration for Config {
         &self.warnings
     }
 
-    fn extent(&self) -> String {
-        format!("agents: {}", self.agents.len())
+    fn extent(&self) -> Extent {
+        let (agents, left_out) = (self.agents.len(), self.left_out);
+        let summary = match left_out {
+            0 => format!("agents: {agents}"),
+            _ => format!("agents: {agents} of {}; the warnings say which are left out", agents + left_out),
+        };
+        Extent { summary, is_complete: left_out == 0 }
     }
 }
 

@@ -268,3 +268,27 @@ fn questionable_settings_are_warnings() {
         ]
     );
 }
+
+#[test]
+fn the_check_says_how_many_agents_are_left_out() {
+    let extent = |agents: Value| {
+        let config = parse(&json!({"api": {"token": TOKEN}, "agents": agents})).unwrap();
+        (config.extent().summary, config.extent().is_complete)
+    };
+    assert_eq!(extent(json!([agent("a")])), ("agents: 1".to_owned(), true));
+    assert_eq!(
+        extent(json!([agent("a"), 5])),
+        ("agents: 1 of 2; the warnings say which are left out".to_owned(), false)
+    );
+}
+
+#[test]
+fn every_key_that_takes_seconds_takes_a_duration() {
+    let config = parse(&json!({
+        "api": {"token": TOKEN}, "agents": [agent("a")], "rings": {"soak": "30m"},
+        "fuse": {"within": "1h", "freeze": "12h"},
+    }))
+    .unwrap();
+    assert_eq!(config.warnings, Vec::<String>::new());
+    assert_eq!((config.rules.soak, config.fuse.within, config.fuse.freeze), (1800, 3600, 43_200));
+}

@@ -34,6 +34,8 @@ pub struct Config {
     pub fuse: FuseRule,
     /// Agents; ids are unique.
     pub agents: Vec<AgentConfig>,
+    /// How many more agents the file lists, which are left out because of a fault.
+    pub left_out: usize,
     /// Faults that are not fatal, each `<key>: <reason>`.
     pub warnings: Vec<String>,
 }

@@ -117,6 +117,27 @@ fn a_digest_that_is_too_young_waits_is_reported_once_and_is_deployed_by_itself()
 }
 
 #[test]
+fn a_faulty_gate_holds_updates_until_it_is_corrected_and_a_trigger_does_not_pass_it() {
+    let fault = Some("update.min_age: \"x\"".to_owned());
+    let mut scenario = Scenario::of(with(UpdateConfig { fault, ..UpdateConfig::default() }));
+    scenario.at(0).poll(found('2'));
+    assert!(!scenario.updates());
+    assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE]);
+    assert_eq!(scenario.held_by().as_deref(), Some("config"));
+    let context = StatusContext { now: scenario.now, next_poll: None, engine_error: None, state_error: None };
+    let snapshot = scenario.service.snapshot(PullProgress::default());
+    let why = crate::service::gates::why(&snapshot, scenario.service.config(), &context);
+    let gates: Vec<_> = why.gates.iter().filter(|gate| gate.gate == "config").collect();
+    assert!(gates.len() == 1 && gates[0].holds && gates[0].why.contains("update.min_age"), "{why:#?}");
+    assert_eq!(why.answer, gates[0].why);
+    scenario.trigger(found('2'));
+    assert!(!scenario.updates(), "a trigger does not know which gate was meant");
+    let mut corrected = Scenario::of(with(UpdateConfig::default()));
+    corrected.at(60).poll(found('2'));
+    assert!(corrected.updates());
+}
+
+#[test]
 fn a_digest_that_leaves_the_tag_and_returns_starts_over() {
     let mut scenario = Scenario::of(with(UpdateConfig { approve: true, ..old_enough() }));
     scenario.at(0).poll(found('2'));

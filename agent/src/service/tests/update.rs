@@ -158,6 +158,28 @@ fn a_rollback_to_a_previously_unhealthy_container_succeeds_if_it_is_unhealthy_ag
 }
 
 #[test]
+fn after_a_rollback_the_record_says_why_since_when_and_that_the_old_image_runs() {
+    let mut scenario = Scenario::of(config());
+    let (old, new, back) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2), on("web", IMAGE, "v1", 3));
+    scenario.brings_up(&[&old], &[&new]);
+    let crashed = Container { state: State::Exited, exit_code: 3, ..new };
+    scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
+    scenario.rolls_back(&[&back]);
+    scenario.at(400).look(&[&back]);
+    let record = scenario.record();
+    let failed = record.failed_update.clone().unwrap();
+    assert!(failed.reason.contains("exited with code 3") && failed.rolled_back, "{failed:#?}");
+    assert_eq!(failed.digest, Some(digest('2').to_string()));
+    assert_eq!((record.status, record.since), (StatusValue::Blocked, Some(failed.at)));
+    // It survives a restart of the agent, and ends with the block.
+    let written = serde_json::to_value(scenario.service.durable()).unwrap();
+    let durable: Durable = serde_json::from_value(written).unwrap();
+    assert_eq!(durable.failed_update.as_deref(), Some(&failed));
+    scenario.service.durable.blocked.clear();
+    assert_eq!(scenario.record().failed_update, None);
+}
+
+#[test]
 fn a_sibling_whose_tag_has_moved_keeps_its_image_even_during_a_rollback() {
     let mut scenario = Scenario::of(config());
     let (old, bad) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));

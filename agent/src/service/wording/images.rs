@@ -1,6 +1,7 @@
 //! Sentences about images: signatures, labels, whether a rollback to them would succeed.
 
 use evenkeel_common::wire::Gate;
+use jiff::Timestamp;
 
 use crate::model::SignatureFlaw;
 use crate::model::image::{Digest, LabelChange};
@@ -37,6 +38,11 @@ pub(in crate::service) fn rollback_risks(risks: &[RollbackRisk]) -> String {
 /// Why a failed digest is not deployed.
 pub(in crate::service) fn blocked(digest: &Digest) -> String {
     format!("{digest} failed here and is blocked until the registry has another digest")
+}
+
+/// The end of a sentence about a failed digest: the reason, and when it failed.
+pub(in crate::service) fn failed_because(reason: &str, at: Timestamp) -> String {
+    format!("; it failed at {}: {reason}", super::seconds(at))
 }
 
 /// Why a digest that another service of the project has blocked is not deployed.

@@ -150,7 +150,12 @@ impl Agent {
             self.workers.subscribe(),
             self.polls.clone(),
             poll_state.subscribe(),
-            Dependencies { engine: health.subscribe(), services: self.world.changed.subscribe(), state },
+            Dependencies {
+                engine: health.subscribe(),
+                services: self.world.changed.subscribe(),
+                state,
+                active: None,
+            },
             Uptime::starting_now(),
         ));
         let check_now = Arc::new(Notify::new());
