@@ -81,7 +81,7 @@ fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exited with status {code}, which is neither 0 (go) nor {WAIT} (wait)"),
         (None, Some(signal)) => format!("was killed by signal {signal}"),
-        (None, None) => "ended in an unknown way".to_owned(),
+        (None, None) => "ended without an exit status".to_owned(),
     }
 }
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use evenkeel_common::config::{ConfigErrors, ConfigSource};
+use evenkeel_common::cli::eprint_line;
+use evenkeel_common::config::{ConfigErrors, ConfigSource, Findings, address, json, source};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::ErrorBody;
 use reqwest::header::RETRY_AFTER;
@@ -96,12 +97,13 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Creates a client of the agent at `api`, or else of the one in the configuration file. If that file can't be read, it
-    /// uses the default address.
+    /// Creates a client of the agent at `api`, or else of the one in the configuration file. If that file can't be read or has
+    /// faults, it uses the address in it as far as that is readable, or else the default one: an agent that was started before
+    /// the fault was made still runs.
     pub(super) fn new(api: Option<&str>, config: &Path) -> Result<Self, ClientError> {
         let address = match api {
             Some(api) => api.to_owned(),
-            None => configured(config)?,
+            None => configured(config),
         };
         Self::at(&address, Peer::Agent)
     }
@@ -246,16 +248,33 @@ impl Client {
     }
 }
 
-/// Reads the configuration file; `None` if there is none that this user may read. Faults are an error rather than a
-/// fallback: the agent of that file may not be the one at the default address.
+/// Reads the configuration file; `None` if there is none that this user may read.
 fn read(config: &Path) -> Result<Option<Config>, ClientError> {
     ConfigSource::of_process(config.to_owned()).load_if_readable().map_err(ClientError::Config)
 }
 
 /// Returns the address of the agent in the configuration file, or else the default address.
-fn configured(config: &Path) -> Result<String, ClientError> {
-    let addresses = read(config)?.map(|config| config.api.addresses).unwrap_or_default();
-    Ok(addresses.first().map_or_else(|| DEFAULT_API.to_owned(), |address| reachable(address)))
+fn configured(config: &Path) -> String {
+    let address = match read(config) {
+        Ok(config) => config.and_then(|config| config.api.addresses.into_iter().next()),
+        Err(error) => {
+            let address = salvaged(config);
+            let used = address.as_deref().map_or_else(|| DEFAULT_API.to_owned(), reachable);
+            eprint_line(format_args!(
+                "evenkeel: warning: {error}\nevenkeel: asking the agent at {used} all the same"
+            ));
+            address
+        }
+    };
+    address.map_or_else(|| DEFAULT_API.to_owned(), |address| reachable(&address))
+}
+
+/// Returns the first valid listen address of a file with faults elsewhere.
+fn salvaged(config: &Path) -> Option<String> {
+    let text = source::read(config).ok()?;
+    let tree = json::parse(&text, &mut Findings::default()).ok()?;
+    let addresses = tree["api"]["address"].as_array()?.iter().filter_map(serde_json::Value::as_str);
+    addresses.filter(|text| address::parse(text).is_ok()).map(str::to_owned).next()
 }
 
 /// Returns the URL at which this machine reaches a listen address.
@@ -310,16 +329,18 @@ mod tests {
         // Non-fatal mistakes.
         let doubtful = format!(r#"{{{address}, "servces": [], "services": [{{"name": "a b"}}]}}"#);
         assert_eq!(of(&doubtful).unwrap(), "http://127.0.0.1:9191/");
-        for (faulty, expected) in [
-            (format!(r#"{{{address}, "runtime": "lxc"}}"#), "runtime"),
-            (format!("{{{address}"), "is not JSON"),
-            (String::new(), "is empty"),
+        // With a fault, the agent that was started before still answers.
+        for (faulty, used) in [
+            (format!(r#"{{{address}, "runtime": "lxc"}}"#), "http://127.0.0.1:9191/"),
+            (
+                r#"{"api": {"address": ["nonsense", "127.0.0.1:9192"]}, "runtime": 5}"#.to_owned(),
+                "http://127.0.0.1:9192/",
+            ),
+            (r#"{"api": {"address": 5}, "runtime": 5}"#.to_owned(), "http://127.0.0.1:9090/"),
+            (format!("{{{address}"), "http://127.0.0.1:9090/"),
+            (String::new(), "http://127.0.0.1:9090/"),
         ] {
-            let error = of(&faulty).unwrap_err();
-            assert!(
-                matches!(&error, ClientError::Config(_)) && error.to_string().contains(expected),
-                "{error}"
-            );
+            assert_eq!(of(&faulty).unwrap(), used, "{faulty}");
         }
         let missing = Client::new(None, Path::new("/none")).unwrap();
         assert_eq!(missing.api.as_str(), "http://127.0.0.1:9090/");

@@ -72,6 +72,13 @@ pub(super) async fn follow(
     }
 }
 
+/// Returns the entries that the agent replays to a new stream, newest first.
+pub(super) async fn replayed(client: &Client) -> Result<Vec<AuditEntry>, ClientError> {
+    let mut stream = client.stream(&["ui", "events"], None).await?;
+    let mut view = View::new(&[], Terminal::of_process().without_cursor());
+    Ok(view.replayed(&mut stream).await)
+}
+
 /// State of a followed stream.
 struct View {
     /// Id of the last entry.

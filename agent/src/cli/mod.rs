@@ -1,6 +1,7 @@
 //! The agent's command line: flags, subcommands and exit codes (DECISIONS 2 and 11).
 
 mod adopt;
+mod attention;
 mod client;
 mod doctor;
 mod fleet;

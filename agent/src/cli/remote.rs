@@ -1,20 +1,26 @@
 //! Subcommands for a running agent (DECISIONS 11).
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use evenkeel_common::cli::{eprint_line, report_errors};
+use evenkeel_common::telemetry::is_harmful;
 use evenkeel_common::wire::{
     ApproveReply, ApproveRequest, AuditEntry, Health, RedeployReply, ServiceStatus, StatusReport,
-    StatusValue, TriggerReply, UnblockReply, WhyReport,
+    TriggerReply, UnblockReply, WhyReport,
 };
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::client::{Client, ClientError};
 use super::terminal::{Terminal, print};
-use super::{follow, views};
+use super::{attention, follow, views};
+use crate::model::output::clean;
 
+/// What to say where `GET /audit` has no entries.
+const NO_AUDIT_FILE: &str = "there is no audit file, or it is empty: these are the last entries in the agent's memory, up to 50; \
+    to keep more, set \"audit\": {\"path\": \"/var/log/evenkeel/audit.jsonl\"} in the configuration and restart the agent";
 /// `EX_UNAVAILABLE` of sysexits.h.
 const EXIT_UNREACHABLE: u8 = 69;
 const EXIT_USAGE: u8 = 2;
@@ -146,12 +152,12 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
         RemoteTask::Status { name: None, target } => {
             let report: StatusReport = target.client(config)?.get(&["status"]).await?;
             target.show(&report, || views::report(&report, terminal, now));
-            Ok(!report.starting && report.services.iter().all(is_fine))
+            Ok(attention::is_all_fine(&report))
         }
         RemoteTask::Status { name: Some(name), target } => {
             let record: ServiceStatus = target.client(config)?.get(&["status", name]).await?;
             target.show(&record, || views::service(&record, terminal, now));
-            Ok(is_fine(&record))
+            Ok(attention::is_fine(&record))
         }
         RemoteTask::Why { name, target } => {
             let report: WhyReport = target.client(config)?.get(&["why", name]).await?;
@@ -162,8 +168,8 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
             let path: Vec<&str> = std::iter::once("trigger").chain(name.as_deref()).collect();
             let reply: TriggerReply = target.client(config)?.post(&path).await?;
             target.show(&reply, || match &reply {
-                TriggerReply::Triggered { scope } => format!("checking {scope}\n"),
-                TriggerReply::Skipped { reason } => format!("nothing was started: {reason}\n"),
+                TriggerReply::Triggered { scope } => line(&format!("checking {scope}")),
+                TriggerReply::Skipped { reason } => line(&format!("nothing was started: {reason}")),
             });
             Ok(matches!(reply, TriggerReply::Triggered { .. }))
         }
@@ -171,20 +177,22 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
             let reply: RedeployReply = target.client(config)?.post(&["redeploy", name]).await?;
             target.show(&reply, || match &reply {
                 RedeployReply::Redeploying { service, kept } => views::redeploying(service, kept),
-                RedeployReply::Skipped { reason } => format!("nothing was started: {reason}\n"),
+                RedeployReply::Skipped { reason } => line(&format!("nothing was started: {reason}")),
             });
             Ok(matches!(reply, RedeployReply::Redeploying { .. }))
         }
         RemoteTask::Unblock { name, target } => {
             let reply: UnblockReply = target.client(config)?.post(&["unblock", name]).await?;
-            target.show(&reply, || format!("{}: {}\n", reply.service, reply.status.replace('_', " ")));
+            target.show(&reply, || line(&format!("{}: {}", reply.service, reply.status.replace('_', " "))));
             Ok(true)
         }
         RemoteTask::Approve { name, digest, target } => {
             let body = ApproveRequest { digest: digest.clone() };
             let reply: ApproveReply = target.client(config)?.post_json(&["approve", name], &body).await?;
             target.show(&reply, || match &reply {
-                ApproveReply::Approved { service, digest } => format!("{service}: {digest} is approved\n"),
+                ApproveReply::Approved { service, digest } => {
+                    line(&format!("{service}: {digest} is approved"))
+                }
                 ApproveReply::NothingWaiting => "no update waits for an approval\n".to_owned(),
             });
             Ok(true)
@@ -197,7 +205,13 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
                 let line = if target.json { terminal.without_cursor() } else { terminal };
                 follow::follow(&client, *limit, line, show_entry).await?;
             } else {
-                let entries: Vec<AuditEntry> = client.audit(*limit).await?;
+                let mut entries: Vec<AuditEntry> = client.audit(*limit).await?;
+                if entries.is_empty() {
+                    // Without an audit file, the agent keeps the entries that it replays to streams.
+                    entries = follow::replayed(&client).await?;
+                    entries.truncate(usize::try_from(*limit).unwrap_or(usize::MAX));
+                    eprint_line(format_args!("evenkeel: {NO_AUDIT_FILE}"));
+                }
                 let _ = entries.iter().rev().all(show_entry);
             }
             Ok(true)
@@ -227,13 +241,34 @@ pub(super) fn show<T: Serialize>(json: bool, answer: &T, as_text: impl FnOnce() 
 
 fn as_json<T: Serialize>(answer: &T) -> String {
     let text = serde_json::to_string(answer).expect("the wire types have only text keys and finite numbers");
-    format!("{text}\n")
+    // JSON escapes the ASCII control characters only; outside of strings there are none of the others.
+    let mut out = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        if is_harmful(c) {
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out.push('\n');
+    out
 }
 
-/// Reports whether a service needs no attention.
-fn is_fine(service: &ServiceStatus) -> bool {
-    !matches!(
-        service.status,
-        StatusValue::Exhausted | StatusValue::Errored | StatusValue::Blocked | StatusValue::Unhealthy
-    )
+/// Formats an answer without control characters.
+fn line(text: &str) -> String {
+    format!("{}\n", clean(text).replace('\n', " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_for_a_terminal_has_no_character_that_a_terminal_acts_on() {
+        let hostile = "a\u{1b}[2J\u{9b}2J\u{7f}\u{202e}b\u{2066}é";
+        let text = as_json(&hostile);
+        assert_eq!(text, "\"a\\u001b[2J\\u009b2J\\u007f\\u202eb\\u2066é\"\n");
+        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), hostile);
+        assert_eq!(line("a\u{1b}[2J\nb"), "a b\n");
+    }
 }

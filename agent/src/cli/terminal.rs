@@ -164,6 +164,41 @@ impl Terminal {
         out
     }
 
+    /// The width in columns; `None` if the output is not a terminal.
+    pub(super) fn columns(self) -> Option<usize> {
+        self.width
+    }
+
+    /// A terminal of this width without colours.
+    #[cfg(test)]
+    pub(super) fn with_columns(columns: usize) -> Self {
+        Self { width: Some(columns), colour: false, live: false }
+    }
+
+    /// Wraps `text` after `head`; the following lines are indented by `indent` columns. Nothing is cut.
+    pub(super) fn hanging(self, head: &str, indent: usize, text: &str) -> String {
+        let width = self.width.unwrap_or(usize::MAX);
+        let (mut out, mut line) = (String::new(), Self::clean(head, usize::MAX));
+        let (mut has_words, mut is_first) = (false, true);
+        for word in crate::model::output::clean(text).split_whitespace() {
+            let gap = usize::from(has_words);
+            if width_of(&line) + gap + width_of(word) > width && (has_words || is_first) {
+                out.push_str(line.trim_end_matches(' '));
+                out.push('\n');
+                line = " ".repeat(indent);
+                (has_words, is_first) = (false, false);
+            }
+            if has_words {
+                line.push(' ');
+            }
+            line.push_str(word);
+            has_words = true;
+        }
+        out.push_str(line.trim_end_matches(' '));
+        out.push('\n');
+        out
+    }
+
     /// Wraps `text` after `head`; the following lines are indented by the width of the head. Nothing is cut: a word that is
     /// too long gets its own line.
     pub(super) fn wrap(self, head: &str, text: &str) -> String {

@@ -1,64 +1,113 @@
 //! Human-readable output of the subcommands.
 
 use evenkeel_common::wire::{
-    AuditEntry, DeployPhase, DeployProgress, Gate, Health, KeptImage, ServiceStatus, StatusReport,
-    StatusValue, ThawRequest, Waiting, WayBackValue, WhyReport,
+    AuditEntry, DeployPhase, DeployProgress, Gate, Health, KeptImage, Level, ServiceStatus, StatusReport,
+    ThawRequest, Waiting, WayBackValue, WhyReport,
 };
 use jiff::{SignedDuration, Timestamp};
 
+use crate::model::output::clean;
+
+use super::attention;
 use super::terminal::{Colour, Terminal};
 
 /// Width of a progress bar in columns.
 const BAR: usize = 20;
 
-/// Formats all services, one per line.
+/// A terminal that is narrower shows fewer columns.
+const ALL_COLUMNS: usize = 72;
+/// Number of log lines that explain one service or one entry.
+const LOG_LINES: usize = 20;
+const ENTRY_LOG_LINES: usize = 8;
+/// Indent of the lines below an entry: the width of its time.
+const ENTRY_INDENT: usize = 21;
+
+/// Formats all services, one per row, and below them what is wrong and what to do.
 pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) -> String {
     if report.starting {
         return "the agent is starting and has not loaded its services yet\n".to_owned();
     }
-    if report.services.is_empty() {
-        return "no services are configured\n".to_owned();
+    let mut out = String::new();
+    if let Some(error) = &report.engine_error {
+        let text = format!("{error}; what runs now is unknown, and nothing is updated or healed");
+        out.push_str(&terminal.wrap("the container engine does not answer: ", &text));
+        out.push_str(
+            &terminal
+                .wrap("  do    ", "systemctl status docker; journalctl -u docker -n 50; evenkeel doctor"),
+        );
+        out.push('\n');
     }
-    let rows: Vec<Vec<(Colour, String)>> = report
+    if report.services.is_empty() && report.left_out.is_empty() {
+        out.push_str("no services are configured\n");
+        return out;
+    }
+    let is_wide = terminal.columns().is_none_or(|columns| columns >= ALL_COLUMNS);
+    let row =
+        |name: &str, (colour, state): (Colour, String), digest: &str, checked: String, remark: String| {
+            let mut row = vec![(Colour::Plain, name.to_owned()), (colour, state)];
+            if is_wide {
+                row.extend([(Colour::Faint, digest.to_owned()), (Colour::Faint, checked)]);
+            }
+            row.push((Colour::Plain, remark));
+            row
+        };
+    let mut rows: Vec<Vec<(Colour, String)>> = report
         .services
         .iter()
         .map(|service| {
-            let images: Vec<&str> = service.images.iter().flatten().map(|image| &*image.short).collect();
+            let digest = service.images.iter().flatten().next().map_or("-", |image| &*image.short);
             let checked = service.last_check.map_or("never".to_owned(), |at| ago(at, now));
-            vec![
-                (Colour::Plain, service.name.clone()),
-                (service.status.into(), word(service.status)),
-                (Colour::Faint, images.first().map_or("-", |digest| digest).to_owned()),
-                (Colour::Faint, checked),
-                (Colour::Plain, remark(service, now)),
-            ]
+            row(&service.name, attention::state(service), digest, checked, remark(service, now))
         })
         .collect();
-    terminal.table(&["NAME", "STATUS", "DIGEST", "CHECKED", "REMARK"], &rows)
+    rows.extend(report.left_out.iter().map(|one| {
+        row(&one.name, (Colour::Bad, "not watched".to_owned()), "-", "never".to_owned(), one.reason.clone())
+    }));
+    let head: &[&str] = if is_wide {
+        &["NAME", "STATUS", "DIGEST", "CHECKED", "REMARK"]
+    } else {
+        &["NAME", "STATUS", "REMARK"]
+    };
+    out.push_str(&terminal.wrapped_table(head, &rows));
+    for service in report.services.iter().filter(|service| !attention::is_fine(service)) {
+        out.push('\n');
+        out.push_str(&attention::details(service, terminal, now));
+    }
+    if !report.left_out.is_empty() {
+        let names: Vec<&str> = report.left_out.iter().map(|one| one.name.as_str()).collect();
+        out.push('\n');
+        let text = "correct the configuration file; check it: evenkeel --check; apply it: systemctl reload evenkeel-agent";
+        out.push_str(&terminal.wrap("", &format!("not watched: {}", names.join(", "))));
+        out.push_str(&terminal.wrap("  do    ", text));
+    }
+    out
 }
 
 /// Formats one service in full.
 pub(super) fn service(record: &ServiceStatus, terminal: Terminal, now: Timestamp) -> String {
-    let mut out =
-        format!("{}: {}\n", record.name, terminal.paint(record.status.into(), &word(record.status)));
-    let mut line = |key: &str, text: &str| {
-        out.push_str(&terminal.line(&format!("  {key:<12}{text}")));
-        out.push('\n');
+    let (colour, state) = attention::state(record);
+    let mut out = if attention::is_fine(record) {
+        format!("{}: {}\n", record.name, terminal.paint(colour, &state))
+    } else {
+        attention::details_with(record, LOG_LINES, terminal, now) + "\n"
     };
+    let mut line = |key: &str, text: &str| out.push_str(&terminal.wrap(&format!("  {key:<12}"), text));
     if let Some(progress) = &record.deploy {
         line("deployment", &progress_in_words(progress, now));
     }
     if let Some(waiting) = &record.waiting {
         line("waiting", &format!("{} {}: {}", waiting.image, waiting.digest, waiting_in_words(waiting, now)));
     }
-    for (key, text) in [
-        ("fault", &record.errored),
-        ("blocked", &record.blocked),
-        ("not found", &record.not_found),
-        ("unhealthy", &record.unhealthy_reason),
-    ] {
+    for (key, text) in [("blocked", &record.blocked), ("not found", &record.not_found)] {
         if let Some(text) = text {
             line(key, text);
+        }
+    }
+    if attention::is_fine(record) {
+        for (key, text) in [("fault", &record.errored), ("unhealthy", &record.unhealthy_reason)] {
+            if let Some(text) = text {
+                line(key, text);
+            }
         }
     }
     for image in record.images.iter().flatten() {
@@ -68,7 +117,7 @@ pub(super) fn service(record: &ServiceStatus, terminal: Terminal, now: Timestamp
         }
     }
     if record.way_back == Some(WayBackValue::AtRisk) {
-        line("way back", &way_back_in_words(record));
+        line("rollback", &not_possible(record));
     }
     for container in record.containers.iter().flatten() {
         line("container", &format!("{}: {}", container.name, container.status));
@@ -104,13 +153,18 @@ pub(super) fn why(report: &WhyReport, terminal: Terminal, now: Timestamp) -> Str
             ]
         })
         .collect();
-    let answer = terminal.line(&format!("{}: {}", report.service, report.answer));
-    format!("{answer}\n\n{}", terminal.wrapped_table(&["GATE", "STATE", "WHY"], &rows))
+    let answer = terminal.wrap("", &format!("{}: {}", report.service, report.answer));
+    let held = report.gates.iter().filter(|gate| gate.holds).filter_map(|gate| gate.output.as_deref());
+    let log: String = held.map(|output| attention::log(output, LOG_LINES, "  log   ", terminal)).collect();
+    let table = terminal.wrapped_table(&["GATE", "STATE", "WHY"], &rows);
+    format!("{answer}{log}\n{table}")
 }
 
 /// Formats the confirmation of a redeployment, with the images that it does not change.
 pub(super) fn redeploying(service: &str, kept: &[KeptImage]) -> String {
-    let line = |one: &KeptImage| format!("{} keeps what it runs ({}): {}\n", one.image, one.gate, one.why);
+    let line = |one: &KeptImage| {
+        clean(&format!("{} keeps what it runs ({}): {}", one.image, one.gate, one.why)) + "\n"
+    };
     let kept: String = kept.iter().map(line).collect();
     format!("redeploying {service}\n{kept}")
 }
@@ -146,21 +200,27 @@ pub(super) fn health(health: &Health, terminal: Terminal) -> String {
     let mut out = format!("{}\n", terminal.paint(colour, &terminal.line(&health.status)));
     for (key, text) in [("engine", &health.error), ("state", &health.state)] {
         if let Some(text) = text {
-            out.push_str(&format!("{}\n", terminal.line(&format!("{key}: {text}"))));
+            out.push_str(&terminal.wrap("", &format!("{key}: {text}")));
         }
     }
     for warning in &health.config_warnings {
-        out.push_str(&format!("{}\n", terminal.line(&format!("configuration: {warning}"))));
+        out.push_str(&terminal.wrap("", &format!("configuration: {warning}")));
     }
     out
 }
 
-/// Formats one entry on one line, with its reason.
+/// Formats one entry with its reason and, if it is bad news, the last log lines. It is one line if that fits.
 pub(super) fn entry(entry: &AuditEntry, terminal: Terminal) -> String {
     let at = entry.timestamp.strftime("%Y-%m-%d %H:%M:%S");
     let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-    let text = format!("{at}  {:<14} {:<16} {}{reason}", entry.service, entry.event.as_str(), entry.message);
-    format!("{}\n", terminal.paint(entry.level.into(), &terminal.line(&text)))
+    let head = format!("{at}  {:<14} {:<16} ", entry.service, entry.event.as_str());
+    let text = terminal.hanging(&head, ENTRY_INDENT, &format!("{}{reason}", entry.message));
+    let indent = " ".repeat(ENTRY_INDENT);
+    let is_bad = entry.level >= Level::Warning;
+    let log = if is_bad { entry.output.as_str() } else { "" };
+    let log = attention::log(log, ENTRY_LOG_LINES, &format!("{indent}| "), terminal);
+    let paint = |line: &str| format!("{}\n", terminal.paint(entry.level.into(), line));
+    text.lines().map(paint).chain([log]).collect()
 }
 
 /// Formats the progress of all deployments on one line, without a line break; `None` if none is in progress.
@@ -179,24 +239,23 @@ fn remark(service: &ServiceStatus, now: Timestamp) -> String {
     if let Some(progress) = &service.deploy {
         return progress_in_words(progress, now);
     }
-    let first = [&service.errored, &service.unhealthy_reason].into_iter().flatten().next().cloned();
-    match (first, &service.blocked, &service.waiting) {
-        (Some(text), ..) => text,
-        (None, Some(digest), _) => format!("{digest} is blocked"),
-        (None, None, Some(waiting)) => format!("an update waits: {}", waiting_in_words(waiting, now)),
-        (None, None, None) if service.way_back == Some(WayBackValue::AtRisk) => {
-            format!("the way back is {}", way_back_in_words(service))
-        }
-        (None, None, None) => newer(service).unwrap_or_else(|| {
-            if service.auto_update { String::new() } else { "auto_update is off".to_owned() }
-        }),
+    if let Some(verdict) = attention::verdict(service) {
+        return verdict;
     }
+    if let Some(waiting) = &service.waiting {
+        return format!("an update waits: {}", waiting_in_words(waiting, now));
+    }
+    if service.way_back == Some(WayBackValue::AtRisk) {
+        return format!("rollback: {}", not_possible(service));
+    }
+    newer(service)
+        .unwrap_or_else(|| if service.auto_update { String::new() } else { "auto_update is off".to_owned() })
 }
 
 /// Why a rollback would fail now.
-fn way_back_in_words(service: &ServiceStatus) -> String {
+fn not_possible(service: &ServiceStatus) -> String {
     let reason = service.way_back_reason.as_ref().map(|reason| format!(": {reason}"));
-    format!("at risk{}", reason.unwrap_or_default())
+    format!("not possible{}", reason.unwrap_or_default())
 }
 
 /// Formats the available newer tags.
@@ -245,11 +304,6 @@ fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {
     format!("{phase} {}{}{}", bar.unwrap_or_default(), progress.image, end.unwrap_or_default())
 }
 
-fn word(status: StatusValue) -> String {
-    let text = serde_json::to_value(status).unwrap_or_default();
-    text.as_str().unwrap_or("unknown").replace('_', " ")
-}
-
 pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
     format!("{} ago", span(now.duration_since(at)))
 }
@@ -271,7 +325,7 @@ pub(super) fn span(time: SignedDuration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_common::wire::{Kind, Level};
+    use evenkeel_common::wire::{Kind, StatusValue};
 
     use super::*;
 
@@ -339,6 +393,24 @@ mod tests {
         );
     }
 
+    #[test]
+    fn an_entry_of_a_failure_shows_its_last_log_lines_and_nothing_is_cut() {
+        let mut said =
+            AuditEntry::new(at(0), "web", Kind::ROLLED_BACK, Level::Warning, "web:1 failed its probation");
+        said.reason = Some("container web-1 exited with code 3".into());
+        said.output = "state: exited\n--- last log lines ---\nconnecting\npanic: no data\n".into();
+        let narrow = Terminal::with_columns(60);
+        assert_eq!(
+            entry(&said, narrow),
+            "2027-01-15 08:00:00  web            rolled_back      web:1\n                     \
+             failed its probation (container web-1\n                     \
+             exited with code 3)\n                     \
+             | connecting\n                     | panic: no data\n"
+        );
+        said.level = Level::Info;
+        assert_eq!(entry(&said, Terminal::plain()).lines().count(), 1);
+    }
+
     fn record(more: &serde_json::Value) -> ServiceStatus {
         let mut record = serde_json::json!({
             "name": "web", "status": "ok", "auto_update": true, "auto_start": false, "auto_heal": false,
@@ -386,11 +458,12 @@ mod tests {
         assert!(remark(&record, at(0)).ends_with(&format!(": {odd}")));
         // A fault that needs attention comes first.
         record.errored = Some("the registry is away".to_owned());
+        record.status = StatusValue::Errored;
         assert_eq!(remark(&record, at(0)), "the registry is away");
     }
 
     #[test]
-    fn a_newer_tag_and_a_way_back_at_risk_are_shown() {
+    fn a_newer_tag_and_a_rollback_that_is_not_possible_are_shown() {
         let newer = serde_json::json!({
             "images": [{ "image": "web:1.27", "digest": "sha256:aa", "short": "sha256:aa", "newer": "1.28" }],
         });
@@ -398,9 +471,9 @@ mod tests {
         let shown = service(&record(&newer), Terminal::plain(), at(0));
         assert!(shown.contains("  newer tag   1.28, instead of web:1.27\n"), "{shown}");
         let risk = serde_json::json!({ "way_back": "at_risk", "way_back_reason": "the image is gone" });
-        assert_eq!(remark(&record(&risk), at(0)), "the way back is at risk: the image is gone");
+        assert_eq!(remark(&record(&risk), at(0)), "rollback: not possible: the image is gone");
         let shown = service(&record(&risk), Terminal::plain(), at(0));
-        assert!(shown.contains("  way back    at risk: the image is gone\n"), "{shown}");
+        assert!(shown.contains("  rollback    not possible: the image is gone\n"), "{shown}");
         assert_eq!(remark(&record(&serde_json::json!({ "way_back": "ok" })), at(0)), "");
     }
 }

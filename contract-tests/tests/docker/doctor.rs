@@ -133,7 +133,7 @@ fn faults_of_the_project_are_found() {
     assert_names(&output, "warning services: its health check may take");
     assert_names(&output, "error registry: ");
     if !world.engine.has_containerd_store() {
-        assert_names(&output, "warning way back: its image was not pulled from");
+        assert_names(&output, "warning rollback: its image was not pulled from");
     }
 
     // An override file that compose uses implicitly.

@@ -41,7 +41,7 @@ fn answer(mut stream: TcpStream) {
     }
     let head = String::from_utf8(head).unwrap();
     let is_page = head.starts_with("GET /ui/stream ");
-    if is_page || head.starts_with("GET /ui/events ") {
+    if is_page || head.starts_with("GET /ui/events ") || head.starts_with("GET /night/ui/events ") {
         let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
         if is_page {
             let _ = write!(stream, "event:status\ndata:{}\n\n", status());
@@ -55,6 +55,9 @@ fn answer(mut stream: TcpStream) {
         return;
     }
     let body = match head.split_whitespace().nth(1).unwrap() {
+        "/night/status" => night(),
+        "/night/status/shop" => night()["services"][0].clone(),
+        "/night/audit?limit=2" => json!([]),
         "/status" => status(),
         "/why/web" => why(),
         "/audit?limit=500" => json!([entry(2, "old"), entry(1, "older")]),
@@ -75,27 +78,61 @@ fn entry(second: usize, message: &str) -> Value {
     })
 }
 
-fn status() -> Value {
-    let service = |name: &str, status: &str, more: Value| {
-        let mut record = json!({
-            "name": name, "status": status, "auto_update": true, "auto_start": false, "auto_heal": false,
-            "deploying": status == "deploying", "degraded": false, "exhausted": false, "restart_failures": 0,
-            "updates_total": 0, "rollbacks_total": 0, "restarts_total": 0, "failures_total": 0, "has_stats": false,
-            "cpu_percent": 0.0, "memory_percent": 0.0, "memory_usage_mb": 0.0, "memory_limit_mb": 0.0,
-            "check_status": "idle",
-            "images": [{"image": "web:1", "digest": format!("sha256:{}", "a".repeat(64)), "short": "sha256:aaaaaaaaaaaa"}],
-        });
-        record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        record
+fn service(name: &str, status: &str, more: &Value) -> Value {
+    let mut record = json!({
+        "name": name, "status": status, "auto_update": true, "auto_start": false, "auto_heal": false,
+        "deploying": status == "deploying", "degraded": false, "exhausted": false, "restart_failures": 0,
+        "updates_total": 0, "rollbacks_total": 0, "restarts_total": 0, "failures_total": 0, "has_stats": false,
+        "cpu_percent": 0.0, "memory_percent": 0.0, "memory_usage_mb": 0.0, "memory_limit_mb": 0.0,
+        "check_status": "idle",
+        "images": [{"image": "web:1", "digest": format!("sha256:{}", "a".repeat(64)), "short": "sha256:aaaaaaaaaaaa"}],
+    });
+    record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    record
+}
+
+/// What someone sees who is woken at night: three services with the status `blocked`, and one that is not watched.
+fn night() -> Value {
+    let failed = |rolled_back: bool| {
+        json!({
+            "at": "2026-01-01T03:00:00Z", "image": "web:1", "reason": "container shop-web-1 exited with code 3",
+            "container": "shop-web-1", "output": "state: exited\n--- last log lines ---\npanic: cannot open /data",
+            "rolled_back": rolled_back,
+        })
     };
+    let blocked = |name: &str, more: Value| {
+        let containers = json!([{
+            "id": "x", "name": "shop-web-1", "state": "running", "status": "Up 2 hours (healthy)", "image": "web:1",
+        }]);
+        let mut all = json!({
+            "blocked": format!("sha256:{}", "b".repeat(64)), "since": "2026-01-01T03:00:00Z", "containers": containers,
+        });
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        service(name, "blocked", &all)
+    };
+    let probation = json!({
+        "phase": "probation", "image": "web:2", "since": "2026-01-01T03:00:00Z", "pulled_bytes": 0, "total_bytes": 0,
+    });
+    json!({
+        "uptime_seconds": 1, "poll_count": 1,
+        "left_out": [{"name": "blog", "reason": "compose_files[0]: \"/x\" does not exist"}],
+        "services": [
+            blocked("shop", json!({"healthy": true, "failed_update": failed(true)})),
+            blocked("pay", json!({"healthy": false, "unhealthy_reason": "shop-web-1 is unhealthy", "failed_update": failed(false)})),
+            blocked("new", json!({"healthy": true, "failed_update": failed(true), "deploy": probation})),
+        ],
+    })
+}
+
+fn status() -> Value {
     let pull = json!({"deploy": {
         "phase": "pulling", "image": "web:1", "since": "2026-01-01T00:00:00Z", "pulled_bytes": 1, "total_bytes": 4,
     }});
     let fault = json!({"errored": "registry localhost:5000: connection refused"});
     json!({"uptime_seconds": 1, "poll_count": 1, "services": [
-        service("web", "deploying", pull),
-        service("db", "ok", json!({})),
-        service("api", "errored", fault),
+        service("web", "deploying", &pull),
+        service("db", "ok", &json!({})),
+        service("api", "errored", &fault),
     ]})
 }
 
@@ -157,38 +194,99 @@ fn assert_shown((shown, code): (String, i32), expected: &str, expected_code: i32
 }
 
 #[test]
-fn status_is_coloured_and_truncated_to_the_terminal() {
+fn status_is_coloured_and_wrapped_to_the_terminal_and_explains_what_is_wrong() {
     let api = Api::start();
     let arguments = ["status", "--api", &api.0];
-    assert_shown(
-        at_terminal(80, &[], &arguments),
-        "<faint>NAME</>  <faint>STATUS</>     <faint>DIGEST</>               <faint>CHECKED</>  <faint>REMARK</>
-web   <yellow>deploying</>  <faint>sha256:aaaaaaaaaaaa</>  <faint>never</>    pulling [#####---------------]  …
-db    <green>ok</>         <faint>sha256:aaaaaaaaaaaa</>  <faint>never</>
-api   <red>errored</>    <faint>sha256:aaaaaaaaaaaa</>  <faint>never</>    registry localhost:5000: connect…
-",
-        1,
-    );
-    let plain = "NAME  STATUS     DIGEST               CHECKED  REMARK
-web   deploying  sha256:aaaaaaaaaaaa  never    pulling [#####---------------]  …
-db    ok         sha256:aaaaaaaaaaaa  never
-api   errored    sha256:aaaaaaaaaaaa  never    registry localhost:5000: connect…
+    let plain = "NAME  STATUS   DIGEST               CHECKED  REMARK
+web   pulling  sha256:aaaaaaaaaaaa  never    pulling [#####---------------] 25 %
+                                             web:1
+db    ok       sha256:aaaaaaaaaaaa  never
+api   errored  sha256:aaaaaaaaaaaa  never    registry localhost:5000: connection
+                                             refused
+
+api: errored
+  what  registry localhost:5000: connection refused
+  runs  web:1 sha256:aaaaaaaaaaaa
+  do    mend the cause; to check again now: evenkeel trigger api
 ";
+    let coloured = plain
+        .replace("NAME  STATUS   DIGEST               CHECKED  REMARK", "<faint>NAME</>  <faint>STATUS</>   <faint>DIGEST</>               <faint>CHECKED</>  <faint>REMARK</>")
+        .replace("sha256:aaaaaaaaaaaa  never", "<faint>sha256:aaaaaaaaaaaa</>  <faint>never</>")
+        .replace("web   pulling", "web   <yellow>pulling</>")
+        .replace("db    ok", "db    <green>ok</>")
+        .replace("api   errored", "api   <red>errored</>")
+        .replace("api: errored", "<red>api: errored</>");
+    assert_shown(at_terminal(80, &[], &arguments), &coloured, 1);
     for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
         assert_shown(at_terminal(80, &[variable], &arguments), plain, 1);
     }
-    assert_shown(
-        in_pipe(&arguments),
-        "NAME  STATUS     DIGEST               CHECKED  REMARK
-web   deploying  sha256:aaaaaaaaaaaa  never    pulling [#####---------------]  25 % web:1
-db    ok         sha256:aaaaaaaaaaaa  never
-api   errored    sha256:aaaaaaaaaaaa  never    registry localhost:5000: connection refused
-",
-        1,
-    );
+    let (piped, code) = in_pipe(&arguments);
+    assert!(piped.contains("never    registry localhost:5000: connection refused\n") && code == 1, "{piped}");
     let (narrow, _) = at_terminal(40, &[("NO_COLOR", "1")], &arguments);
     assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
-    assert!(narrow.lines().count() == 4 && narrow.contains("api   errored"), "{narrow}");
+    assert!(narrow.starts_with("NAME  STATUS   REMARK\n") && narrow.contains("api   errored"), "{narrow}");
+}
+
+#[test]
+fn status_tells_at_80_columns_what_happened_since_when_why_what_runs_and_what_to_type() {
+    let api = Api::start();
+    let (shown, code) =
+        at_terminal(80, &[("NO_COLOR", "1")], &["status", "--api", &format!("{}/night", api.0)]);
+    assert_eq!(code, 1);
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    for line in [
+        "shop  rolled back      sha256:aaaaaaaaaaaa  never    web:1 failed; the previous",
+        "pay   rollback failed  sha256:aaaaaaaaaaaa  never    web:1 failed, and so did",
+        "new   on probation     sha256:aaaaaaaaaaaa  never    probation",
+        "blog  not watched      -                    never    compose_files[0]: \"/x\" does",
+        "  why   container shop-web-1 exited with code 3",
+        "  log   panic: cannot open /data",
+        "  runs  web:1 sha256:aaaaaaaaaaaa; shop-web-1: Up 2 hours (healthy)",
+        "        or try this one again: evenkeel unblock shop",
+        "  do    look: docker logs --tail 50 shop-web-1",
+        "        then restore the last proven image: evenkeel trigger pay",
+        "not watched: blog",
+    ] {
+        assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line:?} is not in:\n{shown}");
+    }
+    assert!(
+        shown.contains("shop: rolled back, for ") && shown.contains("(since 2026-01-01 03:00:00 UTC)"),
+        "{shown}"
+    );
+    let (one, _) =
+        at_terminal(80, &[("NO_COLOR", "1")], &["status", "shop", "--api", &format!("{}/night", api.0)]);
+    assert!(one.lines().all(|line| line.chars().count() <= 80 || line.contains("sha256:")), "{one}");
+    assert!(one.contains("  log   panic: cannot open /data\n"), "{one}");
+}
+
+#[test]
+fn audit_without_a_file_shows_the_entries_in_memory_and_says_how_to_keep_more() {
+    let api = Api::start();
+    let output = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .args(["audit", "-n", "2", "--api", &format!("{}/night", api.0)])
+        .env_clear()
+        .output()
+        .unwrap();
+    let (out, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success() && out.lines().count() == 2, "{out}{said}");
+    assert!(out.ends_with("second\n") && said.contains("/var/log/evenkeel/audit.jsonl"), "{out}{said}");
+}
+
+#[test]
+fn a_broken_configuration_file_does_not_disable_the_command_line() {
+    let api = Api::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.json");
+    let address = api.0.trim_start_matches("http://");
+    std::fs::write(&file, json!({"runtime": "lxc", "api": {"address": [address]}}).to_string()).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .args(["why", "web", "--config", file.to_str().unwrap()])
+        .env_clear()
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("warning: ") && said.contains("runtime"), "{said}");
+    assert!(String::from_utf8(output.stdout).unwrap().starts_with("web: the digest is blocked"));
 }
 
 #[test]

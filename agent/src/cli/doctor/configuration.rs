@@ -4,7 +4,7 @@ use evenkeel_common::config::ConfigErrors;
 
 use super::finding::{Finding, Severity, Words};
 use crate::audit::Settings;
-use crate::config::Config;
+use crate::config::{Config, HELD};
 
 /// The file itself.
 pub(super) const AREA: &str = "configuration";
@@ -34,7 +34,20 @@ pub(super) fn refused(faults: &ConfigErrors) -> Vec<Finding> {
 
 /// Findings for the warnings of an accepted file.
 pub(super) fn warnings(config: &Config) -> Vec<Finding> {
-    config.warnings.iter().filter(|warning| !is_of_channels(warning)).map(|text| of_warning(text)).collect()
+    let warned =
+        config.warnings.iter().filter(|warning| !is_of_channels(warning)).map(|text| of_warning(text));
+    warned.chain(config.notes.iter().map(|note| of_note(note))).collect()
+}
+
+/// An image without a host, where `registry.url` is not set.
+fn of_note(note: &str) -> Finding {
+    let (subject, what) = note.split_once(": ").unwrap_or(("the file", note));
+    Words {
+        what,
+        why: "an image of Docker Hub is never found there",
+        remedy: "write the image with its host in \"images\" (docker.io/…), or set registry.url",
+    }
+    .warning(AREA, subject)
 }
 
 /// Findings for notification channels that can't be used.
@@ -60,6 +73,9 @@ fn of_warning(warning: &str) -> Finding {
     let (severity, why) = match () {
         () if what.ends_with("(service skipped)") || what.ends_with("(no service is watched)") => {
             (Severity::Error, "it is not watched: neither updated nor healed")
+        }
+        () if what.contains(HELD) => {
+            (Severity::Error, "no new image is deployed: it may have to be held back")
         }
         () if ["is off)", "are off)"].iter().any(|end| what.ends_with(end)) => {
             (Severity::Error, "nothing is delivered through it")
@@ -133,6 +149,22 @@ mod tests {
                 "web",
                 "(service skipped)",
                 "correct web",
+            ),
+            (
+                json!({"services": [{"name": "web", "container_name": "web", "min_age": "3d"}]}),
+                Error,
+                AREA,
+                "web",
+                "belongs inside \"update\"",
+                "correct web",
+            ),
+            (
+                json!({"services": [{"name": "web", "container_name": "web", "images": ["nginx:1.27"]}]}),
+                Warning,
+                AREA,
+                "web",
+                "means localhost:5000/nginx:1.27",
+                "docker.io/…",
             ),
             (
                 json!({"servces": []}),

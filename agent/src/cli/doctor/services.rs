@@ -14,7 +14,7 @@ use crate::ports::Image;
 
 pub(super) const AREA: &str = "services";
 /// Whether a failed update could be rolled back.
-pub(super) const WAY_BACK: &str = "way back";
+pub(super) const WAY_BACK: &str = "rollback";
 
 /// The files that compose uses by default, and the override files that it adds.
 const DEFAULT_FILES: [&str; 4] = ["compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"];

@@ -93,7 +93,7 @@ fn finding(name: &str, does: Does, subject: &str, stop: &str, facts: &Facts<'_>)
         Does::Restart if facts.heals => {
             let words = Words {
                 what: format!("{name} runs on this machine and restarts the same containers"),
-                why: "its restarts bypass cooldowns, and count against an image on probation",
+                why: "its restarts ignore cooldowns, and count against an image on probation",
                 remedy,
             };
             Some(words.warning(AREA, subject))

@@ -1,0 +1,319 @@
+//! What needs attention, for someone who has just been woken: what is wrong, since when, why, what runs now, and what to type.
+
+use evenkeel_common::wire::{DeployPhase, FailedUpdate, ServiceStatus, StatusReport, StatusValue};
+use jiff::Timestamp;
+
+use super::terminal::{Colour, Terminal};
+use super::views::span;
+
+/// Number of log lines in the list of all services.
+const LOG_LINES: usize = 5;
+/// Number of containers named on one line.
+const CONTAINERS: usize = 4;
+/// Where the log begins in the output of a failure.
+const LOG_TITLE: &str = "--- last log lines ---";
+
+/// The state of a service in two words. The wire has one word, `blocked`, for an image that was rolled back and runs fine, for
+/// a service that is down after a failed rollback, and for a new image on probation.
+pub(super) fn state(record: &ServiceStatus) -> (Colour, String) {
+    let colour = record.status.into();
+    if let (Some(deploy), StatusValue::Deploying | StatusValue::Blocked | StatusValue::NotFound) =
+        (&record.deploy, record.status)
+    {
+        let phase = match deploy.phase {
+            DeployPhase::Pulling => "pulling",
+            DeployPhase::Starting => "starting",
+            DeployPhase::Probation => "on probation",
+            DeployPhase::RollingBack => "rolling back",
+        };
+        return (Colour::Attention, phase.to_owned());
+    }
+    let is_down = record.healthy == Some(false);
+    let text = match (record.status, &record.failed_update) {
+        (StatusValue::Blocked, Some(failed)) if !failed.rolled_back => "rollback failed",
+        (StatusValue::Blocked, _) if is_down => "down",
+        (StatusValue::Blocked, Some(_)) => return (Colour::Attention, "rolled back".to_owned()),
+        (StatusValue::NotFound, _) if is_down => "down",
+        (StatusValue::Unknown, _) if has_no_containers(record) => "no containers",
+        _ => return (colour, in_words(record.status)),
+    };
+    (Colour::Bad, text.to_owned())
+}
+
+fn in_words(status: StatusValue) -> String {
+    let text = serde_json::to_value(status).unwrap_or_default();
+    text.as_str().unwrap_or("unknown").replace('_', " ")
+}
+
+fn has_no_containers(record: &ServiceStatus) -> bool {
+    record.containers.as_ref().is_some_and(Vec::is_empty)
+}
+
+/// Reports whether everything is fine: nothing is down, blocked or left out, and the engine answers.
+pub(super) fn is_all_fine(report: &StatusReport) -> bool {
+    !report.starting
+        && report.engine_error.is_none()
+        && report.left_out.is_empty()
+        && report.services.iter().all(is_fine)
+}
+
+/// Reports whether a service needs no attention.
+pub(super) fn is_fine(record: &ServiceStatus) -> bool {
+    match record.status {
+        StatusValue::Exhausted
+        | StatusValue::Degraded
+        | StatusValue::Errored
+        | StatusValue::Blocked
+        | StatusValue::Unhealthy => false,
+        StatusValue::Deploying | StatusValue::Ok => true,
+        StatusValue::NotFound | StatusValue::Unknown => {
+            record.healthy != Some(false) && !has_no_containers(record)
+        }
+    }
+}
+
+/// What is wrong with a service, in one short sentence; `None` if nothing is.
+pub(super) fn verdict(record: &ServiceStatus) -> Option<String> {
+    if is_fine(record) {
+        return None;
+    }
+    let failed = record.failed_update.as_ref();
+    Some(match record.status {
+        StatusValue::Exhausted => {
+            format!("still failing after {} restarts; no more are tried", record.restart_failures)
+        }
+        StatusValue::Degraded => "a container fails and is being restarted".to_owned(),
+        StatusValue::Errored => record.errored.clone().unwrap_or_default(),
+        StatusValue::Blocked => match failed {
+            Some(failed) if record.deploy.is_some() => {
+                format!("{} failed; another deployment is in progress", failed.image)
+            }
+            Some(failed) if !failed.rolled_back => {
+                format!("{} failed, and so did the rollback; nothing more is tried", failed.image)
+            }
+            Some(failed) if record.healthy == Some(true) => {
+                format!("{} failed; the previous image runs", failed.image)
+            }
+            Some(failed) => format!("{} failed and was rolled back", failed.image),
+            None => format!("{} is blocked", record.blocked.as_deref().unwrap_or("an image")),
+        },
+        _ if has_no_containers(record) => "it has no containers".to_owned(),
+        _ => record.unhealthy_reason.clone().unwrap_or_else(|| "it is not healthy".to_owned()),
+    })
+}
+
+/// The lines below the list for a service that needs attention.
+pub(super) fn details(record: &ServiceStatus, terminal: Terminal, now: Timestamp) -> String {
+    details_with(record, LOG_LINES, terminal, now)
+}
+
+/// The same with another number of log lines.
+pub(super) fn details_with(
+    record: &ServiceStatus,
+    log_lines: usize,
+    terminal: Terminal,
+    now: Timestamp,
+) -> String {
+    let (colour, state) = state(record);
+    let since = record.since.map(|at| format!(", {}", since(at, now))).unwrap_or_default();
+    let title = terminal.line(&format!("{}: {state}{since}", record.name));
+    format!("{}\n{}", terminal.paint(colour, &title), explanation(record, log_lines, terminal))
+}
+
+/// Why, the last log lines, what runs now, and what to do.
+fn explanation(record: &ServiceStatus, log_lines: usize, terminal: Terminal) -> String {
+    let Some(verdict) = verdict(record) else { return String::new() };
+    let mut out = terminal.wrap("  what  ", &verdict);
+    let failed = record.failed_update.as_ref();
+    let of_update = failed.filter(|_| record.status == StatusValue::Blocked);
+    let now = record.unhealthy_reason.as_ref().filter(|reason| **reason != verdict);
+    for why in of_update.map(|failed| &failed.reason).into_iter().chain(now) {
+        out.push_str(&terminal.wrap("  why   ", why));
+    }
+    if let Some(failed) = of_update {
+        out.push_str(&log(&failed.output, log_lines, "  log   ", terminal));
+    }
+    let runs = runs(record);
+    if !runs.is_empty() {
+        out.push_str(&terminal.wrap("  runs  ", &runs));
+    }
+    for (head, step) in
+        std::iter::once("  do    ").chain(std::iter::repeat("        ")).zip(remedy(record, failed))
+    {
+        out.push_str(&terminal.wrap(head, &step));
+    }
+    out
+}
+
+/// The last lines of a log, each cut to the width of the terminal.
+pub(super) fn log(output: &str, count: usize, head: &str, terminal: Terminal) -> String {
+    let log = output.split_once(LOG_TITLE).map_or(output, |(_, log)| log);
+    let lines: Vec<&str> = log.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let last = lines.iter().skip(lines.len().saturating_sub(count));
+    last.map(|line| format!("{}\n", terminal.line(&format!("{head}{line}")))).collect()
+}
+
+/// The images and containers that run now.
+fn runs(record: &ServiceStatus) -> String {
+    let images = record.images.iter().flatten().map(|image| format!("{} {}", image.image, image.short));
+    let containers: Vec<String> = record
+        .containers
+        .iter()
+        .flatten()
+        .map(|container| format!("{}: {}", container.name, container.status))
+        .collect();
+    let more = containers.len().saturating_sub(CONTAINERS);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    images.chain(containers.into_iter().take(CONTAINERS)).chain(more).collect::<Vec<_>>().join("; ")
+}
+
+/// What to do, one step per line, each with the command to type.
+fn remedy(record: &ServiceStatus, failed: Option<&FailedUpdate>) -> Vec<String> {
+    let name = &record.name;
+    let containers = || record.containers.iter().flatten();
+    let bad = containers().find(|one| one.state != "running").or(containers().next());
+    let container = failed.and_then(|failed| failed.container.clone()).or(bad.map(|one| one.name.clone()));
+    let logs = container.filter(|name| is_plain(name)).map(|name| format!("docker logs --tail 50 {name}"));
+    let look = format!("look: {}", logs.unwrap_or_else(|| "evenkeel audit".to_owned()));
+    let anew = format!("or make it anew: evenkeel redeploy {name}");
+    match record.status {
+        StatusValue::Exhausted => vec![look, format!("mend the cause, then: evenkeel trigger {name}")],
+        StatusValue::Degraded => vec![look, "or wait: it is being restarted".to_owned()],
+        StatusValue::Errored => {
+            vec![format!("mend the cause; to check again now: evenkeel trigger {name}")]
+        }
+        StatusValue::Blocked => match failed {
+            Some(failed) if !failed.rolled_back => {
+                vec![look, format!("then restore the last proven image: evenkeel trigger {name}")]
+            }
+            _ => vec![
+                "push a corrected image, which is deployed by itself".to_owned(),
+                format!("or try this one again: evenkeel unblock {name}"),
+            ],
+        },
+        _ if has_no_containers(record) => {
+            vec!["start the project with docker compose".to_owned(), format!("or: evenkeel redeploy {name}")]
+        }
+        _ if record.auto_heal => vec![look, anew],
+        _ => vec!["auto_heal is off, so nothing restarts it".to_owned(), look, anew],
+    }
+}
+
+/// Reports whether a name can be put into a command.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
+}
+
+fn since(at: Timestamp, now: Timestamp) -> String {
+    format!("for {} (since {})", span(now.duration_since(at)), at.strftime("%Y-%m-%d %H:%M:%S UTC"))
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::testing::service_status;
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn record(more: &serde_json::Value) -> ServiceStatus {
+        let mut record = serde_json::to_value(service_status("web")).unwrap();
+        record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(record).unwrap()
+    }
+
+    fn failed(rolled_back: bool) -> serde_json::Value {
+        json!({
+            "at": at(0), "image": "web:1", "reason": "container web-1 exited with code 3", "container": "web-1",
+            "output": "state: exited\n--- last log lines ---\nconnecting\npanic: no \u{1b}[31mdata", "rolled_back": rolled_back,
+        })
+    }
+
+    #[test]
+    fn the_three_meanings_of_blocked_have_different_words() {
+        let blocked = |more: serde_json::Value| {
+            let mut all = json!({"status": "blocked", "blocked": "sha256:bb"});
+            all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            state(&record(&all))
+        };
+        let progress = json!({"phase": "probation", "image": "web:1", "since": at(0), "pulled_bytes": 0, "total_bytes": 0});
+        for (more, colour, text) in [
+            (json!({"healthy": true, "failed_update": failed(true)}), Colour::Attention, "rolled back"),
+            (json!({"healthy": false, "failed_update": failed(true)}), Colour::Bad, "down"),
+            (json!({"healthy": false, "failed_update": failed(false)}), Colour::Bad, "rollback failed"),
+            (
+                json!({"healthy": true, "failed_update": failed(true), "deploy": progress}),
+                Colour::Attention,
+                "on probation",
+            ),
+            // Written by an earlier version.
+            (json!({"healthy": true}), Colour::Bad, "blocked"),
+        ] {
+            assert_eq!(blocked(more.clone()), (colour, text.to_owned()), "{more}");
+        }
+    }
+
+    #[test]
+    fn a_rollback_is_explained_with_reason_log_what_runs_and_what_to_type() {
+        let record = record(&json!({
+            "status": "blocked", "blocked": "sha256:bb", "healthy": true, "since": at(0), "failed_update": failed(true),
+            "images": [{"image": "web:1", "digest": "sha256:aa", "short": "sha256:aa"}],
+            "containers": [{"id": "x", "name": "web-1", "state": "running", "status": "Up 2 hours", "image": "web:1"}],
+        }));
+        assert_eq!(
+            details(&record, Terminal::plain(), at(7380)),
+            "web: rolled back, for 2h03m (since 2027-01-15 08:00:00 UTC)\n  \
+               what  web:1 failed; the previous image runs\n  \
+               why   container web-1 exited with code 3\n  \
+               log   connecting\n  \
+               log   panic: no data\n  \
+               runs  web:1 sha256:aa; web-1: Up 2 hours\n  \
+               do    push a corrected image, which is deployed by itself\n        \
+               or try this one again: evenkeel unblock web\n"
+        );
+    }
+
+    #[test]
+    fn whatever_is_down_is_bad_news() {
+        let none = json!([]);
+        for (more, is_good) in [
+            (json!({"status": "ok", "healthy": true}), true),
+            (json!({"status": "deploying", "healthy": false}), true),
+            (json!({"status": "unknown"}), true),
+            (json!({"status": "unknown", "containers": none}), false),
+            (json!({"status": "not_found", "healthy": true}), true),
+            (json!({"status": "not_found", "healthy": false, "unhealthy_reason": "stopped by hand"}), false),
+            (json!({"status": "degraded", "healthy": false}), false),
+            (json!({"status": "unhealthy", "healthy": false}), false),
+            (json!({"status": "blocked", "healthy": true}), false),
+            (json!({"status": "errored"}), false),
+            (json!({"status": "exhausted"}), false),
+        ] {
+            let record = record(&more);
+            assert_eq!(is_fine(&record), is_good, "{more}");
+            assert_eq!(verdict(&record).is_none(), is_good, "{more}");
+            let text = details(&record, Terminal::plain(), at(0));
+            assert_eq!(text.contains("\n  do    "), !is_good, "{text}");
+        }
+        let report = |more: serde_json::Value| -> bool {
+            let mut report = json!({"uptime_seconds": 1, "poll_count": 0, "services": []});
+            report.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            is_all_fine(&serde_json::from_value(report).unwrap())
+        };
+        assert!(report(json!({})));
+        assert!(!report(json!({"starting": true})));
+        assert!(!report(json!({"engine_error": "connection refused"})));
+        assert!(!report(json!({"left_out": [{"name": "blog", "reason": "x"}]})));
+    }
+
+    #[test]
+    fn a_container_name_that_a_shell_could_misread_is_not_put_into_a_command() {
+        let hostile =
+            json!([{"id": "x", "name": "web;reboot", "state": "exited", "status": "", "image": "web"}]);
+        let record = record(&json!({"status": "unhealthy", "healthy": false, "containers": hostile}));
+        assert!(!remedy(&record, None).join(" ").contains("reboot"));
+    }
+}
