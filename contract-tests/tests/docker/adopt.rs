@@ -31,7 +31,7 @@ fn adopt(world: &World) -> (Value, String) {
     std::fs::write(&printed, &output.stdout).expect("a file can be written");
     let checked = run_agent(&world.engine, &printed, &["--check"]);
     assert_eq!(checked.code, Some(0), "{checked:#?}");
-    assert!(checked.stderr.contains("valid; services: 1, warnings: 0"), "{checked:#?}");
+    assert!(checked.stderr.contains("valid; warnings: 0; watching 1 service"), "{checked:#?}");
     (output.json(), output.stderr)
 }
 

@@ -1,16 +1,15 @@
 //! Builds services of the configuration from running containers, with remarks on everything that can't be adopted.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::Serialize;
 
+use super::labels::{self, Labels, Wish};
 use crate::model::{Container, Model, Reference};
 use crate::ports::survey::Origin;
 
 /// Maximum length of the name of a service and of a project (spec 2.9).
 const LONGEST_NAME: usize = 64;
-/// This program's own images.
-const OWN: [&str; 2] = ["evenkeel", "evenkeel-agent"];
 
 /// A service in the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -28,6 +27,14 @@ pub(super) struct Service {
     pub(super) env_file: Option<PathBuf>,
     pub(super) auto_update: bool,
     pub(super) auto_heal: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) update: Option<Update>,
+}
+
+/// Gates of a service in the configuration file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Update {
+    pub(super) approve: bool,
 }
 
 /// A service, if one can be built, and remarks about it.
@@ -54,7 +61,7 @@ impl FileSeen {
             Ok(real) if !real.is_file() => Err("is not a file".to_owned()),
             Ok(real) => {
                 let is_plain = path.is_absolute()
-                    && !path.to_string_lossy().contains("..")
+                    && !path.components().any(|part| part == Component::ParentDir)
                     && !path.symlink_metadata().is_ok_and(|about| about.is_symlink());
                 let usable = if is_plain { path.clone() } else { real };
                 // An agent running as this user could not open the file either.
@@ -82,6 +89,13 @@ pub(super) enum InRegistry {
 pub(super) struct Runs {
     pub(super) container: Container,
     pub(super) in_registry: InRegistry,
+    pub(super) labels: Labels,
+}
+
+impl Runs {
+    fn wish(&self) -> Wish {
+        labels::wish(&self.container.config_image, &self.labels)
+    }
 }
 
 /// A running compose project.
@@ -110,6 +124,7 @@ impl Project {
 pub(super) struct Alone {
     pub(super) container: Container,
     pub(super) is_of_swarm: bool,
+    pub(super) labels: Labels,
 }
 
 /// Builds the service of a container outside compose: it can't be recreated, so it is only healed.
@@ -122,8 +137,8 @@ pub(super) fn alone(single: &Alone) -> Described {
     if let Some(manager) = &single.container.manager {
         return without(&format!("{manager} manages it"));
     }
-    if is_own(&single.container.config_image) {
-        return without("it is Evenkeel itself");
+    if let Wish::Exclude(why) = labels::wish(&single.container.config_image, &single.labels) {
+        return without(&why);
     }
     if name.len() > LONGEST_NAME {
         return without("its name is too long");
@@ -137,6 +152,7 @@ pub(super) fn alone(single: &Alone) -> Described {
         env_file: None,
         auto_update: false,
         auto_heal: true,
+        update: None,
     };
     let remark =
         format!("{name}: it belongs to no compose project: restarted when unhealthy, but not updated");
@@ -156,12 +172,25 @@ pub(super) fn project(project: &Project) -> Described {
         remark(format!("left out: its name has more than {LONGEST_NAME} characters"));
         return Described { service: None, remarks };
     }
+    let wishes: Vec<Wish> = project.runs.iter().map(Runs::wish).collect();
+    if let Some(Wish::Exclude(why)) = wishes.first()
+        && wishes.iter().all(|wish| matches!(wish, Wish::Exclude(_)))
+    {
+        remark(format!("left out: {why}"));
+        return Described { service: None, remarks };
+    }
     let compose_files = files(project, &mut remark);
     let images = images(project, &mut remark);
     let env_file =
         if compose_files.is_empty() { None } else { env_file(project, &compose_files, &mut remark) };
     unrendered(project, &mut remark);
     let auto_update = !images.is_empty() && !compose_files.is_empty();
+    let asks = wishes.iter().find_map(|wish| if let Wish::Ask(label) = wish { Some(label) } else { None });
+    if let Some(label) = asks.filter(|_| auto_update) {
+        remark(format!(
+            "updates wait for an approval (`evenkeel approve {name}`), because of the label {label}"
+        ));
+    }
     if !auto_update {
         remark("it is restarted when unhealthy, but not updated".to_owned());
     }
@@ -174,6 +203,7 @@ pub(super) fn project(project: &Project) -> Described {
         env_file,
         auto_update,
         auto_heal: !auto_update,
+        update: asks.filter(|_| auto_update).map(|_| Update { approve: true }),
     };
     Described { service: Some(service), remarks }
 }
@@ -210,7 +240,15 @@ fn files(project: &Project, remark: &mut impl FnMut(String)) -> Vec<PathBuf> {
 /// Returns the images that are available in a registry, without duplicates, in the order of their containers.
 fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
     let mut images: Vec<String> = Vec::new();
-    for Runs { container, in_registry } in project.runs.iter().filter(|one| project.renders(one)) {
+    // An update of an image is one of all containers that use it.
+    let excluded: Vec<&str> = project
+        .runs
+        .iter()
+        .filter(|one| matches!(one.wish(), Wish::Exclude(_)))
+        .map(|one| one.container.config_image.as_str())
+        .collect();
+    for one in project.runs.iter().filter(|one| project.renders(one)) {
+        let Runs { container, in_registry, labels } = one;
         let service = &container.compose_service;
         let Ok(reference) = Reference::parse(&container.config_image) else {
             remark(format!("{service}: its image no longer has a name ({})", container.config_image));
@@ -220,9 +258,18 @@ fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
         if images.contains(&text) {
             continue;
         }
+        let others = labels::not_taken_over(labels);
+        if !others.is_empty() {
+            remark(format!("{service}: not taken over: the labels {}", others.join(", ")));
+        }
         match in_registry {
-            _ if is_own(&container.config_image) => {
-                remark(format!("{service}: left out: it is Evenkeel itself"));
+            _ if excluded.contains(&container.config_image.as_str()) => {
+                let why = match one.wish() {
+                    Wish::Exclude(why) => why,
+                    Wish::Update | Wish::Ask(_) => "another container with this image is left out".to_owned(),
+                };
+                remark(format!("{service}: left out: {why}"));
+                continue;
             }
             _ if reference.is_pinned() => {
                 remark(format!("{service}: {text} is pinned to a digest and never updated"));
@@ -235,6 +282,15 @@ fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
                 remark(format!("{service}: {why}; `evenkeel doctor` shows how to fix it"));
                 images.push(text);
             }
+        }
+        if labels::is_database(container)
+            && images.last().is_some_and(|last| last.contains(&reference.repository.path))
+        {
+            remark(format!(
+                "{service}: {} looks like a database with a volume: a rollback restores the image, not the data; use a tag \
+                 that stays on one major version, and consider \"update\": {{\"approve\": true}}",
+                container.config_image
+            ));
         }
     }
     images
@@ -291,14 +347,6 @@ fn unrendered(project: &Project, remark: &mut impl FnMut(String)) {
             }
         }
     }
-}
-
-fn is_own(image: &str) -> bool {
-    let is_it = |reference: Reference| {
-        let name = reference.repository.path.rsplit('/').next().map(str::to_owned);
-        name.is_some_and(|name| OWN.contains(&name.as_str()))
-    };
-    Reference::parse(image).is_ok_and(is_it)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Tests of adopting projects and single containers.
 
+use evenkeel_common::wire::MountRecord;
 use serde_json::json;
 
 use super::*;
@@ -15,7 +16,7 @@ fn container(service: &str, image: &str) -> Container {
 }
 
 fn runs(service: &str, image: &str, in_registry: InRegistry) -> Runs {
-    Runs { container: container(service, image), in_registry }
+    Runs { container: container(service, image), in_registry, labels: Labels::new() }
 }
 
 fn shop(folder: &Path, runs: Vec<Runs>) -> Project {
@@ -115,6 +116,53 @@ fn parts_that_can_not_be_adopted_are_reported() {
     assert!(said.contains("pinned to a digest"), "{said}");
 }
 
+/// The same project with one label at the container of `web`.
+fn labelled(name: &str, value: &str, others: Vec<Runs>) -> (Option<Service>, String) {
+    remarks(|project, _| {
+        project.runs[0].labels.insert(name.to_owned(), value.to_owned());
+        project.runs.extend(others);
+    })
+}
+
+#[test]
+fn what_other_updaters_exclude_or_only_monitor_is_not_updated_by_itself() {
+    let enable = "com.centurylinklabs.watchtower.enable";
+    let api = || vec![runs("api", "ghcr.io/a/api:2", InRegistry::Yes)];
+    let (service, said) = labelled(enable, "false", api());
+    assert_eq!(service.unwrap().images, ["ghcr.io/a/api:2"]);
+    assert!(said.contains("web: left out: its label com.centurylinklabs.watchtower.enable=false"), "{said}");
+    let (service, said) = labelled(enable, "false", vec![]);
+    assert!(service.is_none() && said.contains("shop: left out: its label"), "{said}");
+    // The image of a container that is left out is not updated through another one either.
+    let (service, said) =
+        labelled(enable, "false", vec![runs("web2", "nginx", InRegistry::Yes), api().remove(0)]);
+    assert_eq!(service.unwrap().images, ["ghcr.io/a/api:2"], "{said}");
+    let (service, said) = labelled("com.centurylinklabs.watchtower.monitor-only", "true", api());
+    let service = serde_json::to_value(service).unwrap();
+    assert_eq!((&service["update"], &service["auto_update"]), (&json!({"approve": true}), &json!(true)));
+    assert!(said.contains("evenkeel approve shop"), "{said}");
+    let (_, said) = labelled("dd.tag.include", "^1", vec![]);
+    assert!(said.contains("not taken over: the labels dd.tag.include"), "{said}");
+}
+
+#[test]
+fn a_database_with_a_volume_gets_one_line() {
+    let mount = MountRecord {
+        kind: "volume".into(),
+        name: "data".into(),
+        source: String::new(),
+        destination: "/var/lib/postgresql/data".into(),
+        read_only: false,
+    };
+    let (service, said) = remarks(|project, _| {
+        let mut db = runs("db", "postgres:16", InRegistry::Yes);
+        db.container.mounts = vec![mount];
+        project.runs.push(db);
+    });
+    assert_eq!(service.unwrap().images.len(), 2);
+    assert_eq!(said.matches("looks like a database with a volume").count(), 1, "{said}");
+}
+
 #[test]
 fn an_env_file_is_adopted_unless_compose_finds_it_by_default() {
     let named = |project: &mut Project, folder: &Path, name: &str| {
@@ -144,7 +192,8 @@ fn a_link_is_adopted_as_its_target() {
 #[test]
 fn a_container_outside_compose_is_healed_only() {
     let single = |change: fn(&mut Alone)| {
-        let mut single = Alone { container: container("db", "postgres:16"), is_of_swarm: false };
+        let mut single =
+            Alone { container: container("db", "postgres:16"), is_of_swarm: false, labels: Labels::new() };
         change(&mut single);
         alone(&single)
     };

@@ -2,6 +2,7 @@
 //! services; this file gathers the facts and prints the result, with remarks on standard error.
 
 mod describe;
+mod labels;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use self::describe::{Alone, Described, FileSeen, InRegistry, Project, Runs, Service};
+use self::labels::Labels;
 use super::terminal::print;
 use crate::app::clients::{EngineClients, RegistryClients};
 use crate::config::Config;
@@ -26,6 +28,9 @@ use crate::ports::survey::{Origin, RunningContainer};
 /// Timeout of one request to a registry or of one run of compose.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
 
+/// Where the packages expect the audit file.
+const AUDIT_FILE: &str = "/var/log/evenkeel/audit.jsonl";
+
 /// What to adopt.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
@@ -36,9 +41,8 @@ pub struct Args {
 /// The printed configuration.
 #[derive(Serialize)]
 struct File {
-    /// Taken from the current configuration file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    audit: Option<AuditPart>,
+    /// Taken from the current configuration file, or the default of the packages.
+    audit: AuditPart,
     #[serde(skip_serializing_if = "Option::is_none")]
     registry: Option<RegistryPart>,
     services: Vec<Service>,
@@ -118,14 +122,23 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
     let registries = RegistryClients::new(&config)?;
     let mut services = Vec::new();
     for (origin, containers) in members {
-        let project = look_at(origin, containers, &clients, &registries).await?;
+        let project = look_at(origin, containers, &running, &clients, &registries).await?;
         services.extend(print_remarks(describe::project(&project)));
     }
     for one in alone {
         let single = single(one, &clients).await?;
         services.extend(single.and_then(|single| print_remarks(describe::alone(&single))));
     }
-    let audit = config.audit_path.map(|path| AuditPart { path });
+    let on_hub = services.iter().flat_map(|one| &one.images).find(|image| image.starts_with("docker.io/"));
+    if let Some(image) = on_hub {
+        let plain = image.trim_start_matches("docker.io/").trim_start_matches("library/");
+        eprint_line(format_args!(
+            "images are listed with their registry: {plain:?} alone would mean {}/{plain}, the registry of registry.url; on \
+             Docker Hub it is {image}",
+            config.registry.host
+        ));
+    }
+    let audit = AuditPart { path: config.audit_path.unwrap_or_else(|| AUDIT_FILE.into()) };
     Ok(File { audit, registry, services })
 }
 
@@ -153,6 +166,7 @@ fn reference_of(container: &Container) -> Option<Reference> {
 async fn look_at(
     origin: Origin,
     containers: Vec<Container>,
+    running: &[RunningContainer],
     clients: &EngineClients,
     registries: &RegistryClients,
 ) -> Result<Project, EngineError> {
@@ -185,7 +199,8 @@ async fn look_at(
             }
             _ => InRegistry::No,
         };
-        runs.push(Runs { container, in_registry });
+        let labels = labels_of(&container.name, running);
+        runs.push(Runs { container, in_registry, labels });
     }
     let mut project = Project { origin, files, lists_differ, runs, rendered: None };
     if let Some(compose) = describe::project(&project).service.and_then(|service| as_compose(&service)) {
@@ -217,5 +232,10 @@ fn as_compose(service: &Service) -> Option<ComposeProject> {
 async fn single(one: &RunningContainer, clients: &EngineClients) -> Result<Option<Alone>, EngineError> {
     let containers = clients.engine.containers(&Members::Name(one.name.clone())).await?;
     let is_of_swarm = one.labels.contains_key("com.docker.swarm.service.name");
-    Ok(containers.into_iter().next().map(|container| Alone { container, is_of_swarm }))
+    let alone = |container| Alone { container, is_of_swarm, labels: one.labels.clone() };
+    Ok(containers.into_iter().next().map(alone))
+}
+
+fn labels_of(name: &str, running: &[RunningContainer]) -> Labels {
+    running.iter().find(|one| one.name == name).map(|one| one.labels.clone()).unwrap_or_default()
 }

@@ -1,0 +1,230 @@
+//! What the labels of other updaters say about a container, and which images should not be updated like others.
+
+use std::collections::BTreeMap;
+
+use crate::model::{Container, Reference};
+
+/// All labels of a container.
+pub(super) type Labels = BTreeMap<String, String>;
+
+/// Programs that update or restart containers, by the last component of their image's path. They are never listed: two
+/// updaters on one container undo each other's work, and an updater that updates itself dies in the middle of it.
+const UPDATERS: [&str; 18] = [
+    "autoheal",
+    "diun",
+    "docker-autoheal",
+    "dockcheck",
+    "dockward",
+    "dockward-warden",
+    "drydock",
+    "evenkeel",
+    "evenkeel-agent",
+    "evenkeel-warden",
+    "gantry",
+    "ouroboros",
+    "shepherd",
+    "swarm-cronjob",
+    "tugtainer",
+    "watchtower",
+    "whats-up-docker",
+    "wud",
+];
+/// Labels that exclude a container from updates when they are false.
+const SWITCHES: [&str; 5] =
+    ["com.centurylinklabs.watchtower.enable", "com.ouroboros.enable", "dd.watch", "diun.enable", "wud.watch"];
+const MONITOR_ONLY: &str = "com.centurylinklabs.watchtower.monitor-only";
+const NO_PULL: &str = "com.centurylinklabs.watchtower.no-pull";
+const AUTO_UPDATE: &str = "io.containers.autoupdate";
+/// Labels of drydock and its predecessor that concern what is updated.
+const PREFIXES: [&str; 2] = ["dd.", "wud."];
+/// Their settings that mean nothing here or are always so.
+const WITHOUT_EFFECT: [&str; 5] = ["watch", "watch.digest", "display.name", "display.icon", "rollback.auto"];
+/// Parts of the names of images that keep data of their own.
+const DATABASES: [&str; 24] = [
+    "arangodb",
+    "cassandra",
+    "clickhouse",
+    "cockroach",
+    "couchbase",
+    "couchdb",
+    "elasticsearch",
+    "etcd",
+    "immudb",
+    "influxdb",
+    "keydb",
+    "mariadb",
+    "meilisearch",
+    "mongo",
+    "mssql",
+    "mysql",
+    "neo4j",
+    "opensearch",
+    "percona",
+    "pgvector",
+    "postg",
+    "redis",
+    "timescale",
+    "valkey",
+];
+
+/// What a container's image and labels ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// Like every other.
+    Update,
+    /// New images are to be reported only; the label.
+    Ask(String),
+    /// It is not to be updated; why.
+    Exclude(String),
+}
+
+/// Returns what the container asks for.
+pub(super) fn wish(image: &str, labels: &Labels) -> Wish {
+    let value = |name: &str| labels.get(name).map(|value| value.trim().to_ascii_lowercase());
+    let is = |name: &str, words: &[&str]| value(name).is_some_and(|value| words.contains(&value.as_str()));
+    if let Some(name) = updater(image) {
+        let what = if name.starts_with("evenkeel") {
+            "Evenkeel itself".to_owned()
+        } else {
+            format!("{name}, another updater")
+        };
+        return Wish::Exclude(format!("it is {what}"));
+    }
+    let said =
+        |name: &str| format!("its label {name}={} says so", labels.get(name).map_or("", String::as_str));
+    if let Some(name) = SWITCHES.into_iter().find(|name| is(name, &["false", "0", "no", "off", "f", "n"])) {
+        return Wish::Exclude(said(name));
+    }
+    let yes = ["true", "1", "yes", "on", "t", "y"];
+    if is(NO_PULL, &yes) {
+        return Wish::Exclude(said(NO_PULL));
+    }
+    if is(AUTO_UPDATE, &["disabled", "false"]) {
+        return Wish::Exclude(said(AUTO_UPDATE));
+    }
+    if is(MONITOR_ONLY, &yes) { Wish::Ask(MONITOR_ONLY.to_owned()) } else { Wish::Update }
+}
+
+/// Returns the labels of drydock that restrict updates and are not taken over.
+pub(super) fn not_taken_over(labels: &Labels) -> Vec<&str> {
+    let rest = |name: &str| PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).map(str::to_owned);
+    let matters = |name: &&str| rest(name).is_some_and(|rest| !WITHOUT_EFFECT.contains(&rest.as_str()));
+    labels.keys().map(String::as_str).filter(matters).collect()
+}
+
+/// Reports whether a container looks like a database that keeps its data in a volume or a folder.
+pub(super) fn is_database(container: &Container) -> bool {
+    let name = name_of(&container.config_image).unwrap_or_default();
+    DATABASES.iter().any(|part| name.contains(part))
+        && !name.contains("exporter")
+        && container.mounts.iter().any(|mount| !mount.read_only && mount.kind != "tmpfs")
+}
+
+fn updater(image: &str) -> Option<&'static str> {
+    let name = name_of(image)?;
+    UPDATERS.into_iter().find(|known| *known == name)
+}
+
+/// Returns the last component of an image's path.
+fn name_of(image: &str) -> Option<String> {
+    let reference = Reference::parse(image).ok()?;
+    reference.repository.path.rsplit('/').next().map(str::to_ascii_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::wire::MountRecord;
+
+    use super::*;
+
+    fn labels(all: &[(&str, &str)]) -> Labels {
+        all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_labels_of_other_updaters_are_honoured() {
+        for (name, value, excluded) in [
+            ("com.centurylinklabs.watchtower.enable", "false", true),
+            ("com.centurylinklabs.watchtower.enable", " False", true),
+            ("com.centurylinklabs.watchtower.enable", "true", false),
+            ("com.centurylinklabs.watchtower.no-pull", "true", true),
+            ("com.ouroboros.enable", "false", true),
+            ("wud.watch", "false", true),
+            ("wud.watch", "true", false),
+            ("diun.enable", "false", true),
+            ("dd.watch", "false", true),
+            ("io.containers.autoupdate", "disabled", true),
+            ("io.containers.autoupdate", "registry", false),
+            ("com.example.enable", "false", false),
+        ] {
+            let wish = wish("nginx", &labels(&[(name, value)]));
+            assert_eq!(matches!(wish, Wish::Exclude(_)), excluded, "{name}={value}: {wish:?}");
+        }
+        let monitored = labels(&[("com.centurylinklabs.watchtower.monitor-only", "true")]);
+        assert_eq!(
+            wish("nginx", &monitored),
+            Wish::Ask("com.centurylinklabs.watchtower.monitor-only".into())
+        );
+        let both = labels(&[
+            ("com.centurylinklabs.watchtower.monitor-only", "true"),
+            ("com.centurylinklabs.watchtower.enable", "false"),
+        ]);
+        assert!(matches!(wish("nginx", &both), Wish::Exclude(_)));
+        let drydock = labels(&[
+            ("dd.watch", "true"),
+            ("dd.tag.include", "^1"),
+            ("wud.watch.digest", "true"),
+            ("x", "y"),
+        ]);
+        assert_eq!(not_taken_over(&drydock), ["dd.tag.include"]);
+    }
+
+    #[test]
+    fn another_updater_is_never_listed() {
+        for image in [
+            "containrrr/watchtower",
+            "ghcr.io/nicholas-fedor/watchtower:1.12",
+            "getwud/wud@sha256:0000000000000000000000000000000000000000000000000000000000000000",
+            "crazymax/diun:latest",
+            "pyouroboros/ouroboros",
+            "ghcr.io/x/dockward:1.3.1",
+            "ghcr.io/x/evenkeel-warden",
+            "localhost:5000/evenkeel",
+        ] {
+            assert!(matches!(wish(image, &Labels::new()), Wish::Exclude(_)), "{image}");
+        }
+        assert_eq!(wish("my/watchtower-dashboard", &Labels::new()), Wish::Update);
+    }
+
+    #[test]
+    fn a_database_with_a_volume_is_recognised() {
+        let mount = |kind: &str, read_only| MountRecord {
+            kind: kind.into(),
+            name: String::new(),
+            source: "/srv/db".into(),
+            destination: "/var/lib/data".into(),
+            read_only,
+        };
+        let is = |image: &str, mounts: Vec<MountRecord>| {
+            is_database(&Container { mounts, ..Container::running("db", image) })
+        };
+        for image in [
+            "postgres:16",
+            "docker.io/bitnami/postgresql:15",
+            "postgis/postgis",
+            "mariadb",
+            "mongo:7",
+            "valkey/valkey",
+        ] {
+            assert!(
+                is(image, vec![mount("volume", false)]) && is(image, vec![mount("bind", false)]),
+                "{image}"
+            );
+            assert!(!is(image, vec![]) && !is(image, vec![mount("bind", true)]), "{image}");
+        }
+        assert!(
+            !is("nginx", vec![mount("volume", false)])
+                && !is("x/postgres-exporter", vec![mount("volume", false)])
+        );
+    }
+}
