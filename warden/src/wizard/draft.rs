@@ -68,14 +68,18 @@ impl Draft {
         self.agents().get(index).map(|agent| shown(&agent[key])).unwrap_or_default()
     }
 
-    /// Sets a text of an agent; the index after the last one adds an agent.
+    /// Sets a text of an agent; the index after the last one adds an agent, and an empty text removes the key.
     pub(super) fn set_agent(&mut self, index: usize, key: &str, value: &str) {
         let Some(agents) = self.0["agents"].as_array_mut() else { return };
         if index == agents.len() {
             agents.push(json!({}));
         }
-        if let Some(agent) = agents.get_mut(index) {
-            agent[key] = json!(value);
+        if let Some(agent) = agents.get_mut(index).and_then(Value::as_object_mut) {
+            if value.is_empty() {
+                agent.remove(key);
+            } else {
+                agent.insert(key.to_owned(), json!(value));
+            }
         }
     }
 

@@ -59,3 +59,18 @@ fn refuse(path: &Path, why: &str) -> ExitCode {
     let _ = writeln!(io::stderr(), "{}: {why}", path.display());
     ExitCode::FAILURE
 }
+
+/// The commands that start the warden with this file.
+fn start(path: &Path) -> String {
+    let program = std::env::current_exe().ok();
+    let name = program.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+    let run = match name {
+        Some("evenkeel") => "evenkeel --mode warden",
+        _ => "evenkeel-warden",
+    };
+    format!(
+        "Start the warden with it:\n\n  {run} --config {}\n\nor, where a package has installed it as a service:\n\n  sudo \
+         systemctl enable evenkeel-warden && sudo systemctl restart evenkeel-warden",
+        path.display()
+    )
+}

@@ -140,7 +140,8 @@ impl<'a> Session<'a> {
             let title = if index == 0 { "agents" } else { "" };
             let (id, url) = (self.draft.agent(index, "id"), self.draft.agent(index, "url"));
             let token = self.describe_token(&self.draft.agent(index, "token"));
-            lines.push(format!("  {title:<13} {}  {}  {token}", printable(&id), without_credentials(&url)));
+            let url = if url.is_empty() { "(no address)".to_owned() } else { without_credentials(&url) };
+            lines.push(format!("  {title:<13} {}  {url}  {token}", printable(&id)));
         }
         prompt.say(&format!("{}\n", lines.join("\n")))
     }
@@ -207,8 +208,9 @@ impl<'a> Session<'a> {
         self.draft.set_api("token", json!(token.text()));
         if let Token::Generated(text) = &token {
             let url = self.ask_warden_url(prompt)?;
+            // Not as a link: links end up in histories, logs and chats.
             prompt.say(&format!(
-                "Save this link, it is not shown again. To view the fleet, open\n\n  {url}/?token={text}\n"
+                "Save this token, it is not shown again:\n\n  {text}\n\nTo view the fleet, open {url} and enter it.\n"
             ))?;
         }
         Ok(())
@@ -312,11 +314,21 @@ impl<'a> Session<'a> {
         let now = self.draft.agent(index, "url");
         let hidden = !now.is_empty() && without_credentials(&now) != now;
         let default = if hidden { String::new() } else { now.clone() };
-        let hint = if hidden { " (leave it empty to keep it)" } else { "" };
+        let hint = match (hidden, now.is_empty()) {
+            (true, _) => "\"none\" for none, empty to keep it",
+            (false, true) => "empty for none",
+            (false, false) => "\"none\" for none",
+        };
         loop {
-            let answer = prompt
-                .text(&format!("Address of its API, for example http://10.0.0.5:9090{hint}"), &default)?;
-            if answer.is_empty() && hidden {
+            let question = format!(
+                "Address at which this warden reaches its API, such as http://10.0.0.5:9090 ({hint})"
+            );
+            let answer = prompt.text(&question, &default)?;
+            // Without an address, the agent counts as online while it polls the warden.
+            if answer.eq_ignore_ascii_case("none") {
+                return Ok(String::new());
+            }
+            if answer.is_empty() {
                 return Ok(now);
             }
             let url = if answer.contains("://") || answer.contains('$') {
@@ -426,7 +438,7 @@ impl<'a> Session<'a> {
             .and_then(|()| file::write_atomically(self.path, text.as_bytes()));
         match written {
             Ok(()) => {
-                prompt.say(&format!("{} was written. Restart the warden to use it.", self.path.display()))?;
+                prompt.say(&format!("{} was written. {}", self.path.display(), super::start(self.path)))?;
                 Ok(Some(Outcome::Written))
             }
             Err(error) => {

@@ -93,6 +93,36 @@ fn a_new_file_is_created_from_a_few_answers() {
 }
 
 #[test]
+fn an_agent_needs_no_address_and_none_is_the_default() {
+    let lines = ["", "1", "http://w", "", "y", "web-1", "", "1", "y", "web-2", "None", "1", "n", "7"];
+    let played = written(None, &lines);
+    let file = played.file();
+    for n in 0..2 {
+        assert_eq!(file["agents"][n].get("url"), None, "{file:#}");
+    }
+    assert!(played.said.contains("web-1  (no address)"), "{}", played.said);
+    // One that has an address keeps it by default, and loses it on request.
+    let kept = written(Some(OLD), &["2", "1", "", "", "1", "7"]);
+    assert_eq!(kept.file()["agents"][0]["url"], "http://a:9090");
+    let removed = written(Some(OLD), &["2", "1", "", "none", "1", "7"]);
+    assert_eq!(removed.file()["agents"][0].get("url"), None);
+}
+
+#[test]
+fn the_token_is_never_part_of_a_link_and_the_last_words_start_the_warden() {
+    let played = written(None, &["", "1", "http://w:8080", "", "n", "5"]);
+    let token = played.file()["api"]["token"].as_str().unwrap().to_owned();
+    assert!(!played.said.contains("token="), "{}", played.said);
+    assert!(played.said.contains(&format!("\n  {token}\n")), "{}", played.said);
+    let path = played.path();
+    let last = played.said.split("was written.").nth(1).unwrap();
+    assert!(
+        last.contains(&format!("--config {}", path.display())) && last.contains("systemctl restart"),
+        "{last}"
+    );
+}
+
+#[test]
 fn references_and_unknown_keys_stay_as_they_are() {
     let played = written(Some(OLD), &["4", "127.0.0.1:9000, [::1]:9000", "7"]);
     let file = played.file();
