@@ -105,7 +105,7 @@ pub(super) fn load(folder: &Path, now: Timestamp) -> Option<SavedState> {
             let moved = move_aside(&path, now);
             tracing::error!(
                 "STATE DAMAGED: {} of {} cannot be used; the rest is imported, and {moved}",
-                if damaged == 1 { "1 line".to_owned() } else { format!("{damaged} lines") },
+                if damaged == 1 { "a part".to_owned() } else { format!("{damaged} lines") },
                 path.display(),
             );
             return Some(state);
@@ -159,8 +159,10 @@ pub fn parse(content: &[u8]) -> io::Result<(SavedState, usize)> {
     match content.first() {
         // An empty file: nothing was ever written.
         None => return Ok((SavedState::default(), 0)),
-        Some(b'{') => return Ok((parse_old(content)?, 0)),
-        Some(b'[') => return Ok((parse_buffer(content)?, 0)),
+        Some(b'{') => return parse_old(content).map(|state| (state, 0)).or_else(|why| salvage(content, why)),
+        Some(b'[') => {
+            return parse_buffer(content).map(|state| (state, 0)).or_else(|why| salvage(content, why));
+        }
         Some(_) => {}
     }
     let mut parser = Parser::default();
@@ -195,6 +197,63 @@ fn parse_buffer(content: &[u8]) -> io::Result<SavedState> {
         Ok(entry)
     });
     Ok(SavedState { entries: entries.collect::<io::Result<_>>()?, ..SavedState::default() })
+}
+
+/// Reads the entries of a JSON file that was torn by a crash, up to the tear. Such a file begins like a state file; any other
+/// file may be somebody else's.
+fn salvage(content: &[u8], why: io::Error) -> io::Result<(SavedState, usize)> {
+    let is_object = content.first() == Some(&b'{');
+    // A file that is JSON as a whole is not torn.
+    let is_torn = serde_json::from_slice::<serde::de::IgnoredAny>(content).is_err();
+    if !is_torn || !(if is_object { begins_like_old(content) } else { begins_like_buffer(content) }) {
+        return Err(why);
+    }
+    let list = if is_object {
+        find(content, b"\"entries\"").and_then(|at| find_byte(content, at, b'['))
+    } else {
+        Some(0)
+    };
+    let mut rest = list.map_or(&[][..], |at| &content[at + 1..]);
+    let mut entries = Vec::new();
+    while let Some(Ok(element)) = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>().next() {
+        let text = element.get();
+        let entry = if is_object {
+            serde_json::from_str::<FleetEntry>(text).ok()
+        } else {
+            entry::parse(text.as_bytes(), "")
+                .ok()
+                .map(|entry| FleetEntry { agent: entry.machine.clone(), ..entry })
+        };
+        let Some(entry) = entry else { break };
+        entries.push(entry);
+        let Some(next) = find(rest, text.as_bytes()).and_then(|at| find_byte(rest, at + text.len(), b','))
+        else {
+            break;
+        };
+        rest = &rest[next + 1..];
+    }
+    Ok((SavedState { entries, ..SavedState::default() }, 1))
+}
+
+fn begins_like_old(content: &[u8]) -> bool {
+    let begin: Vec<u8> =
+        content.iter().filter(|byte| !byte.is_ascii_whitespace()).take(12).copied().collect();
+    begin == b"{\"version\":1"
+}
+
+fn begins_like_buffer(content: &[u8]) -> bool {
+    let begin = &content[..content.len().min(4096)];
+    let second = begin.iter().skip(1).find(|byte| !byte.is_ascii_whitespace());
+    second == Some(&b'{')
+        && [&b"\"timestamp\""[..], b"\"service\"", b"\"event\""].iter().all(|key| find(begin, key).is_some())
+}
+
+fn find(content: &[u8], part: &[u8]) -> Option<usize> {
+    content.windows(part.len()).position(|window| window == part)
+}
+
+fn find_byte(content: &[u8], from: usize, byte: u8) -> Option<usize> {
+    content.get(from..)?.iter().position(|found| *found == byte).map(|at| from + at)
 }
 
 #[derive(Default)]
@@ -268,4 +327,53 @@ fn parse_line(line: &[u8]) -> Option<Record> {
 
 fn checksum(text: &[u8]) -> String {
     hex::encode(&Sha256::digest(text)[..CHECKSUM_DIGITS / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(second: u8) -> String {
+        format!(
+            "{{\"timestamp\":\"2026-01-01T00:00:0{second}Z\",\"machine\":\"a\",\"service\":\"web\",\"event\":\"checked\",\"message\":\"x\",\"level\":\"info\",\"agent\":\"a\"}}"
+        )
+    }
+
+    #[test]
+    fn a_json_file_of_an_earlier_version_that_was_torn_is_read_up_to_the_tear() {
+        let old = format!(
+            "{{\"version\":1,\"is_complete\":false,\"next_id\":2,\"entries\":[{},{}],\"machines\":[]}}",
+            entry(1),
+            entry(2)
+        );
+        let buffer = format!("[{}, {}]", entry(1), entry(2));
+        assert_eq!(parse(old.as_bytes()).unwrap().0.entries.len(), 2);
+        for whole in [&old, &buffer] {
+            let begin = whole.find("\"level\"").unwrap();
+            for at in begin..whole.len() - 1 {
+                let (state, damaged) = parse(&whole.as_bytes()[..at]).unwrap();
+                let expected = whole[..at].matches("\"agent\":\"a\"}").count();
+                assert_eq!((state.entries.len(), damaged), (expected, 1), "{}", &whole[..at]);
+            }
+            // A power cut may leave zeros at the end.
+            let zeros = [&whole.as_bytes()[..whole.len() - 40], &[0; 40]].concat();
+            assert_eq!(parse(&zeros).unwrap().0.entries.len(), 1);
+        }
+    }
+
+    #[test]
+    fn another_file_is_not_taken_for_one() {
+        for text in [
+            "{\"version\":\"3\",\"services\":{",
+            "{\"name\":\"x\"",
+            "{\"version\":7,\"entries\":[]}",
+            "{\"version\":1}x",
+            "[{\"a\":1",
+            "[1,2",
+            "[]x",
+        ] {
+            let torn = parse(text.as_bytes());
+            assert_eq!(torn.is_ok(), text.starts_with("{\"version\":1}"), "{text}: {torn:?}");
+        }
+    }
 }
