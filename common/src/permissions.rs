@@ -120,6 +120,19 @@ fn mode(metadata: &Metadata) -> String {
     format!("{:04o}", metadata.permissions().mode() & 0o7777)
 }
 
+/// Reports whether root without capabilities can't read a file: not as its owner, not as its group, and not as others.
+pub fn is_private(path: &Path) -> bool {
+    let may = |path: &Path, bit: u32| {
+        path.metadata().is_ok_and(|about| {
+            let mode = about.mode();
+            let owner = about.uid() == 0 && mode & (bit << 6) != 0;
+            let group = about.gid() == 0 && mode & (bit << 3) != 0;
+            owner || group || mode & bit != 0
+        })
+    };
+    path.exists() && !(may(path, 0o4) && path.ancestors().skip(1).all(|folder| may(folder, 0o1)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;

@@ -31,9 +31,8 @@ pub(super) fn state(record: &ServiceStatus) -> (Colour, String) {
     let is_down = record.healthy == Some(false);
     let text = match (record.status, &record.failed_update) {
         (StatusValue::Blocked, Some(failed)) if !failed.rolled_back => "rollback failed",
-        (StatusValue::Blocked, _) if is_down => "down",
+        (StatusValue::Blocked | StatusValue::NotFound, _) if is_down => "down",
         (StatusValue::Blocked, Some(_)) => return (Colour::Attention, "rolled back".to_owned()),
-        (StatusValue::NotFound, _) if is_down => "down",
         (StatusValue::Unknown, _) if has_no_containers(record) => "no containers",
         _ => return (colour, in_words(record.status)),
     };
@@ -150,7 +149,7 @@ pub(super) fn log(output: &str, count: usize, head: &str, terminal: Terminal) ->
     let log = output.split_once(LOG_TITLE).map_or(output, |(_, log)| log);
     let lines: Vec<&str> = log.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     let last = lines.iter().skip(lines.len().saturating_sub(count));
-    last.map(|line| format!("{}\n", terminal.line(&format!("{head}{line}")))).collect()
+    last.flat_map(|line| [terminal.line(&format!("{head}{line}")), "\n".to_owned()]).collect()
 }
 
 /// The images and containers that run now.
@@ -177,10 +176,10 @@ fn remedy(record: &ServiceStatus, failed: Option<&FailedUpdate>) -> Vec<String> 
     let look = format!("look: {}", logs.unwrap_or_else(|| "evenkeel audit".to_owned()));
     let anew = format!("or make it anew: evenkeel redeploy {name}");
     match record.status {
-        StatusValue::Exhausted => vec![look, format!("mend the cause, then: evenkeel trigger {name}")],
+        StatusValue::Exhausted => vec![look, format!("fix the cause, then: evenkeel trigger {name}")],
         StatusValue::Degraded => vec![look, "or wait: it is being restarted".to_owned()],
         StatusValue::Errored => {
-            vec![format!("mend the cause; to check again now: evenkeel trigger {name}")]
+            vec![format!("fix the cause; to check again now: evenkeel trigger {name}")]
         }
         StatusValue::Blocked => match failed {
             Some(failed) if !failed.rolled_back => {

@@ -79,7 +79,8 @@ impl Configuration for Config {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.notes.clone()
+        let private = notes::private_files(&self.services, notes::is_root());
+        self.notes.iter().cloned().chain(private).collect()
     }
 
     fn extent(&self) -> Extent {

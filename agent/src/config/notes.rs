@@ -1,8 +1,11 @@
 //! What someone who checks the file is told besides the warnings: what is watched, and what an image without a host means.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
-use evenkeel_common::config::Extent;
+use evenkeel_common::config::{Extent, quote};
+use evenkeel_common::permissions::is_private;
 
 use super::{Config, LeftOut, ServiceConfig};
 
@@ -11,6 +14,28 @@ pub(super) fn images_without_host(services: &[Arc<ServiceConfig>]) -> Vec<String
     let images = services.iter().flat_map(|service| service.images.iter().map(move |image| (service, image)));
     let plain = images.filter(|(_, image)| image.has_no_host());
     plain.map(|(service, image)| format!("{}: {}", service.name, image.host_note())).collect()
+}
+
+/// Files that root may read here, but not under the shipped unit, which has no capability for that.
+pub(super) fn private_files(services: &[Arc<ServiceConfig>], is_root: bool) -> Vec<String> {
+    let files = services.iter().filter(|_| is_root).flat_map(|service| {
+        let files = service.compose_files.iter().chain(&service.env_file);
+        files.filter(|path| is_private(path)).map(move |path| (service, path))
+    });
+    files.map(|(service, path)| {
+        format!(
+            "{}: {} is private to another user, and the agent's systemd unit can't read it without the drop-in \
+             read-homes.conf",
+            service.name,
+            quote(&path.to_string_lossy())
+        )
+    })
+    .collect()
+}
+
+/// Reports whether this process runs as root.
+pub(super) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0)
 }
 
 /// What the agent watches, and what it does not.
@@ -36,6 +61,8 @@ pub(super) fn extent(config: &Config) -> Extent {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use evenkeel_common::config::Configuration as _;
     use serde_json::{Value, json};
 
@@ -77,6 +104,24 @@ mod tests {
             let extent = summary(services);
             assert_eq!((extent.summary.as_str(), extent.is_complete), (text, is_complete));
         }
+    }
+
+    #[test]
+    fn a_file_that_the_unit_could_not_read_is_named_to_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("compose.yml");
+        std::fs::write(&path, "").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        // Without root, it belongs to another user than root already.
+        let _ = std::os::unix::fs::chown(&path, Some(65534), Some(65534));
+        let service = json!({"name": "web", "compose_project": "web", "compose_files": [path]});
+        let services = good(&json!({"services": [service]})).services;
+        let notes = super::private_files(&services, true);
+        assert!(
+            notes.len() == 1 && notes[0].starts_with("web: ") && notes[0].contains("read-homes.conf"),
+            "{notes:?}"
+        );
+        assert_eq!(super::private_files(&services, false), Vec::<String>::new());
     }
 
     #[test]

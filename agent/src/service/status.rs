@@ -20,6 +20,7 @@ use super::candidate::Candidate;
 use super::fleet::FleetView;
 use super::gates::{self, Asker, Rules};
 use super::input::Observation;
+use super::maintenance::WayBack;
 use super::rollout::deployment::Deployment;
 use super::rollout::step::Phase;
 use super::running::ImageState;
@@ -225,10 +226,7 @@ impl Service {
             waiting: None,
             blocked_by: None,
             check_status: if self.checks.is_running() { CheckStatus::Checking } else { CheckStatus::Idle },
-            way_back: durable.way_back.as_ref().map(|way_back| match way_back.risk {
-                Some(_) => WayBackValue::AtRisk,
-                None => WayBackValue::Ok,
-            }),
+            way_back: durable.way_back.as_ref().map(rollback_readiness),
             way_back_reason: durable.way_back.as_ref().and_then(|way_back| way_back.risk.clone()),
             deploy: durable
                 .deployment
@@ -419,6 +417,10 @@ impl Service {
             total_bytes: pulled.total,
         }
     }
+}
+
+fn rollback_readiness(checked: &WayBack) -> WayBackValue {
+    if checked.risk.is_some() { WayBackValue::AtRisk } else { WayBackValue::Ok }
 }
 
 /// The first row of spec 3.1 that applies.

@@ -130,6 +130,7 @@ impl Warden {
             rules: Rules::default(),
             fuse: FuseRule::default(),
             agents: vec![AgentConfig { id: "a".to_owned(), url: None, token: Secret::new(TOKEN) }],
+            left_out: 0,
             warnings: Vec::new(),
         };
         let limits = limits();

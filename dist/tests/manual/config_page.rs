@@ -60,7 +60,11 @@ fn choices(value: &Value) -> String {
 /// The restrictions beyond the type.
 fn limits(value: &Value) -> String {
     let number = |key: &str| value[key].as_f64().map(|number| number.to_string());
+    let is_duration = value["pattern"] == evenkeel_common::config::duration::PATTERN;
     match (number("minimum"), number("maximum"), value["pattern"].as_str()) {
+        (Some(least), Some(most), Some(_)) if is_duration => {
+            format!("Range: {least} to {most}, or a duration such as `\"15m\"`.")
+        }
         (_, _, Some(pattern)) => format!("Pattern: `{pattern}`."),
         (Some(least), Some(most), _) => format!("Range: {least} to {most}."),
         (Some(least), None, _) => format!("At least {least}."),

@@ -207,7 +207,7 @@ api   errored  sha256:aaaaaaaaaaaa  never    registry localhost:5000: connection
 api: errored
   what  registry localhost:5000: connection refused
   runs  web:1 sha256:aaaaaaaaaaaa
-  do    mend the cause; to check again now: evenkeel trigger api
+  do    fix the cause; to check again now: evenkeel trigger api
 ";
     let coloured = plain
         .replace("NAME  STATUS   DIGEST               CHECKED  REMARK", "<faint>NAME</>  <faint>STATUS</>   <faint>DIGEST</>               <faint>CHECKED</>  <faint>REMARK</>")

@@ -152,6 +152,7 @@ fn config_with(api_token: &str, agents: &[(&str, String, &str)], stop: &Cancella
         rules: Rules::default(),
         fuse: FuseRule::default(),
         agents: agents.collect(),
+        left_out: 0,
         warnings: Vec::new(),
     };
     watch::Sender::new(Arc::new(ActiveConfig::new(&config, stop.clone()))).subscribe()

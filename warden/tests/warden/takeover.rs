@@ -90,7 +90,7 @@ async fn a_file_that_is_not_a_state_stays_and_the_store_is_away_until_it_is_remo
         ("config", config),
         ("hostname", "rack-1\n"),
         ("later", r#"{"version":3}"#),
-        ("cut", r#"{"version":1,"#),
+        ("cut", r#"{"version":"1","#),
         ("numbers", "[1, 2]"),
         ("objects", r#"[{"name": "web"}]"#),
     ] {
@@ -119,6 +119,29 @@ async fn a_file_that_is_not_a_state_stays_and_the_store_is_away_until_it_is_remo
     let error = open(&taken).tail(0, 1).await.unwrap_err().to_string();
     assert!(error.contains("taken.before already exists"), "{error}");
     assert_eq!(fs::read_to_string(&taken).unwrap(), OLD);
+}
+
+#[tokio::test]
+async fn a_torn_json_state_is_set_aside_in_part_and_everything_is_stored_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let buffer = format!("[{},{}]", support::entry(1), support::entry(2));
+    let two = buffer.find("entry 2").unwrap();
+    let machines = OLD.find("machines").unwrap();
+    for (name, torn, count) in
+        [("head", &OLD[..20], 0), ("old", &OLD[..machines], 1), ("buffer", &buffer[..two], 1)]
+    {
+        let path = folder.path().join(name);
+        fs::write(&path, torn).unwrap();
+        let keep = open(&path);
+        assert_eq!(content(&keep).await.0.len(), count, "{name}");
+        assert!(
+            matches!(put(&keep, 9).await, Outcome::Stored(id) if id > 1 << 50),
+            "{name}: ids are not reused"
+        );
+        let names = fs::read_dir(&path).unwrap().map(|file| file.unwrap().file_name());
+        let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+        assert!(names.iter().any(|name| name.starts_with("warden-state.json.damaged-")), "{name}: {names:?}");
+    }
 }
 
 #[tokio::test]

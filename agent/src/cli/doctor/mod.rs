@@ -37,6 +37,7 @@ use std::time::Duration;
 use evenkeel_common::cli::eprint_line;
 use evenkeel_common::config::{ConfigSource, source};
 use evenkeel_common::http::{self, BindError};
+use evenkeel_common::permissions::is_private;
 use evenkeel_common::store;
 use futures_util::future::{FutureExt as _, LocalBoxFuture, join_all};
 use futures_util::stream::{self, StreamExt as _};
@@ -471,7 +472,7 @@ async fn of_unit(config: &Config, path: &Path, unit: &unit::Unit) -> Option<Vec<
         .iter()
         .flat_map(|service| service.compose_files.iter().chain(&service.env_file).cloned())
         .collect();
-    let private = blocking(move || read.into_iter().filter(|path| unit::is_private(path)).collect()).await?;
+    let private = blocking(move || read.into_iter().filter(|path| is_private(path)).collect()).await?;
     let variables = unit_variables(unit).into_keys();
     Some(unit::check(&unit::Facts {
         unit,

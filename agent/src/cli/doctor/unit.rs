@@ -1,7 +1,6 @@
 //! Checks the agent's systemd unit: whether it is running with this file, and has the permissions and variables it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::finding::{Finding, Words};
@@ -174,21 +173,10 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     found
 }
 
-/// Reports whether root without capabilities can't read a file: not as its owner, not as its group, and not as others.
-pub(super) fn is_private(path: &Path) -> bool {
-    let may = |path: &Path, bit: u32| {
-        path.metadata().is_ok_and(|about| {
-            let mode = about.mode();
-            let owner = about.uid() == 0 && mode & (bit << 6) != 0;
-            let group = about.gid() == 0 && mode & (bit << 3) != 0;
-            owner || group || mode & bit != 0
-        })
-    };
-    path.exists() && !(may(path, 0o4) && path.ancestors().skip(1).all(|folder| may(folder, 0o1)))
-}
-
 #[cfg(test)]
 mod tests {
+    use evenkeel_common::permissions::is_private;
+
     use super::super::finding::Severity;
     use super::*;
 
