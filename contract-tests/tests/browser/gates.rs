@@ -118,3 +118,21 @@ fn a_redeployment_names_the_images_that_are_not_updated() {
     );
     assert_eq!(stub.requests().iter().filter(|asked| *asked == "POST /redeploy/shop").count(), 1);
 }
+
+#[test]
+fn a_service_that_the_configuration_leaves_out_has_a_row_with_the_reason() {
+    let stub = StubServer::agent();
+    let left_out = json!([{ "name": "blog", "reason": "compose_files[0]: \"/x\" does not exist" }]);
+    stub.status(&json!({ "uptime_seconds": 5, "left_out": left_out, "services": [service("shop", "ok")] }));
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    browser.wait("both rows", "document.querySelectorAll('#rows > tr').length === 2");
+    assert!(browser.text("#rows > tr:nth-child(2) .badge").ends_with("not watched"));
+    assert!(browser.text("#rows > tr:nth-child(2) .note").contains("\"/x\" does not exist"));
+    assert!(browser.text("#summary").contains("1 need"), "{}", browser.text("#summary"));
+    stub.status(&json!({ "uptime_seconds": 6, "services": [service("shop", "ok"), service("blog", "ok")] }));
+    browser.wait(
+        "the corrected row",
+        "document.querySelectorAll('#rows > tr .badge')[1].textContent.endsWith('ok')",
+    );
+}

@@ -121,7 +121,7 @@ fn a_terminal_that_cannot_move_its_cursor_gets_lines_and_hides_secrets_too() {
     terminal.send("1\r");
     terminal.expect("Name of the machine: ");
     terminal.send("web-2\r");
-    terminal.expect("9090: ");
+    terminal.expect("(empty for none): ");
     terminal.send("http://b\r");
     terminal.expect("1-3: ");
     terminal.send("3\r");

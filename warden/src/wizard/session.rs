@@ -320,9 +320,7 @@ impl<'a> Session<'a> {
             (false, false) => "\"none\" for none",
         };
         loop {
-            let question = format!(
-                "Address at which this warden reaches its API, such as http://10.0.0.5:9090 ({hint})"
-            );
+            let question = format!("Address of its API, for example http://10.0.0.5:9090 ({hint})");
             let answer = prompt.text(&question, &default)?;
             // Without an address, the agent counts as online while it polls the warden.
             if answer.eq_ignore_ascii_case("none") {

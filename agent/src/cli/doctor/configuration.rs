@@ -151,22 +151,6 @@ mod tests {
                 "correct web",
             ),
             (
-                json!({"services": [{"name": "web", "container_name": "web", "min_age": "3d"}]}),
-                Error,
-                AREA,
-                "web",
-                "belongs inside \"update\"",
-                "correct web",
-            ),
-            (
-                json!({"services": [{"name": "web", "container_name": "web", "images": ["nginx:1.27"]}]}),
-                Warning,
-                AREA,
-                "web",
-                "means localhost:5000/nginx:1.27",
-                "docker.io/…",
-            ),
-            (
                 json!({"servces": []}),
                 Warning,
                 AREA,
@@ -222,6 +206,28 @@ mod tests {
             let finding = found.iter().find(|finding| finding.subject == subject);
             let finding = finding.unwrap_or_else(|| panic!("{tree}: {found:#?}"));
             assert_eq!((finding.severity, finding.area), (severity, area), "{finding:#?}");
+            assert!(finding.what.contains(what) && finding.remedy.contains(remedy), "{finding:#?}");
+        }
+    }
+
+    #[test]
+    fn a_misplaced_gate_is_an_error_and_an_image_without_a_host_a_warning() {
+        for (key, value, severity, what, remedy) in [
+            ("min_age", json!("3d"), Severity::Error, "belongs inside \"update\"", "correct web"),
+            (
+                "images",
+                json!(["nginx:1.27"]),
+                Severity::Warning,
+                "means localhost:5000/nginx:1.27",
+                "docker.io/…",
+            ),
+        ] {
+            let mut service = json!({"name": "web", "container_name": "web"});
+            service[key] = value;
+            let found = warnings(&parse(&json!({"services": [service]})).unwrap());
+            assert_eq!(found.len(), 1, "{found:#?}");
+            let finding = &found[0];
+            assert_eq!((finding.severity, finding.subject.as_str()), (severity, "web"));
             assert!(finding.what.contains(what) && finding.remedy.contains(remedy), "{finding:#?}");
         }
     }
