@@ -91,6 +91,11 @@ mod tests {
                 false,
             ),
             (
+                json!([watched, watched]),
+                "watching 1 of 2 services; not watched: services[1] (name: services[1] has the name of services[0])",
+                false,
+            ),
+            (
                 json!([{"name": "db", "images": ["db"]}]),
                 "watching 0 of 1 services; not watched: db (names no compose_project, container_name or swarm_service)",
                 false,

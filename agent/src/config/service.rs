@@ -49,7 +49,9 @@ pub(super) fn services(
             }
             passed.push(Arc::new(checked(file, gates, registry_host, &at, findings)));
         } else {
-            left_out.push(skipped(&file.name, &at, &faults));
+            // A name that an earlier service has would hide that one.
+            let name = Some(&file.name).filter(|name| names.get(*name) == Some(&n));
+            left_out.push(skipped(name, &at, &faults));
         }
         for fault in faults {
             findings.warn(&fault.at, format!("{} (service skipped)", fault.message));
@@ -58,8 +60,8 @@ pub(super) fn services(
     (passed, left_out)
 }
 
-fn skipped(name: &str, at: &KeyPath, faults: &[Finding]) -> LeftOut {
-    let name = if name_is_valid(name) { name.to_owned() } else { at.to_string() };
+fn skipped(name: Option<&String>, at: &KeyPath, faults: &[Finding]) -> LeftOut {
+    let name = name.cloned().unwrap_or_else(|| at.to_string());
     let inside = |fault: &Finding| Finding { at: fault.at.inside(at), ..fault.clone() }.to_string();
     let reasons: Vec<String> = faults.iter().map(inside).collect();
     LeftOut { name, reason: reasons.join("; ") }
