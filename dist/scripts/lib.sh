@@ -64,7 +64,7 @@ timed() {
         tick 1 "$text" "$log" $$ &
     else
         say "$text"
-        tick 30 "$text" "$log" $$ &
+        tick "${TIMED_EVERY:-30}" "$text" "$log" $$ &
     fi
     TICKER=$!
     ("$@") >"$log" 2>&1 </dev/null || status=$?
@@ -450,11 +450,15 @@ bring_registry_program() {
     PATH="$tools:$PATH"
 }
 
+# Whether bring_registry_image has made the image.
+REGISTRY_IMAGE_IS_OURS=""
+
 # Provides an image named registry:2: the existing one, the official one, or one built from the distribution's
 # docker-registry package.
 bring_registry_image() {
     local work program
     docker image inspect registry:2 >/dev/null 2>&1 && return 0
+    REGISTRY_IMAGE_IS_OURS=1
     timed "pulling registry:2" timeout 120 docker pull registry:2 && return 0
     say "registry:2 cannot be pulled; building an image with that name from the docker-registry package"
     work="$(mktemp -d)"
@@ -487,6 +491,13 @@ CONFIG
         docker import -c 'ENTRYPOINT ["/bin/registry","serve"]' -c 'CMD ["/etc/docker/registry/config.yml"]' \
             -c 'EXPOSE 5000' - registry:2 >/dev/null
     rm -rf "$work"
+}
+
+# Removes the image if this run has made it.
+remove_registry_image_if_ours() {
+    [ -n "$REGISTRY_IMAGE_IS_OURS" ] || return 0
+    REGISTRY_IMAGE_IS_OURS=""
+    docker rmi registry:2 >/dev/null 2>&1 || say "the image registry:2, which this script made, is still in use"
 }
 
 # Absolute paths of the loader and the shared libraries of a program; none for a static one.
