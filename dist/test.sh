@@ -193,7 +193,8 @@ log="$(mktemp)"
 profile=push
 if [ -n "$ALL" ]; then
     profile=nightly
-    export EVENKEEL_LIVES="${EVENKEEL_LIVES:-5000}" EVENKEEL_FUZZ_ROUNDS="${EVENKEEL_FUZZ_ROUNDS:-4000}"
+    export EVENKEEL_EVERY_CALL=1 EVENKEEL_LIVES="${EVENKEEL_LIVES:-5000}"
+    export EVENKEEL_FUZZ_ROUNDS="${EVENKEEL_FUZZ_ROUNDS:-4000}"
 fi
 run_tests "$profile" "$log" ${without:+-E "$without"} || status=$?
 # Tests that need root and the machine for themselves are marked as ignored.
