@@ -4,7 +4,8 @@
 #   --fleet  three agents, and two wardens that share a PostgreSQL database: a bad image affects one machine only
 #   --once   exits after the demo, with status 0 only if it succeeded; otherwise it keeps running until Ctrl-C
 # $EVENKEEL_BIN can name a program that has already been built.
-# The demo cleans up after itself. A container engine that it had to start is stopped at the end.
+# The demo says first what it will install, download and build. It removes everything that it creates on the engine. A container
+# engine that it had to start is stopped at the end. What it installs stays installed.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
@@ -34,7 +35,12 @@ declare -A SEEN=()       # number of audit entries printed per agent
 declare -A LAST=()       # last phase printed per agent
 BEGAN="$(date +%s)"
 
-tell() { printf '%3ds  %s\n' "$(($(date +%s) - BEGAN))" "$*"; }
+TOLD=0 # when the last line was printed
+
+tell() {
+    TOLD="$SECONDS"
+    printf '%3ds  %s\n' "$(($(date +%s) - BEGAN))" "$*"
+}
 
 # stop NAME [SIGNAL]: stops one of our processes and waits for it.
 stop() {
@@ -66,6 +72,8 @@ finish() {
         [ -z "$REGISTRY" ] || docker rm -fv "$REGISTRY" >/dev/null 2>&1 || true
         docker images -q --no-trunc --filter "label=$NAME" | sort -u | xargs -r docker rmi -f >/dev/null 2>&1 || true
         rm -rf "$WORK"
+        remove_registry_image_if_ours
+        say "removed: the demo's containers, images and files"
     fi
     stop_engine_if_ours
     exit "$code"
@@ -76,6 +84,38 @@ trap 'exit 143' TERM
 
 # --- requirements ----------------------------------------------------------------------------------------
 
+# Never silent for long, in a log as well.
+TIMED_EVERY=8
+
+# Says what is missing here, with sizes of Debian's packages, and how long that takes.
+announce() {
+    local plan=() time="less than a minute"
+    [ "$STORY" = one ] || time="one to two minutes"
+    have curl || plan+=("install curl")
+    if [ -z "${EVENKEEL_BIN:-}" ]; then
+        have cc || plan+=("install a C compiler: 60 MB")
+        rust_is_new_enough || plan+=("install Rust: 150 MB")
+    fi
+    have busybox || plan+=("install busybox: 1 MB")
+    have dockerd || have docker || plan+=("install a container engine: 70 MB")
+    compose_answers || plan+=("install compose v2: 20 MB")
+    docker image inspect registry:2 >/dev/null 2>&1 || plan+=("pull the image registry:2, or build one: 10 MB")
+    [ "$STORY" = one ] || bash dist/scripts/postgres.sh --check 2>/dev/null || plan+=("install PostgreSQL: 50 MB")
+    if [ -z "${EVENKEEL_BIN:-}" ]; then
+        if [ -x "${CARGO_TARGET_DIR:-target}/debug/evenkeel" ]; then
+            plan+=("build what has changed since the last build")
+        else
+            plan+=("build Evenkeel: 25 MB of crates, then 3 to 6 minutes on two processors")
+        fi
+    fi
+    if [ "${#plan[@]}" -gt 0 ]; then
+        say "before the demo, this script will:"
+        say "$(printf '  - %s\n' "${plan[@]}")"
+    fi
+    say "the demo itself takes $time"
+}
+
+announce
 have curl || apt_install ca-certificates curl
 [ -n "${EVENKEEL_BIN:-}" ] || bring_rust
 bring_busybox
@@ -125,7 +165,7 @@ image() {
     printf '<h1>Demo, version %s</h1>\n' "$1" >"$root/www/index.html"
     tar -C "$root" --owner=0 --group=0 --numeric-owner -c . | docker import \
         -c 'CMD ["/bin/httpd","-f","-p","80","-h","/www"]' \
-        -c "HEALTHCHECK --interval=1s --timeout=2s --retries=3 CMD wget -q -O /dev/null http://127.0.0.1/$2" \
+        -c "HEALTHCHECK --interval=1s --timeout=1s --retries=2 CMD wget -q -O /dev/null http://127.0.0.1/$2" \
         -c "LABEL $NAME=$1" - "$HOST/demo/web:latest" >/dev/null
 }
 
@@ -161,7 +201,7 @@ agent() {
     "compose_files": ["$2/compose.yml"],
     "compose_project": "$3",
     "auto_update": true,
-    "health_grace": 5
+    "health_grace": 3
   }]
 }
 CONFIG
@@ -225,16 +265,29 @@ until_true() {
         follow
         "$@" && return 0
         [ "$SECONDS" -lt "$end" ] || die "did not happen in time: $what"
+        [ $((SECONDS - TOLD)) -lt 8 ] || tell "  waiting until $what"
         sleep 0.3
     done
 }
 
 answers() { [ -n "$(get "$1" /status)" ]; }
+# quiet MACHINE: its next check is not due in the next seconds. The registry answers a check with an error while an image is being
+# pushed.
+quiet() {
+    local last
+    last="$(get "$1" /status | sed -n 's/.*"last_poll":"\([^"]*\)".*/\1/p')"
+    [ -n "$last" ] && [ $(($(date +%s) - $(date -d "$last" +%s))) -lt 7 ]
+}
 polled() { get "$1" /status | grep -q '"last_poll"'; }
 wrote() { grep -q "\"event\":\"$2\"" "$WORK/$1.now"; }
 blocked() { get "$1" /blocked | grep -q '"demo/demo/web:latest":"sha256:'; }
 # shows PAGE VERSION
 shows() { curl -fs --max-time 2 "http://$1/" 2>/dev/null | grep -q "version $2"; }
+
+summary() {
+    tell "in this demo:"
+    printf '        - %s\n' "$@"
+}
 
 stay() {
     [ -z "$ONCE" ] || exit 0
@@ -263,6 +316,7 @@ tell "the agent watches it: http://${API[demo]}/status"
 until_true 30 "the first check" polled demo
 
 image v2 index.html
+until_true 20 "the agent has checked" quiet demo
 push
 tell "version 2 is pushed (a good one); the agent checks every 10 seconds"
 until_true 60 "version 2 is proven" wrote demo updated
@@ -270,11 +324,16 @@ until_true 10 "the page shows version 2" shows "$PAGE" v2
 tell "version 2 is live and proven: http://$PAGE/"
 
 image v3 no-such-page
+until_true 20 "the agent has checked" quiet demo
 push
-tell "version 3 is pushed (a broken one: its health check fails)"
+tell "version 3 is pushed (a broken one: its health check fails), and the agent is asked to check at once"
+curl -fs --max-time 5 -o /dev/null -X POST "http://${API[demo]}/trigger/demo"
 until_true 90 "version 3 is rolled back" wrote demo rolled_back
 until_true 10 "version 3 is blocked" blocked demo
 until_true 10 "the page shows version 2 again" shows "$PAGE" v2
 tell "version 2 is back, and the digest of version 3 is blocked: http://${API[demo]}/blocked"
 
+summary "a good image was found, deployed, and proven by a probation" \
+    "a broken image was found and deployed, failed its probation, and was rolled back by image ID" \
+    "its digest is blocked until the registry has another one"
 stay "curl -X POST http://${API[demo]}/trigger/demo"

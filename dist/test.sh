@@ -1,21 +1,29 @@
 #!/usr/bin/env bash
-# Runs all checks and tests of Evenkeel on this machine, including those against a real engine and a real registry, after
-# installing missing tools. Usage: bash dist/test.sh [--engines | --packages]
+# Runs the checks and tests of Evenkeel on this machine, including those against a real engine and a real registry, after
+# installing missing tools. Usage: bash dist/test.sh [--all | --engines | --packages]
 #
-# The deployment tests run on this machine's engine, and some of them also on each of the additional engines
-# (dist/docs/engines.md). With --engines: only the deployment tests, all of them on all engines. With --packages: builds the
-# packages and images as they are published, the packages twice, and tests them. That takes long and is not part of the
-# default run.
+# Without options: what every change must pass. Format, lints, build, all unit, scenario and simulation tests, the programs'
+# wire formats and APIs, the pages in a browser, and each effect once on this machine's engine (profile `push` in
+# .config/nextest.toml).
+# With --all, as every night and before a release: in addition the other tests on this machine's engine, a long simulation, long
+# API fuzzing, rustdoc, bans, licences and advisories of dependencies, the fleet's demo, a part of the deployment tests on each
+# of the additional engines (dist/docs/engines.md), and the packages.
+# With --engines: only the deployment tests, all of them on all engines. With --packages: only builds the packages and images
+# as they are published, the packages twice, and tests them.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
 # shellcheck source-path=SCRIPTDIR source=scripts/engine-suites.sh
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/engine-suites.sh"
+# shellcheck source-path=SCRIPTDIR source=scripts/phases.sh
+. "$(dirname "${BASH_SOURCE[0]}")/scripts/phases.sh"
 cd "$REPO"
 
+ALL=""
 ONLY_ENGINES=""
 case "$*" in
 '') ;;
+--all) ALL=1 ;;
 --engines) ONLY_ENGINES=1 ;;
 --packages)
     bash dist/package.sh --static
@@ -24,7 +32,7 @@ case "$*" in
     bash dist/images.sh --program target/package/out/evenkeel-*-static
     exec bash dist/scripts/check-images.sh
     ;;
-*) die "usage: bash dist/test.sh [--engines | --packages]" ;;
+*) die "usage: bash dist/test.sh [--all | --engines | --packages]" ;;
 esac
 
 # Removes what killed tests leave on the engine: everything with their label, the agent's image holds of their projects, and
@@ -57,7 +65,7 @@ sweep() {
         fi
     done
     for folder in "${TMPDIR:-/tmp}"/ektest-*; do
-        [ -d "$folder" ] || continue
+        [ -e "$folder" ] || continue
         as_root rm -rf -- "$folder" 2>/dev/null || say "could not remove $folder"
     done
 }
@@ -71,6 +79,7 @@ finish() {
     engines_sweep
     if have docker && engine_answers; then sweep; fi
     stop_engine_if_ours
+    print_phases
     [ "$code" -eq 0 ] || say "FAILED (status $code)"
     exit "$code"
 }
@@ -88,20 +97,26 @@ trap 'exit 143' TERM
 
 # Enough lines for all compiler output.
 TIMED_LINES=1000
+export CARGO_INCREMENTAL=0
 
+phase tools
 bring_rust
 bring_busybox
 bring_engine
 bring_compose
 bring_other_compose || say "NOT RUN: update isolation with another compose version (no newer one is available here)"
 bring_registry_image
+bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed from here"
+sweep
+engines_sweep
+# All tests of this run share one registry, which the first of them starts (contract-tests/src/registry.rs).
+export EVENKEEL_TEST_SHARED_REGISTRY=$$
+
 if [ -n "$ONLY_ENGINES" ]; then
-    sweep
-    engines_sweep
-    export CARGO_INCREMENTAL=0
-    bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed from here"
+    phase build
     timed "building programs and tests" cargo build --workspace --bins --tests
     status=0
+    phase "other engines"
     run_engine_suites whole || status=$?
     say "== summary"
     print_engine_table
@@ -117,41 +132,44 @@ if ! bring_postgres; then
     without="not test(postgres)"
 fi
 bring_mail_server "$REPO/target/tmp/mail-server"
-sweep
-engines_sweep
 
-export CARGO_INCREMENTAL=0
-
-say "== format"
+phase format
 cargo fmt --all --check
 cargo fmt --manifest-path contract-tests/fuzz/Cargo.toml --check
 
-say "== lints"
-timed "clippy" cargo clippy --workspace --all-targets -- -D warnings
+phase "build and lints"
+# One pass over the code: clippy's driver is a compiler that also lints. `cargo clippy` would compile everything a second time,
+# only to check it. The benchmark and the examples are built, too, because they are linted as well.
+RUSTC_WORKSPACE_WRAPPER="$(rustc --print sysroot)/bin/clippy-driver"
+export RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS="-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"
+timed "building programs and tests, with lints" cargo build --workspace --all-targets --locked
 
-say "== documentation"
-RUSTDOCFLAGS='-D warnings' timed "rustdoc" cargo doc --workspace --no-deps
+if [ -n "$ALL" ]; then
+    phase rustdoc
+    RUSTDOCFLAGS='-D warnings' timed "rustdoc" cargo doc --workspace --no-deps
 
-say "== dependencies"
-if bring_cargo_tool deny; then
-    timed "fetching all crates" cargo fetch --locked
-    cargo deny --log-level error check bans licenses sources
-    if curl -fsI --max-time 10 https://github.com/rustsec/advisory-db >/dev/null 2>&1; then
-        cargo deny --log-level error check advisories
+    phase dependencies
+    if bring_cargo_tool deny; then
+        timed "fetching all crates" cargo fetch --locked
+        cargo deny --log-level error check bans licenses sources
+        if curl -fsI --max-time 10 https://github.com/rustsec/advisory-db >/dev/null 2>&1; then
+            cargo deny --log-level error check advisories
+        else
+            say "NOT CHECKED: advisories (the advisory database can't be reached from here)"
+        fi
     else
-        say "NOT CHECKED: advisories (the advisory database can't be reached from here)"
+        say "NOT CHECKED: bans, licences, sources, advisories (cargo-deny is missing and can't be installed from here)"
     fi
-else
-    say "NOT CHECKED: bans, licences, sources, advisories (cargo-deny is missing and can't be installed from here)"
+    if bring_cargo_tool shear; then
+        timed "cargo-shear" cargo shear
+    else
+        say "NOT CHECKED: unused dependencies (cargo-shear is missing and can't be installed from here)"
+    fi
 fi
 
-say "== tests"
-bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed from here"
-# A single build with one set of features, which also produces the programs for the contract tests.
-timed "building programs and tests" cargo build --workspace --bins --tests
-log="$(mktemp)"
+# From here on, everything runs even if something before it has failed.
 status=0
-say "== systemd unit"
+phase "units, rules, manual, workflows"
 if have systemd-analyze; then
     units="$(mktemp -d)"
     for unit in dist/systemd/*.service; do
@@ -163,39 +181,52 @@ if have systemd-analyze; then
 else
     say "NOT CHECKED: the systemd unit (systemd-analyze is missing)"
 fi
-say "== API against its description"
-bash dist/scripts/check-api.sh || status=$?
-say "== alert rules, dashboard, manual and workflows"
 bash dist/scripts/check-monitoring.sh || status=$?
 bash dist/scripts/check-docs.sh || status=$?
 bash dist/scripts/check-workflows.sh || status=$?
-say "== tests of all packages"
-# In three runs: with queued tests of two groups next to others, nextest 0.9.143 skips some of them at the end.
-: >"$log"
-for part in 'not (binary(docker) | binary(browser))' 'binary(browser)' 'binary(docker)'; do
-    cargo nextest run --workspace --locked -E "($part)${without:+ and $without}" 2>&1 | tee -a "$log" || status=$?
-done
+
+phase "APIs against their descriptions"
+bash dist/scripts/check-api.sh ${ALL:+--long} || status=$?
+
+phase tests
+log="$(mktemp)"
+profile=push
+if [ -n "$ALL" ]; then
+    profile=nightly
+    export EVENKEEL_EVERY_CALL=1 EVENKEEL_LIVES="${EVENKEEL_LIVES:-5000}"
+    export EVENKEEL_FUZZ_ROUNDS="${EVENKEEL_FUZZ_ROUNDS:-4000}"
+fi
+run_tests "$profile" "$log" ${without:+-E "$without"} || status=$?
 # Tests that need root and the machine for themselves are marked as ignored.
 if [ "$(id -u)" -eq 0 ]; then
-    cargo nextest run --workspace --locked --run-ignored only --test-threads 1 --no-tests pass 2>&1 |
-        tee "$log.alone" || status=$?
+    phase "tests that run alone"
+    run_tests "$profile" "$log.alone" --run-ignored only --test-threads 1 --no-tests pass || status=$?
 else
     say "NOT RUN: the tests marked as ignored (they need root)"
 fi
 # nextest does not run documentation examples; run them separately if there are any.
 if grep -rqE '^[[:space:]]*//[/!] *```(rust)?[[:space:]]*$' --include='*.rs' agent common dist/src; then
+    phase "documentation examples"
     cargo test --quiet --workspace --doc || status=$?
 fi
-if [ -z "$without" ]; then
-    say "== the fleet's demo"
-    EVENKEEL_BIN=target/debug/evenkeel timed "dist/demo.sh --fleet" bash dist/demo.sh --fleet --once || status=$?
+
+if [ -n "$ALL" ]; then
+    if [ -z "$without" ]; then
+        phase "the fleet's demo"
+        EVENKEEL_BIN=target/debug/evenkeel timed "dist/demo.sh --fleet" bash dist/demo.sh --fleet --once || status=$?
+    fi
+    phase "other engines"
+    say "a part of the deployment tests; all of them: bash dist/test.sh --engines"
+    run_engine_suites part || status=$?
+    phase packages
+    env -u RUSTC_WORKSPACE_WRAPPER -u CLIPPY_ARGS bash dist/test.sh --packages || status=$?
 fi
-say "== tests on other engines (a part; all of them: bash dist/test.sh --engines)"
-run_engine_suites part || status=$?
+
 say "== summary"
+[ -z "$ALL" ] || print_engine_table
+print_slowest_tests
 for part in "$log" "$log.alone"; do
     [ ! -f "$part" ] || sed -n '/^ *Summary/,$p' "$part"
 done
 rm -f "$log" "$log.alone"
-print_engine_table
 exit "$status"

@@ -30,6 +30,7 @@ use warp::filters::BoxedFilter;
 use crate::PROGRAM;
 use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
+use crate::adapters::env_file::LocalEnvFiles;
 use crate::adapters::gate_command::GateCommandRunner;
 use crate::adapters::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
 use crate::adapters::warden::CurrentWardens;
@@ -238,6 +239,7 @@ impl Parts {
             tags: self.registry.clone(),
             swarm: self.engine.clone(),
             compose: self.compose.clone(),
+            env_files: Arc::new(LocalEnvFiles),
             gate_command: Arc::new(GateCommandRunner::default()),
             fleet: self.wardens.clone(),
             fleet_view: self.watches.fleet.subscribe(),

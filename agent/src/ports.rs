@@ -5,7 +5,7 @@ pub mod meter;
 pub mod survey;
 pub mod swarm;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -162,6 +162,16 @@ pub trait Tags: Send + Sync + 'static {
     /// More than 100,000 tags are an error. With `refresh` (something was pushed), a result older than a second is
     /// not used.
     async fn tags(&self, repository: &Repository, refresh: bool) -> Result<Arc<[String]>, RegistryError>;
+}
+
+/// Accesses the env files that set tags (`tag_variable`). Errors are stable and contain no values.
+#[async_trait]
+pub trait EnvFiles: Send + Sync + 'static {
+    /// Returns the content.
+    async fn read(&self, path: &Path) -> Result<String, String>;
+
+    /// Replaces the content atomically and keeps mode and owner. If `path` is a symbolic link, its target is replaced.
+    async fn replace(&self, path: &Path, text: String) -> Result<(), String>;
 }
 
 /// Runs a command that decides whether an update may start (DECISIONS 7).

@@ -273,6 +273,13 @@ pub struct PrivateEngine {
 impl PrivateEngine {
     /// Starts it in the network namespace of a [`Registry::start_for_private_engine`]. Its containers have no network.
     pub fn start(registry: &Registry) -> Self {
+        // nextest names the group. Too many engines at once make each other's tests fail.
+        if let Ok(group) = std::env::var("NEXTEST_TEST_GROUP") {
+            assert_eq!(
+                group, "engine",
+                "a test that starts an engine must be in the group in .config/nextest.toml"
+            );
+        }
         let path = format!("/containers/{}/json", registry.container());
         let pid = Engine::of_this_machine().get(&path)["State"]["Pid"].as_u64().unwrap_or_default();
         assert_ne!(pid, 0, "the registry's container runs");

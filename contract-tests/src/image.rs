@@ -105,9 +105,21 @@ impl Image {
         Self::good(version).with_health(check)
     }
 
-    /// Logs an error and exits with 7, `after` seconds after its start.
+    /// Logs an error and exits with 7, `after` seconds after its start. The probation under test must be much longer, because
+    /// on a busy machine the container takes longer, too.
     pub fn exits(version: &str, after: u32) -> Self {
         Self::shell(version, &format!("sleep {after}; echo cannot open the ledger >&2; exit 7"))
+    }
+
+    /// Runs until it is told to fail ([`crate::Project::fail`]), then logs an error and exits with 7.
+    pub fn fails_on_command(version: &str) -> Self {
+        let fail = "trap 'echo cannot open the ledger >&2; exit 7' USR1";
+        Self::shell(version, &format!("{fail}; {SERVE}"))
+    }
+
+    /// Reports whether its containers fail on command.
+    pub fn waits_for_command(&self) -> bool {
+        self.command.iter().any(|word| word.contains("USR1"))
     }
 
     /// Is healthy, then unhealthy, then permanently healthy.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use crate::world::signal_from_outside;
 use crate::{ContainerView, Engine, LABEL, unique_name, wait_for};
 
 /// A compose project: its file and its containers. Removed on drop.
@@ -80,6 +81,27 @@ impl Project {
             let settled =
                 views.iter().all(|view| view.state == "running" && matches!(&*view.health, "" | "healthy"));
             if settled && views.len() >= self.services.len() { Ok(()) } else { Err(format!("{views:#?}")) }
+        });
+    }
+
+    /// Tells the container of [`Image::fails_on_command`](crate::Image::fails_on_command) to fail once it runs `version`, and waits
+    /// until it has exited.
+    #[track_caller]
+    pub fn fail(&self, service: &str, version: &str) {
+        let of =
+            || self.containers().into_iter().find(|view| view.service == service && view.version == version);
+        wait_for("the new version to run", || match of() {
+            Some(view) if view.state == "running" => Ok(()),
+            other => Err(format!("{other:#?}")),
+        });
+        // Repeated, because the command is lost if the container is not ready for it yet.
+        wait_for("the new version to fail", || match of().filter(|view| view.state == "running") {
+            None => Ok(()),
+            Some(view) => {
+                let pid = self.engine.docker(&["inspect", "-f", "{{.State.Pid}}", &view.id]);
+                signal_from_outside("USR1", &[pid]);
+                Err(format!("{view:#?}"))
+            }
         });
     }
 

@@ -39,6 +39,8 @@ pub struct Proxy {
 
 struct Forward {
     upstream: String,
+    /// Added in front of the names of repositories.
+    namespace: Option<String>,
     fault: Arc<Mutex<Fault>>,
 }
 
@@ -51,9 +53,19 @@ impl Proxy {
 
     /// Starts it on a listener that is already bound.
     pub fn start_on(listener: TcpListener, upstream: &str) -> Self {
+        Self::start_with(listener, upstream, None)
+    }
+
+    /// Starts one through which only the repositories of `namespace` are visible, without the namespace in their names.
+    pub(crate) fn with_namespace(upstream: &str, namespace: &str) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", unused_port())).expect("the port is free");
+        Self::start_with(listener, upstream, Some(namespace.to_owned()))
+    }
+
+    fn start_with(listener: TcpListener, upstream: &str, namespace: Option<String>) -> Self {
         let runtime = Runtime::new().expect("a runtime can be created");
         let fault = Arc::new(Mutex::new(Fault::None));
-        let forward = Forward { upstream: upstream.to_owned(), fault: fault.clone() };
+        let forward = Forward { upstream: upstream.to_owned(), namespace, fault: fault.clone() };
         let server = runtime.block_on(async {
             let server = MockServer::builder().listener(listener).start().await;
             Mock::given(wiremock::matchers::any()).respond_with(forward).mount(&server).await;
@@ -97,7 +109,13 @@ impl Respond for Forward {
             .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
             .collect();
         let query = asked.url.query().map(|query| format!("?{query}")).unwrap_or_default();
-        let path = format!("{}{query}", asked.url.path());
+        let path = match (&self.namespace, asked.url.path().strip_prefix("/v2/")) {
+            // A link of the registry to another page already has the namespace.
+            (Some(namespace), Some(rest)) if !rest.is_empty() && !rest.starts_with(&**namespace) => {
+                format!("/v2/{namespace}/{rest}{query}")
+            }
+            _ => format!("{}{query}", asked.url.path()),
+        };
         let reply = match request(&self.upstream, asked.method.as_str(), &path, &headers, &asked.body) {
             Ok(reply) => reply,
             Err(error) => return ResponseTemplate::new(502).set_body_string(error.to_string()),

@@ -1,15 +1,16 @@
 //! A registry in a container, and pushes to it without the engine.
 
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use testcontainers::core::{IntoContainerPort, Mount};
 use testcontainers::runners::SyncRunner;
-use testcontainers::{Container, GenericImage, ImageExt};
+use testcontainers::{Container, ContainerRequest, GenericImage, ImageExt, ReuseDirective};
 
 use crate::image::{OTHER_ARCHITECTURE, architecture, digest, layer, to_bytes};
-use crate::{Engine, Image, LABEL, Shape, request, unused_port, wait_for};
+use crate::{Engine, Image, LABEL, PREFIX, Proxy, Shape, request, unique_name, unused_port, wait_for};
 
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
@@ -22,6 +23,8 @@ pub struct Registry {
     pub host: String,
     /// Value of the `Authorization` header, if it requires one.
     authorization: Option<String>,
+    /// The address that belongs to this test alone, if its container is shared with other tests.
+    namespace: Option<Proxy>,
     container: Container<GenericImage>,
 }
 
@@ -35,11 +38,35 @@ pub struct Pushed {
 }
 
 impl Registry {
-    /// Starts a registry without authentication. Its port is `$EVENKEEL_TEST_REGISTRY_PORT` if that is set: podman must be
-    /// configured beforehand with the address of a registry without TLS.
+    /// Returns an empty registry without authentication: a namespace of the container that all tests of a run share
+    /// (`$EVENKEEL_TEST_SHARED_REGISTRY`), or a container of its own if the run has none. Its port is
+    /// `$EVENKEEL_TEST_REGISTRY_PORT` if that is set: podman must be configured beforehand with the address of a registry
+    /// without TLS. Tests that need the container itself use another constructor.
     pub fn start() -> Self {
         let port = std::env::var("EVENKEEL_TEST_REGISTRY_PORT").ok();
-        Self::run(None, port.map(|port| port.parse().expect("EVENKEEL_TEST_REGISTRY_PORT is a port")))
+        match (port, std::env::var("EVENKEEL_TEST_SHARED_REGISTRY")) {
+            (None, Ok(run)) => Self::share(&run),
+            (port, _) => {
+                Self::run(None, port.map(|port| port.parse().expect("EVENKEEL_TEST_REGISTRY_PORT is a port")))
+            }
+        }
+    }
+
+    /// Uses the container that belongs to this run of the tests, and starts it if this is the first test of the run.
+    /// `dist/test.sh` removes it. The repositories of a test are in a namespace of their own; a proxy adds it to each
+    /// request, so that tests name repositories as if the registry were theirs.
+    fn share(run: &str) -> Self {
+        let name = format!("{PREFIX}registry-{run}");
+        let lock = File::create(std::env::temp_dir().join(format!("{name}.lock")))
+            .and_then(|file| file.lock().map(|()| file))
+            .expect("the temporary folder has room for a lock");
+        let request = image(5000).with_container_name(name).with_reuse(ReuseDirective::Always);
+        let mut registry = Self::of(request, 5000, None);
+        drop(lock);
+        let namespace = Proxy::with_namespace(&registry.host, &unique_name("test"));
+        registry.host.clone_from(&namespace.host);
+        registry.namespace = Some(namespace);
+        registry
     }
 
     /// Starts a registry that sends notifications of all its events to `url`. It runs in the host network, so that
@@ -57,7 +84,7 @@ impl Registry {
             .expect(
                 "a registry:2 container starts; if there is no engine or image, run dist/scripts/bring-up.sh",
             );
-        let registry = Self { host, authorization: None, container };
+        let registry = Self { host, authorization: None, namespace: None, container };
         registry.wait_ready();
         registry
     }
@@ -78,7 +105,7 @@ impl Registry {
             .with_env_var("REGISTRY_PROXY_REMOTEURL", format!("http://{}:{port}", of.address()))
             .start()
             .expect("a registry:2 container starts because another one has started");
-        let mut mirror = Self { host: String::new(), authorization: None, container };
+        let mut mirror = Self { host: String::new(), authorization: None, namespace: None, container };
         mirror.host = format!("{}:{port}", mirror.address());
         mirror.wait_ready();
         mirror
@@ -96,11 +123,7 @@ impl Registry {
 
     fn run(login: Option<(&Path, &str)>, fixed_port: Option<u16>) -> Self {
         let inner_port = fixed_port.unwrap_or(5000);
-        let mut request = GenericImage::new("registry", "2")
-            .with_exposed_port(inner_port.tcp())
-            .with_env_var("REGISTRY_STORAGE_DELETE_ENABLED", "true")
-            .with_label(LABEL, "registry")
-            .with_startup_timeout(Duration::from_mins(1));
+        let mut request = image(inner_port);
         if let Some(port) = fixed_port {
             request = request
                 .with_env_var("REGISTRY_HTTP_ADDR", format!(":{port}"))
@@ -113,15 +136,16 @@ impl Registry {
                 .with_env_var("REGISTRY_AUTH_HTPASSWD_REALM", "test")
                 .with_env_var("REGISTRY_AUTH_HTPASSWD_PATH", "/htpasswd");
         }
+        Self::of(request, inner_port, login.map(|(_, authorization)| authorization.to_owned()))
+    }
+
+    fn of(request: ContainerRequest<GenericImage>, inner_port: u16, authorization: Option<String>) -> Self {
         let container = request.start().expect(
             "a registry:2 container starts; if there is no engine or image, run dist/scripts/bring-up.sh",
         );
         let port = container.get_host_port_ipv4(inner_port).expect("the registry's port is published");
-        let registry = Self {
-            host: format!("127.0.0.1:{port}"),
-            authorization: login.map(|(_, authorization)| authorization.to_owned()),
-            container,
-        };
+        let host = format!("127.0.0.1:{port}");
+        let registry = Self { host, authorization, namespace: None, container };
         registry.wait_ready();
         registry
     }
@@ -318,14 +342,26 @@ impl Registry {
         let begun = request_v2(self, "POST", &format!("/v2/{repository}/blobs/uploads/"), &[], &[])
             .expect("the registry answers");
         assert_eq!(begun.status, 202, "POST of an upload: {}", begun.text());
+        // An absolute address, which in a shared registry is not that of the proxy.
         let location = begun.header("location").expect("an upload has a location");
-        let path = location.strip_prefix(&format!("http://{}", self.host)).unwrap_or(location);
+        let location = location.strip_prefix("http://").unwrap_or(location);
+        let (host, path) = location.split_at(location.find('/').unwrap_or_default());
+        let host = if host.is_empty() { self.host.as_str() } else { host };
         let sign = if path.contains('?') { '&' } else { '?' };
         let path = format!("{path}{sign}digest={name}");
-        let done = request_v2(self, "PUT", &path, &[("Content-Type", "application/octet-stream")], blob)
-            .expect("the registry answers");
+        let kind = [("Content-Type", "application/octet-stream")];
+        let done = request_at(host, self, "PUT", &path, &kind, blob).expect("the registry answers");
         assert_eq!(done.status, 201, "PUT {path}: {}", done.text());
     }
+}
+
+/// Returns what all registries that are published on this machine have in common.
+fn image(inner_port: u16) -> ContainerRequest<GenericImage> {
+    GenericImage::new("registry", "2")
+        .with_exposed_port(inner_port.tcp())
+        .with_env_var("REGISTRY_STORAGE_DELETE_ENABLED", "true")
+        .with_label(LABEL, "registry")
+        .with_startup_timeout(Duration::from_mins(1))
 }
 
 /// Returns the index entry of a manifest.
@@ -345,9 +381,20 @@ fn request_v2(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> std::io::Result<crate::Reply> {
+    request_at(&registry.host, registry, method, path, headers, body)
+}
+
+fn request_at(
+    host: &str,
+    registry: &Registry,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<crate::Reply> {
     let mut headers = headers.to_vec();
     if let Some(authorization) = &registry.authorization {
         headers.push(("Authorization", authorization));
     }
-    request(&registry.host, method, path, &headers, body)
+    request(host, method, path, &headers, body)
 }

@@ -181,8 +181,16 @@ impl World {
 /// Kills processes without the engine, like a crash.
 #[track_caller]
 pub fn kill_from_outside(pids: &[String]) {
+    assert!(
+        signal_from_outside("KILL", pids),
+        "processes {pids:?} could not be killed (this test needs root or sudo)"
+    );
+}
+
+/// Sends a signal to processes without the engine. Returns whether all of them got it.
+pub(crate) fn signal_from_outside(signal: &str, pids: &[String]) -> bool {
     // The shell's builtin: a minimal system has no `kill` program.
-    let script = ["-c", "kill -KILL \"$@\"", "kill"];
-    let killed = on_engine_host("sh").args(script).args(pids).status().expect("sh can be run");
-    assert!(killed.success(), "processes {pids:?} could not be killed (this test needs root or sudo)");
+    let script = ["-c", "kill -\"$0\" \"$@\"", signal];
+    let sent = on_engine_host("sh").args(script).args(pids).stderr(std::process::Stdio::null()).status();
+    sent.expect("sh can be run").success()
 }

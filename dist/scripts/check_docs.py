@@ -374,15 +374,30 @@ def check_yaml(page, text):
 
 
 def check_tests(page):
-    """Checks that each test named on the page exists."""
+    """Checks that each test named on the page exists, and that every change runs it."""
     rows = re.findall(r"^\| [^|]+ \| (`[^|]+) \|$", page.read_text(), re.M)
     if not rows:
         fault(page, "the table of tested features has no rows")
     folders = ("agent", "common", "warden", "dist", "contract-tests")
     sources = "".join(file.read_text() for folder in folders for file in (REPO / folder).rglob("*.rs"))
+
+    def exists(name):
+        return re.search(rf"#\[(?:tokio::)?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:async )?fn {name}\(", sources)
+
+    tiers = REPO / ".config/nextest.toml"
+    nightly = re.search(r"^\[profile\.push\]\n.*?\'\'\'(.*?)\'\'\'", tiers.read_text(), re.M | re.S)[1]
+    moved = {name.split("::")[-1] for name in re.findall(r"test\(=([\w:]+)\)", nightly)}
+    modules = re.search(r"test\(/\^\(([\w|]+)\)::/\)", nightly)[1].split("|")
+    whole = "".join((REPO / f"contract-tests/tests/docker/{module}.rs").read_text() for module in modules)
     for name in re.findall(r"`(\w+)`", " ".join(rows)):
-        if not re.search(rf"#\[(?:tokio::)?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:async )?fn {name}\(", sources):
+        if not exists(name):
             fault(page, f"there is no test {name}")
+        if name in moved or f"fn {name}(" in whole:
+            fault(page, f"the test {name} is in the nightly tier only")
+    for selection in (tiers, REPO / "dist/scripts/engine-suites.sh"):
+        for name in re.findall(r"test\(=([\w:]+)\)", selection.read_text()):
+            if not exists(name.split("::")[-1]):
+                fault(selection, f"there is no test {name}")
 
 
 def check_references(page):

@@ -166,5 +166,8 @@ fleet_story() {
     tell "nothing was forgotten. The fleet, as shown by the first warden after its restart:"
     EVENKEEL_TOKEN="$PEOPLE" "$PROGRAM" fleet --warden "http://${WARDENS[warden-1]}" | sed 's/^/        /' ||
         [ "${PIPESTATUS[0]}" -eq 1 ] || die "cannot show the fleet"
+    summary "a good image was proven on one machine before the others deployed it" \
+        "a broken image, found by all machines at once, affected only one of them, which rolled it back" \
+        "a killed warden and a crashed database forgot nothing"
     stay "http://${WARDENS[warden-2]}/?token=$PEOPLE"
 }

@@ -64,7 +64,7 @@ timed() {
         tick 1 "$text" "$log" $$ &
     else
         say "$text"
-        tick 30 "$text" "$log" $$ &
+        tick "${TIMED_EVERY:-30}" "$text" "$log" $$ &
     fi
     TICKER=$!
     ("$@") >"$log" 2>&1 </dev/null || status=$?
@@ -191,12 +191,40 @@ install_rustup() {
         sh -c "$installer" rustup-init -y -q --no-modify-path --profile minimal -c clippy -c rustfmt
 }
 
-# bring_cargo_tool NAME: installs a cargo subcommand once, in cargo's folder. It runs for seconds, so it is not worth
-# minutes of optimization.
+TOOLS="$REPO/target/tools/python"
+
+# bring_tool PACKAGE PROGRAM: provides a program of a package in tools.txt, in a Python environment of its own. Takes seconds.
+# Fails if there is no wheel for this machine.
+bring_tool() {
+    local list="$REPO/dist/scripts/tools.txt" one="$TOOLS/$1.txt" links="$REPO/target/tools/bin"
+    # Not the environment's own folder, whose Python would be in the way of the system's.
+    case ":$PATH:" in *":$links:"*) ;; *) PATH="$links:$PATH" ;; esac
+    mkdir -p "$TOOLS" "$links"
+    # The package's entry with its hashes: its name, and the indented lines that follow.
+    awk -v name="$1==" 'index($0, name) == 1 { on = 1; print; next } /^[^ ]/ { on = 0 } on' "$list" >"$one.new"
+    [ -s "$one.new" ] || die "dist/scripts/tools.txt has no package $1"
+    [ -x "$TOOLS/bin/$2" ] && cmp -s "$one.new" "$one" && return 0
+    python_environment "$TOOLS"
+    timed "installing $2" "$TOOLS/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --require-hashes --only-binary :all: --no-deps --upgrade -r "$one.new" || return 1
+    ln -sf "$TOOLS/bin/$2" "$links/$2"
+    mv "$one.new" "$one"
+}
+
+# python_environment FOLDER: creates a Python environment there, unless it exists.
+python_environment() {
+    [ ! -x "$1/bin/python" ] || return 0
+    python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || apt_install python3 python3-venv
+    python3 -m venv "$1" >/dev/null || die "python3 could not create an environment in $1"
+}
+
+# bring_cargo_tool NAME: provides a cargo subcommand: a ready-made one of a fixed version, or one that is built once.
 bring_cargo_tool() {
+    bring_tool "astral-dev-toolchain-cargo-$1" "cargo-$1" && return 0
     cargo "$1" --version >/dev/null 2>&1 && return 0
-    timed "installing cargo-$1 (once; takes a few minutes)" \
-        env -u CARGO_TARGET_DIR cargo install --locked --debug "cargo-$1"
+    # It runs for seconds, so it is not worth minutes of optimization.
+    timed "building cargo-$1, because there is no ready-made one for this machine (once; takes a few minutes)" \
+        env -u CARGO_TARGET_DIR -u RUSTC_WORKSPACE_WRAPPER cargo install --locked --debug "cargo-$1"
 }
 
 # --- engine ----------------------------------------------------------------------------------------------
@@ -422,11 +450,15 @@ bring_registry_program() {
     PATH="$tools:$PATH"
 }
 
+# Whether bring_registry_image has made the image.
+REGISTRY_IMAGE_IS_OURS=""
+
 # Provides an image named registry:2: the existing one, the official one, or one built from the distribution's
 # docker-registry package.
 bring_registry_image() {
     local work program
     docker image inspect registry:2 >/dev/null 2>&1 && return 0
+    REGISTRY_IMAGE_IS_OURS=1
     timed "pulling registry:2" timeout 120 docker pull registry:2 && return 0
     say "registry:2 cannot be pulled; building an image with that name from the docker-registry package"
     work="$(mktemp -d)"
@@ -461,6 +493,13 @@ CONFIG
     rm -rf "$work"
 }
 
+# Removes the image if this run has made it.
+remove_registry_image_if_ours() {
+    [ -n "$REGISTRY_IMAGE_IS_OURS" ] || return 0
+    REGISTRY_IMAGE_IS_OURS=""
+    docker rmi registry:2 >/dev/null 2>&1 || say "the image registry:2, which this script made, is still in use"
+}
+
 # Absolute paths of the loader and the shared libraries of a program; none for a static one.
 shared_libraries_of() {
     { ldd "$1" 2>/dev/null || true; } | sed -nE 's/^[[:space:]]*(.*=> )?(\/[^ ]+) .*/\2/p'
@@ -479,16 +518,18 @@ bring_busybox() {
 
 # --- checkers --------------------------------------------------------------------------------------------
 
-# Provides promtool, Prometheus' checker for metrics. Unpacked, not installed, since the package would start a server.
+# Provides promtool, Prometheus' checker for metrics. Unpacked, not installed: in older releases it is part of the server's
+# package, which would start the server.
 bring_promtool() {
-    local work
+    local work package=promtool
     have promtool && return 0
     [ -x "$REPO/target/tools/promtool" ] && return 0
     apt_refresh promtool
+    [ -n "$(apt_candidate promtool)" ] || package=prometheus
     work="$(mktemp -d)"
     chmod 755 "$work"
-    apt_unpack prometheus "$work"
-    [ -f "$work/root/usr/bin/promtool" ] || die "the prometheus package has no promtool program"
+    apt_unpack "$package" "$work"
+    [ -f "$work/root/usr/bin/promtool" ] || die "the $package package has no promtool program"
     mkdir -p "$REPO/target/tools"
     install -m 755 "$work/root/usr/bin/promtool" "$REPO/target/tools/promtool"
     rm -rf "$work"
@@ -503,10 +544,7 @@ bring_schemathesis() {
     have python3 || apt_install python3
     have curl || apt_install curl
     rm -rf "$REPO/target/schemathesis"
-    if ! python3 -m venv "$REPO/target/schemathesis" >/dev/null 2>&1; then
-        apt_install python3-venv
-        python3 -m venv "$REPO/target/schemathesis" || die "python3 could not create an environment in target/schemathesis"
-    fi
+    python_environment "$REPO/target/schemathesis"
     timed "installing schemathesis $SCHEMATHESIS_VERSION" \
         "$REPO/target/schemathesis/bin/pip" install -q --disable-pip-version-check \
         "schemathesis==$SCHEMATHESIS_VERSION" || die "pip could not install schemathesis $SCHEMATHESIS_VERSION"
@@ -561,9 +599,8 @@ bring_postgres() {
 bring_mail_server() {
     local folder="$1"
     "$folder/bin/python" -c 'import aiosmtpd' >/dev/null 2>&1 && return 0
-    python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || apt_install python3 python3-venv
-    mkdir -p "$folder"
-    python3 -m venv --clear "$folder" >/dev/null || die "python3 could not create an environment in $folder"
+    rm -rf "$folder"
+    python_environment "$folder"
     timed "installing a mail server for the tests (aiosmtpd)" \
         "$folder/bin/python" -m pip install --quiet --disable-pip-version-check aiosmtpd==1.4.6 ||
         die "pip could not install aiosmtpd 1.4.6 into $folder"

@@ -3,6 +3,7 @@
 mod child;
 pub mod compose;
 pub mod docker;
+pub mod env_file;
 pub mod gate_command;
 mod login;
 pub mod registry;

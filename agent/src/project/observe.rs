@@ -152,7 +152,7 @@ impl Check {
     ) -> (Option<TagInForce>, Vec<(ImageView, Result<(), String>)>) {
         let read = match self.config.tag_variable().filter(|_| self.images) {
             Some(TagVariable { name, file, .. }) => {
-                Some(tag_file::read(file.to_owned(), name.to_owned()).await)
+                Some(tag_file::read(&*self.world.env_files, file, name).await)
             }
             None => None,
         };

@@ -6,7 +6,7 @@ use tokio::sync::{OnceCell, watch};
 
 use crate::model::image::{ImageId, LabelChange, PIN_HOST, Reference, Repository};
 use crate::model::{ComposeError, EngineError, Members, Model, Platform, Project, UpMode};
-use crate::ports::{Compose, Engine, Image, PullProgress};
+use crate::ports::{Compose, Engine, EnvFiles, Image, PullProgress};
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StepResult;
 use crate::service::rollout::tag::LineChange;
@@ -23,6 +23,8 @@ pub(super) struct Fetch<'a> {
     pub(super) engine: &'a dyn Engine,
     /// Provides their platform.
     pub(super) compose: &'a dyn Compose,
+    /// The files with their tags.
+    pub(super) env_files: &'a dyn EnvFiles,
     /// The project that uses them.
     pub(super) project: Option<Project>,
     /// Progress of the pull.
@@ -38,7 +40,7 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         Step::PinImages { project, images } => pin_images(fetch, &project, &images).await,
         Step::Pull { images, old } => pull(fetch, &images, &old).await,
         Step::WriteTag { project, variable, tag, line, back, images } => {
-            Ok(write_tag(compose, &project, (variable, tag, line), back, &images).await)
+            Ok(write_tag(fetch, &project, (variable, tag, line), back, &images).await)
         }
         Step::ReadTags { sibling_tags } => read_tags(engine, &sibling_tags).await,
         Step::Start { tags, displaced, project, down, up_mode, scope, pull } => {
@@ -79,14 +81,14 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
 /// Writes a tag into its line. A new tag is written only if the compose files use the variable: otherwise the file would be
 /// misleading, and nothing would be deployed.
 async fn write_tag(
-    compose: &dyn Compose,
+    fetch: &Fetch<'_>,
     project: &Project,
     (variable, tag, line): (String, String, LineChange),
     back: bool,
     images: &[Reference],
 ) -> StepResult {
     if !back {
-        let model = match compose.model(project).await {
+        let model = match fetch.compose.model(project).await {
             Ok(model) => model,
             Err(error) => return StepResult::Failed(error.to_string()),
         };
@@ -97,7 +99,7 @@ async fn write_tag(
             return StepResult::Failed(why);
         }
     }
-    match tag_file::write(line, variable, tag, back).await {
+    match tag_file::write(fetch.env_files, &line, &variable, &tag, back).await {
         Ok(Written::Done) => StepResult::TagWritten,
         Ok(Written::Conflict) => StepResult::TagLineChanged,
         Err(why) => StepResult::Failed(why),

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ServiceConfig;
 use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::Fleet;
-use crate::ports::{Compose, Engine, GateCommand, Registry, Signatures, Swarm, Tags};
+use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Registry, Signatures, Swarm, Tags};
 use crate::service::boot::Boot;
 use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
@@ -61,6 +61,8 @@ pub struct World {
     pub swarm: Arc<dyn Swarm>,
     /// Compose.
     pub compose: Arc<dyn Compose>,
+    /// Env files.
+    pub env_files: Arc<dyn EnvFiles>,
     /// Gate commands.
     pub gate_command: Arc<dyn GateCommand>,
     /// The wardens.

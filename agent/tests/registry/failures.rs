@@ -163,12 +163,10 @@ async fn a_hanging_registry_delays_no_other() {
     world.on("HEAD", ok(&manifest_digest())).await;
     let images: Vec<_> = (0..20).map(|n| reference(&address, &format!("web{n}:1"))).collect();
     let stuck = images.iter().map(|image| world.client.digest(image, Urgency::Routine));
-    let started = Instant::now();
     tokio::select! {
         _ = futures_util::future::join_all(stuck) => panic!("the hanging registry responds"),
         answer = world.digest() => assert_eq!(answer, Ok(manifest_digest())),
     }
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
 /// Queries a registry that sends one of `answers` per request, then hangs. Returns the client's error.

@@ -121,6 +121,7 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<Wo
         tags: Arc::new(fake.clone()),
         swarm: Arc::new(fake.clone()),
         compose: Arc::new(fake.clone()),
+        env_files: Arc::new(fake.clone()),
         gate_command: Arc::new(fake.clone()),
         fleet: Arc::new(fake.clone()),
         fleet_view: watch::Sender::new(Arc::default()).subscribe(),
@@ -329,6 +330,15 @@ async fn assert_ended_well(fake: &FakeWorld, scenario: &Scenario, how: &str) {
 
 const LONG: Duration = Duration::from_mins(2);
 
+/// Returns the numbers from 1 upwards at which a scripted test kills the agent, or varies something else: every `sample`th of them,
+/// from a first one that depends on `nr`. With `EVENKEEL_EVERY_CALL=1`, as in `dist/test.sh --all`, all of them, which takes
+/// minutes of a processor.
+fn every(sample: usize, nr: usize) -> impl Iterator<Item = usize> {
+    let all = std::env::var_os("EVENKEEL_EVERY_CALL").is_some();
+    let (first, step) = if all { (1, 1) } else { (1 + nr % sample, sample) };
+    (first..).step_by(step)
+}
+
 #[tokio::test(start_paused = true)]
 async fn every_deployment_ends_in_the_proven_new_or_the_exact_old_state() {
     for scenario in SCENARIOS {
@@ -341,8 +351,8 @@ async fn every_deployment_ends_in_the_proven_new_or_the_exact_old_state() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_killed_at_any_call_ends_in_the_proven_new_or_the_exact_old_state() {
     let mut runs = 0;
-    for scenario in SCENARIOS {
-        for at in 1.. {
+    for (nr, scenario) in SCENARIOS.iter().enumerate() {
+        for at in every(5, nr) {
             let (fake, config) = set_up(scenario);
             fake.crash_at(Some(at));
             if run_agent(&fake, &config, LONG, scenario.script).await {
@@ -376,7 +386,7 @@ async fn an_agent_killed_repeatedly_still_ends_well() {
         seed ^= seed << 17;
         usize::try_from(seed % below).expect("small")
     };
-    for round in 0..150 {
+    for round in every(4, 0).take_while(|round| *round < 150) {
         let scenario = &SCENARIOS[random(SCENARIOS.len() as u64)];
         let (fake, config) = set_up(scenario);
         let mut script = scenario.script;
@@ -398,7 +408,7 @@ async fn an_agent_killed_repeatedly_still_ends_well() {
 
 #[tokio::test(start_paused = true)]
 async fn an_engine_outage_during_a_deployment_does_not_block_the_image() {
-    for after in (100..9000).step_by(97) {
+    for after in every(3, 0).map(|n| 3 + n as u64 * 97).take_while(|after| *after < 9000) {
         let scenario = &SCENARIOS[0];
         let (fake, config) = set_up(scenario);
         let engine = fake.clone();
@@ -463,7 +473,8 @@ fn signed_only(config: &ServiceConfig) -> Arc<ServiceConfig> {
 
 #[tokio::test(start_paused = true)]
 async fn an_image_without_signature_is_neither_fetched_nor_started_until_it_is_signed() {
-    for (at, script) in (1..60).flat_map(|at| [(at, Script::Poll), (at, Script::RedeployFirst)]) {
+    let calls = every(4, 0).take_while(|at| *at < 60);
+    for (at, script) in calls.flat_map(|at| [(at, Script::Poll), (at, Script::RedeployFirst)]) {
         let scenario = &SCENARIOS[0];
         let (fake, config) = set_up(scenario);
         let config = signed_only(&config);

@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::configuration::read;
 use crate::world::swarm::{FailureAction, FakeSwarm, Fate, MAX_RUN};
 use crate::world::{Behaviour, FakeWorld, digest_of, reference};
-use crate::{Script, WEB, new_world, run_agent_in, run_script, spawn_workers, world};
+use crate::{Script, WEB, every, new_world, run_agent_in, run_script, spawn_workers, world};
 
 /// How a run must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,8 +167,8 @@ async fn every_update_of_a_swarm_service_ends_in_the_proven_new_or_the_exact_old
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_killed_at_any_call_to_a_swarm_ends_in_the_proven_new_or_the_exact_old_state() {
-    for scenario in &SCENARIOS {
-        for call in 1..=400 {
+    for (nr, scenario) in SCENARIOS.iter().enumerate() {
+        for call in every(5, nr).take_while(|call| *call <= 400) {
             let fixture = Fixture::new(scenario);
             fixture.fake.crash_at(Some(call));
             if fixture.run_agent(scenario.script, scenario.disturbance).await {
@@ -185,8 +185,8 @@ async fn an_agent_killed_at_any_call_to_a_swarm_ends_in_the_proven_new_or_the_ex
 /// The swarm continues while the agent is away, and may be in any state when it is back.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_away_for_any_time_ends_in_the_proven_new_or_the_exact_old_state() {
-    for scenario in &SCENARIOS {
-        for away in (0..20_000).step_by(700) {
+    for (nr, scenario) in SCENARIOS.iter().enumerate() {
+        for away in every(4, nr).map(|n| (n as u64 - 1) * 700).take_while(|away| *away < 20_000) {
             let fixture = Fixture::new(scenario);
             // By this call the agent has set the update.
             fixture.fake.crash_at(Some(26));

@@ -6,8 +6,8 @@ use std::path::Path;
 #[path = "../../fuzz/targets.rs"]
 mod targets;
 
-/// Mutated inputs per seed.
-const ROUNDS: usize = 4_000;
+/// Mutated inputs per seed, unless `EVENKEEL_FUZZ_ROUNDS` is set.
+const ROUNDS: usize = 400;
 
 /// A deterministic pseudo-random number generator.
 struct Dice(u64);
@@ -62,10 +62,12 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
 fn feed(name: &str, target: fn(&[u8])) {
     let seeds = seeds(name);
     assert!(!seeds.is_empty(), "{name} has seeds");
+    let rounds = std::env::var("EVENKEEL_FUZZ_ROUNDS").ok();
+    let rounds = rounds.map_or(ROUNDS, |rounds| rounds.parse().expect("EVENKEEL_FUZZ_ROUNDS is a number"));
     let mut dice = Dice(1);
     for seed in &seeds {
         target(seed);
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             let mut input = seed.clone();
             for _ in 0..=dice.below(4) {
                 let other = dice.below(seeds.len());

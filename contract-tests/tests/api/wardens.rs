@@ -237,9 +237,12 @@ async fn an_offline_agent_receives_decisions_while_the_store_hangs() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     warden.is_hung.store(true, Ordering::Relaxed);
-    let begin = std::time::Instant::now();
-    agent.decisions(KnownRevisions::default(), Duration::ZERO).await.unwrap();
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    // The store hangs for ever.
+    let decisions = agent.decisions(KnownRevisions::default(), Duration::ZERO);
+    tokio::time::timeout(contract_tests::WAIT_LIMIT, decisions)
+        .await
+        .expect("an answer without the store")
+        .unwrap();
     warden.is_hung.store(false, Ordering::Relaxed);
     warden.stop.cancel();
 }

@@ -21,8 +21,17 @@ impl Fleet {
         Self::with_rings(about, [0; 3], &Value::Null)
     }
 
+    /// Creates a fleet whose probations are long enough for a bad image to fail within them on a busy machine.
+    fn for_bad_images(about: &str) -> Self {
+        Self::probing_for(about, [0; 3], &Value::Null, 30)
+    }
+
     /// Creates a fleet with these rings of its machines.
     fn with_rings(about: &str, rings: [u8; 3], rules: &Value) -> Self {
+        Self::probing_for(about, rings, rules, 3)
+    }
+
+    fn probing_for(about: &str, rings: [u8; 3], rules: &Value, health_grace: u64) -> Self {
         let world = World::new(about);
         world.push("web", &Image::good("v1"));
         let ids = ["one", "two", "three"];
@@ -34,7 +43,8 @@ impl Fleet {
             let mut project = Project::new(&format!("{about}-{id}"), folder.path(), &fleet.world.engine);
             project.service("web", &fleet.world.reference("web"), &[]);
             project.up();
-            let service = Service::of_project("web", &project, &["web:latest"]);
+            let service =
+                Service::of_project("web", &project, &["web:latest"]).set("health_grace", health_grace);
             fleet.projects.push(project);
             let push = fleet.warden.push(id);
             let config: Config = fleet.world.config([service]).set("push", push).set("push.ring", ring);
@@ -124,7 +134,7 @@ fn now() -> i64 {
 
 #[test]
 fn a_bad_image_found_by_all_machines_at_once_affects_one() {
-    let mut fleet = Fleet::new("fleet-bad");
+    let mut fleet = Fleet::for_bad_images("fleet-bad");
     let since = now();
     fleet.world.push("web", &Image::exits("fleet-bad-v2", 1));
     fleet.trigger_all();

@@ -184,7 +184,7 @@ fn containers_that_share_the_network_of_an_updated_one_follow_it() {
         std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_else(|error| panic!("{service}: {error}"))
     };
     assert_eq!(network("vpn"), network("client"));
-    let agent = world.agent_for([world.entry("tunnel", &["vpn:latest"])]);
+    let agent = world.agent_for([world.entry("tunnel", &["vpn:latest"]).set("health_grace", 15)]);
     world.push("vpn", &Image::good("v2"));
     agent.trigger("tunnel");
     agent.wait_entry(&Kind::UPDATED, 1);
@@ -192,8 +192,9 @@ fn containers_that_share_the_network_of_an_updated_one_follow_it() {
     world.assert_runs("client", "v1");
     assert_eq!(network("vpn"), network("client"));
 
-    world.push("vpn", &Image::exits("v3", 1));
+    world.push("vpn", &Image::fails_on_command("v3"));
     agent.trigger("tunnel");
+    world.project.fail("vpn", "v3");
     agent.wait_entry(&Kind::ROLLED_BACK, 1);
     agent.wait_done(2);
     world.assert_runs("vpn", "v2");

@@ -7,9 +7,13 @@ use evenkeel_common::wire::{AuditEntry, Kind, Level, StatusValue};
 fn undone(about: &str, first: &Image, bad: &Image, more: &[&str]) -> (World, Agent, Pushed, AuditEntry) {
     let (world, v1) = World::with_web_of(about, first, more);
     let before = world.project.container("web");
-    let agent = world.agent();
+    // Long, because the image must fail within it on a busy machine, too. It ends with the failure.
+    let agent = world.agent_for([world.entry("web", &["web:latest"]).set("health_grace", 30)]);
     let v2 = world.push("web", bad);
     agent.trigger("web");
+    if bad.waits_for_command() {
+        world.project.fail("web", "v2");
+    }
     let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!((entry.service.as_str(), entry.level), ("web", Level::Warning));
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
@@ -74,7 +78,7 @@ fn an_image_that_crashes_repeatedly_is_rolled_back() {
 #[test]
 fn an_image_that_crashes_without_a_health_check_is_rolled_back() {
     let first = Image::good("v1");
-    let (_world, _agent, _, entry) = undone("crash", &first, &Image::exits("v2", 1), &[]);
+    let (_world, _agent, _, entry) = undone("crash", &first, &Image::fails_on_command("v2"), &[]);
     has(&entry, &["7", "cannot open the ledger"]);
 }
 

@@ -158,8 +158,9 @@ fn old_images_are_removed_with_their_tags_unless_tagged_manually() {
 #[test]
 fn a_bad_newer_tag_is_rolled_back_with_its_line_and_the_next_one_is_tried() {
     let shop = Shop::new("tag-bad");
-    let bad = shop.push("1.27.4", &Image::exits("v4", 1));
-    let mut agent = shop.agent(&json!({}));
+    let bad = shop.push("1.27.4", &Image::fails_on_command("v4"));
+    let mut agent = shop.agent_with_grace(&json!({}), 15);
+    shop.world.project.fail("web", "v4");
     let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*bad.digest));
     agent.wait_done(1);
@@ -190,8 +191,9 @@ fn a_bad_newer_tag_is_rolled_back_with_its_line_and_the_next_one_is_tried() {
 fn while_the_newest_tag_is_blocked_the_second_newest_is_deployed() {
     let shop = Shop::new("tag-next");
     let next = shop.push("1.27.3", &Image::good("v3"));
-    let bad = shop.push("1.27.4", &Image::exits("v4", 1));
-    let mut agent = shop.agent(&json!({}));
+    let bad = shop.push("1.27.4", &Image::fails_on_command("v4"));
+    let mut agent = shop.agent_with_grace(&json!({}), 15);
+    shop.world.project.fail("web", "v4");
     assert_eq!(agent.wait_entry(&Kind::ROLLED_BACK, 1).new_digest.as_deref(), Some(&*bad.digest));
     agent.wait_done(1);
     agent.trigger("web");
@@ -257,12 +259,12 @@ fn a_file_that_does_not_use_the_variable_is_reported_and_nothing_is_written() {
 fn a_line_changed_manually_during_the_update_is_never_overwritten() {
     let shop = Shop::new("tag-edit");
     let wanted = shop.push("1.27.2", &Image::good("v2"));
-    // It crashes after the line is edited, and before the probation ends, even on a busy machine.
-    let bad = shop.push("1.27.4", &Image::exits("v4", 3));
-    let agent = shop.agent_with_grace(&json!({}), 15);
+    let bad = shop.push("1.27.4", &Image::fails_on_command("v4"));
+    let agent = shop.agent_with_grace(&json!({}), 30);
     agent.wait_step("probation", 1);
     let edited = BEFORE.replace("1.27.0", "1.27.2");
     fs::write(&shop.env_file, &edited).unwrap();
+    shop.world.project.fail("web", "v4");
     let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*bad.digest));
     agent.wait_done(1);
@@ -300,7 +302,7 @@ fn killed(step: &str, after: u64, bad: bool) {
     let shop = Shop::new(&format!("tag-kill-{}", step.replace('_', "-")));
     let image = if bad { Image::exits("v4", 1) } else { Image::good("v4") };
     let v4 = shop.push("1.27.4", &image);
-    let mut agent = shop.agent(&json!({"approve": true}));
+    let mut agent = shop.agent_with_grace(&json!({"approve": true}), if bad { 30 } else { 3 });
     waits(&agent);
     agent.kill_at(Kill {
         step: Some(step.to_owned()),

@@ -301,7 +301,7 @@ fn two_services_on_one_project_are_deployed_one_after_the_other() {
 fn a_slow_starter_gets_the_time_of_its_start_period() {
     let (world, _) = World::with_web("slow");
     let agent = world.agent();
-    world.push("web", &Image::slow_starter("v2", 7, Duration::from_secs(10)));
+    world.push("web", &Image::slow_starter("v2", 7, Duration::from_mins(1)));
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(world.assert_runs("web", "v2").health, "healthy");

@@ -63,9 +63,14 @@ impl Member {
                 self.pulled = Some(pulled);
                 let project = self.service.shared_config().project();
                 async move {
-                    let (engine, compose) = (world.engine.as_ref(), world.compose.as_ref());
-                    let fetch =
-                        Fetch { engine, compose, project, progress: &progress, model: OnceCell::new() };
+                    let fetch = Fetch {
+                        engine: &*world.engine,
+                        compose: &*world.compose,
+                        env_files: &*world.env_files,
+                        project,
+                        progress: &progress,
+                        model: OnceCell::new(),
+                    };
                     let result = perform::perform(&fetch, step).await;
                     Done::Input(Box::new(Input::Stepped(result)))
                 }

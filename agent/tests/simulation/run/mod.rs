@@ -119,7 +119,9 @@ impl Simulation {
         let fake = new_world();
         let folder = tempfile::tempdir().expect("a folder can be made");
         let (file, env_file) = (folder.path().join("compose.yml"), folder.path().join(".env"));
-        fake.set_up(self, &file, &env_file);
+        // The configuration requires that it exists. The world has its own.
+        std::fs::write(&env_file, "").expect("it can be written");
+        fake.set_up(self, &file);
         let mut execution = Execution::new(self, fake.clone(), &file, &env_file);
         tokio::select! {
             biased;
@@ -387,7 +389,7 @@ fn set(services: &mut [(Value, bool)], name: &str, change: impl Fn(&mut (Value, 
 
 impl FakeWorld {
     /// Sets up a running project of two or three services with working images.
-    fn set_up(&self, simulation: &Simulation, file: &Path, env_file: &Path) {
+    fn set_up(&self, simulation: &Simulation, file: &Path) {
         let all = [("web", simulation.web()), ("api", API), ("db", DB)];
         for (service, text) in &all[..if simulation.has_third { 3 } else { 2 }] {
             let (reference, image) = (reference(text), format!("{service} v1"));
@@ -398,7 +400,7 @@ impl FakeWorld {
         }
         self.set_compose_file(file, simulation.restarts_itself);
         if simulation.has_variable {
-            self.set_tag_in_env_file("web", env_file);
+            self.set_tag_in_env_file("web");
         }
         self.operator_up();
     }

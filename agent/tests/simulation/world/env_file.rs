@@ -1,38 +1,61 @@
 //! The env file that sets the tag of a service: the agent writes the tag, operators edit the lines around it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use async_trait::async_trait;
 use evenkeel_agent::model::Project;
 use evenkeel_agent::model::image::{Reference, Repository};
+use evenkeel_agent::ports::EnvFiles;
 
 use super::{Definition, FakeWorld, Inner};
 
 /// The variable that holds the tag.
 pub(crate) const VARIABLE: &str = "WEB_TAG";
 
-/// The file, and its content before and after the tag.
+/// The file, and what its content must be before and after the tag.
 pub(super) struct EnvFile {
-    path: PathBuf,
+    text: String,
     before: String,
     after: String,
 }
 
 impl EnvFile {
-    fn new(path: &Path) -> Self {
+    fn new(tag: &str) -> Self {
         let before = format!("# ours\r\nSECRET=\"a b\"\r\nexport {VARIABLE}='");
-        Self { path: path.to_owned(), before, after: "' # the shop\r\nPORT=80".to_owned() }
+        let mut file = Self { text: String::new(), before, after: "' # the shop\r\nPORT=80".to_owned() };
+        file.write(tag);
+        file
     }
 
-    fn write(&self, tag: &str) {
-        std::fs::write(&self.path, format!("{}{tag}{}", self.before, self.after)).expect("it can be written");
+    fn write(&mut self, tag: &str) {
+        self.text = format!("{}{tag}{}", self.before, self.after);
     }
 
     /// Returns the tag, or the whole text as an error if anything but the tag has changed.
     pub(super) fn tag(&self) -> Result<String, String> {
-        let text = std::fs::read_to_string(&self.path).map_err(|error| error.to_string())?;
-        let tag = text.strip_prefix(&self.before).and_then(|rest| rest.strip_suffix(&self.after));
+        let tag = self.text.strip_prefix(&self.before).and_then(|rest| rest.strip_suffix(&self.after));
         let tag = tag.filter(|tag| tag.chars().all(|c| c.is_ascii_digit() || c == '.'));
-        tag.map(str::to_owned).ok_or(text)
+        tag.map(str::to_owned).ok_or_else(|| self.text.clone())
+    }
+}
+
+/// There is one env file, whatever its path.
+#[async_trait]
+impl EnvFiles for FakeWorld {
+    async fn read(&self, path: &Path) -> Result<String, String> {
+        self.point().await;
+        let inner = self.lock();
+        let file =
+            inner.env_file.as_ref().ok_or_else(|| format!("env_file {}: does not exist", path.display()))?;
+        Ok(file.text.clone())
+    }
+
+    async fn replace(&self, _: &Path, text: String) -> Result<(), String> {
+        self.point().await;
+        if let Some(file) = &mut self.lock().env_file {
+            file.text = text;
+        }
+        Ok(())
     }
 }
 
@@ -48,13 +71,12 @@ pub(super) fn version_of(tag: &str) -> Option<u32> {
 
 impl FakeWorld {
     /// Has the env file set the tag of this service.
-    pub(crate) fn set_tag_in_env_file(&self, service: &str, path: &Path) {
+    pub(crate) fn set_tag_in_env_file(&self, service: &str) {
         let mut inner = self.lock();
-        let file = EnvFile::new(path);
-        for definition in inner.services.iter_mut().filter(|definition| definition.name == service) {
-            definition.has_variable = true;
-            file.write(definition.reference.tag.as_deref().expect("it has a tag"));
-        }
+        let definition =
+            inner.services.iter_mut().find(|definition| definition.name == service).expect("it exists");
+        definition.has_variable = true;
+        let file = EnvFile::new(definition.reference.tag.as_deref().expect("it has a tag"));
         inner.env_file = Some(file);
         inner.tag_is_known();
     }
