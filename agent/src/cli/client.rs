@@ -254,8 +254,9 @@ fn read(config: &Path) -> Result<Option<Config>, ClientError> {
 
 /// Returns the address of the agent in the configuration file, or else the default address.
 fn configured(config: &Path) -> Result<String, ClientError> {
-    let addresses = read(config)?.map(|config| config.api.addresses).unwrap_or_default();
-    Ok(addresses.first().map_or_else(|| DEFAULT_API.to_owned(), |address| reachable(address)))
+    let Some(api) = read(config)?.map(|config| config.api) else { return Ok(DEFAULT_API.to_owned()) };
+    let address = api.addresses.first().map_or_else(|| DEFAULT_API.to_owned(), |address| reachable(address));
+    Ok(format!("{address}{}", api.base_path))
 }
 
 /// Returns the URL at which this machine reaches a listen address.

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::http::BasePath;
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{Kind, Level};
 use schemars::JsonSchema;
@@ -115,6 +116,8 @@ pub struct ApiConfig {
     pub addresses: Vec<String>,
     /// Additional host names accepted in the `Host` header.
     pub allowed_hosts: Vec<String>,
+    /// Path below which everything is served.
+    pub base_path: BasePath,
 }
 
 /// `monitor.*`
