@@ -247,7 +247,7 @@ fn a_stream_continues_after_the_entry_that_the_query_names() {
     agent.request("POST", "/trigger");
     wait_for("the first entries", || {
         let count = agent.audit().len();
-        if count >= 3 { Ok(()) } else { Err(count) }
+        if count >= 3 { Ok(()) } else { Err(format!("{count} entries")) }
     });
     let entries = agent.audit();
     let all = events(&agent, "/ui/events", entries.len());
