@@ -125,6 +125,7 @@ fi
 bring_registry_program
 bring_promtool
 bring_browser
+bring_nginx
 bring_axe || say "NOT CHECKED: accessibility of the pages (axe-core can't be fetched from here)"
 without=""
 if ! bring_postgres; then

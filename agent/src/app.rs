@@ -227,7 +227,7 @@ impl Parts {
             stop: stop.clone(),
             clock: self.clock.clone(),
         };
-        routes(api, &config.api.allowed_hosts, limits)
+        routes(api, &config.api, limits)
     }
 
     fn world(&self, store: Arc<dyn Store>, audit: Audit, boot: Boot) -> World {
@@ -468,8 +468,9 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
     supervisor.spawn("push poller", parts.push_poller.run(supervisor.token()));
     supervisor.spawn("status publisher", parts.publisher.run(supervisor.token()));
     supervisor.spawn("service manager", watchdog);
-    let api = &watches.active.borrow().config.api.addresses;
-    tracing::info!(config = %parts.source.path().display(), ?api, engine = %parts.endpoint, "ready");
+    let config = watches.active.borrow().config.clone();
+    let (api, base_path) = (&config.api.addresses, &config.api.base_path);
+    tracing::info!(config = %parts.source.path().display(), ?api, %base_path, engine = %parts.endpoint, "ready");
     manager.ready(&summary);
 }
 

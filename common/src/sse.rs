@@ -9,7 +9,7 @@
 //!     Ok(permit) => permit,
 //!     Err(refusal) => return refusal,
 //! };
-//! let entries = journal.subscribe(sse::REPLAY, sse::last_event_id(&request.headers));
+//! let entries = journal.subscribe(sse::REPLAY, sse::resume_after(request));
 //! sse::reply(sse::frames(entries, None, sse::json), stop, permit)
 //! # }
 //! ```
@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use warp::Reply;
 
-use crate::http::{Permit, Response};
+use crate::http::{Permit, Request, Response};
 use crate::journal::{Item, Subscription};
 
 /// Number of entries that are replayed to a new client (spec 8).
@@ -101,8 +101,13 @@ pub fn json<T: Serialize>(value: &T) -> Arc<str> {
     serde_json::to_string(value).expect("wire types have text keys and finite numbers").into()
 }
 
-/// The id of the last event that a reconnecting client has received.
-pub fn last_event_id(headers: &HeaderMap) -> Option<u64> {
+/// The id of the last event that a client has received: from the header of a browser that reconnects, or else from the query
+/// parameter `after`, since a page that opens a new stream cannot set the header.
+pub fn resume_after(request: &Request) -> Option<u64> {
+    last_event_id(&request.headers).or_else(|| request.query.get("after")?.trim().parse().ok())
+}
+
+fn last_event_id(headers: &HeaderMap) -> Option<u64> {
     headers.get("last-event-id")?.to_str().ok()?.trim().parse().ok()
 }
 

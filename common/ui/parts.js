@@ -1,5 +1,9 @@
 // Shared code of both pages. Untrusted text is only inserted as text: through `setText`, `h` and `textContent`.
 
+// The path below which the program is served: the configured one, or that of a proxy that removes it.
+const base = location.pathname.replace(/\/(ui|login)?$/, "");
+const here = location.host + base;
+
 const byId = (id) => document.getElementById(id);
 
 // Creates an element with attributes, listeners (`onclick`) and children.
@@ -325,9 +329,10 @@ async function ask(method, path, body) {
   const late = AbortSignal.timeout(20000);
   let response;
   try {
-    response = await fetch(path, {
+    response = await fetch(base + path, {
       method, signal: late, cache: "no-store", body: body && JSON.stringify(body),
-      headers: { accept: "application/json", ...(body && { "content-type": "application/json" }) },
+      // The last one proves that this is our own page, also behind a proxy that changes the host.
+      headers: { accept: "application/json", ...(body && { "content-type": "application/json" }), "x-evenkeel-page": "1" },
     });
   } catch {
     throw new Error(late.aborted ? "No response within 20 seconds." : "No connection. Is the program running?");
@@ -371,43 +376,99 @@ function confirmDialog(title, text, deed) {
 
 // --- connection --------------------------------------------------------------------------------------------------
 
+const BEAT_MS = 1000;
+// A tab that holds the stream and has not been heard for this long is gone.
+const GONE_MS = 4000;
+const HIDDEN_POLL_MS = 60000;
+
 // Keeps a stream open and shows its state: live, reconnecting, polling (no stream, but responses), stale.
-// `events` maps frame names to handlers; `poll` fetches the same data with a plain request.
+// `events` maps frame names to handlers; `poll` fetches the same data with a plain request, and may return such values by
+// frame name.
+//
+// All tabs of a browser share one stream, since over HTTP/1.1 a browser opens at most six connections to a host, and six
+// streams would leave none for requests. The visible tab that was shown last holds it and passes the frames on; a hidden tab
+// has none. A tab that is shown opens a stream that continues after the last frame it has, which brings what it has missed;
+// the tab that held the stream before closes its own once the new one is open. So there is no gap; what arrives twice is
+// recognised by the handlers. Web Locks and shared workers would be an alternative, but the former need HTTPS, and the latter
+// a second document.
 class Connection {
-  // `last` returns the id of the newest frame that the page has; the program continues after it.
-  constructor({ url, events, poll, badge, quiet, last }) {
-    Object.assign(this, { url, events, poll, badge, quiet, last });
+  constructor({ url, events, poll, badge, quiet }) {
+    Object.assign(this, { url: base + url, events, poll, badge, quiet });
+    this.id = Math.random().toString(36).slice(2);
+    this.last = ""; // id of the newest frame
     this.heard = 0;
     this.streamed = 0; // when the stream was opened or last delivered a frame, by the program's clock
     this.polled = 0; // time of the last response to a plain request without a stream
     this.wait = 1000;
-    this.open();
-    setInterval(() => this.look(), 1000);
+    this.opened = Date.now();
+    this.beaten = 0; // when the other tabs were last told
+    this.source = null; // the stream, in the tab that holds it
+    this.holder = null; // the tab that holds it, as it last told, and when it did
+    this.tabs = new BroadcastChannel(`evenkeel stream 1 ${this.url}`);
+    this.tabs.onmessage = ({ data }) => this.receive(data);
+    document.addEventListener("visibilitychange", () => this.attend());
+    addEventListener("pagehide", () => this.release());
+    addEventListener("pageshow", ({ persisted }) => { if (persisted) this.attend(); });
+    setInterval(() => this.look(), BEAT_MS);
+    // The title of a hidden tab still says how many need attention.
+    setInterval(() => { if (document.hidden) this.ask().catch(() => { /* shown once it is visible */ }); }, HIDDEN_POLL_MS);
+    this.attend();
+  }
+
+  attend() {
+    if (document.hidden) this.release();
+    else if (!this.source) this.open();
+  }
+
+  // Gives the stream up, to another tab if one is visible.
+  release() {
+    this.close();
+    this.holder = null;
+    this.tabs.postMessage({ kind: "left", id: this.id });
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    this.source = null;
   }
 
   open() {
-    clearTimeout(this.timer);
-    this.source?.close();
+    this.close();
     // A new source does not inherit the last event id. Without it, only the newest of the missed entries would be replayed.
-    const last = this.last?.();
-    const source = (this.source = new EventSource(last ? `${this.url}?after=${last}` : this.url));
+    const source = (this.source = new EventSource(this.last ? `${this.url}?after=${this.last}` : this.url));
     this.opened = Date.now();
-    source.onopen = () => { this.wait = 1000; this.polled = 0; this.streamed = clockNow(); this.hear(); };
+    this.isComplete = false; // whether the stream has been open since, and so has brought what was missed
+    source.onopen = () => {
+      this.isComplete = true;
+      this.holder = null;
+      this.wait = 1000;
+      this.polled = 0;
+      this.streamed = clockNow();
+      this.beaten = 0;
+      this.hear();
+    };
     source.onerror = () => {
       // The browser resumes a broken connection by itself, but not a rejected one.
       if (source.readyState === EventSource.CLOSED) this.again();
       this.look();
     };
-    for (const [name, take] of Object.entries(this.events)) {
-      source.addEventListener(name, (frame) => {
-        this.streamed = clockNow();
-        this.hear();
-        let value;
-        try { value = JSON.parse(frame.data); } catch { return; }
-        take(value, frame.lastEventId);
+    for (const name of Object.keys(this.events)) {
+      source.addEventListener(name, ({ data, lastEventId }) => {
+        this.tabs.postMessage({ kind: "frame", name, data, last: lastEventId });
+        this.take(name, data, lastEventId);
       });
     }
     this.look();
+  }
+
+  take(name, data, last) {
+    if (last) this.last = last;
+    this.streamed = clockNow();
+    this.hear();
+    let value;
+    try { value = JSON.parse(data); } catch { return; }
+    this.events[name]?.(value, last);
   }
 
   again() {
@@ -415,9 +476,52 @@ class Connection {
     this.timer = setTimeout(() => this.open(), this.wait);
     // Shorter than the time without a response after which the state changes.
     this.wait = Math.min(this.wait * 2, 10000);
-    this.poll().then(
-      () => { this.polled = Date.now(); this.hear(); },
+    // Another tab may have a stream all the same.
+    if (this.holder) return;
+    this.ask().then(
+      (values) => {
+        this.polled = Date.now();
+        this.tabs.postMessage({ kind: "polled", values });
+        this.hear();
+      },
       () => { this.polled = 0; this.look(); });
+  }
+
+  async ask() {
+    const values = await this.poll();
+    for (const [name, value] of Object.entries(values ?? {})) this.events[name](value, "");
+    return values;
+  }
+
+  // A message of another tab.
+  receive(message) {
+    if (document.hidden) return;
+    if (message.kind === "frame") this.take(message.name, message.data, message.last);
+    else if (message.kind === "polled") {
+      for (const [name, value] of Object.entries(message.values ?? {})) this.events[name]?.(value, "");
+    } else if (message.kind === "beat") this.meet(message);
+    else if (message.kind === "left" && this.holder?.id === message.id) {
+      this.holder = null;
+      // Several tabs may be visible. Mostly, one is first.
+      if (!this.source) setTimeout(() => { if (!this.holder) this.attend(); }, Math.random() * 200);
+    }
+  }
+
+  // Another tab holds a stream, too: the better one is kept. A tab that still lacks something waits for its own.
+  meet(other) {
+    const rank = (tab) => [tab.isOpen ? 1 : 0, tab.opened, tab.id];
+    const [theirs, mine] = [rank(other), rank({ isOpen: this.isOpen(), opened: this.opened, id: this.id })];
+    const at = theirs.findIndex((value, n) => value !== mine[n]);
+    const isBetter = theirs[at] > mine[at];
+    if (this.source && this.isComplete && isBetter) this.close();
+    if (this.source && !(isBetter && other.isOpen)) return;
+    this.holder = { ...other, at: Date.now() };
+    if (other.heard > this.heard) this.heard = other.heard;
+    this.look();
+  }
+
+  isOpen() {
+    return this.source?.readyState === EventSource.OPEN;
   }
 
   hear() {
@@ -428,21 +532,26 @@ class Connection {
   // A plain request has shown that an event occurred at `time`. A stream that does not deliver it soon is dead, even if the
   // browser considers it open, and is reopened.
   expect(time) {
-    const isOpen = this.source.readyState === EventSource.OPEN;
-    if (isOpen && time > this.streamed + 5000 && clockNow() > time + 15000) this.open();
+    const isLive = this.isOpen() || this.holder?.isOpen;
+    if (isLive && time > this.streamed + 5000 && clockNow() > time + 15000) this.open();
   }
 
   look() {
     if (document.hidden) return;
     const now = Date.now();
-    const silent = now - (this.heard || this.opened);
-    const isOpen = this.source.readyState === EventSource.OPEN;
+    if (this.holder && now - this.holder.at > GONE_MS) this.holder = null;
     // Open, but silent for longer than the heartbeat interval allows: the connection is dead.
-    if (isOpen && silent > this.quiet && now - this.opened > this.quiet) this.open();
-    let state = "reconnecting";
-    if (silent > this.quiet) state = "stale";
-    else if (isOpen) state = "live";
-    else if (now - this.polled < 12000) state = "polling";
+    const isDead = this.isOpen() && now - (this.heard || this.opened) > this.quiet && now - this.opened > this.quiet;
+    if (isDead || (!this.source && !this.holder)) return this.open();
+    const state = this.holder?.state ?? this.ownState(now);
+    if (this.source) {
+      const { id, opened, heard } = this;
+      if (now - this.beaten >= BEAT_MS / 2 || state !== this.state) {
+        this.beaten = now;
+        this.tabs.postMessage({ kind: "beat", id, opened, heard, state, isOpen: this.isOpen() });
+      }
+    }
+    this.state = state;
     const words = {
       live: "Live",
       reconnecting: this.heard ? "Reconnecting…" : "Connecting…",
@@ -453,6 +562,12 @@ class Connection {
     setText(this.badge, words[state]);
     document.body.dataset.link = state;
     this.onstate?.(state);
+  }
+
+  ownState(now) {
+    if (now - (this.heard || this.opened) > this.quiet) return "stale";
+    if (this.isOpen()) return "live";
+    return now - this.polled < 12000 ? "polling" : "reconnecting";
   }
 }
 

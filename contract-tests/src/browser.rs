@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fantoccini::actions::{InputSource, KeyAction, KeyActions};
-use fantoccini::wd::WebDriverCompatibleCommand;
+use fantoccini::wd::{WebDriverCompatibleCommand, WindowHandle};
 use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
 use serde_json::{Value, json};
@@ -82,7 +82,15 @@ const RECORD_NOTICES: &str = "window.notices = [];
         if (shown) new MutationObserver(record).observe(shown, { childList: true });
     });";
 
+/// A tab of the window.
+#[derive(Debug, Clone)]
+pub struct Tab(WindowHandle);
+
 impl Browser {
+    /// A name that the browser resolves to this machine. Unlike `localhost`, it is a name like any other to the browser:
+    /// over plain HTTP it is no secure context.
+    pub const NAME: &str = "boat.test";
+
     /// Starts a browser with a window of 1440 by 900 and the light colour scheme.
     #[track_caller]
     pub fn start() -> Self {
@@ -124,9 +132,10 @@ impl Browser {
                 "--disable-background-networking", "--disable-component-update", "--disable-sync",
                 "--disable-dev-shm-usage", "--disable-extensions", "--hide-scrollbars",
                 "--enable-precise-memory-info", "--js-flags=--expose-gc", "--lang=en-GB",
-                "--window-size=1440,900", format!("--user-data-dir={}", profile.path().display()),
+                "--window-size=1440,900", format!("--host-resolver-rules=MAP {} 127.0.0.1", Self::NAME), format!("--user-data-dir={}", profile.path().display()),
             ]},
             "goog:loggingPrefs": log,
+            "acceptInsecureCerts": true,
         });
         let Value::Object(capabilities) = capabilities else { unreachable!("it is an object") };
         let client = runtime.block_on(async {
@@ -168,6 +177,55 @@ impl Browser {
     #[track_caller]
     fn go(&self, url: &str) {
         self.runtime.block_on(self.client.goto(url)).expect("the page can be opened");
+    }
+
+    /// Returns the current tab, to which all other methods refer.
+    #[track_caller]
+    pub fn tab(&self) -> Tab {
+        Tab(self.runtime.block_on(self.client.window()).expect("a tab is open"))
+    }
+
+    /// Opens a URL in a new tab, which becomes the current one.
+    #[track_caller]
+    pub fn open_tab(&self, url: &str) -> Tab {
+        let opened = self.runtime.block_on(self.client.new_window(true)).expect("a tab can be opened");
+        let tab = Tab(opened.handle);
+        self.switch_to(&tab);
+        self.devtools("Page.addScriptToEvaluateOnNewDocument", &json!({ "source": RECORD_NOTICES }));
+        self.open(url);
+        tab
+    }
+
+    /// Makes a tab the current one.
+    #[track_caller]
+    pub fn switch_to(&self, tab: &Tab) {
+        self.runtime.block_on(self.client.switch_to_window(tab.0.clone())).expect("the tab is open");
+    }
+
+    /// Closes the current tab. Another one has to be made the current one.
+    #[track_caller]
+    pub fn close_tab(&self) {
+        self.runtime.block_on(self.client.close_window()).expect("the tab can be closed");
+    }
+
+    /// Kills the process of the current tab, so that its page can do nothing more. Another one has to be made the current one.
+    pub fn crash_tab(&self) {
+        let crash = VendorCommand("goog/cdp/execute", json!({ "cmd": "Page.crash", "params": {} }));
+        // There is nobody left to answer.
+        let _ = self.runtime.block_on(async {
+            tokio::time::timeout(Duration::from_secs(5), self.client.issue_cmd(crash)).await
+        });
+    }
+
+    /// Tells the current page that its tab is hidden or shown. The tabs of a headless browser are all visible.
+    #[track_caller]
+    pub fn set_hidden(&self, hidden: bool) {
+        let state = if hidden { "hidden" } else { "visible" };
+        self.run(&format!(
+            "Object.defineProperty(document, 'hidden', {{ configurable: true, get: () => {hidden} }});
+             Object.defineProperty(document, 'visibilityState', {{ configurable: true, get: () => '{state}' }});
+             document.dispatchEvent(new Event('visibilitychange'));"
+        ));
     }
 
     /// Reloads the page.

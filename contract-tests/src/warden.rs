@@ -42,10 +42,21 @@ impl Warden {
         Self::of(folder, ids.iter().map(agent).collect(), rings)
     }
 
+    /// Starts a warden below this path, for agents that only push to it.
+    pub fn below(folder: &Path, base_path: &str, ids: &[&str]) -> Self {
+        let agent = |id: &&str| json!({ "id": id, "token": Self::agent_token(id) });
+        Self::start_at(folder, ids.iter().map(agent).collect(), &Value::Null, base_path)
+    }
+
     fn of(folder: &Path, agents: Vec<Value>, rings: &Value) -> Self {
+        Self::start_at(folder, agents, rings, "")
+    }
+
+    fn start_at(folder: &Path, agents: Vec<Value>, rings: &Value, base_path: &str) -> Self {
         let address = free_address();
         let mut config = json!({
-            "api": { "address": [address], "token": Self::TOKEN, "state_path": folder.join("warden") },
+            "api": { "address": [address], "token": Self::TOKEN, "state_path": folder.join("warden"),
+                     "base_path": base_path },
             "agents": Value::from(agents),
         });
         if !rings.is_null() {

@@ -559,6 +559,24 @@ bring_browser() {
     fi
 }
 
+# Provides nginx for the browser tests. The package is unpacked, not installed, since it would start a web server on this
+# machine.
+bring_nginx() {
+    local tools="$REPO/target/tools" work
+    [ -x /usr/sbin/nginx ] || have nginx && return 0
+    if ! [ -x "$tools/nginx" ]; then
+        apt_refresh nginx
+        work="$(mktemp -d)"
+        chmod 755 "$work"
+        apt_unpack nginx "$work"
+        mkdir -p "$tools"
+        install -m 755 "$work/root/usr/sbin/nginx" "$tools/nginx"
+        rm -rf "$work"
+    fi
+    PATH="$tools:$PATH"
+    "$tools/nginx" -v >/dev/null 2>&1 || die "$tools/nginx does not run; install nginx-light"
+}
+
 # Provides axe-core, an accessibility checker. Only used by tests; it is downloaded and never shipped.
 bring_axe() {
     local folder="$REPO/target/axe"

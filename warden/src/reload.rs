@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use evenkeel_common::http::BasePath;
 use evenkeel_common::systemd::ServiceManager;
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
@@ -21,6 +22,8 @@ pub struct ActiveConfig {
     pub agents: Vec<AgentConfig>,
     /// Cancels the users' streams: on shutdown, and when `api.token` changes.
     pub streams: CancellationToken,
+    /// Path below which everything is served. It does not change on reload.
+    pub base_path: BasePath,
 }
 
 /// Receives the active configuration.
@@ -30,7 +33,7 @@ impl ActiveConfig {
     /// Extracts the active part of `config`; `streams` cancels the users' streams.
     pub fn new(config: &Config, streams: CancellationToken) -> Self {
         let tokens = Tokens::new(&config.token, config.agents.iter().map(|agent| &agent.token));
-        Self { tokens, agents: config.agents.clone(), streams }
+        Self { tokens, agents: config.agents.clone(), streams, base_path: config.base_path.clone() }
     }
 }
 
@@ -111,6 +114,10 @@ impl Reload {
         if config.addresses != self.config.addresses {
             tracing::warn!("configuration: a change to api.address or api.port takes effect after a restart");
             config.addresses.clone_from(&self.config.addresses);
+        }
+        if config.base_path != self.config.base_path {
+            tracing::warn!("configuration: a change to api.base_path takes effect after a restart");
+            config.base_path.clone_from(&self.config.base_path);
         }
         if config.state_path != self.config.state_path {
             tracing::warn!("configuration: a change to api.state_path takes effect after a restart");

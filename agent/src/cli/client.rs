@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_common::cli::eprint_line;
 use evenkeel_common::config::{ConfigErrors, ConfigSource, Findings, address, json, source};
+use evenkeel_common::http::BasePath;
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::ErrorBody;
 use reqwest::header::RETRY_AFTER;
@@ -255,18 +256,22 @@ fn read(config: &Path) -> Result<Option<Config>, ClientError> {
 
 /// Returns the address of the agent in the configuration file, or else the default address.
 fn configured(config: &Path) -> String {
-    let address = match read(config) {
-        Ok(config) => config.and_then(|config| config.api.addresses.into_iter().next()),
+    let (address, base_path) = match read(config) {
+        Ok(config) => {
+            let api = config.map(|config| config.api).unwrap_or_default();
+            (api.addresses.into_iter().next(), api.base_path)
+        }
         Err(error) => {
-            let address = salvaged(config);
+            let (address, base_path) = (salvaged(config), BasePath::default());
             let used = address.as_deref().map_or_else(|| DEFAULT_API.to_owned(), reachable);
             eprint_line(format_args!(
                 "evenkeel: warning: {error}\nevenkeel: asking the agent at {used} all the same"
             ));
-            address
+            (address, base_path)
         }
     };
-    address.map_or_else(|| DEFAULT_API.to_owned(), |address| reachable(&address))
+    let address = address.map_or_else(|| DEFAULT_API.to_owned(), |address| reachable(&address));
+    format!("{address}{base_path}")
 }
 
 /// Returns the first valid listen address of a file with faults elsewhere.

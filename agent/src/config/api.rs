@@ -1,6 +1,7 @@
 //! Rules of `api`: the listen addresses and the allowed host names.
 
 use evenkeel_common::config::{Findings, KeyPath, address, quote};
+use evenkeel_common::http::BasePath;
 
 use super::ApiConfig;
 use super::file::ApiFile;
@@ -40,7 +41,16 @@ pub(super) fn api(file: &ApiFile, findings: &mut Findings) -> ApiConfig {
     ApiConfig {
         addresses: good.iter().filter_map(|(n, _)| file.address[*n].clone()).collect(),
         allowed_hosts: hosts.map(|host| host.to_ascii_lowercase()).collect(),
+        base_path: base_path(&file.base_path, findings),
     }
+}
+
+fn base_path(text: &str, findings: &mut Findings) -> BasePath {
+    BasePath::parse(text).unwrap_or_else(|allowed| {
+        let at = KeyPath::of("api.base_path");
+        findings.warn(&at, format!("{}; allowed: {allowed} (ignored)", quote(text)));
+        BasePath::default()
+    })
 }
 
 fn is_host_name(text: &str) -> bool {
@@ -177,6 +187,20 @@ mod tests {
                 .starts_with("api.port: was replaced by api.address; write \"address\": [\"<host>:<port>\"]"),
             "{migrate:?}"
         );
+    }
+
+    #[test]
+    fn a_base_path_is_a_plain_path() {
+        let config = good(&json!({"api": {"base_path": "/tools/evenkeel/"}}));
+        assert_eq!((config.api.base_path.as_str(), config.warnings.len()), ("/tools/evenkeel", 0));
+        assert_eq!(good(&json!({"api": {}})).api.base_path.as_str(), "");
+        let config = good(&json!({"api": {"base_path": "evenkeel"}}));
+        assert_eq!(config.api.base_path.as_str(), "");
+        let warning = config
+            .warnings
+            .iter()
+            .find(|warning| warning.starts_with("api.base_path: \"evenkeel\"; allowed: "));
+        assert!(warning.is_some_and(|warning| warning.ends_with("(ignored)")), "{:?}", config.warnings);
     }
 
     #[test]

@@ -99,11 +99,18 @@ pub(super) struct ApiFile {
     /// wildcard.
     #[schemars(with = "Vec<String>")]
     pub(super) allowed_hosts: Items<String>,
+    /// Path below which everything is served, for a reverse proxy that serves several programs under one name, for example
+    /// `/evenkeel`: letters, digits, `-`, `_`, `.` and `~`. `/health` is also served without it.
+    pub(super) base_path: String,
 }
 
 impl Default for ApiFile {
     fn default() -> Self {
-        Self { address: vec![Some("127.0.0.1:9090".into())], allowed_hosts: Vec::new() }
+        Self {
+            address: vec![Some("127.0.0.1:9090".into())],
+            allowed_hosts: Vec::new(),
+            base_path: String::new(),
+        }
     }
 }
 

@@ -134,7 +134,7 @@ mod tests {
         for (pointer, keys) in [
             ("", "runtime registry api audit monitor docker_health notifications push services state"),
             ("/registry", "url poll_interval insecure concurrency"),
-            ("/api", "address allowed_hosts"),
+            ("/api", "address allowed_hosts base_path"),
             ("/audit", "path"),
             ("/state", "path"),
             ("/monitor", "stats_interval"),

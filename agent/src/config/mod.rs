@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::config::quote;
+use evenkeel_common::http::BasePath;
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{Kind, Level};
 use schemars::JsonSchema;
@@ -128,12 +129,14 @@ pub struct RegistryConfig {
 }
 
 /// `api.*`
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ApiConfig {
     /// Validated `host:port` strings as configured; an empty host means all interfaces.
     pub addresses: Vec<String>,
     /// Additional host names accepted in the `Host` header.
     pub allowed_hosts: Vec<String>,
+    /// Path below which everything is served.
+    pub base_path: BasePath,
 }
 
 /// `monitor.*`

@@ -22,8 +22,8 @@ pub(super) const ABOUT: About = About {
     title: "Evenkeel agent",
     version: env!("CARGO_PKG_VERSION"),
     summary: "Keeps container services up to date.",
-    description: "There is no authentication. The Host header must be an IP address, localhost, the machine's \
-        name or listed in api.allowed_hosts; other requests are refused with 403, except for /health, /metrics and \
+    description: "There is no authentication. The Host header must be an IP address, localhost, a name of the \
+        machine or listed in api.allowed_hosts; other requests are refused with 403, except for /health, /metrics and \
         /registry/events. Cross-site requests are refused with 403 too, except links to the dashboard and requests \
         for /health. HEAD is supported wherever GET is. A request body is read only where one is described. During \
         start-up, endpoints that need the services respond with 503 and Retry-After until the services are loaded. \
@@ -118,8 +118,17 @@ pub(super) fn redeploy() -> Doc {
         .with_service_name()
 }
 
+fn stream(summary: &'static str) -> Doc {
+    let what = "Continues after the entry with this id, for clients that cannot send Last-Event-ID.";
+    Doc::of(summary).query("after", what, json!({ "type": "integer", "minimum": 0 })).text(
+        200,
+        "The stream.",
+        EVENT_STREAM,
+    )
+}
+
 pub(super) fn ui_events() -> Doc {
-    Doc::of("Streams audit entries, starting with the last 50.").text(200, "The stream.", EVENT_STREAM)
+    stream("Streams audit entries, starting with the last 50.")
 }
 
 pub(super) fn ui() -> Doc {
@@ -131,7 +140,7 @@ pub(super) fn root() -> Doc {
 }
 
 pub(super) fn ui_stream() -> Doc {
-    Doc::of("Streams audit entries and status changes.").text(200, "The stream.", EVENT_STREAM)
+    stream("Streams audit entries and status changes.")
 }
 
 pub(super) fn registry_events() -> Doc {

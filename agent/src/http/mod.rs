@@ -28,7 +28,7 @@ pub use audit_answers::AuditAnswers;
 pub use push::published;
 
 use crate::audit::{Audit, Deliveries};
-use crate::config::active;
+use crate::config::{ApiConfig, active};
 use crate::http::metrics::{Depth, Metrics};
 use crate::project::services::EngineHealth;
 use crate::project::services::{ServiceError, Services};
@@ -78,7 +78,7 @@ pub struct Recording {
 }
 
 /// All endpoints as one filter.
-pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter<(Response,)> {
+pub fn routes(api: Api, config: &ApiConfig, limits: Limits) -> BoxedFilter<(Response,)> {
     Endpoints::new(docs::ABOUT, api)
         .route(Method::POST, "/trigger", control::trigger_all, docs::trigger_all())
         .route(Method::POST, "/trigger/{name}", control::trigger, docs::trigger())
@@ -114,7 +114,11 @@ pub fn routes(api: Api, allowed_hosts: &[String], limits: Limits) -> BoxedFilter
             docs::registry_events(),
         )
         .route(Method::GET, "/", page::root, docs::root())
-        .into_filter(Guard::new(allowed_hosts).open(&["/registry/events"]).pages(&["/", "/ui"]), limits)
+        .below(config.base_path.clone())
+        .into_filter(
+            Guard::new(&config.allowed_hosts).open(&["/registry/events"]).pages(&["/", "/ui"]),
+            limits,
+        )
 }
 
 /// Admits a body from every client.

@@ -18,10 +18,11 @@ static PAGE: LazyLock<Document> = LazyLock::new(|| {
 });
 
 /// `GET /`: redirects to the dashboard.
-pub(super) async fn root(_: Api, _: Request) -> Response {
+pub(super) async fn root(_: Api, request: Request) -> Response {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::FOUND;
-    response.headers_mut().insert(LOCATION, HeaderValue::from_static("/ui"));
+    let target = HeaderValue::from_str(&format!("{}/ui", request.base));
+    response.headers_mut().insert(LOCATION, target.expect("a base path is header text"));
     response
 }
 

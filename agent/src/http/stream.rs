@@ -35,7 +35,7 @@ fn begin(
 ) -> Result<(Permit, impl Stream<Item = Frame> + Send + Sync + use<>), Response> {
     let recording = api.recording.get().ok_or_else(|| refused(&ServiceError::Starting))?;
     let permit = api.stream_limiter.admit(request.arrival.peer.ip())?;
-    let after = sse::last_event_id(&request.headers);
+    let after = sse::resume_after(request);
     let subscription = recording.audit.journal().subscribe(sse::REPLAY, after);
     let entries = sse::frames(subscription, name, |entry: &Arc<AuditEntry>| sse::json(entry.as_ref()));
     Ok((permit, entries))

@@ -489,6 +489,7 @@ fn keep_fixed(old: &Config, new: &mut Config) -> Vec<&'static str> {
         keep("runtime", &old.runtime, &mut new.runtime),
         keep("api.address", &old.api.addresses, &mut new.api.addresses),
         keep("api.allowed_hosts", &old.api.allowed_hosts, &mut new.api.allowed_hosts),
+        keep("api.base_path", &old.api.base_path, &mut new.api.base_path),
         keep("audit.path", &old.audit_path, &mut new.audit_path),
         keep("state.path", &old.state_path, &mut new.state_path),
     ];

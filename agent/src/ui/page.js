@@ -25,7 +25,7 @@ let services = null; // the last status, in the configuration's order; null befo
 let events = []; // newest first
 const filter = { status: "all", text: "" };
 
-setText(byId("where"), location.host);
+setText(byId("where"), here);
 
 // --- one row -----------------------------------------------------------------------------------------------------
 
@@ -635,7 +635,7 @@ function summarize() {
   if (works) parts.push(`${works} in progress`);
   if (unknown) parts.push(`${unknown} unknown`);
   setText(byId("summary"), total ? parts.join(" · ") : "No services");
-  const heading = `${needs ? `(${needs}) ` : ""}Evenkeel · ${location.host}`;
+  const heading = `${needs ? `(${needs}) ` : ""}Evenkeel · ${here}`;
   if (document.title !== heading) document.title = heading;
 
   const offered = FILTERS.filter(([key, , test]) => key === "all" || key === filter.status || services.some(test));
@@ -746,7 +746,7 @@ const connection = new Connection({
   poll: async () => {
     const report = await ask("GET", "/status");
     // A starting agent has no services to show until they are loaded.
-    if (!report.starting) takeStatus(report);
+    return report.starting ? {} : { status: report };
   },
   badge: byId("link"),
   quiet: 45000, // a status arrives at least every 30 seconds
@@ -760,7 +760,12 @@ connection.onstate = (state) => {
   }
   wasLive = state === "live";
 };
-readHealth();
-readAudit();
+function readAll() {
+  if (document.hidden) return;
+  readHealth();
+  readAudit();
+}
+readAll();
+document.addEventListener("visibilitychange", readAll);
 setInterval(() => { if (!document.hidden) readHealth(); }, 30000);
 setInterval(() => { if (!document.hidden) for (const row of rows.values()) row.tick(); }, 1000);

@@ -1,11 +1,14 @@
 //! Request origin checks: the API has no login, so web pages in a user's browser must not be able to use it (DECISIONS 6).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Method, StatusCode, Version};
 
+use super::authority::{Authority, Host, machine_names, name_of, parse_port};
 use super::{Response, error};
+
+/// Header that our own pages add to their requests. A page of another origin can send it only with the consent of the server,
+/// which never gives it (no CORS headers). Unlike `Sec-Fetch-Site`, it is also sent over plain HTTP.
+const OWN_PAGE: &str = "x-evenkeel-page";
 
 /// The Host rule, the Origin rule, and the rule that other sites may only link to pages.
 #[derive(Debug, Clone)]
@@ -21,13 +24,11 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Allows IP literals, `localhost`, the machine's own name, and `allowed_hosts`. The Host rule does not apply to
+    /// Allows IP literals, `localhost`, the machine's own names, and `allowed_hosts`. The Host rule does not apply to
     /// `/health` and `/metrics`.
     pub fn new(allowed_hosts: &[String]) -> Self {
-        let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let mut names = vec!["localhost".to_owned()];
-        names.extend(machine.split('.').next().map(name_of));
-        names.push(name_of(&machine));
+        names.extend(machine_names());
         names.extend(allowed_hosts.iter().map(|host| match Authority::parse(host) {
             Some(Authority { host: Host::Name(name), .. }) => name,
             _ => name_of(host),
@@ -77,7 +78,7 @@ impl Guard {
         if *method == Method::GET || *method == Method::HEAD || *method == Method::OPTIONS {
             self.check_site(path, headers)
         } else {
-            check_origin(host, headers)
+            self.check_origin(host, headers)
         }
     }
 
@@ -99,11 +100,7 @@ impl Guard {
         let allowed = match host {
             // Browsers do not use HTTP/1.0.
             None => version == Version::HTTP_10,
-            Some(text) => match Authority::parse(text) {
-                Some(Authority { host: Host::Ip(_), .. }) => true,
-                Some(Authority { host: Host::Name(name), .. }) => self.names.contains(&name),
-                None => false,
-            },
+            Some(text) => Authority::parse(text).is_some_and(|at| self.is_allowed(&at.host)),
         };
         if allowed {
             return Ok(());
@@ -117,25 +114,91 @@ impl Guard {
             ),
         ))
     }
-}
 
-/// Rejects requests that change something and come from a page of another site.
-fn check_origin(host: Option<&str>, headers: &HeaderMap) -> Result<(), Response> {
-    let refuse = |what: &str| {
-        Err(error(StatusCode::FORBIDDEN, format!("requests that change something are rejected {what}")))
-    };
-    if is_of_other_site(headers) {
-        return refuse("if they come from another site (Sec-Fetch-Site)");
-    }
-    // With `Referrer-Policy: no-referrer`, forms on our own pages are sent with `Origin: null`. So are forms in a sandboxed
-    // frame, which only Sec-Fetch-Site distinguishes from ours; scripts cannot set that header.
-    let is_own_form = |origin: &str| origin == "null" && is_from_own_page(headers);
-    for origin in headers.get_all(ORIGIN) {
-        if !origin.to_str().is_ok_and(|origin| is_same_origin(origin, host) || is_own_form(origin)) {
-            return refuse("if their Origin differs from the requested host");
+    /// Reports whether the Host rule accepts this host.
+    fn is_allowed(&self, host: &Host) -> bool {
+        match host {
+            Host::Ip(_) => true,
+            Host::Name(name) => self.any_host || self.names.contains(name),
         }
     }
-    Ok(())
+
+    /// Rejects requests that change something and come from a page of another site or origin.
+    ///
+    /// A browser says so itself in `Sec-Fetch-Site`, which no script can set, but only over HTTPS and on localhost. Otherwise
+    /// the `Origin` has to be the requested one. A proxy may have replaced the requested host, or its port, by its own.
+    fn check_origin(&self, host: Option<&str>, headers: &HeaderMap) -> Result<(), Response> {
+        let refuse = |what: &str| {
+            Err(error(StatusCode::FORBIDDEN, format!("requests that change something are rejected {what}")))
+        };
+        if is_of_other_site(headers) {
+            return refuse("if they come from another site (Sec-Fetch-Site)");
+        }
+        let mut origins = headers.get_all(ORIGIN).iter();
+        let Some(origin) = origins.next() else { return Ok(()) };
+        if origins.next().is_some() {
+            return refuse("if they have more than one Origin");
+        }
+        // With `Referrer-Policy: no-referrer`, forms on our own pages are sent with `Origin: null`.
+        if is_from_own_page(headers) {
+            return Ok(());
+        }
+        let origin = origin.to_str().ok().and_then(Origin::parse);
+        if origin.is_some_and(|origin| self.is_requested(&origin, host, headers)) {
+            return Ok(());
+        }
+        refuse(
+            "if their Origin differs from the requested host; behind a proxy, forward the Host header with its port, and \
+             add the name to api.allowed_hosts of an agent",
+        )
+    }
+
+    /// Reports whether a request from a page of this origin was sent to the same origin. The scheme only supplies the default
+    /// port, since TLS may be terminated by a proxy.
+    ///
+    /// A page of another origin can't send any of the headers that are read here in addition to `Host`. A page whose name was
+    /// rebound to this machine can; its own name is then what has to be allowed.
+    fn is_requested(&self, origin: &Origin, host: Option<&str>, headers: &HeaderMap) -> bool {
+        let is_same = |host: &Host, port: Option<u16>| {
+            *host == origin.host && port.unwrap_or(origin.default_port) == origin.port
+        };
+        let forwarded_port = first(headers, "x-forwarded-port").and_then(parse_port);
+        let matches = |text: Option<&str>| {
+            text.and_then(Authority::parse).is_some_and(|at| {
+                is_same(&at.host, at.port) || forwarded_port.is_some() && is_same(&at.host, forwarded_port)
+            })
+        };
+        if matches(host) {
+            return true;
+        }
+        let is_forwarded = matches(first(headers, "x-forwarded-host"));
+        (is_forwarded || headers.contains_key(OWN_PAGE)) && self.is_allowed(&origin.host)
+    }
+}
+
+/// Returns the first value of a header that proxies add. If there are several proxies, the browser connects to the first one.
+fn first<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()?.split(',').next().map(str::trim)
+}
+
+/// The origin of a page: `scheme://host[:port]`.
+struct Origin {
+    host: Host,
+    port: u16,
+    default_port: u16,
+}
+
+impl Origin {
+    fn parse(text: &str) -> Option<Self> {
+        let (scheme, authority) = text.split_once("://")?;
+        let default_port = match scheme {
+            "http" => 80,
+            "https" => 443,
+            _ => return None,
+        };
+        let Authority { host, port } = Authority::parse(authority)?;
+        Some(Self { host, port: port.unwrap_or(default_port), default_port })
+    }
 }
 
 /// Reports whether the request comes from a page of the same origin, according to the browser.
@@ -150,62 +213,6 @@ fn is_of_other_site(headers: &HeaderMap) -> bool {
     sites.any(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site"))
 }
 
-/// Reports whether an `Origin` matches the requested host. The scheme only supplies the default port, since TLS may be
-/// terminated by a proxy.
-fn is_same_origin(origin: &str, host: Option<&str>) -> bool {
-    let Some((scheme, authority)) = origin.split_once("://") else { return false };
-    let default = match scheme {
-        "http" => 80,
-        "https" => 443,
-        _ => return false,
-    };
-    let with_port = |text| Authority::parse(text).map(|at| (at.host, at.port.unwrap_or(default)));
-    let origin = with_port(authority);
-    origin.is_some() && origin == host.and_then(with_port)
-}
-
-/// `host[:port]`, as in `Host`, and in `Origin` after the scheme.
-#[derive(Debug, PartialEq, Eq)]
-struct Authority {
-    host: Host,
-    port: Option<u16>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Host {
-    Ip(IpAddr),
-    /// Lower-case, without trailing dot.
-    Name(String),
-}
-
-impl Authority {
-    fn parse(text: &str) -> Option<Self> {
-        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-            let (host, rest) = rest.split_once(']')?;
-            let port = if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) };
-            (Host::Ip(host.parse::<Ipv6Addr>().ok()?.into()), port)
-        } else {
-            let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
-            let name = name_of(host);
-            let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-            if name.is_empty() || name.ends_with('.') || !name.bytes().all(is_name_byte) {
-                return None;
-            }
-            (name.parse::<Ipv4Addr>().map_or(Host::Name(name), |ip| Host::Ip(ip.into())), port)
-        };
-        let port = match port {
-            None | Some("") => None,
-            Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => Some(port.parse().ok()?),
-            Some(_) => return None,
-        };
-        Some(Self { host, port })
-    }
-}
-
-fn name_of(host: &str) -> String {
-    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,6 +220,9 @@ mod tests {
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
     }
+
+    /// The header that our own pages send.
+    const OWN: (&str, &str) = (OWN_PAGE, "1");
 
     fn verdict(method: &Method, path: &str, pairs: &[(&'static str, &str)]) -> u16 {
         let guard =
@@ -287,6 +297,7 @@ mod tests {
             ("localhost:9090", &[("origin", "null"), ("sec-fetch-site", "same-site")], 403),
             ("localhost:9090", &[("origin", "null"), ("sec-fetch-site", "cross-site")], 403),
             ("localhost:9090", &[("origin", "null"), ("sec-fetch-site", "Same-Origin")], 403),
+            ("localhost:9090", &[("origin", "null"), OWN], 403),
             (
                 "localhost:9090",
                 &[("origin", "null"), ("sec-fetch-site", "same-origin"), ("sec-fetch-site", "same-origin")],
@@ -311,7 +322,9 @@ mod tests {
             ("localhost:9090", &[("sec-fetch-site", "none")], 200),
             ("localhost:9090", &[("sec-fetch-site", "cross-site")], 403),
             ("localhost:9090", &[("sec-fetch-site", "same-site")], 403),
-            ("localhost:9090", &[("sec-fetch-site", "same-origin"), ("origin", "http://evil.test")], 403),
+            ("localhost:9090", &[("sec-fetch-site", "none"), ("origin", "http://evil.test")], 403),
+            ("localhost:9090", &[("sec-fetch-site", "same-site"), ("origin", "http://localhost:9090")], 403),
+            ("localhost:9090", &[("sec-fetch-site", "cross-site"), OWN], 403),
             ("localhost:9090", &[("sec-fetch-site", "cross-site"), ("origin", "http://localhost:9090")], 403),
         ];
         for (host, more, expected) in table {
@@ -339,6 +352,107 @@ mod tests {
             200,
             "an open path accepts any host, even as an origin"
         );
+    }
+
+    #[test]
+    fn a_page_behind_a_proxy_may_change_something_and_no_other_page_may() {
+        type Case<'a> = (&'a str, &'a str, &'a [(&'static str, &'a str)], u16);
+        // Host, Origin, further headers.
+        let table: &[Case<'_>] = &[
+            // The proxy forwards the name without the port.
+            ("agent.example.com", "http://agent.example.com:8080", &[], 403),
+            ("agent.example.com", "http://agent.example.com:8080", &[("sec-fetch-site", "same-origin")], 200),
+            ("agent.example.com", "http://agent.example.com:8080", &[("x-forwarded-port", "8080")], 200),
+            ("agent.example.com", "http://agent.example.com:3000", &[("x-forwarded-port", "8080")], 403),
+            ("agent.example.com", "http://agent.example.com:8080", &[OWN], 200),
+            (
+                "agent.example.com",
+                "http://agent.example.com:8080",
+                &[("sec-fetch-site", "same-site"), OWN],
+                403,
+            ),
+            ("10.1.2.3", "http://10.1.2.3:8080", &[OWN], 200),
+            (
+                "agent.example.com:80",
+                "http://agent.example.com:8080",
+                &[("x-forwarded-port", "8080, 80")],
+                200,
+            ),
+            ("agent.example.com", "https://agent.example.com:8443", &[("x-forwarded-port", "x")], 403),
+            // The proxy sends its own idea of the host.
+            ("127.0.0.1:9090", "https://agent.example.com", &[], 403),
+            ("127.0.0.1:9090", "https://agent.example.com", &[("sec-fetch-site", "same-origin")], 200),
+            (
+                "127.0.0.1:9090",
+                "https://agent.example.com",
+                &[("x-forwarded-host", "agent.example.com")],
+                200,
+            ),
+            (
+                "127.0.0.1:9090",
+                "http://agent.example.com:81",
+                &[("x-forwarded-host", "agent.example.com:81, x")],
+                200,
+            ),
+            (
+                "127.0.0.1:9090",
+                "http://agent.example.com:82",
+                &[("x-forwarded-host", "agent.example.com:81")],
+                403,
+            ),
+            (
+                "127.0.0.1:9090",
+                "http://agent.example.com:81",
+                &[("x-forwarded-host", "agent.example.com")],
+                403,
+            ),
+            (
+                "127.0.0.1:9090",
+                "http://agent.example.com:81",
+                &[("x-forwarded-host", "agent.example.com"), ("x-forwarded-port", "81")],
+                200,
+            ),
+            ("127.0.0.1:9090", "http://agent.example.com:81", &[OWN], 200),
+            ("127.0.0.1:9090", "http://10.1.2.3:81", &[OWN], 200),
+            // A name that was rebound to the proxy: its page can send any header, but not another Origin.
+            ("127.0.0.1:9090", "http://evil.test:8080", &[OWN], 403),
+            ("127.0.0.1:9090", "http://evil.test:8080", &[("x-forwarded-host", "evil.test:8080")], 403),
+            ("127.0.0.1:9090", "http://evil.test:8080", &[("x-forwarded-port", "8080")], 403),
+            (
+                "127.0.0.1:9090",
+                "http://evil.test:8080",
+                &[("x-forwarded-host", "agent.example.com:8080"), OWN],
+                403,
+            ),
+            (
+                "evil.test:8080",
+                "http://evil.test:8080",
+                &[("x-forwarded-host", "agent.example.com:8080"), OWN],
+                403,
+            ),
+        ];
+        for (host, origin, more, expected) in table {
+            let mut pairs = vec![("host", *host), ("origin", *origin)];
+            pairs.extend_from_slice(more);
+            assert_eq!(verdict(&Method::POST, "/trigger", &pairs), *expected, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_with_a_login_accepts_its_own_page_under_any_name() {
+        let guard = Guard::any_host();
+        let verdict = |pairs: &[(&'static str, &str)]| {
+            let checked = guard.check(&Method::POST, "/login", Version::HTTP_11, &headers(pairs));
+            checked.map_or_else(|refusal| refusal.status().as_u16(), |()| 200)
+        };
+        let (host, origin) = (("host", "127.0.0.1:8080"), ("origin", "https://warden.test"));
+        assert_eq!(verdict(&[host, origin]), 403);
+        for more in [OWN, ("sec-fetch-site", "same-origin"), ("x-forwarded-host", "warden.test")] {
+            assert_eq!(verdict(&[host, origin, more]), 200, "{more:?}");
+        }
+        for more in [("sec-fetch-site", "same-site"), ("sec-fetch-site", "cross-site")] {
+            assert_eq!(verdict(&[host, origin, OWN, more]), 403, "{more:?}");
+        }
     }
 
     #[test]

@@ -21,6 +21,8 @@
 // An error response is created once and sent; boxing it everywhere would gain nothing.
 #![allow(clippy::result_large_err)]
 
+mod authority;
+mod base_path;
 mod bind;
 mod bodies;
 mod connection;
@@ -37,6 +39,7 @@ use std::time::Duration;
 pub use http::{HeaderMap, Method, StatusCode};
 pub use warp::reply::Response;
 
+pub use base_path::BasePath;
 pub use bind::{BindError, bind};
 pub use bodies::{Admitted, Bodies};
 pub use guard::Guard;

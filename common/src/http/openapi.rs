@@ -11,7 +11,7 @@ use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 use warp::filters::BoxedFilter;
 
-use super::{Admitted, Arrival, Bodies, Guard, Limits, Request, Response, Routes};
+use super::{Admitted, Arrival, BasePath, Bodies, Guard, Limits, Request, Response, Routes};
 use crate::wire::ErrorBody;
 
 /// Path of the document.
@@ -148,6 +148,13 @@ impl<S: Clone + Send + Sync + 'static> Endpoints<S> {
         self
     }
 
+    /// Serves all endpoints below this path, and `/health` outside as well.
+    #[must_use]
+    pub fn below(mut self, base: BasePath) -> Self {
+        self.routes = self.routes.below(base);
+        self
+    }
+
     /// Builds the filter that answers all requests, including those for the document.
     pub fn into_filter(mut self, guard: Guard, limits: Limits) -> BoxedFilter<(Response,)> {
         let own = Doc::of("This document.").json::<Map<String, Value>>(200, "An OpenAPI 3.1 document.");
@@ -155,9 +162,9 @@ impl<S: Clone + Send + Sync + 'static> Endpoints<S> {
         // Generated on request. That is rare and takes a millisecond, and otherwise costs neither time nor memory.
         let (docs, about) = (Arc::new(self.docs), self.about);
         self.routes
-            .route(Method::GET, PATH, move |_, _| {
+            .route(Method::GET, PATH, move |_, request: Request| {
                 let docs = docs.clone();
-                async move { answer(document(about, &docs).to_string()) }
+                async move { answer(document(about, &request.base, &docs).to_string()) }
             })
             .into_filter(guard, limits)
     }
@@ -169,7 +176,7 @@ fn answer(document: String) -> Response {
     response
 }
 
-fn document(about: About, docs: &[(Method, &'static str, Doc)]) -> Value {
+fn document(about: About, base: &BasePath, docs: &[(Method, &'static str, Doc)]) -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
     settings.meta_schema = None;
@@ -189,7 +196,7 @@ fn document(about: About, docs: &[(Method, &'static str, Doc)]) -> Value {
             "description": about.description,
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
-        "servers": [{ "url": "/" }],
+        "servers": [{ "url": if base.as_str().is_empty() { "/" } else { base.as_str() } }],
         "paths": paths,
         "components": {
             "schemas": schemas.take_definitions(true),

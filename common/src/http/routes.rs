@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use futures_util::{FutureExt, Stream, StreamExt};
-use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue, TRANSFER_ENCODING};
+use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue, LOCATION, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode};
 use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout};
@@ -19,9 +19,10 @@ use warp::Filter;
 use warp::filters::BoxedFilter;
 use warp::path::FullPath;
 
+use super::base_path::Place;
 use super::connection::{Connection, Phase};
 use super::reply::harden;
-use super::{Admitted, Arrival, Bodies, Guard, Limits, Response, error};
+use super::{Admitted, Arrival, BasePath, Bodies, Guard, Limits, Response, error};
 use crate::supervisor::panic_text;
 
 /// An unused body is read and discarded for at most this time and up to this many bytes, so that the connection can be
@@ -44,6 +45,8 @@ pub struct Request {
     pub body: Bytes,
     /// The peer and the HTTP version.
     pub arrival: Arrival,
+    /// The path below which the program is served, for links.
+    pub base: BasePath,
 }
 
 impl Request {
@@ -75,12 +78,20 @@ enum Segment {
 pub struct Routes<S> {
     state: S,
     routes: Vec<Route<S>>,
+    base: BasePath,
 }
 
 impl<S: Clone + Send + Sync + 'static> Routes<S> {
     /// Creates an empty table.
     pub fn new(state: S) -> Self {
-        Self { state, routes: Vec::new() }
+        Self { state, routes: Vec::new(), base: BasePath::default() }
+    }
+
+    /// Serves all endpoints below this path, and `/health` outside as well.
+    #[must_use]
+    pub fn below(mut self, base: BasePath) -> Self {
+        self.base = base;
+        self
     }
 
     /// Adds an endpoint that uses no body. If a client sends one, it is not stored, but its size is still limited. In
@@ -140,7 +151,8 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 
     /// Builds the filter that answers all requests.
     pub fn into_filter(self, guard: Guard, limits: Limits) -> BoxedFilter<(Response,)> {
-        let table = Arc::new(Table { state: self.state, routes: self.routes, guard, limits });
+        let table =
+            Arc::new(Table { state: self.state, routes: self.routes, base: self.base, guard, limits });
         warp::method()
             .and(warp::path::full())
             .and(warp::query::raw().or(warp::any().map(String::new)).unify())
@@ -164,6 +176,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 struct Table<S> {
     state: S,
     routes: Vec<Route<S>>,
+    base: BasePath,
     guard: Guard,
     limits: Limits,
 }
@@ -203,7 +216,24 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         body: Pin<&mut (impl Stream<Item = Result<impl Buf, warp::Error>> + Send)>,
     ) -> Result<(Response, bool), Response> {
         let Head { method, headers, arrival, conn } = head;
-        self.guard.check(&method, path, arrival.version, &headers)?;
+        let place = self.base.place(path);
+        // Elsewhere no path is exempt from a rule. Without its slash, the base path leads to the same page.
+        let ruled = match place {
+            Place::Inside(path) => path,
+            Place::NoSlash => "/",
+            Place::Outside => "",
+        };
+        self.guard.check(&method, ruled, arrival.version, &headers)?;
+        let path = match place {
+            Place::Inside(path) => path,
+            Place::NoSlash if method == Method::GET || method == Method::HEAD => {
+                return Err(self.redirect_to_slash(query));
+            }
+            Place::NoSlash | Place::Outside => {
+                let text = format!("no such path; the API is served below {} (api.base_path)", self.base);
+                return Err(error(StatusCode::NOT_FOUND, text));
+            }
+        };
         let (route, params) = self.find(&method, path)?;
         if !is_well_encoded(query) {
             return Err(error(StatusCode::BAD_REQUEST, "the query is not percent-encoded UTF-8"));
@@ -228,8 +258,15 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             query_map.entry(name.into_owned()).or_insert_with(|| value.into_owned());
         }
-        let request =
-            Request { method: route.method.clone(), params, query: query_map, headers, body, arrival };
+        let request = Request {
+            method: route.method.clone(),
+            params,
+            query: query_map,
+            headers,
+            body,
+            arrival,
+            base: self.base.clone(),
+        };
         // Both the call and the returned future may panic.
         let answer = AssertUnwindSafe(async { (route.handler)(self.state.clone(), request).await });
         let answer = answer.catch_unwind().await.unwrap_or_else(|panic| {
@@ -237,6 +274,17 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
             error(StatusCode::INTERNAL_SERVER_ERROR, "internal error")
         });
         Ok((answer, kept.is_some() || framing.has_unknown_length()))
+    }
+
+    /// Redirects from the base path to the same with a slash at its end, which relative links need.
+    fn redirect_to_slash(&self, query: &str) -> Response {
+        let mark = if query.is_empty() { "" } else { "?" };
+        let mut response = Response::default();
+        *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
+        if let Ok(target) = HeaderValue::from_str(&format!("{}/{mark}{query}", self.base)) {
+            response.headers_mut().insert(LOCATION, target);
+        }
+        response
     }
 
     /// Returns the endpoint for a request and its path parameters, or the error response.

@@ -1,5 +1,6 @@
 //! Tests of the server over real sockets.
 
+mod base_path;
 mod limits;
 
 use std::net::SocketAddr;
@@ -125,6 +126,10 @@ pub(super) struct TestServer {
 
 impl TestServer {
     pub(super) fn start(limits: Limits) -> Self {
+        Self::below("", limits)
+    }
+
+    pub(super) fn below(base: &str, limits: Limits) -> Self {
         let stop = CancellationToken::new();
         let streams = Limiter::new(3, 2);
         let bodies = Bodies::new(limits.body_bytes, 4000, 4000);
@@ -152,7 +157,8 @@ impl TestServer {
             .route(Method::GET, "/empty", empty)
             .route(Method::GET, "/huge", huge)
             .route(Method::GET, "/flood", flood)
-            .into_filter(Guard::new(&[]), limits);
+            .below(BasePath::parse(base).unwrap())
+            .into_filter(Guard::new(&[]).pages(&["/", "/page"]), limits);
         let listeners: Vec<TcpListener> = bind(&["127.0.0.1:0".to_owned()]).unwrap();
         let at = listeners[0].local_addr().unwrap();
         let tasks = TaskSet::new();

@@ -1,5 +1,7 @@
 //! Access control and error responses of the agent's API, without an engine.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::time::Instant;
 
 use contract_tests::{Agent, Config, Reply, Service, request, wait_for};
@@ -217,6 +219,62 @@ fn the_root_path_redirects_to_the_dashboard() {
         assert_eq!((reply.status, reply.header("location")), (302, Some("/ui")));
     }
     assert_refused(&send(&agent, "GET", "/", &[("Host", "evil.example")]), 403);
+}
+
+#[test]
+fn below_a_base_path_links_lead_to_it_and_health_is_also_outside() {
+    let agent = agent_with(|config| config.set("api.base_path", json!("/tools/agent/")));
+    for (path, target) in [("/tools/agent", "/tools/agent/"), ("/tools/agent/", "/tools/agent/ui")] {
+        let reply = send(&agent, "GET", path, &[]);
+        assert_eq!(reply.header("location"), Some(target), "{reply:?}");
+    }
+    for path in ["ui", "status", "status/idle", "metrics", "openapi.json", "audit"] {
+        assert_eq!(send(&agent, "GET", &format!("/tools/agent/{path}"), &[]).status, 200, "{path}");
+        assert_refused(&send(&agent, "GET", &format!("/{path}"), &[]), 404);
+    }
+    for path in ["/health", "/tools/agent/health"] {
+        assert_ne!(send(&agent, "GET", path, &[]).status, 404, "{path}");
+    }
+    let document = send(&agent, "GET", "/tools/agent/openapi.json", &[]).json();
+    assert_eq!(document["servers"], json!([{ "url": "/tools/agent" }]));
+    assert_eq!(send(&agent, "POST", "/tools/agent/trigger", &[]).status, 200);
+    assert_refused(&send(&agent, "POST", "/trigger", &[]), 404);
+}
+
+#[test]
+fn a_stream_continues_after_the_entry_that_the_query_names() {
+    let agent = agent();
+    agent.request("POST", "/trigger");
+    wait_for("the first entries", || {
+        let count = agent.audit().len();
+        if count >= 3 { Ok(()) } else { Err(format!("{count} entries")) }
+    });
+    let entries = agent.audit();
+    let all = events(&agent, "/ui/events", entries.len());
+    let after = all[0].0;
+    assert_eq!(events(&agent, &format!("/ui/events?after={after}"), entries.len() - 1), all[1..]);
+    assert_eq!(events(&agent, "/ui/events?after=999999", entries.len()), all, "an unknown id");
+    assert_eq!(events(&agent, "/ui/events?after=x", entries.len()), all);
+}
+
+/// Reads the first events of a stream: each with its id.
+fn events(agent: &Agent, path: &str, count: usize) -> Vec<(u64, String)> {
+    let mut stream = TcpStream::connect(agent.address()).expect("the agent listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", agent.address()).expect("it reads");
+    let mut found = Vec::new();
+    let mut id = None;
+    for line in BufReader::new(stream).lines() {
+        let line = line.expect("the stream goes on");
+        if let Some(text) = line.strip_prefix("id: ") {
+            id = text.parse().ok();
+        } else if let (Some(data), Some(id)) = (line.strip_prefix("data: "), id) {
+            found.push((id, data.to_owned()));
+        }
+        if found.len() == count {
+            break;
+        }
+    }
+    found
 }
 
 #[test]

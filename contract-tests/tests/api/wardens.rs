@@ -12,7 +12,7 @@ use evenkeel_agent::adapters::warden::Wardens;
 use evenkeel_agent::config::PushConfig;
 use evenkeel_agent::ports::fleet::{Fleet, KnownRevisions};
 use evenkeel_common::clock::SystemClock;
-use evenkeel_common::http;
+use evenkeel_common::http::{self, BasePath};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::{FleetAsk, Permission};
@@ -124,6 +124,7 @@ impl Warden {
         let stop = CancellationToken::new();
         let config = Config {
             addresses: Vec::new(),
+            base_path: BasePath::default(),
             token: Secret::new("0123456789abcdef-people"),
             state_path: None,
             store: StoreConfig::default(),

@@ -150,10 +150,18 @@ fn a_freeze_is_created_shown_and_ended() {
     after["freezes"][0]["id"] = json!("f2");
     after["freezes"][0]["reason"] = json!("inventory day");
     after["freezes"][0]["by"] = json!("fuse");
+    after["freezes"][0]["agents"] = json!(["harbour", "quay"]);
+    after["failed"][0]["more_agents"] = json!(2);
+    after["left_out"] = json!(7);
     stub.answer("GET /fleet/images", 200, &after);
     browser.press(&[ENTER]);
     browser.wait("the banner", "document.querySelector('#freezes').innerText.includes('inventory day')");
-    assert!(browser.text("#freezes").contains("by the fuse"));
+    // The machines behind each decision.
+    let banner = browser.text("#freezes");
+    assert!(banner.contains("by the fuse, after too many rollbacks on harbour, quay,"), "{banner}");
+    let withheld = browser.text("#withheld");
+    assert!(withheld.contains("failed on lighthouse and 2 other machines"), "{withheld}");
+    assert!(browser.text("#map-note").contains("7 images that are up to date are not listed"));
     let body = sent(&stub, "/freeze");
     assert_eq!(
         (&body["reason"], &body["scope"]),

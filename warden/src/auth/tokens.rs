@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use evenkeel_common::http::HeaderMap;
+use evenkeel_common::http::{BasePath, HeaderMap};
 use evenkeel_common::secret::Secret;
 use http::header::{AUTHORIZATION, COOKIE};
 use jiff::Timestamp;
@@ -113,20 +113,22 @@ pub fn cookies(headers: &HeaderMap) -> Vec<String> {
     ours.filter_map(|(_, value)| Some(percent_decode_str(value).decode_utf8().ok()?.into_owned())).collect()
 }
 
-/// Returns a `Set-Cookie` value for a session (DECISIONS 3).
-pub fn set_cookie(session: &str, https: bool) -> String {
-    format!("{}; Max-Age={}", cookie(session, https), SESSION_LIFETIME.as_secs())
+/// Returns a `Set-Cookie` value for a session (DECISIONS 3). `base` is the path that the browser sends it to, so that
+/// wardens below different paths of one host do not end each other's sessions.
+pub fn set_cookie(session: &str, base: &BasePath, https: bool) -> String {
+    format!("{}; Max-Age={}", cookie(session, base, https), SESSION_LIFETIME.as_secs())
 }
 
 /// Returns a `Set-Cookie` value that deletes the session.
-pub fn delete_cookie(https: bool) -> String {
-    format!("{}; Max-Age=0", cookie("", https))
+pub fn delete_cookie(base: &BasePath, https: bool) -> String {
+    format!("{}; Max-Age=0", cookie("", base, https))
 }
 
-fn cookie(value: &str, https: bool) -> String {
+fn cookie(value: &str, base: &BasePath, https: bool) -> String {
     let secure = if https { "; Secure" } else { "" };
+    let path = if base.as_str().is_empty() { "/" } else { base.as_str() };
     let value = utf8_percent_encode(value, COOKIE_ESCAPES);
-    format!("{TOKEN}={value}; Path=/; HttpOnly; SameSite=Strict{secure}")
+    format!("{TOKEN}={value}; Path={path}; HttpOnly; SameSite=Strict{secure}")
 }
 
 #[cfg(test)]
@@ -187,14 +189,24 @@ mod tests {
     #[test]
     fn any_token_survives_the_round_trip_through_a_cookie() {
         for token in ["plain", "a;b=c", "50% off", "with space", "\"quoted\"", "é+%41", "a\u{7f}b"] {
-            let made = cookie(token, false);
+            let made = cookie(token, &BasePath::default(), false);
             let (pair, rest) = made.split_once(';').unwrap();
             assert_eq!(rest, " Path=/; HttpOnly; SameSite=Strict");
             let sent = headers(&[("cookie", &format!("theme=dark; {pair}; x=y"))]);
             assert_eq!(cookies(&sent), [token]);
         }
-        assert!(set_cookie("t", true).ends_with("; SameSite=Strict; Secure; Max-Age=604800"));
-        assert_eq!(delete_cookie(true), "token=; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=0");
+        let root = BasePath::default();
+        assert!(set_cookie("t", &root, true).ends_with("; SameSite=Strict; Secure; Max-Age=604800"));
+        assert_eq!(
+            delete_cookie(&root, true),
+            "token=; Path=/; HttpOnly; SameSite=Strict; Secure; Max-Age=0"
+        );
+        let base = BasePath::parse("/warden").unwrap();
+        assert!(
+            set_cookie("t", &base, false)
+                .starts_with("token=t; Path=/warden; HttpOnly; SameSite=Strict; Max-Age=")
+        );
+        assert!(delete_cookie(&base, false).starts_with("token=; Path=/warden; "));
         let two = headers(&[("cookie", "token=a"), ("cookie", "mytoken=b; token=c; token")]);
         assert_eq!(cookies(&two), ["a", "c"]);
     }

@@ -125,7 +125,14 @@ impl Collector {
 
     /// Stores an operator's decision. Returns the id of its entry (`None` if it changed nothing), and the resulting revision.
     pub async fn decide(&self, decision: Decision) -> Result<(Option<u64>, u64), KeepError> {
-        let outcomes = self.commit(vec![Change::Decision(decision)]).await?;
+        let mut decisions = Vec::new();
+        if let Decision::Thaw { id: None } = decision {
+            // One entry for each freeze, in the history of its machine. The last decision ends what was added meanwhile.
+            let freezes = self.fleet_images().freezes;
+            decisions.extend(freezes.into_iter().map(|freeze| Decision::Thaw { id: Some(freeze.id) }));
+        }
+        decisions.push(decision);
+        let outcomes = self.commit(decisions.into_iter().map(Change::Decision).collect()).await?;
         let id = outcomes.iter().find_map(|outcome| match outcome {
             Outcome::Stored(id) => Some(*id),
             Outcome::Unchanged => None,

@@ -46,6 +46,9 @@ pub(super) struct ApiFile {
     /// or empty for all interfaces.
     #[schemars(with = "Option<Vec<String>>", length(min = 1))]
     pub(super) address: Option<Items<String>>,
+    /// Path below which everything is served, for a reverse proxy that serves several programs under one name, for example
+    /// `/warden`: letters, digits, `-`, `_`, `.` and `~`. `/health` is also served without it.
+    pub(super) base_path: String,
     /// Token for users, in the browser and elsewhere; `$NAME` and `${NAME}` are taken from the environment.
     #[schemars(length(min = 1))]
     pub(super) token: Secret,

@@ -8,6 +8,7 @@ use evenkeel_common::config::shape::Shape;
 use evenkeel_common::config::{
     ConfigErrors, Configuration, Extent, Finding, Findings, KeyPath, address, load, quote,
 };
+use evenkeel_common::http::BasePath;
 use evenkeel_common::secret::Secret;
 use serde_json::{Value, json};
 
@@ -37,6 +38,7 @@ impl Configuration for Config {
         let token = token(&file.api.token, &KeyPath::of("api.token"), env, &mut findings);
         let mut config = Self {
             addresses: addresses(&file.api, &mut findings),
+            base_path: base_path(&file.api, &mut findings),
             state_path: state_path(&file.api, &mut findings),
             store: store(&file.store, env, &mut findings),
             rules: Rules { soak: file.rings.soak, need: file.rings.need, max_at_once: file.max_at_once },
@@ -126,6 +128,15 @@ fn addresses(api: &ApiFile, findings: &mut Findings) -> Vec<String> {
     }
     let good = address::check(addresses, &KeyPath::of("api.address"), findings);
     good.into_iter().filter_map(|(n, _)| addresses[n].clone()).collect()
+}
+
+/// `api.base_path`
+fn base_path(api: &ApiFile, findings: &mut Findings) -> BasePath {
+    BasePath::parse(&api.base_path).unwrap_or_else(|allowed| {
+        let at = KeyPath::of("api.base_path");
+        findings.fault(&at, format!("{}; allowed: {allowed}", quote(&api.base_path)));
+        BasePath::default()
+    })
 }
 
 /// `api.state_path`: an absolute path, or empty.

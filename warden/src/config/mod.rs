@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use evenkeel_common::http::BasePath;
 use evenkeel_common::secret::Secret;
 
 mod file;
@@ -22,6 +23,8 @@ pub const DEFAULT_PORT: u16 = 8080;
 pub struct Config {
     /// Validated `host:port` strings; an empty host means all interfaces.
     pub addresses: Vec<String>,
+    /// Path below which everything is served.
+    pub base_path: BasePath,
     /// Token for users, expanded, never empty.
     pub token: Secret,
     /// Folder of the embedded store; `None` keeps everything in memory only.

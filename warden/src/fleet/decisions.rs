@@ -123,6 +123,14 @@ impl Decisions {
         };
         let mut entry = entry::of_warden(&Kind::THAWED, Level::Info, message, now);
         entry.reason = Some(ended.iter().map(|freeze| freeze.reason.as_str()).collect::<Vec<_>>().join("; "));
+        // As in the entry of the freeze, so that both are in the same history.
+        let shared = |part: fn(&FreezeScope) -> &Option<String>| {
+            part(&first.scope)
+                .clone()
+                .filter(|_| ended.iter().all(|freeze| part(&freeze.scope) == part(&first.scope)))
+        };
+        entry.image = shared(|scope| &scope.image);
+        entry.machine = shared(|scope| &scope.machine).unwrap_or(entry.machine);
         Some(entry)
     }
 

@@ -52,10 +52,11 @@ pub(super) async fn login(api: Api, request: Request) -> Response {
     let mut view = form_urlencoded::Serializer::new(String::new());
     view.extend_pairs(request.query.iter().filter(|(name, _)| *name != tokens::TOKEN));
     let view = view.finish();
-    let target = if view.is_empty() { "/".to_owned() } else { format!("/?{view}") };
+    let mark = if view.is_empty() { "" } else { "?" };
+    let target = format!("{}/{mark}{view}", request.base);
     let target = HeaderValue::from_str(&target).expect("percent-encoded text is header text");
     response.headers_mut().insert(LOCATION, target);
-    start_session(&mut response, &config.tokens, api.clock.now(), &request.headers);
+    start_session(&mut response, &config.tokens, api.clock.now(), &request);
     response
 }
 
@@ -82,13 +83,14 @@ pub(super) fn deny(refused: LoginError, headers: &HeaderMap) -> Response {
 /// requests from other sites are refused by the Origin check.
 pub(super) async fn logout(_: Api, request: Request) -> Response {
     let mut response = json(StatusCode::OK, &LogoutReply::LoggedOut);
-    set_cookie(&mut response, &tokens::delete_cookie(is_https(&request.headers)));
+    set_cookie(&mut response, &tokens::delete_cookie(&request.base, is_https(&request.headers)));
     response
 }
 
 /// Adds the cookie of a new session.
-pub(super) fn start_session(response: &mut Response, tokens: &Tokens, now: Timestamp, request: &HeaderMap) {
-    set_cookie(response, &tokens::set_cookie(&tokens.session(now), is_https(request)));
+pub(super) fn start_session(response: &mut Response, tokens: &Tokens, now: Timestamp, request: &Request) {
+    let is_https = is_https(&request.headers);
+    set_cookie(response, &tokens::set_cookie(&tokens.session(now), &request.base, is_https));
 }
 
 fn set_cookie(response: &mut Response, cookie: &str) {
@@ -96,10 +98,20 @@ fn set_cookie(response: &mut Response, cookie: &str) {
     response.headers_mut().insert(SET_COOKIE, cookie);
 }
 
+/// Reports whether the browser uses HTTPS: according to the proxy that it connects to, or to the origin of its page. A proxy
+/// that is not the first may know only about the connection between the two.
 fn is_https(headers: &HeaderMap) -> bool {
-    // If there are several proxies, the browser connects to the first one.
-    let proto = headers.get("x-forwarded-proto").and_then(|proto| proto.to_str().ok()?.split(',').next());
-    proto.is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"))
+    let first = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()?.split(',').next());
+    let is = |value: &str| value.trim().trim_matches('"').eq_ignore_ascii_case("https");
+    let forwarded = first("forwarded").into_iter().flat_map(|element| element.split(';'));
+    let mut protos = forwarded.filter_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("proto").then_some(value)
+    });
+    let is_secure_page = |origin: &str| origin.starts_with("https://");
+    first("x-forwarded-proto").is_some_and(is)
+        || protos.any(is)
+        || first("origin").is_some_and(is_secure_page)
 }
 
 fn accepts_html(headers: &HeaderMap) -> bool {
@@ -146,6 +158,21 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert("x-forwarded-proto", proto.parse().unwrap());
             assert_eq!(is_https(&headers), expected, "{proto}");
+        }
+        for (name, value, expected) in [
+            ("forwarded", "for=1.2.3.4;proto=https", true),
+            ("forwarded", "Proto=\"HTTPS\";for=x, proto=http", true),
+            ("forwarded", "proto=http, proto=https", false),
+            ("forwarded", "for=https", false),
+            ("origin", "https://warden.test:8443", true),
+            ("origin", "http://warden.test", false),
+            ("origin", "null", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            assert_eq!(is_https(&headers), expected, "{name}: {value}");
+            headers.insert("x-forwarded-proto", "http".parse().unwrap());
+            assert_eq!(is_https(&headers), expected, "{name}: {value}, and an inner proxy without TLS");
         }
     }
 }

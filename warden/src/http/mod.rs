@@ -94,6 +94,7 @@ pub fn bodies(limits: Limits) -> (Bodies, Bodies) {
 pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
     let (agent_bodies, login_bodies) = api.bodies.clone();
     let (agents, users) = (&agent_bodies, &login_bodies);
+    let base_path = api.config().base_path.clone();
     Endpoints::new(docs::ABOUT, api)
         .route_with_body(Method::POST, "/ingest", agents, ingest::admit, ingest::ingest, docs::ingest())
         .route(Method::GET, "/events", read::events, docs::events())
@@ -126,5 +127,6 @@ pub fn routes(api: Api, limits: Limits) -> BoxedFilter<(Response,)> {
         .route_with_body(Method::POST, "/thaw", users, login::admit, decide::thaw, docs::thaw())
         .route_with_body(Method::POST, "/unblock", users, login::admit, decide::unblock, docs::unblock())
         .route(Method::GET, "/metrics", metrics::metrics, docs::metrics())
+        .below(base_path)
         .into_filter(Guard::any_host().pages(&["/"]), limits)
 }

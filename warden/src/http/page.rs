@@ -22,7 +22,7 @@ pub(super) async fn page(api: Api, request: Request) -> Response {
     let sessions = tokens::cookies(&request.headers);
     let remaining = sessions.iter().filter_map(|value| config.tokens.session_remaining(value, now)).max();
     if remaining.is_none_or(|remaining| remaining < tokens::SESSION_LIFETIME / 2) {
-        login::start_session(&mut response, &config.tokens, now, &request.headers);
+        login::start_session(&mut response, &config.tokens, now, &request);
     }
     response
 }

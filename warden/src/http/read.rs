@@ -20,10 +20,7 @@ pub(super) async fn events(api: Api, request: Request) -> Response {
         Ok(permit) => permit,
         Err(refusal) => return refusal,
     };
-    // A page that opens a new stream to replace a dead one cannot set the header.
-    let asked = || request.query.get("after")?.parse().ok();
-    let after = sse::last_event_id(&request.headers).or_else(asked);
-    let frames = api.collector.follow(after).await;
+    let frames = api.collector.follow(sse::resume_after(&request)).await;
     sse::reply(SyncStream::new(frames), stop, permit)
 }
 

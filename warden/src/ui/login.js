@@ -1,18 +1,19 @@
 // The login form keeps the query string, so that a shared view opens, but removes a token from it.
 {
+  const base = location.pathname.replace(/\/(login)?$/, "");
   const given = new URLSearchParams(location.search);
   given.delete("token");
   const view = given.size ? `?${given}` : "";
   const form = document.querySelector("form");
   const refused = document.querySelector("#refused");
-  form.action = `/login${view}`;
-  history.replaceState(null, "", `/${view}`);
+  form.action = `${base}/login${view}`;
+  history.replaceState(null, "", `${base}/${view}`);
 
   // A navigation from another site (mail, chat) does not send the session cookie (SameSite=Strict); a request from this page
   // does.
   if (refused.hidden) {
-    fetch("/machines", { cache: "no-store", signal: AbortSignal.timeout(20000) }).then(
-      (answer) => answer.ok && location.replace(`/${view}`),
+    fetch(`${base}/machines`, { cache: "no-store", signal: AbortSignal.timeout(20000) }).then(
+      (answer) => answer.ok && location.replace(`${base}/${view}`),
       () => {}, // Keep showing the form.
     );
   }
@@ -26,10 +27,10 @@
     try {
       const response = await fetch(form.action, {
         method: "POST", body, redirect: "manual", cache: "no-store",
-        headers: { accept: "application/json" }, signal: AbortSignal.timeout(20000),
+        headers: { accept: "application/json", "x-evenkeel-page": "1" }, signal: AbortSignal.timeout(20000),
       });
       // A successful login redirects. The redirect is not followed here, because the script cannot inspect it.
-      if (response.type === "opaqueredirect") return location.replace(`/${view}`);
+      if (response.type === "opaqueredirect") return location.replace(`${base}/${view}`);
       const answer = await response.json().catch(() => null);
       why = answer?.error ?? `The warden answered ${response.status}.`;
     } catch {

@@ -92,8 +92,11 @@ function showMap() {
   const columns = map.machines.filter((id) => reporting.has(id));
   const silent = map.machines.filter((id) => !reporting.has(id));
   setText(byId("map-count"), `${count(mapRows.length, "image")} on ${count(columns.length, "machine")}`);
-  setVisible(byId("map-note"), silent.length > 0);
-  setText(byId("map-note"), `No inventory from ${silent.join(", ")}.`);
+  const notes = [];
+  if (silent.length) notes.push(`No inventory from ${silent.join(", ")}.`);
+  if (map.left_out) notes.push(`${count(map.left_out, "image")} that are up to date are not listed, since there are too many.`);
+  setVisible(byId("map-note"), notes.length > 0);
+  setText(byId("map-note"), notes.join(" "));
   setVisible(byId("map-frame"), mapRows.length > 0);
   showGrid(columns);
   showViews();
@@ -313,7 +316,9 @@ function failedBox(failed) {
   return box;
 }
 
-const withheldTitle = (failed) => `${shortDigest(failed.digest)} failed on ${failed.agents.map(legible).join(", ")}`;
+// The machines behind a decision; `more` of them are not listed.
+const named = (agents, more) => agents.map(legible).join(", ") + (more ? ` and ${count(more, "other machine")}` : "");
+const withheldTitle = (failed) => `${shortDigest(failed.digest)} failed on ${named(failed.agents, failed.more_agents)}`;
 
 function withheldItem(failed) {
   const since = timeNode("ago", failed.since);
@@ -350,7 +355,8 @@ function freezeItem(freeze) {
       (answer.status === "nothing_frozen" ? "That freeze was already over." : "Updates may start again."));
     byId("freeze").focus();
   });
-  const by = freeze.by === "fuse" ? "by the fuse, after too many rollbacks" : `by ${legible(freeze.by)}`;
+  const where = freeze.agents?.length ? ` on ${named(freeze.agents, 0)}` : "";
+  const by = freeze.by === "fuse" ? `by the fuse, after too many rollbacks${where}` : `by ${legible(freeze.by)}`;
   const until = new Date(freeze.until).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
   return {
     node: h("li", { class: "notice" }, h("span", { "aria-hidden": "true" }, "❄"),

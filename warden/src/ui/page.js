@@ -29,7 +29,7 @@ let machines = null; // the last answer of /machines; null before the first
 let events = []; // by the warden's ids, newest first
 const fleet = new Map(); // machine and service → state according to the entries
 
-setText(byId("where"), location.host);
+setText(byId("where"), here);
 
 // --- machines ----------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ byId("logout").addEventListener("click", async () => {
   try {
     await ask("POST", "/logout");
     // The back button must not lead to a logged-out page.
-    location.replace("/");
+    location.replace(`${base}/`);
   } catch (fault) {
     toast("You are still logged in.", fault.message, "failed");
   }
@@ -123,7 +123,7 @@ function showMachines() {
   if (off) parts.push(`${off} offline`);
   if (unknown) parts.push(`${unknown} unknown`);
   setText(byId("summary"), machines.length ? parts.join(" · ") : "No machines");
-  const heading = `${off ? `(${off}) ` : ""}Evenkeel warden · ${location.host}`;
+  const heading = `${off ? `(${off}) ` : ""}Evenkeel warden · ${here}`;
   if (document.title !== heading) document.title = heading;
   setText(byId("machines-count"), machines.length || "");
   reconcile(byId("machines"), machines, (m) => m.id, machineCard);
@@ -417,7 +417,6 @@ const connection = new Connection({
   events: { message: takeEvent },
   poll: readMachines,
   badge: byId("link"),
-  last: () => lastId,
   quiet: 3.5 * POLL_MS,
 });
 connection.onstate = (state) => {
@@ -444,7 +443,7 @@ async function poll() {
       mapRead = Date.now();
       readMap().then(showEvents, () => { /* retried soon */ });
     }
-    const health = await (await fetch("/health")).json();
+    const health = await (await fetch(`${base}/health`)).json();
     setVisible(byId("store-away"), health.store === "away");
     setText(byId("store-why"), health.error || "See the warden's log for the reason.");
     connection.hear();

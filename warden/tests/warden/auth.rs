@@ -257,11 +257,20 @@ async fn the_login_form_works_without_a_referrer_and_no_other_page_can_send_it()
         "origin: null\r\nsec-fetch-site: cross-site\r\n",
         "origin: null\r\nsec-fetch-site: same-origin, cross-site\r\n",
         "origin: null\r\nsec-fetch-site: same-origin\r\nsec-fetch-site: cross-site\r\n",
-        "origin: http://evil.example\r\nsec-fetch-site: same-origin\r\n",
+        "origin: http://evil.example\r\nsec-fetch-site: none\r\n",
+        "origin: http://w:8080\r\n",
     ] {
         let answer = warden.send(&login(headers, &right)).await;
         assert_refused(&answer, 403);
         assert_eq!(header(&answer, "set-cookie"), None, "{headers}");
+    }
+    // Behind a proxy that forwards the host without its port, or another host.
+    for headers in [
+        "origin: http://w:8080\r\nsec-fetch-site: same-origin\r\n",
+        "origin: https://warden.example\r\nsec-fetch-site: same-origin\r\n",
+        "origin: http://warden.example:8080\r\nx-evenkeel-page: 1\r\n",
+    ] {
+        assert_eq!(status(&warden.send(&login(headers, &right)).await), 303, "{headers}");
     }
 
     let by_script = |fields: &str| {

@@ -90,6 +90,35 @@ async fn a_freeze_ends_a_long_poll() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_freeze_is_in_the_history_of_its_machine_and_image() {
+    let warden = TestWarden::start();
+    let user = bearer(API_TOKEN);
+    let freeze = async |scope: Value| {
+        let sent = json!({"reason": "audit", "until": in_an_hour(), "scope": scope});
+        parsed(&post(&warden, "/freeze", &user, &sent).await)["id"].clone()
+    };
+    let history = async |query: &str| -> Vec<String> {
+        let page = parsed(&warden.get(&format!("/history?{query}"), &user).await);
+        let entries = page["entries"].as_array().unwrap().iter().rev();
+        entries.map(|entry| entry["event"].as_str().unwrap().to_owned()).collect()
+    };
+    let one = freeze(json!({"machine": "a", "image": "registry.example/web"})).await;
+    parsed(&post(&warden, "/thaw", &user, &json!({"id": one})).await);
+    assert_eq!(history("machine=a").await, ["frozen", "thawed"]);
+    assert_eq!(history("image=registry.example/web").await, ["frozen", "thawed"]);
+    // All at once: each machine's history has its own end.
+    freeze(json!({"machine": "a"})).await;
+    freeze(json!({"machine": "b"})).await;
+    freeze(json!({})).await;
+    assert_eq!(parsed(&post(&warden, "/thaw", &user, &json!({})).await)["status"], "thawed");
+    assert_eq!(history("machine=a").await, ["frozen", "thawed", "frozen", "thawed"]);
+    assert_eq!(history("machine=b").await, ["frozen", "thawed"]);
+    assert_eq!(history("machine=warden").await, ["frozen", "thawed"]);
+    assert_eq!(parsed(&post(&warden, "/thaw", &user, &json!({})).await)["status"], "nothing_frozen");
+    warden.finish().await;
+}
+
+#[tokio::test]
 async fn a_digest_that_fails_on_one_machine_is_withheld_from_the_others() {
     let warden = TestWarden::start();
     assert_eq!(ask(&warden, A).await["answer"], "go");

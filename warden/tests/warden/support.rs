@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::clock::SystemClock;
-use evenkeel_common::http::{self, Bodies, Limiter, Limits};
+use evenkeel_common::http::{self, BasePath, Bodies, Limiter, Limits};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_warden::collector::{Collector, Task};
@@ -146,6 +146,7 @@ fn config_with(api_token: &str, agents: &[(&str, String, &str)], stop: &Cancella
     });
     let config = Config {
         addresses: Vec::new(),
+        base_path: BasePath::default(),
         token: Secret::new(api_token),
         state_path: None,
         store: StoreConfig::default(),

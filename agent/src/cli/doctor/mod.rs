@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use evenkeel_common::cli::eprint_line;
 use evenkeel_common::config::{ConfigSource, source};
-use evenkeel_common::http::{self, BindError};
+use evenkeel_common::http::{self, BasePath, BindError};
 use evenkeel_common::permissions::is_private;
 use evenkeel_common::store;
 use futures_util::future::{FutureExt as _, LocalBoxFuture, join_all};
@@ -409,28 +409,28 @@ async fn disk(config: &Config, about: Option<&EngineInfo>, largest: u64) -> Vec<
 async fn listeners(config: &Config) -> Vec<Finding> {
     let mut holders = Vec::new();
     for address in &config.api.addresses {
-        holders.push((address.clone(), holder(address).await));
+        holders.push((address.clone(), holder(address, &config.api.base_path).await));
     }
     let state = config.state_path.clone();
     let in_use = blocking(move || store::is_in_use(&state)).await.unwrap_or(false);
     api::check(&holders, &config.state_path, in_use)
 }
 
-async fn holder(address: &str) -> api::Holder {
+async fn holder(address: &str, base: &BasePath) -> api::Holder {
     match http::bind(&[address.to_owned()]) {
         Ok(_) => api::Holder::Free,
         Err(BindError::Listen { cause, .. }) if cause.kind() == io::ErrorKind::AddrInUse => {
-            identify(address).await
+            identify(address, base).await
         }
         Err(error) => api::Holder::Unusable(error.to_string()),
     }
 }
 
 /// Identifies the program at an address: an agent is recognised by its metrics.
-async fn identify(address: &str) -> api::Holder {
+async fn identify(address: &str, base: &BasePath) -> api::Holder {
     let ask = async {
-        let client =
-            Client::new(Some(&reachable(address)), Path::new("")).map_err(|error| error.to_string())?;
+        let client = Client::new(Some(&format!("{}{base}", reachable(address))), Path::new(""))
+            .map_err(|error| error.to_string())?;
         let answer = client.stream(&["metrics"], None).await.map_err(|error| error.to_string())?;
         answer.text().await.map_err(|error| error.to_string())
     };
