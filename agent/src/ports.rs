@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
+use jiff::Timestamp;
 use tokio::sync::watch;
 
 pub use swarm::Swarm;
@@ -82,6 +83,11 @@ pub trait Engine: Send + Sync + 'static {
     /// the engine's buffer reaches. The stream ends with the connection. Consumers must do no other work while reading:
     /// the engine drops events for slow readers.
     async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
+
+    /// Returns a time since when the engine has been running without stopping the containers at a start or an end of its own;
+    /// the first one found up to `wanted`, or else the earliest one found. `None` if unknown. Tells a cut connection from a
+    /// restart of the engine.
+    async fn running_since(&self, wanted: Timestamp) -> Result<Option<Timestamp>, EngineError>;
 
     /// Returns a container's resource counters, or `None` if it is not running or gone.
     async fn stats(&self, container: &str) -> Result<Option<Usage>, EngineError>;

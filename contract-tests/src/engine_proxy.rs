@@ -1,10 +1,10 @@
-//! Proxies of the engine's socket that misbehave: duplicate events, failed pulls.
+//! Proxies of the engine's socket that misbehave: duplicate events, failed pulls, cut connections.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Engine;
 use crate::head::Head;
@@ -67,6 +67,58 @@ impl DiskFullEngine {
     /// Returns the number of failed pulls.
     pub fn failed(&self) -> usize {
         self.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// Forwards requests to an engine as long as it is not cut. Runs until the test process exits.
+#[derive(Clone)]
+pub struct CuttableEngine {
+    is_cut: Arc<AtomicBool>,
+    clients: Arc<Mutex<Vec<UnixStream>>>,
+}
+
+impl CuttableEngine {
+    /// Listens on `socket`.
+    pub fn start(socket: &Path, engine: &Engine) -> Self {
+        let listener = UnixListener::bind(socket).expect("the socket can be made");
+        let target = engine.socket().to_owned();
+        let relay = Self { is_cut: Arc::default(), clients: Arc::default() };
+        let accepting = relay.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if !accepting.is_cut.load(Ordering::SeqCst) {
+                    // When either side closes the connection, the other one is closed, too.
+                    let _ = accepting.connect(client, &target);
+                }
+            }
+        });
+        relay
+    }
+
+    fn connect(&self, client: UnixStream, target: &Path) -> io::Result<()> {
+        let engine = UnixStream::connect(target)?;
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner).push(client.try_clone()?);
+        let (mut from, mut to) = (client.try_clone()?, engine.try_clone()?);
+        std::thread::spawn(move || {
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(std::net::Shutdown::Both);
+        });
+        let (mut from, mut to) = (engine, client);
+        std::thread::spawn(move || {
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(std::net::Shutdown::Both);
+        });
+        Ok(())
+    }
+
+    /// Cuts all connections and refuses new ones, or accepts them again.
+    pub fn cut(&self, is_cut: bool) {
+        self.is_cut.store(is_cut, Ordering::SeqCst);
+        if is_cut {
+            for client in self.clients.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+                let _ = client.shutdown(std::net::Shutdown::Both);
+            }
+        }
     }
 }
 

@@ -71,7 +71,9 @@ pub(super) fn errored() -> Doc {
 }
 
 pub(super) fn status() -> Doc {
-    Doc::of("Returns the status of all services.").json::<StatusReport>(200, "The report.")
+    Doc::of("Returns the status of all services.")
+        .json::<StatusReport>(200, "The report.")
+        .json::<ErrorBody>(503, "The agent is still starting.")
 }
 
 pub(super) fn status_of() -> Doc {

@@ -29,6 +29,10 @@ pub(super) async fn errored(api: Api, _: Request) -> Response {
 }
 
 pub(super) async fn status(api: Api, _: Request) -> Response {
+    // An empty list would mean that nothing is configured.
+    if api.services.is_starting() {
+        return refused(&ServiceError::Starting);
+    }
     let now = api.clock.now();
     json_with_array(&api.services.head(), api.services.records(now))
 }

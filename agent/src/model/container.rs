@@ -69,10 +69,12 @@ pub struct Container {
     pub state: State,
     /// Status text of the engine, for example `Up 3 minutes (healthy)`.
     pub status: String,
-    /// Health check state; `None` without a health check. Only meaningful while running.
+    /// Health check state of the current run; `None` without a health check, and while it is not running.
     pub health: Option<HealthState>,
-    /// Last output of the health check, trimmed.
+    /// Last output of the health check in its last run, trimmed.
     pub health_output: String,
+    /// When the last probe of its health check began; `None` if there was none in its last run, or if unknown.
+    pub probed_at: Option<Timestamp>,
     /// Health check timing; `None` without a health check.
     pub health_timing: Option<HealthTiming>,
     /// Restarts by the engine's restart policy since the last manual start.
@@ -87,8 +89,11 @@ pub struct Container {
     pub stop_timeout: Duration,
     /// Exit code of the last run; 0 during the first run, -1 if it ended with an unknown code.
     pub exit_code: i64,
-    /// Whether the last run was killed by the OOM killer.
+    /// Whether the OOM killer has killed one of its processes, not necessarily the main one. The engine may keep this
+    /// from an earlier run, so it proves nothing without an exit code other than 0.
     pub oom_killed: bool,
+    /// Whether somebody is stopping it: it still runs, but was told to end.
+    pub is_stopping: bool,
     /// Why the engine could not start it.
     pub error: String,
     /// Whether its restart policy restarts it (`always`, `unless-stopped`, `on-failure`).
@@ -106,6 +111,11 @@ impl Container {
     /// Reports whether it has a main process, even if paused or restarting. A container in an unknown state may have one.
     pub fn is_live(&self) -> bool {
         matches!(self.state, State::Running | State::Paused | State::Restarting | State::Unknown)
+    }
+
+    /// Reports whether it may be a job that ends by itself: nothing restarts it, and nothing checks its health.
+    pub fn is_one_shot(&self) -> bool {
+        !self.restarts_itself && self.health_timing.is_none()
     }
 
     /// Reports whether it was created from this reference.
@@ -210,6 +220,9 @@ pub enum HealthState {
     Healthy,
     /// Failed as often as the configured number of retries.
     Unhealthy,
+    /// The engine says unhealthy, but has not probed it since it was paused (`docker pause`, `docker commit`): it stops
+    /// probing then, and marks the container unhealthy until the next result.
+    Unmeasured,
 }
 
 /// Timing of a health check, with the engine's defaults applied.
@@ -272,6 +285,8 @@ pub enum EventKind {
     Oom,
     /// Its health state changed.
     Health(HealthState),
+    /// It was unpaused.
+    Unpause,
     /// It was deleted.
     Destroy,
     /// Anything else (`create`, `rename`, `pause`, …).
@@ -294,6 +309,7 @@ impl Container {
             status: "Up".into(),
             health: None,
             health_output: String::new(),
+            probed_at: None,
             health_timing: None,
             restart_count: 0,
             started_at: None,
@@ -302,6 +318,7 @@ impl Container {
             stop_timeout: Duration::from_secs(10),
             exit_code: 0,
             oom_killed: false,
+            is_stopping: false,
             error: String::new(),
             restarts_itself: false,
             restarts_with: Vec::new(),

@@ -7,11 +7,17 @@ use jiff::Timestamp;
 use crate::model::{Container, HealthState, State};
 
 use super::Service;
-use super::input::StopTimes;
+use super::input::{Observation, StopTimes};
 use super::restart_state::signed;
 
 /// Extra time that a stop may take beyond the container's stop timeout.
 const STOP_SLACK: Duration = Duration::from_secs(5);
+
+/// A restart policy starts a container again within this time, unless it is in a crash loop.
+const STUCK_AFTER: Duration = Duration::from_secs(15);
+/// How long a container may take to stop at most: whoever asked for it may have set a longer timeout than the container's
+/// own (`docker stop --time`), which the engine does not report.
+const LONGEST_STOP: Duration = Duration::from_hours(1);
 
 /// The condition of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +26,8 @@ pub(super) enum Condition {
     Healthy,
     /// It runs, and its health check has no result yet.
     Starting,
+    /// It runs, and its health check has no result since it was paused.
+    Unmeasured,
     /// It exited, and its restart policy is about to start it again.
     Restarting,
     /// It does not run, as expected.
@@ -33,6 +41,8 @@ pub(super) enum Condition {
 pub(super) enum Inactive {
     /// It was stopped on request.
     Stopped,
+    /// It was told to stop, and is still running: it may be finishing its work, and its health says nothing.
+    Stopping,
     /// It exited by itself, with exit code 0.
     Finished,
     /// It was paused.
@@ -50,6 +60,8 @@ pub(super) enum Inactive {
 pub(super) enum Symptom {
     /// Its restart policy keeps restarting it.
     CrashLoop { restarts: u64, exit_code: i64 },
+    /// Its restart policy is to start it again, and has not done so for a long time.
+    StuckRestarting { exit_code: i64 },
     /// Its process exited with a nonzero code.
     Exited { exit_code: i64 },
     /// The kernel's OOM killer killed it.
@@ -91,6 +103,7 @@ impl Symptom {
     pub(super) fn kind(&self) -> ProblemKind {
         match self {
             Symptom::CrashLoop { .. }
+            | Symptom::StuckRestarting { .. }
             | Symptom::Exited { .. }
             | Symptom::OutOfMemory
             | Symptom::NotStarted { .. }
@@ -125,7 +138,11 @@ pub(super) fn assess(
             let (restarts, exit_code) = (container.restart_count, container.exit_code);
             Some(Symptom::CrashLoop { restarts, exit_code })
         }
+        State::Running if container.is_stopping => None,
         State::Running => lost_network(container, now),
+        State::Restarting => stuck_at(container)
+            .is_some_and(|at| now >= at)
+            .then_some(Symptom::StuckRestarting { exit_code: container.exit_code }),
         _ => None,
     };
     symptom.map_or_else(|| assess_alone(container, stops), Condition::Failing)
@@ -135,10 +152,12 @@ pub(super) fn assess(
 pub(super) fn assess_alone(container: &Container, stops: Stops<'_>) -> Condition {
     let exit_code = container.exit_code;
     match container.state {
+        State::Running if container.is_stopping => Condition::Inactive(Inactive::Stopping),
         State::Running => match container.health {
             Some(HealthState::Unhealthy) => {
                 Condition::Failing(Symptom::Unhealthy { output: container.health_output.clone() })
             }
+            Some(HealthState::Unmeasured) => Condition::Unmeasured,
             Some(HealthState::Starting) => Condition::Starting,
             Some(HealthState::Healthy) | None => Condition::Healthy,
         },
@@ -155,10 +174,17 @@ pub(super) fn assess_alone(container: &Container, stops: Stops<'_>) -> Condition
         State::Exited if ended_as_requested(container, stops.by_engine) => {
             Condition::Failing(Symptom::EngineStopped)
         }
+        // The OOM killer may have killed a child that the main process coped with.
+        State::Exited if exit_code == 0 => Condition::Inactive(Inactive::Finished),
         State::Exited if container.oom_killed => Condition::Failing(Symptom::OutOfMemory),
-        State::Exited if exit_code != 0 => Condition::Failing(Symptom::Exited { exit_code }),
-        State::Exited => Condition::Inactive(Inactive::Finished),
+        State::Exited => Condition::Failing(Symptom::Exited { exit_code }),
     }
+}
+
+/// When a container whose restart policy is to start it again counts as stuck, if it has not been started by then. The
+/// engine waits up to a minute between two runs, but so long only in a crash loop.
+pub(super) fn stuck_at(container: &Container) -> Option<Timestamp> {
+    container.finished_at.map(|end| end + STUCK_AFTER)
 }
 
 /// Reports why a running container that uses another container's network has lost it. The engine does not detect this.
@@ -177,7 +203,77 @@ fn lost_network(container: &Container, now: Timestamp) -> Option<Symptom> {
         .then(|| Symptom::NetworkRestarted { owner: found.name.clone() })
 }
 
+/// Whether somebody is stopping a running container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StopProgress {
+    /// Nobody is, or that is not known.
+    None,
+    /// It was told to stop in this run, and may still do so.
+    Stopping,
+    /// It was told to stop, but goes on: it has passed its health check after the time it has for a stop.
+    GoesOn,
+}
+
+/// Follows a stop. `is_signal`: it was told by a signal only, which no stop follows up.
+fn stop_progress(container: &Container, told_at: Timestamp, is_signal: bool, now: Timestamp) -> StopProgress {
+    let is_of_this_run = container.started_at.is_some_and(|start| start <= told_at);
+    // A time far in the future dates from before the clock was set back.
+    let is_recent = now.duration_since(told_at).abs() <= signed(LONGEST_STOP);
+    if container.state != State::Running || !is_of_this_run || !is_recent {
+        return StopProgress::None;
+    }
+    let limit = told_at + container.stop_timeout + STOP_SLACK;
+    if now < limit {
+        return StopProgress::Stopping;
+    }
+    // Without a health check nothing tells whether it is still stopping, and nothing depends on it.
+    let Some(health) = container.health.filter(|_| !is_signal) else { return StopProgress::None };
+    if health == HealthState::Healthy && container.probed_at.is_some_and(|probed| probed >= limit) {
+        return StopProgress::GoesOn;
+    }
+    StopProgress::Stopping
+}
+
 impl Service {
+    /// Adds what only the events tell about containers: the exit codes of earlier runs, who is being stopped, and which
+    /// results of health checks are older than a pause.
+    pub(super) fn with_events(&mut self, mut containers: Vec<Container>, now: Timestamp) -> Vec<Container> {
+        for container in &mut containers {
+            let id = &container.id;
+            // An inspection no longer reports the exit code of the last run once the next one has begun.
+            if container.restart_count > 0 && container.exit_code == 0 && container.state != State::Exited {
+                container.exit_code = self.known.exit_codes.get(id).copied().unwrap_or_default();
+            }
+            if let Some(at) = self.durable.stops.get(id).copied() {
+                let is_signal = self.known.signals.get(id) == Some(&at);
+                match stop_progress(container, at, is_signal, now) {
+                    StopProgress::None => {}
+                    StopProgress::Stopping => container.is_stopping = true,
+                    StopProgress::GoesOn => {
+                        self.known.signals.insert(id.clone(), at);
+                    }
+                }
+            }
+            let is_older = |at: &Timestamp| container.probed_at.is_some_and(|probed| probed <= *at);
+            if container.health == Some(HealthState::Unhealthy)
+                && self.known.resumed.get(id).is_some_and(is_older)
+            {
+                container.health = Some(HealthState::Unmeasured);
+            }
+        }
+        containers
+    }
+
+    /// The same for the containers of a check.
+    pub(super) fn with_events_in(&mut self, mut seen: Observation, now: Timestamp) -> Observation {
+        // They are shared with other parts of the state as long as they are equal.
+        let containers = self.with_events(seen.containers.to_vec(), now);
+        if *containers != *seen.containers {
+            seen.containers = containers.into();
+        }
+        seen
+    }
+
     /// Assesses one of the service's containers.
     pub(super) fn condition(&self, container: &Container) -> Condition {
         let stops = Stops { requested: &self.durable.stops, by_engine: &self.durable.engine_stops };

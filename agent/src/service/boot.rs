@@ -116,7 +116,14 @@ impl Service {
             return;
         }
         let (image_changes, step) = (deployment.plan().image_changes.clone(), deployment.phase.name());
+        let (since, is_on_probation) = (deployment.since, deployment.phase.is_probation());
         self.emit(Event::Resumed { image_changes, step, reason }, now);
+        let is_same_boot = !self.boot.now.is_empty() && self.boot.before == self.boot.now;
+        if reason == StartReason::Start && is_same_boot && is_on_probation {
+            // Somebody may have stopped containers meanwhile; the events will tell, and whether the engine was restarted.
+            self.healer.gaps.await_events(since);
+            return;
+        }
         // Machine and engine may have been restarted too: bring the project up again and restart the probation.
         self.interrupted(now);
     }

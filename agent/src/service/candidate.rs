@@ -208,6 +208,7 @@ impl Service {
     fn candidate(&self, view: &ImageView, observation: &Observation) -> Option<Candidate> {
         let (remote, unsigned) = match self.compared(view, observation) {
             Comparison::Stale { remote } => (remote, None),
+            Comparison::NotFound { remote, .. } if self.is_first_start(view, observation) => (remote, None),
             Comparison::Unsigned => {
                 (view.remote.clone()?, Some(observation.unsigned.get(&view.configured)?.clone()))
             }

@@ -169,6 +169,11 @@ impl Service {
                     }
                     self.block_newest_failed(&image, view.target().tag.as_deref());
                 }
+                // Nothing of it was ever here: bringing up the project pulls it, unless a gate holds it.
+                Comparison::NotFound { .. } if self.is_first_start(view, observation) => {
+                    all.matching &= !self.is_held(view, observation, &Cause::Start, now);
+                    self.durable.not_found.remove(&image);
+                }
                 Comparison::NotFound { remote, new } => {
                     all.matching = false;
                     if new {

@@ -13,8 +13,9 @@ use crate::model::few::FewMap;
 use crate::model::{Container, EngineError, State};
 
 use super::action::Action;
-use super::assess::{Condition, Inactive, ProblemKind, Stops, assess};
+use super::assess::{Condition, Inactive, ProblemKind, Stops, assess, stuck_at};
 use super::event::{Event, Note};
+use super::gap::{Engine, Gaps};
 use super::input::StopTimes;
 use super::restart_state::{self, Look, RestartState, not_later, restart_at, signed};
 use super::{ENGINE_RETRY, Service};
@@ -24,17 +25,16 @@ use super::{ENGINE_RETRY, Service};
 const SETTLE_END: Duration = Duration::from_secs(2);
 /// After a restart the engine restarts containers itself; the healer handles the rest after this delay.
 const SETTLE_ENGINE: Duration = Duration::from_secs(6);
-/// A stop within this time before the engine became unavailable was part of the engine's own shutdown.
-const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);
-/// The engine's last stops may be reported shortly before the end of its event stream is noticed.
-const SHUTDOWN_SEEN: Duration = Duration::from_millis(500);
-/// After a reconnect, events from at most this long before the disconnect are replayed.
-const REPLAY: Duration = Duration::from_mins(1);
 /// Whoever restarts a container may be about to restart the containers that use its network.
 const SETTLE_DISCONNECTED: Duration = Duration::from_secs(10);
 /// This many restarts by the restart policy within [`LOOP_WINDOW`] are a crash loop. A container that fails again within
 /// that time after a restart by the healer is also in a loop, however short the cooldown is.
 const LOOP_RESTARTS: u64 = 3;
+/// How often a container that is being stopped is inspected: no event tells that it goes on after all.
+const LOOK_AT_STOPPING: Duration = Duration::from_secs(15);
+/// The same for a container whose health check has no result since a pause: the engine reports a pass, but not a failure,
+/// because it calls such a container unhealthy already. Otherwise the interval of the health check.
+const LOOK_AT_UNMEASURED: Duration = Duration::from_mins(1);
 /// Maximum number of concurrent container restarts per service.
 const MAX_RESTARTING: usize = 8;
 /// See [`LOOP_RESTARTS`].
@@ -45,7 +45,10 @@ const LOOP_COUNT: u64 = 5;
 /// Signals that ask every process to end: INT, QUIT, KILL, TERM (DOMAIN 4.3).
 const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
 /// Exit codes of a process that was ended by KILL or TERM, the signals of a regular stop.
-const ENDED_BY_SIGNAL: [i64; 2] = [137, 143];
+const ENDED_BY_SIGNAL: [i64; 2] = [KILLED, 143];
+const KILLED: i64 = 137;
+/// The signal that a process can't handle.
+const KILL: i32 = 9;
 
 /// How to repair a failing container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,16 +68,16 @@ pub(super) enum Remedy {
 /// The healer's state for one service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Healer {
-    /// Engine outages, start and end, as long as their events may be replayed: containers that stopped during an outage
-    /// were stopped by the engine.
-    away: Vec<(Timestamp, Option<Timestamp>)>,
+    /// Gaps in the event stream.
+    pub(super) gaps: Gaps,
     /// Restarts by policy: container ID to start of the window and restart count at that time.
     windows: FewMap<String, (Timestamp, u64)>,
     /// Remedies for the containers that the last inspection found failing, by name.
     remedies: BTreeMap<String, Remedy>,
     /// When the agent was started. It may see an exited container before it receives the event of the stop request.
     listening_since: Option<Timestamp>,
-    /// When the agent began to receive events, if the origin of earlier stops is unknown (see `boot.rs`).
+    /// When the agent began to receive events, if the origin of earlier stops is unknown: when it was started (see
+    /// `boot.rs`), or after a gap in the event stream.
     events_unseen_before: Option<Timestamp>,
     /// Containers that exited for an unknown reason, already logged, by ID.
     unknown: BTreeSet<String>,
@@ -103,57 +106,43 @@ pub(super) struct Findings {
 }
 
 impl Healer {
-    /// The engine became unavailable: recent stops are attributed to the engine, unless their events are replayed once it
-    /// is back.
-    pub(super) fn engine_gap(
-        &mut self,
-        requested: &mut StopTimes,
-        by_engine: &mut StopTimes,
-        now: Timestamp,
-    ) {
-        let is_open = self.away.last().is_some_and(|(_, back)| back.is_none());
-        self.away
-            .retain(|(_, back)| back.is_none_or(|back| now.duration_since(back).abs() <= signed(REPLAY)));
-        if !is_open {
-            self.away.push((now - SHUTDOWN_SEEN, None));
-        }
-        let own: Vec<String> = requested
-            .iter()
-            // A stop in the future dates from before the clock was set back.
-            .filter(|(_, at)| now.duration_since(**at).abs() <= signed(ENGINE_SHUTDOWN))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in own {
-            if let Some(at) = requested.remove(&id) {
-                by_engine.insert(id, at);
-            }
-        }
-    }
-
     /// The times that deadlines are measured from.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        self.windows.values_mut().map(|(since, _)| since).chain(&mut self.listening_since)
+        self.windows
+            .values_mut()
+            .map(|(since, _)| since)
+            .chain(&mut self.listening_since)
+            .chain(self.gaps.times())
     }
 
-    /// The clock was set by `by`: past outages can't be compared with times by the new clock. `events_unseen_before` is set
+    /// The clock was set by `by`: past gaps can't be compared with times by the new clock. `events_unseen_before` is set
     /// to the earlier of both clocks, so that containers that exit from now on do not count as unseen.
     pub(super) fn clock_was_set(&mut self, by: SignedDuration) {
-        self.away.retain(|(_, back)| back.is_none());
+        self.gaps.clock_was_set();
         if let Some(at) = &mut self.events_unseen_before {
             *at = at.checked_add(by).unwrap_or(*at).min(*at);
         }
     }
 
+    /// The event stream is back, see [`Gaps::end`].
+    pub(super) fn engine_back(
+        &mut self,
+        requested: &mut StopTimes,
+        by_engine: &mut StopTimes,
+        engine_since: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Engine> {
+        let engine = self.gaps.end(requested, by_engine, engine_since, now);
+        if engine == Some(Engine::Survived) {
+            // The engine's buffer may not reach back to the begin of the gap.
+            self.events_unseen_before = self.events_unseen_before.max(Some(now));
+        }
+        engine
+    }
+
     /// Discards pending remedies: nothing is restarted before the next inspection.
     pub(super) fn inspect_first(&mut self) {
         self.remedies.clear();
-    }
-
-    /// The engine is available again. An engine that was killed first stops the containers that survived it.
-    pub(super) fn engine_back(&mut self, now: Timestamp) {
-        if let Some((_, back)) = self.away.last_mut() {
-            back.get_or_insert(now);
-        }
     }
 
     /// Records a stop request (possibly again, when events are replayed after a mere disconnect). The container is
@@ -166,12 +155,7 @@ impl Healer {
         at: Timestamp,
     ) {
         self.remedies.retain(|_, remedy| !matches!(remedy, Remedy::Restart { id: of } if *of == id));
-        if self.away.iter().any(|(from, to)| at >= *from && to.is_none_or(|to| at <= to)) {
-            by_engine.insert(id, at);
-        } else {
-            by_engine.remove(&id);
-            requested.insert(id, at);
-        }
+        self.gaps.attribute(requested, by_engine, id, at);
     }
 
     /// Evaluates the state of all containers; returns new events and when to inspect again.
@@ -212,6 +196,27 @@ impl Healer {
             {
                 condition = Condition::Inactive(Inactive::Stopped);
                 self.note_unknown_cause(container, now, &mut findings);
+            }
+            match condition {
+                // The engine reports neither that it goes on, nor that it has failed a probe.
+                Condition::Inactive(Inactive::Stopping) => {
+                    not_later(&mut findings.inspect_at, now + LOOK_AT_STOPPING);
+                    continue;
+                }
+                Condition::Unmeasured => {
+                    let interval =
+                        container.health_timing.map_or(LOOK_AT_UNMEASURED, |timing| timing.interval);
+                    let again = interval.clamp(Duration::from_secs(1), LOOK_AT_UNMEASURED);
+                    not_later(&mut findings.inspect_at, now + again);
+                    continue;
+                }
+                // Its restart history is kept: a pause is no recovery.
+                Condition::Inactive(Inactive::Paused) => continue,
+                Condition::Restarting => {
+                    let at = stuck_at(container).filter(|at| *at > now);
+                    at.into_iter().for_each(|at| not_later(&mut findings.inspect_at, at));
+                }
+                _ => {}
             }
             if matches!(condition, Condition::Failing(_))
                 && let Some(remedy) = remedy(container, config)
@@ -267,7 +272,8 @@ impl Healer {
 
     fn is_of_unknown_cause(&self, container: &Container, exit_codes: &BTreeMap<String, i64>) -> bool {
         container.state == State::Exited
-            && !container.oom_killed
+            // The OOM killer sends KILL. It may also have killed another process, earlier.
+            && !(container.oom_killed && container.exit_code == KILLED)
             && ENDED_BY_SIGNAL.contains(&container.exit_code)
             && !exit_codes.contains_key(&container.id)
             && (self.unknown.contains(&container.id) || self.ended_unseen(container))
@@ -400,4 +406,11 @@ pub(super) fn settle_time(kind: ProblemKind) -> Duration {
 pub(super) fn asks_to_stop(signal: Option<i32>, container: Option<&Container>) -> bool {
     let Some(signal) = signal else { return true };
     ASK_TO_STOP.contains(&signal) || container.is_some_and(|container| container.stop_signal == signal)
+}
+
+/// Whether a signal that asks a container to end can be part of a stop, which is followed up with KILL: only the
+/// container's own stop signal, or KILL itself. If the engine does not report the signal, assume that it can.
+pub(super) fn is_of_stop(signal: Option<i32>, container: Option<&Container>) -> bool {
+    let own = container.map(|container| container.stop_signal);
+    signal.is_none_or(|signal| signal == KILL || own.is_none_or(|own| own == signal))
 }

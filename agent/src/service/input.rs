@@ -79,6 +79,8 @@ pub enum Input {
     EngineBack {
         /// When, likewise.
         at: Timestamp,
+        /// The engine has been running at least since then, without stopping the containers; `None` if unknown.
+        engine_since: Option<Timestamp>,
     },
     /// Resource usage was measured.
     Measured(Measurement),

@@ -9,8 +9,9 @@ use crate::model::{Container, EngineError, EventKind, State};
 
 use super::action::Action;
 use super::assess::Stops;
+use super::gap::{Engine, Sight};
 use super::rollout::step::Phase;
-use super::{ENGINE_RETRY, Service, heal};
+use super::{Durable, ENGINE_RETRY, Service, heal};
 
 /// Events come in bursts: they are covered by one inspection this long after the first.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -38,10 +39,18 @@ impl Service {
             EventKind::Kill { signal } => {
                 let known = self.containers().iter().find(|container| container.id == id);
                 if heal::asks_to_stop(*signal, known) {
+                    if heal::is_of_stop(*signal, known) {
+                        self.known.signals.remove(&id);
+                    } else {
+                        self.known.signals.insert(id.clone(), at);
+                    }
                     self.note_stop_request(id, at);
                 }
             }
             EventKind::Stop => self.note_stop_request(id, at),
+            EventKind::Unpause => {
+                self.known.resumed.insert(id, at);
+            }
             EventKind::Die { exit_code } => {
                 self.known.exit_codes.insert(id, *exit_code);
             }
@@ -49,12 +58,20 @@ impl Service {
                 self.durable.stops.remove(&id);
                 self.durable.engine_stops.remove(&id);
                 self.known.exit_codes.remove(&id);
+                self.known.signals.remove(&id);
+                self.known.resumed.remove(&id);
             }
             _ => {}
         }
         // Exits and restarts by a restart policy are not changes from outside.
-        if matches!(what, EventKind::Kill { .. } | EventKind::Stop | EventKind::Destroy | EventKind::Other(_))
-        {
+        if matches!(
+            what,
+            EventKind::Kill { .. }
+                | EventKind::Stop
+                | EventKind::Unpause
+                | EventKind::Destroy
+                | EventKind::Other(_)
+        ) {
             // Older events are replayed after a start of the agent.
             self.known.external_change_at = self.known.external_change_at.max(Some(at.min(now)));
         }
@@ -62,6 +79,11 @@ impl Service {
     }
 
     fn note_stop_request(&mut self, id: String, at: Timestamp) {
+        // A restart by the healer is a stop and a start. If the start fails, nobody has asked for the stop.
+        let is_own = |c: &Container| c.id == id && self.restarting.contains(&c.name);
+        if self.containers().iter().any(is_own) {
+            return;
+        }
         let durable = &mut self.durable;
         self.healer.stopped(&mut durable.stops, &mut durable.engine_stops, id, at);
     }
@@ -69,10 +91,24 @@ impl Service {
     /// Handles the result of an inspection.
     pub(super) fn inspected(&mut self, result: Result<Vec<Container>, EngineError>, now: Timestamp) {
         let containers = match result {
-            Ok(containers) => self.with_exit_codes(containers),
+            Ok(containers) => self.with_events(containers, now),
             Err(error) => return self.not_inspected(&error, now),
         };
         self.compare_with_shutdown(&containers, now);
+        match self.healer.gaps.sight(now) {
+            Sight::Clear => {}
+            Sight::Waiting => {
+                self.note_containers(&containers);
+                return self.inspections.request_by(now + ENGINE_RETRY);
+            }
+            Sight::GivenUp => {
+                self.note_containers(&containers);
+                self.engine_back(now, runs_since(&containers), now);
+                if self.durable.deployment.is_some() {
+                    return;
+                }
+            }
+        }
         if let Some(deployment) = &mut self.durable.deployment {
             let outcome = deployment.look(&containers, self.config.health_grace, &self.durable.stops, now);
             let phase = deployment.phase.clone();
@@ -112,20 +148,22 @@ impl Service {
     fn not_inspected(&mut self, error: &EngineError, now: Timestamp) {
         let is_deploying = self.durable.deployment.is_some();
         if is_deploying && error.is_unavailable() {
-            self.interrupted(now);
+            self.healer.gaps.await_events(now);
         }
         if is_deploying || !self.durable.restart_states.is_empty() || !error.is_unavailable() {
             self.inspections.postpone(now + ENGINE_RETRY);
         }
     }
 
-    /// Fills in the last exit codes of restarted containers, which an inspection no longer reports.
-    fn with_exit_codes(&self, mut containers: Vec<Container>) -> Vec<Container> {
-        let again = |c: &&mut Container| c.restart_count > 0 && c.exit_code == 0 && c.state != State::Exited;
-        for container in containers.iter_mut().filter(again) {
-            container.exit_code = self.known.exit_codes.get(&container.id).copied().unwrap_or_default();
+    /// The event stream is back after a gap.
+    pub(super) fn engine_back(&mut self, at: Timestamp, engine_since: Option<Timestamp>, now: Timestamp) {
+        let Durable { stops, engine_stops, .. } = &mut self.durable;
+        match self.healer.engine_back(stops, engine_stops, engine_since, at) {
+            Some(Engine::Survived) => self.probation_continues(now),
+            Some(Engine::Restarted) => self.interrupted(now),
+            None => {}
         }
-        containers
+        self.inspections.request_by(now);
     }
 
     /// Passes the containers on to the healer.
@@ -152,4 +190,9 @@ impl Service {
             self.inspections.request_by(at);
         }
     }
+}
+
+/// Since when the container that has been running for the longest has been running: so long the engine has stopped none.
+fn runs_since(containers: &[Container]) -> Option<Timestamp> {
+    containers.iter().filter(|c| c.state == State::Running).filter_map(|c| c.started_at).min()
 }

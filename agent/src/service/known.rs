@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::model::Container;
 use crate::model::swarm::SwarmService;
 
-use super::input::{LocalImage, Observation};
+use super::input::{LocalImage, Observation, StopTimes};
 
 /// The last known state of the outside. It is not durable: the first check and inspection after a start fill it.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +23,10 @@ pub(super) struct Known {
     pub(super) swarm: Option<Box<SwarmService>>,
     /// Exit code of each container's last run, by ID: the engine no longer reports it once the next run begins.
     pub(super) exit_codes: BTreeMap<String, i64>,
+    /// When a container was last told to end by a signal that is not part of a stop, or that it has survived, by ID.
+    pub(super) signals: StopTimes,
+    /// When a container was last unpaused, by ID: its health check has no result until the next probe.
+    pub(super) resumed: BTreeMap<String, Timestamp>,
     /// Hash of the compose files as of the last check.
     pub(super) files_hash: Option<String>,
     /// Time of the last event that suggests that the containers are being changed from outside.

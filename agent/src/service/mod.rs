@@ -16,6 +16,7 @@
 //! | `siblings.rs` | coordination with the other services of the compose project |
 //! | `inspect.rs` | evaluation of container inspections |
 //! | `heal.rs` | which container is unhealthy, and the remedy |
+//! | `gap.rs` | gaps in the event stream: who stopped containers meanwhile |
 //! | `restart_state.rs` | when a container is restarted, and when to give up |
 //! | `kept.rs` | images that a redeployment does not replace |
 //! | `newer_tags.rs` | which newer tag is deployed next, and which have failed |
@@ -49,6 +50,7 @@ mod compose_run;
 mod event;
 mod failed_update;
 pub mod fleet;
+mod gap;
 mod gate_command;
 pub mod gates;
 pub mod heal;
@@ -93,7 +95,7 @@ use boot::{Boot, StartReason};
 use checks::Checks;
 use event::{Emitted, Fault};
 use heal::Remedy;
-use input::{Input, Observation};
+use input::{Input, Observation, StepResult};
 use known::Known;
 use permit::FleetSays;
 use progress::{Inspections, Steps};
@@ -287,6 +289,7 @@ impl Service {
             Input::Checked { generation, is_manual, result } => {
                 let is_pending = result.as_ref().is_ok_and(Observation::is_pending);
                 let is_rest = self.checks.returned(is_pending);
+                let result = result.map(|seen| self.with_events_in(seen, now));
                 if generation == self.generation {
                     self.checked(is_manual, result, now);
                 } else if !is_pending {
@@ -306,6 +309,12 @@ impl Service {
             }
             Input::Stepped(result) => {
                 self.end_step();
+                let result = match result {
+                    StepResult::Started { up, named, containers } => {
+                        StepResult::Started { up, named, containers: self.with_events(containers, now) }
+                    }
+                    other => other,
+                };
                 self.stepped(result, now);
             }
             Input::SwarmInspected { generation, result } => {
@@ -327,13 +336,13 @@ impl Service {
                 self.inspections.request_by(now);
                 self.restarted(&name, result, now);
             }
-            Input::EngineBack { at } => self.healer.engine_back(at),
+            Input::EngineBack { at, engine_since } => self.engine_back(at, engine_since, now),
             Input::EngineGap { at } => {
                 let durable = &mut self.durable;
-                self.healer.engine_gap(&mut durable.stops, &mut durable.engine_stops, at);
+                self.healer.gaps.begin(&mut durable.stops, &mut durable.engine_stops, at);
                 self.steps.disturb();
+                self.healer.inspect_first();
                 self.inspections.request_by(now);
-                self.interrupted(now);
             }
             Input::CommandAnswered { image, digest, answer } => {
                 self.command_answered(&image, &digest, answer, now);

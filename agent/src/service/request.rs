@@ -19,12 +19,6 @@ impl Service {
         }
     }
 
-    /// Skips a request. It still counts as a manual action, so the healer tries again.
-    fn skipped(&mut self, why: &'static str) -> ServiceReply {
-        self.on_global_trigger();
-        ServiceReply::Skipped(why)
-    }
-
     /// A user acts on this service: resets the healer's limits (DECISIONS 5) and retries a failed rollback.
     fn on_manual_action(&mut self) {
         restart_state::reset_backoff(&mut self.durable.restart_states);
@@ -34,8 +28,10 @@ impl Service {
     /// Handles a user request.
     pub fn handle_request(&mut self, ask: ServiceRequest, now: Timestamp) -> (ServiceReply, Vec<AuditEntry>) {
         let answer = match ask {
-            ServiceRequest::Check if self.config.silent => self.skipped(wording::SILENT),
-            ServiceRequest::Check if !self.config.auto_update => self.skipped(wording::AUTO_UPDATE_OFF),
+            ServiceRequest::Check if self.config.silent => ServiceReply::Skipped(wording::SILENT),
+            ServiceRequest::Check if !self.config.auto_update => {
+                ServiceReply::Skipped(wording::AUTO_UPDATE_OFF)
+            }
             ServiceRequest::Check | ServiceRequest::Redeploy if self.is_deploying() => {
                 ServiceReply::Skipped(wording::DEPLOYING)
             }
@@ -50,7 +46,9 @@ impl Service {
                 ServiceReply::Accepted
             }
             ServiceRequest::Approve(digest) => self.approve(digest.as_ref(), now),
-            ServiceRequest::Redeploy if !self.config.can_deploy() => self.skipped(wording::NO_COMPOSE_FILES),
+            ServiceRequest::Redeploy if !self.config.can_deploy() => {
+                ServiceReply::Skipped(wording::NO_COMPOSE_FILES)
+            }
             ServiceRequest::Redeploy => {
                 self.on_manual_action();
                 self.checks.request_redeploy();

@@ -164,7 +164,7 @@ impl Look<'_> {
                 Condition::Failing(symptom) => self.note_problem(restart, symptom, findings),
                 Condition::Healthy => self.note_healthy(restart, findings),
                 Condition::Inactive(_) => *restart = RestartState::default(),
-                Condition::Starting | Condition::Restarting => {}
+                Condition::Starting | Condition::Unmeasured | Condition::Restarting => {}
             }
         }
 
@@ -235,6 +235,8 @@ impl Look<'_> {
             // If the agent was restarted in between, the origin of the stop may still be unknown: wait.
             Condition::Inactive(_) => (is_fresh || is_over).then_some(true),
             Condition::Starting | Condition::Restarting | Condition::Failing(_) => is_over.then_some(false),
+            // Nothing is known until the next probe.
+            Condition::Unmeasured => None,
         };
         match helped {
             None => not_later(&mut findings.inspect_at, decided_at.max(now + Duration::from_secs(1))),

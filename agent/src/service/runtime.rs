@@ -36,6 +36,7 @@ impl Runtime {
                 Some(HealthState::Healthy) => format!("{} (healthy)", up()),
                 Some(HealthState::Unhealthy) => format!("{} (unhealthy)", up()),
                 Some(HealthState::Starting) => format!("{} (health: starting)", up()),
+                Some(HealthState::Unmeasured) => format!("{} (health: not probed since it was paused)", up()),
                 None => up(),
             },
             State::Paused => format!("{} (Paused)", up()),

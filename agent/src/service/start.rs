@@ -9,7 +9,7 @@ use crate::model::{Container, State};
 
 use super::Service;
 use super::assess::{Condition, Inactive};
-use super::input::Files;
+use super::input::{Files, ImageView, Observation};
 use super::rollout::plan::Cause;
 
 /// A container must be stuck for this long before the project is forced up: it may be part of a manual deployment.
@@ -83,6 +83,17 @@ impl Service {
         Some(Cause::ForceUp { down: containers.iter().any(loops) })
     }
 
+    /// Whether `auto_start` may pull this image: nothing of the project runs, and the machine has neither the image nor a
+    /// container of it, as after a recovery from a backup.
+    pub(super) fn is_first_start(&self, view: &ImageView, seen: &Observation) -> bool {
+        let is_of_image = |c: &Container| c.is_live() || c.is_made_from(&view.from);
+        self.config.auto_start
+            && self.config.project().is_some()
+            && view.running.is_empty()
+            && view.tagged.is_none()
+            && !seen.containers.iter().any(is_of_image)
+    }
+
     /// Decides whether `auto_start` brings the project up. `matching`: the digests match, as far as they are compared.
     pub(super) fn start_wanted(
         &mut self,
@@ -114,11 +125,8 @@ impl Service {
         }
         let all_stopped = containers.iter().all(|c| matches!(c.state, State::Exited | State::Dead));
         // A one-shot container that has finished must not be started again at every check.
-        let is_done = |c: &Container| {
-            self.condition(c) == Condition::Inactive(Inactive::Finished)
-                && !c.restarts_itself
-                && c.health_timing.is_none()
-        };
+        let is_done =
+            |c: &Container| self.condition(c) == Condition::Inactive(Inactive::Finished) && c.is_one_shot();
         let done = !containers.is_empty() && containers.iter().all(is_done);
         if !all_stopped || done {
             return None;

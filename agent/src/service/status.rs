@@ -336,10 +336,17 @@ impl Service {
         if is(Condition::Inactive(Inactive::Unknown)) {
             return None;
         }
+        // Jobs that are done are well. Something that is meant to run is not, even if it has ended without an error.
+        let is_done = |(c, of): &(&Container, Condition)| {
+            *of == Condition::Inactive(Inactive::Finished) && c.is_one_shot()
+        };
+        if all.iter().all(is_done) {
+            return Some(Ok(()));
+        }
         if !containers.iter().any(|c| c.state == State::Running) {
             return Some(Err(wording::NOTHING_RUNS.to_owned()));
         }
-        if is(Condition::Starting) { None } else { Some(Ok(())) }
+        if is(Condition::Starting) || is(Condition::Unmeasured) { None } else { Some(Ok(())) }
     }
 
     fn container_record(&self, container: &Container) -> ContainerRecord {

@@ -4,6 +4,7 @@ mod assess;
 mod boot;
 mod clock;
 mod endless;
+mod facts;
 mod fleet;
 mod gates;
 mod heal;
@@ -106,7 +107,12 @@ impl Scenario {
     }
 
     fn engine_back(&mut self) -> &mut Self {
-        self.input(Input::EngineBack { at: self.now })
+        self.input(Input::EngineBack { at: self.now, engine_since: None })
+    }
+
+    /// The event stream is back, and the engine had kept running.
+    fn reconnected(&mut self) -> &mut Self {
+        self.input(Input::EngineBack { at: self.now, engine_since: Some(self.start) })
     }
 
     fn input(&mut self, input: Input) -> &mut Self {

@@ -39,6 +39,8 @@ pub struct Events {
     pub clock: Arc<dyn Clock>,
     /// Engine time of the last event, in nanoseconds since the epoch; 0 before the first.
     pub last_nano: i64,
+    /// When the last stream ended.
+    pub ended_at: Option<Timestamp>,
 }
 
 /// How far back events are read again after a gap. This distinguishes stops by an operator from stops caused by the
@@ -104,8 +106,18 @@ impl Events {
         // The engine has just responded, so earlier health changes do not apply to this stream.
         self.health.mark_unchanged();
         self.check_now.notify_one();
+        // Was only the connection gone? The answer tells who has stopped the containers that ended meanwhile.
+        let wanted = self.ended_at.unwrap_or(Timestamp::MIN);
+        let engine_since = match self.engine.running_since(wanted).await {
+            Ok(since) => since,
+            Err(error) if error.is_unavailable() => return Read::Nothing,
+            Err(error) => {
+                tracing::debug!(%error, "unknown since when the engine has been running");
+                None
+            }
+        };
         let at = self.clock.now();
-        self.send_all(|| Command::Input(Box::new(Input::EngineBack { at })));
+        self.send_all(|| Command::Input(Box::new(Input::EngineBack { at, engine_since })));
         self.send_all(|| Command::Inspect);
         loop {
             tokio::select! {
@@ -127,6 +139,7 @@ impl Events {
         tracing::info!("the engine's event stream ended; all services are inspected when it resumes");
         self.check_now.notify_one();
         let at = self.clock.now();
+        self.ended_at = Some(at);
         self.send_all(|| Command::Input(Box::new(Input::EngineGap { at })));
         if received || begun.elapsed() >= MIN_LIFETIME { Read::Stream } else { Read::Refused }
     }

@@ -9,7 +9,7 @@ const STATUSES = {
   not_found: { glyph: "?", look: "is-warn", needs: true, hint: "The local image was not found; nothing is deployed until a new one is pushed" },
   blocked: { glyph: "⊘", look: "is-bad", needs: true, hint: "The new image failed and was rolled back; updated when another image is pushed" },
   errored: { glyph: "✕", look: "is-bad", needs: true, hint: "The last check failed; the next check retries" },
-  exhausted: { glyph: "‼", look: "is-worst", needs: true, hint: "Restarts did not help, and the healer has given up; fix the cause, then trigger or redeploy" },
+  exhausted: { glyph: "‼", look: "is-worst", needs: true, hint: "Restarts did not help, and the healer has given up; fix the cause, then trigger, redeploy or unblock" },
   not_watched: { glyph: "✕", look: "is-bad", needs: true, hint: "Its configuration has an error; correct the file and reload it" },
   unknown: { glyph: "·", look: "", hint: "No health data yet" },
 };
@@ -338,6 +338,7 @@ function makeRow(name) {
   const path = encodeURIComponent(name);
   const trigger = button("Trigger", "Look for a new image now, and deploy it if there is one", (node) =>
     act(node, `/trigger/${path}`, name));
+  const first = () => (trigger.hidden ? redeploy : trigger);
   const redeploy = button("Redeploy", "Pull and recreate all containers", async (node) => {
     const sure = await confirmDialog(`Redeploy ${legible(name)}?`,
       "Its images are pulled and all its containers are recreated. The service is briefly unavailable.", "Redeploy");
@@ -347,7 +348,7 @@ function makeRow(name) {
     const sure = await confirmDialog(`Unblock ${legible(name)}?`,
       "The next check may deploy the image that failed. If it fails again, it is rolled back and blocked again; the service may be unavailable meanwhile.", "Unblock");
     // Another user may have done it meanwhile. The button is then hidden and cannot regain the focus.
-    if (node.hidden) trigger.focus();
+    if (node.hidden) first().focus();
     if (sure) act(node, `/unblock/${path}`, name);
   });
   unblock.hidden = true;
@@ -355,7 +356,7 @@ function makeRow(name) {
     const { image, digest } = record.waiting;
     const sure = await confirmDialog(`Approve the update of ${legible(name)}?`,
       `${legible(image)} may be deployed with ${legible(digest)}.`, "Approve");
-    if (node.hidden) trigger.focus();
+    if (node.hidden) first().focus();
     if (sure) act(node, `/approve/${path}`, name, { digest });
   });
   approve.hidden = true;
@@ -433,11 +434,15 @@ function makeRow(name) {
 
       held.set(s.waiting, s.blocked_by);
       const mayApprove = s.waiting?.gate === "approval";
-      if (!mayApprove && document.activeElement === approve) trigger.focus();
+      if (!mayApprove && document.activeElement === approve) first().focus();
       setVisible(approve, mayApprove);
 
+      // Without auto_update the answer would always be that nothing was started.
+      if (!s.auto_update && document.activeElement === trigger) redeploy.focus();
+      setVisible(trigger, s.auto_update);
+
       const mayUnblock = s.status === "blocked";
-      if (!mayUnblock && document.activeElement === unblock) trigger.focus();
+      if (!mayUnblock && document.activeElement === unblock) first().focus();
       setVisible(unblock, mayUnblock);
 
       containers.label(s.containers?.length);

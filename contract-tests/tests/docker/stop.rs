@@ -54,6 +54,7 @@ const CASES: &[(&str, &[&str], Blow, Verdict)] = &[
     ("compose-rm", &[], Compose(&["rm", "-sf"]), LeftAlone("")),
     ("recreate", &[], Compose(&["up", "-d", "--force-recreate", "--no-deps"]), LeftAlone("running")),
     ("oneshot", &[], Exits("0"), LeftAlone("exited")),
+    ("oom-child", LITTLE_MEMORY, Exits("oom-child"), LeftAlone("exited")),
     ("crash-always", &["restart: always"], Crash, LeftAlone("running")),
     ("exit-unless", &["restart: unless-stopped"], Exits("3"), LeftAlone("running")),
     ("exit-failure", &["restart: on-failure:5"], Exits("3"), LeftAlone("running")),
@@ -85,6 +86,7 @@ fn scripted() -> Image {
                 read -r code </tmp/codes
                 tail -n +2 /tmp/codes >/tmp/rest; cat /tmp/rest >/tmp/codes
                 [ "$code" != oom ] || exec tail /dev/zero
+                [ "$code" != oom-child ] || { tail /dev/zero; code=0; }
                 exit "$code"
             fi
             sleep 1 & wait $!

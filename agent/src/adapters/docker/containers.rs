@@ -4,14 +4,18 @@ use std::collections::HashMap;
 use std::future::ready;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::connection::AT_ONCE;
 use super::names::{checked, escaped};
-use super::{DockerEngine, PING, answer, convert};
+use super::{DockerEngine, PING, answer, convert, events};
 use crate::model::output::stable;
-use crate::model::{Container, EngineError, Members, NetworkOwner, NetworkOwnerState};
+use crate::model::{Container, EngineError, Members, NetworkOwner, NetworkOwnerState, State};
 use crate::ports::HOLD_LABEL;
+
+/// How many containers are inspected at most to find one that has been running for long; the oldest first.
+const MAX_WITNESSES: usize = 8;
 
 impl DockerEngine {
     /// Returns the containers of a service, sorted by name.
@@ -91,6 +95,35 @@ impl DockerEngine {
             });
         }
         Ok(())
+    }
+
+    /// Returns a time since when the engine has been running without stopping the containers, see
+    /// [`Engine::running_since`](crate::ports::Engine::running_since).
+    pub(super) async fn has_run_since(&self, wanted: Timestamp) -> Result<Option<Timestamp>, EngineError> {
+        let client = self.connection.fresh().await?;
+        // Podman has no daemon that containers depend on, and its events are in a file.
+        if client.podman {
+            return Ok(Some(wanted));
+        }
+        // Docker's events are in memory: the oldest one is from this run of the engine. With health checks they reach back
+        // only a few minutes, but then containers are running.
+        let oldest = events::oldest(&client).await;
+        if oldest.is_some_and(|oldest| oldest <= wanted) {
+            return Ok(oldest);
+        }
+        let mut listed = self.list("status", "running".to_owned()).await?;
+        listed.sort_by_key(|listed| answer::number(listed, "/Created"));
+        let ids = listed.iter().filter_map(|listed| checked(answer::text(listed, "/Id")?).ok());
+        let mut earliest = oldest;
+        for id in ids.take(MAX_WITNESSES) {
+            let seen = self.inspect(id).await?.filter(|seen| seen.state == State::Running);
+            let Some(started_at) = seen.and_then(|seen| seen.started_at) else { continue };
+            earliest = Some(earliest.map_or(started_at, |earliest| earliest.min(started_at)));
+            if started_at <= wanted {
+                break;
+            }
+        }
+        Ok(earliest)
     }
 
     /// Lists containers in any state, as returned by the engine.

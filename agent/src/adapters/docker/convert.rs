@@ -45,10 +45,31 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Upper bound of a container's stop timeout, which can be set to centuries.
 const LONGEST_STOP: Duration = Duration::from_hours(24);
 
-/// Returns the output of a container's last health check; empty if there was none.
+/// Returns the output of the last probe of a container's health check in its last run; empty if there was none.
 pub(super) fn health_output(seen: &Value) -> String {
-    let output = list(seen, "/State/Health/Log").last().and_then(|probe| text(probe, "/Output"));
+    let output = last_probe(seen).and_then(|probe| text(probe, "/Output"));
     output.map(|output| clip_end(clean(output).trim(), HEALTH_OUTPUT_LIMIT)).unwrap_or_default()
+}
+
+/// Returns the last probe of a container's health check. The engine keeps those of earlier runs, which say nothing about
+/// the last one.
+fn last_probe(seen: &Value) -> Option<&Value> {
+    let started_at = text(seen, "/State/StartedAt").and_then(moment);
+    let is_of_last_run = |probe: &&Value| {
+        let probed_at = text(probe, "/Start").and_then(moment);
+        started_at.zip(probed_at).is_none_or(|(started, probed)| probed >= started)
+    };
+    list(seen, "/State/Health/Log").last().filter(is_of_last_run)
+}
+
+/// Returns the state of a running container's health check.
+fn health(seen: &Value, timing: &HealthTiming) -> Option<HealthState> {
+    let state = verdict(text(seen, "/State/Health/Status")?)?;
+    let streak = amount(seen, "/State/Health/FailingStreak");
+    // Only this many failed probes in a row make a container unhealthy. The engine says so with fewer, too, if it stopped
+    // probing because the container was paused.
+    let is_measured = streak.is_none_or(|streak| streak >= u64::from(timing.retries));
+    Some(if state == HealthState::Unhealthy && !is_measured { HealthState::Unmeasured } else { state })
 }
 
 /// Builds a container from its list entry and its inspection; either may be null. Fields missing in the inspection are
@@ -60,14 +81,15 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
     let status = text(listed, "/Status").unwrap_or_default().to_owned();
     let state = state(listed, seen);
     let health_timing = seen.pointer("/Config/Healthcheck").and_then(timing);
-    let health = match text(seen, "/State/Health/Status") {
-        // The status of a stopped or paused container is meaningless: the last one, or unhealthy.
-        Some(word) if state == State::Running && health_timing.is_some() => verdict(word),
-        _ => None,
-    };
+    // The status of a stopped or paused container is meaningless: the last one, or unhealthy.
+    let health = health_timing.filter(|_| state == State::Running).and_then(|timing| health(seen, &timing));
     let mut labels = map(seen, "/Config/Labels").or_else(|| map(listed, "/Labels")).unwrap_or_default();
     let mounts = if seen["Mounts"].is_array() { seen } else { listed };
     let mut mounts: Vec<_> = list(mounts, "/Mounts").iter().map(mount).collect();
+    // Compose's `tmpfs:` and `docker run --tmpfs` are listed here only, those with `type: tmpfs` among the mounts.
+    let short = map(seen, "/HostConfig/Tmpfs").unwrap_or_default().into_iter().map(tmpfs);
+    let short: Vec<_> = short.filter(|one| mounts.iter().all(|m| m.destination != one.destination)).collect();
+    mounts.extend(short);
     mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
     let policy = text(seen, "/HostConfig/RestartPolicy/Name").unwrap_or_default();
     Some(Container {
@@ -94,6 +116,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         state,
         health,
         health_output: health_output(seen),
+        probed_at: last_probe(seen).and_then(|probe| text(probe, "/Start")).and_then(moment),
         health_timing,
         restart_count: amount(seen, "/RestartCount").unwrap_or(0),
         started_at: text(seen, "/State/StartedAt").and_then(moment),
@@ -106,6 +129,8 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             .min(LONGEST_STOP),
         exit_code: exit_code(state, &status, seen),
         oom_killed: flag(seen, "/State/OOMKilled").unwrap_or(false),
+        // Only podman has a state for this.
+        is_stopping: text(seen, "/State/Status").or_else(|| text(listed, "/State")) == Some("stopping"),
         error: stable(text(seen, "/State/Error").unwrap_or_default()),
         restarts_itself: matches!(policy, "always" | "unless-stopped" | "on-failure"),
         network_of: text(seen, "/HostConfig/NetworkMode")
@@ -266,6 +291,16 @@ fn mount(seen: &Value) -> MountRecord {
     }
 }
 
+fn tmpfs((destination, options): (String, String)) -> MountRecord {
+    MountRecord {
+        kind: "tmpfs".to_owned(),
+        name: String::new(),
+        source: String::new(),
+        destination,
+        read_only: options.split(',').any(|option| option == "ro"),
+    }
+}
+
 /// Builds an image from its inspection, or `None` without an ID. With the containerd store, the inspection of an image with
 /// missing content has neither architecture nor layers.
 pub(super) fn image(seen: &Value) -> Option<Image> {
@@ -309,6 +344,11 @@ pub(super) const EVENTS: [&str; 14] = [
     "health_status",
 ];
 
+/// Returns the time of an event in nanoseconds since the epoch.
+pub(super) fn event_time(seen: &Value) -> Option<i64> {
+    number(seen, "/timeNano").or_else(|| number(seen, "/time")?.checked_mul(1_000_000_000))
+}
+
 /// Parses an event. Returns `None` if it is not about a container.
 pub(super) fn event(seen: &Value) -> Option<ContainerEvent> {
     if text(seen, "/Type").is_some_and(|kind| kind != "container") {
@@ -328,6 +368,7 @@ pub(super) fn event(seen: &Value) -> Option<ContainerEvent> {
             exit_code: number_of("exitCode").or_else(|| number_of("containerExitCode")).unwrap_or(-1),
         },
         "stop" => EventKind::Stop,
+        "unpause" => EventKind::Unpause,
         "oom" => EventKind::Oom,
         // Podman reports the health status in an attribute.
         "health_status" => {
@@ -340,9 +381,8 @@ pub(super) fn event(seen: &Value) -> Option<ContainerEvent> {
         "destroy" | "remove" => EventKind::Destroy,
         _ => EventKind::Other(action.to_owned()),
     };
-    let in_seconds = || number(seen, "/time")?.checked_mul(1_000_000_000);
     Some(ContainerEvent {
-        time_nano: number(seen, "/timeNano").or_else(in_seconds).unwrap_or(0),
+        time_nano: event_time(seen).unwrap_or(0),
         id,
         name: attributes.get("name").cloned().unwrap_or_default(),
         project: attributes.get(PROJECT_LABEL).cloned().unwrap_or_default(),

@@ -79,12 +79,45 @@ fn health_counts_only_while_running() {
 
 #[test]
 fn the_last_probes_output_is_cleaned_and_clipped() {
-    let c = made(&json!({"State": {"Health": {"Status": "unhealthy", "Log": [
+    let c = made(
+        &json!({"State": {"StartedAt": "2024-05-01T09:59:00Z", "Health": {"Status": "unhealthy", "Log": [
         {"Start": "2024-05-01T10:00:00+02:00", "End": "2024-05-01T10:00:00+02:00", "ExitCode": 1, "Output": "old"},
         {"Start": "2024-05-01T10:00:00Z", "End": "2024-05-01T10:00:00Z", "ExitCode": 1,
-         "Output": format!("\u{1b}[31m no \n{}", "x".repeat(4000))}]}}}));
+         "Output": format!("\u{1b}[31m no \n{}", "x".repeat(4000))}]}}}),
+    );
     assert!(c.health_output.starts_with("no \nxxx"), "{:?}", c.health_output);
     assert_eq!(c.health_output.chars().count(), 501);
+}
+
+#[test]
+fn unhealthy_without_enough_failed_probes_is_not_measured() {
+    let check = json!({"Healthcheck": {"Test": ["CMD", "x"], "Retries": 3}});
+    let health = |word: &str, streak: Value| {
+        let state = json!({"Status": "running", "Health": {"Status": word, "FailingStreak": streak}});
+        made(&json!({"Config": check, "State": state})).health
+    };
+    for (word, streak, expected) in [
+        // What pausing a container leaves behind, before and after a failed probe.
+        ("unhealthy", json!(0), HealthState::Unmeasured),
+        ("unhealthy", json!(2), HealthState::Unmeasured),
+        ("unhealthy", json!(3), HealthState::Unhealthy),
+        ("unhealthy", json!(null), HealthState::Unhealthy),
+        ("healthy", json!(2), HealthState::Healthy),
+        ("starting", json!(0), HealthState::Starting),
+    ] {
+        assert_eq!(health(word, streak.clone()), Some(expected), "{word} {streak}");
+    }
+}
+
+#[test]
+fn probes_of_an_earlier_run_do_not_count() {
+    let probed = |at: &str| {
+        let log = json!([{"Start": at, "ExitCode": 1, "Output": "no database"}]);
+        let c = made(&json!({"State": {"Health": {"Status": "starting", "Log": log}}}));
+        (c.health_output, c.probed_at.is_some())
+    };
+    assert_eq!(probed("2024-05-01T10:00:01Z"), ("no database".to_owned(), true));
+    assert_eq!(probed("2024-05-01T09:59:59Z"), (String::new(), false));
 }
 
 #[test]
@@ -113,7 +146,7 @@ fn the_restart_policy_decides_whether_the_engine_restarts_a_container() {
 
 #[test]
 fn mounts_are_converted_in_a_fixed_order() {
-    let c = made(&json!({"Mounts": [
+    let c = made(&json!({"HostConfig": {"Tmpfs": {"/s": "size=64m,ro", "/t": ""}}, "Mounts": [
         {"Type": "volume", "Name": "data", "Source": "/var/lib/docker/volumes/data/_data", "Destination": "/z", "RW": true},
         {"Type": "bind", "Name": "x", "Source": "/srv", "Destination": "/b", "RW": false},
         {"Type": "tmpfs", "Source": "", "Destination": "/t", "RW": true}]}));
@@ -122,7 +155,15 @@ fn mounts_are_converted_in_a_fixed_order() {
         .iter()
         .map(|m| (m.kind.as_str(), m.name.as_str(), m.destination.as_str(), m.read_only))
         .collect();
-    assert_eq!(seen, [("bind", "", "/b", true), ("tmpfs", "", "/t", false), ("volume", "data", "/z", false)]);
+    assert_eq!(
+        seen,
+        [
+            ("bind", "", "/b", true),
+            ("tmpfs", "", "/s", true),
+            ("tmpfs", "", "/t", false),
+            ("volume", "data", "/z", false)
+        ]
+    );
 }
 
 fn happened(action: &str, attributes: &Value) -> EventKind {

@@ -1,9 +1,13 @@
 //! The engine's event stream: one JSON object per line. Invalid lines are skipped.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use bollard::errors::Error;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::client::Client;
@@ -12,6 +16,9 @@ use crate::model::ContainerEvent;
 
 /// Maximum length of a line. An event carries the container's labels, of which there may be many.
 const LINE_LIMIT: usize = 1 << 20;
+
+/// How long to wait for the oldest event: an engine that remembers none sends the next one.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Streams the events that match `filters`, starting at `since`. The request is sent when the stream is first polled:
 /// podman sends no response headers before the first event.
@@ -31,6 +38,19 @@ pub(super) fn of(client: Client, filters: String, since: String) -> BoxStream<'s
         })
         .filter_map(|line| std::future::ready(read(&line)))
         .boxed()
+}
+
+/// Returns the time of the oldest event that the engine remembers, by its own clock.
+pub(super) async fn oldest(client: &Client) -> Option<Timestamp> {
+    let query = [("since", "0")];
+    let first = async {
+        let answer = client.stream("/events", &query).await.ok()?;
+        let mut lines = pin!(lines(answer.into_body()));
+        lines.next().await?.ok()
+    };
+    let line = tokio::time::timeout(PATIENCE, first).await.ok()??;
+    let seen: Value = serde_json::from_slice(&line).ok()?;
+    Timestamp::from_nanosecond(convert::event_time(&seen)?.into()).ok()
 }
 
 fn read(line: &[u8]) -> Option<ContainerEvent> {

@@ -28,6 +28,7 @@ use bollard::query_parameters as query;
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use http::Method;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -422,6 +423,10 @@ impl Engine for DockerEngine {
         let filters = json!({ "type": ["container"], "event": convert::EVENTS }).to_string();
         let client = self.connection.fresh().await?;
         Ok(events::of(client, filters, since))
+    }
+
+    async fn running_since(&self, wanted: Timestamp) -> Result<Option<Timestamp>, EngineError> {
+        self.has_run_since(wanted).await
     }
 
     async fn stats(&self, container: &str) -> Result<Option<Usage>, EngineError> {

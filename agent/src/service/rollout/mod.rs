@@ -66,6 +66,16 @@ impl Service {
         }
     }
 
+    /// The events of a probation were missing for a while, but the engine has kept running: the probation starts over with
+    /// the same containers, and with what the events that are read again tell.
+    pub(super) fn probation_continues(&mut self, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let may_start_over = deployment.phase.is_probation() && !deployment.interrupt();
+        if let (Some(probation), true) = (deployment.phase.probation_mut(), may_start_over) {
+            probation.start_over(now);
+        }
+    }
+
     /// Gives up before any container was changed: restores the tags and reports a fault. The next check tries again.
     pub(super) fn abandon(&mut self, text: String, output: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };

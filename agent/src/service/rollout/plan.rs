@@ -377,6 +377,9 @@ impl Service {
         let is_allowed = |view: &ImageView| match self.compared(view, observation) {
             Comparison::UpToDate | Comparison::Pinned => true,
             Comparison::Stale { .. } => !self.is_held(view, observation, cause, now),
+            Comparison::NotFound { .. } if *cause == Cause::Start => {
+                self.is_first_start(view, observation) && !self.is_held(view, observation, cause, now)
+            }
             Comparison::NotFound { .. } => *cause == Cause::Redeploy,
             Comparison::Blocked | Comparison::Unsigned | Comparison::Managed | Comparison::Unanswered => {
                 false

@@ -64,7 +64,10 @@ impl Baseline {
             image: container.image.clone(),
             running,
             well: running
-                && matches!(assess_alone(container, NO_STOPS), Condition::Healthy | Condition::Starting),
+                && matches!(
+                    assess_alone(container, NO_STOPS),
+                    Condition::Healthy | Condition::Starting | Condition::Unmeasured
+                ),
             restart_count: container.restart_count,
             live: container.is_live(),
             restarts_with: container.restarts_with.iter().cloned().chain(owner).collect(),
@@ -88,6 +91,12 @@ pub struct Seen {
     pub started_at: Option<Timestamp>,
     /// Whether its health check has passed at least once.
     pub was_healthy: bool,
+    /// Whether the last inspection found it paused.
+    #[serde(default)]
+    pub paused: bool,
+    /// Whether the last inspection found it without a result of its health check since a pause.
+    #[serde(default)]
+    pub unmeasured: bool,
     /// Whether the previous inspection already found it exited. It counts as failed only at the second one, so that the
     /// event of a requested stop has time to arrive.
     pub ended: bool,
@@ -291,6 +300,12 @@ impl Probation {
         Self { since, expected, seen: BTreeMap::new(), restarts: 0 }
     }
 
+    /// Starts over, because nothing is known of the containers for a while.
+    pub(in crate::service) fn start_over(&mut self, now: Timestamp) {
+        self.since = now;
+        self.seen.values_mut().for_each(|seen| seen.ended = false);
+    }
+
     /// Evaluates one inspection and returns its outcome.
     pub fn look(&mut self, containers: &[Container], context: Context<'_>, now: Timestamp) -> Outcome {
         let mut judged: Vec<(Role, &Container)> =
@@ -314,6 +329,11 @@ impl Probation {
                     self.since = now;
                 }
             }
+            if is_resumed(container, seen, context) && self.restarts < MAX_RESTARTS {
+                // It may not have been probed for a while: it has to prove itself from now on.
+                self.restarts += 1;
+                self.since = now;
+            }
             if let Some(flaw) = crash(container, seen, context) {
                 return blame(*role, container, &flaw);
             }
@@ -332,10 +352,10 @@ impl Probation {
         for (role, container) in &judged {
             let name = || container.name.clone();
             match context.condition(container) {
-                Condition::Inactive(Inactive::Stopped) => {
+                Condition::Inactive(Inactive::Stopped | Inactive::Stopping) => {
                     return Outcome::Inconclusive(Interference::Stopped { container: name() });
                 }
-                Condition::Inactive(Inactive::Paused) => {
+                Condition::Inactive(Inactive::Paused) | Condition::Unmeasured => {
                     return Outcome::Inconclusive(Interference::Paused { container: name() });
                 }
                 _ => {}
@@ -393,7 +413,7 @@ pub(in crate::service) fn likely_cause(containers: &[Container], context: Contex
     let rank = |container: &Container| {
         let failed = match context.condition(container) {
             Condition::Failing(_) | Condition::Restarting => true,
-            Condition::Healthy | Condition::Starting => container.restart_count > 0,
+            Condition::Healthy | Condition::Starting | Condition::Unmeasured => container.restart_count > 0,
             Condition::Inactive(_) => false,
         };
         let fresh = context.plan.before.iter().all(|was| was.id != container.id);
@@ -405,11 +425,26 @@ pub(in crate::service) fn likely_cause(containers: &[Container], context: Contex
     Some(Failure { bystander, ..Failure::about(container) })
 }
 
+/// Reports whether a container was paused, and runs on since this inspection.
+fn is_resumed(container: &Container, seen: &mut Seen, context: Context<'_>) -> bool {
+    let condition = context.condition(container);
+    let was_paused = std::mem::replace(&mut seen.paused, condition == Condition::Inactive(Inactive::Paused));
+    let is_unmeasured = condition == Condition::Unmeasured;
+    let was_unmeasured = std::mem::replace(&mut seen.unmeasured, is_unmeasured);
+    if was_paused {
+        return container.state == State::Running;
+    }
+    // A short pause is not seen itself, only its effect on the health check.
+    is_unmeasured && !was_unmeasured
+}
+
 /// Returns a flaw that ends the probation immediately.
 fn crash(container: &Container, seen: &mut Seen, context: Context<'_>) -> Option<Flaw> {
     let exit_code = container.exit_code;
-    // The flag outlives the run that it refers to: on a container that existed before it proves nothing.
-    if container.oom_killed && context.plan.before.iter().all(|was| was.id != container.id) {
+    let has_ended = matches!(container.state, State::Exited | State::Restarting);
+    let is_stopped = matches!(context.condition(container), Condition::Inactive(_));
+    // While it runs, the flag may be that of a child that the main process copes with, or of an earlier run.
+    if container.oom_killed && has_ended && exit_code != 0 && !is_stopped {
         return Some(Flaw::OutOfMemory);
     }
     let restarts = restarts(container, context);
@@ -449,7 +484,7 @@ fn unproven(container: &Container, seen: &Seen, context: Context<'_>) -> Option<
             }
         }
         Condition::Healthy if container.health.is_some() => None,
-        Condition::Healthy | Condition::Starting => Some(Flaw::NotHealthyInTime),
+        Condition::Healthy | Condition::Starting | Condition::Unmeasured => Some(Flaw::NotHealthyInTime),
         Condition::Failing(Symptom::Unhealthy { .. }) => Some(Flaw::Unhealthy),
         Condition::Inactive(Inactive::Finished) => {
             // A one-shot also ended before. One that kept running before and ends now has proven nothing.

@@ -94,6 +94,11 @@ impl Phase {
         }
     }
 
+    /// Reports whether containers are on probation in this phase.
+    pub(in crate::service) fn is_probation(&self) -> bool {
+        self.probation().is_some()
+    }
+
     /// Returns the probation of this phase mutably, if it has one.
     pub(in crate::service) fn probation_mut(&mut self) -> Option<&mut Probation> {
         match self {

@@ -29,6 +29,20 @@ fn each_container_state_maps_to_one_condition() {
     let inactive = Condition::Inactive;
     let table = [
         (running("a"), no_stops, Healthy),
+        (with_health("a", HealthState::Unmeasured), no_stops, Condition::Unmeasured),
+        (
+            Container { is_stopping: true, ..with_health("a", HealthState::Unhealthy) },
+            no_stops,
+            inactive(Inactive::Stopping),
+        ),
+        // A child of a job was killed, and the job coped with it.
+        (Container { oom_killed: true, ..ended(0) }, no_stops, inactive(Inactive::Finished)),
+        (Container { oom_killed: true, ..running("a") }, no_stops, Healthy),
+        (
+            Container { state: State::Restarting, ..ended(2) },
+            no_stops,
+            Failing(Symptom::StuckRestarting { exit_code: 2 }),
+        ),
         (with_health("a", HealthState::Healthy), no_stops, Healthy),
         (with_health("a", HealthState::Starting), no_stops, Starting),
         (with_health("a", HealthState::Unhealthy), no_stops, unhealthy),

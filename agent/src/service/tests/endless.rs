@@ -49,7 +49,7 @@ fn a_failing_compose_up_is_not_retried_forever_when_the_event_stream_keeps_break
 fn a_running_image_is_not_blocked_if_compose_fails_after_an_interruption() {
     let mut scenario = on_probation();
     let new = Container { compose_service: "a".into(), ..of_image_two("b") };
-    scenario.look(&[&new]).engine_gap().at(5);
+    scenario.look(&[&new]).engine_gap().engine_back().at(5);
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { .. }))));
     scenario.input(Input::Stepped(failed(vec![new.clone()])));
     assert!(scenario.service.durable().blocked.is_empty());

@@ -97,7 +97,7 @@ fn containers_stopped_by_the_engine_at_its_shutdown_are_restarted() {
     let mut scenario = Scenario::of(config());
     scenario.look(&[&running("a")]);
     scenario.at(100).event("id-a", EventKind::Kill { signal: Some(15) }).event("id-a", EventKind::Stop);
-    scenario.at(101).engine_gap();
+    scenario.at(101).engine_gap().at(102).engine_back();
     scenario.at(103).look(&[&exited("a", 0)]);
     assert_eq!(scenario.restarts(), [""; 0], "the engine restarts its containers first");
     assert_eq!(scenario.at(110).look(&[&exited("a", 0)]).restarts(), ["a"]);
@@ -402,7 +402,7 @@ fn an_engine_outage_soon_after_a_restart_does_not_fail_the_restart() {
     scenario.at(10).event("id-a", EventKind::Stop).engine_gap();
     let ended =
         Container { finished_at: scenario.seconds(10), started_at: well.started_at, ..exited("a", 0) };
-    scenario.at(11).look(&[&ended]).at(61).look(&[&ended]);
+    scenario.at(11).engine_back().look(&[&ended]).at(61).look(&[&ended]);
     restarted_and_well(&mut scenario, 61);
     let kinds = scenario.kinds();
     assert!(!kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");

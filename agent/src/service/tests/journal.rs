@@ -95,8 +95,8 @@ fn resumed(row: &str) -> Scenario {
     let (service, entries) =
         Service::new(Arc::new(config()), durable, boot, StartReason::Start, scenario.now);
     (scenario.service, scenario.entries) = (service, entries);
-    // An interrupted probation waits a moment.
-    scenario.at(12);
+    // The engine may have been restarted. An interrupted probation waits a moment.
+    scenario.engine_back().at(12);
     scenario
 }
 

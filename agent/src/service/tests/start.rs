@@ -3,6 +3,47 @@
 use super::*;
 
 #[test]
+fn auto_start_pulls_and_starts_what_the_machine_has_never_run() {
+    let stopped = exited("db", 0);
+    let other = Container { config_image: "db:1".into(), ..running("db") };
+    // Containers, whether the image is tagged here, auto_update; whether the project is brought up.
+    for (containers, is_here, auto_update, starts) in [
+        (vec![], false, true, true),
+        (vec![], false, false, true),
+        // Built here, and not what the registry has.
+        (vec![], true, true, false),
+        // It was here, and has been removed since.
+        (vec![&stopped], false, true, false),
+        // Something runs: nothing is recovered.
+        (vec![&other], false, true, false),
+    ] {
+        let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_update, ..config() });
+        let mut seen = observed('1', &[], &containers);
+        seen.images[0].tagged = is_here.then(|| local("sha256:built", &[]));
+        scenario.check(seen.clone());
+        let pulls =
+            matches!(scenario.act(), Some(Action::Step(Step::Start { pull: PullPolicy::Missing, .. })));
+        assert_eq!(pulls, starts, "{seen:?}");
+        assert_eq!(scenario.record().not_found.is_some(), !starts, "{seen:?}");
+        assert_eq!(scenario.kinds().contains(&Kind::NOT_FOUND), !starts, "{seen:?}");
+    }
+}
+
+#[test]
+fn a_gate_holds_the_first_start_too() {
+    let update = crate::config::UpdateConfig { approve: true, ..Default::default() };
+    let update = Some(Arc::new(update));
+    let mut scenario = Scenario::of(ServiceConfig { auto_start: true, update, ..config() });
+    scenario.check(observed('1', &[], &[]));
+    assert_eq!(scenario.act(), None);
+    assert!(scenario.record().waiting.is_some(), "it says what it waits for");
+    scenario.service.handle_request(ServiceRequest::Approve(None), scenario.now);
+    scenario.check(observed('1', &[], &[]));
+    let step = scenario.act();
+    assert!(matches!(step, Some(Action::Step(Step::Start { pull: PullPolicy::Missing, .. }))), "{step:?}");
+}
+
+#[test]
 fn a_project_that_does_not_run_is_started_when_the_digests_match() {
     let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
     scenario.check(observed('1', &[local("sha256:one", &['1'])], &[&exited("a", 137)]));

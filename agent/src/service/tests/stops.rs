@@ -77,7 +77,7 @@ fn an_engine_outage_reported_late_applies_to_its_own_time() {
         let mut scenario = Scenario::of(config());
         scenario.at(99).look(&[&running("a")]).at(100).event("id-a", EventKind::Stop);
         let gap = Input::EngineGap { at: scenario.now + Duration::from_secs(1) };
-        let back = Input::EngineBack { at: scenario.now + Duration::from_secs(9) };
+        let back = Input::EngineBack { at: scenario.now + Duration::from_secs(9), engine_since: None };
         // The disk refused writes for a minute, and the clock was set.
         scenario.service.shift(SignedDuration::from_secs(by));
         scenario.at(160 + by).input(gap).input(back);

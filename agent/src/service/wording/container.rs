@@ -74,6 +74,9 @@ pub(in crate::service) fn symptom(symptom: &Symptom) -> String {
         Symptom::CrashLoop { restarts, exit_code } => {
             format!("keeps crashing: restarted {restarts} times, exit code {exit_code}")
         }
+        Symptom::StuckRestarting { exit_code } => {
+            format!("is not started again after it exited with code {exit_code}: stuck in state restarting")
+        }
         Symptom::Exited { exit_code } => format!("exited with code {exit_code}"),
         Symptom::OutOfMemory => "OOM-killed (out of memory)".to_owned(),
         Symptom::NotStarted { error } => format!("could not be started: {error}"),
@@ -106,14 +109,21 @@ pub(in crate::service) fn unhealthy_reason(container: &Container, condition: &Co
             Symptom::NetworkGone | Symptom::NetworkMissing { .. } | Symptom::NetworkRestarted { .. } => {
                 format!("is {}", symptom(found))
             }
-            Symptom::CrashLoop { .. } | Symptom::Exited { .. } | Symptom::NotStarted { .. } => symptom(found),
+            Symptom::CrashLoop { .. }
+            | Symptom::StuckRestarting { .. }
+            | Symptom::Exited { .. }
+            | Symptom::NotStarted { .. } => symptom(found),
         },
         Condition::Restarting => "is restarting".to_owned(),
         Condition::Inactive(Inactive::Paused) => "is paused".to_owned(),
+        Condition::Inactive(Inactive::Stopping) => "is being stopped".to_owned(),
+        Condition::Inactive(Inactive::Created) => "was created, but never started".to_owned(),
         Condition::Inactive(Inactive::Stopped) if container.exit_code != 0 => {
             format!("was {STOPPED_BY_HAND}")
         }
-        Condition::Healthy | Condition::Starting | Condition::Inactive(_) => return None,
+        Condition::Healthy | Condition::Starting | Condition::Unmeasured | Condition::Inactive(_) => {
+            return None;
+        }
     };
     Some(format!("{} {how}", container.name))
 }

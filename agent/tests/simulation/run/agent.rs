@@ -167,6 +167,7 @@ impl Agent {
             check_now: check_now.clone(),
             clock: clock.clone(),
             last_nano: 0,
+            ended_at: None,
         };
         self.tasks.spawn("events", events.run(self.stop.clone()));
         let probe = EngineProbe {

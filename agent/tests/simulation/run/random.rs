@@ -155,7 +155,7 @@ fn push(
 fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<TimedStep>) {
     let service = dice.pick(&["web", "web", "api"]);
     let mut add = |act: Act| steps.push((at, Step::World(act)));
-    match dice.below(33) {
+    match dice.below(37) {
         28 => add(Act::Ruin(service)),
         29 => stop_before_a_gap(dice, at, steps),
         30 => kill_while_a_tag_is_moved(dice, at, steps),
@@ -164,6 +164,24 @@ fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<TimedStep>) {
             if !dice.one_in(4) {
                 until(dice, at, steps, Act::Command(CommandFault::None));
             }
+        }
+        33 => {
+            add(Act::Cut(true));
+            if dice.one_in(2) {
+                // Somebody stops a container meanwhile.
+                let later = at + Duration::from_millis(dice.below(5_000));
+                steps.push((later, Step::World(Act::Stop(service))));
+            }
+            until(dice, at, steps, Act::Cut(false));
+        }
+        34 => {
+            add(Act::Pause(service));
+            until(dice, at, steps, Act::Unpause(service));
+        }
+        35 => add(Act::Commit(service)),
+        36 => {
+            let seconds = dice.pick(&[3, 12, 40]);
+            steps.push((at, Step::World(Act::StopSlowly(service, seconds))));
         }
         32 => steps.push((at, Step::Ask(service, ServiceRequest::Approve(None)))),
         0..=6 => push(dice, at, steps, service, |behaviour| Act::Push(service, behaviour)),

@@ -43,6 +43,9 @@ impl Inner {
                     sick: false,
                     ruined: false,
                     reported_health: None,
+                    is_paused: false,
+                    unmeasured_until: None,
+                    stopping: None,
                 };
                 self.containers.push(container);
                 self.containers.len() - 1
@@ -114,7 +117,7 @@ impl Compose for FakeWorld {
         let _changing = Changing::begin(self, Change::Compose);
         self.point().await;
         let mut inner = self.lock();
-        if inner.engine_down {
+        if inner.engine_down || inner.is_cut {
             return Err(failed("cannot connect"));
         }
         inner.trace("compose", "down");
@@ -150,7 +153,7 @@ impl Compose for FakeWorld {
         self.point().await;
         let (services, fault) = {
             let mut inner = self.lock();
-            if inner.engine_down {
+            if inner.engine_down || inner.is_cut {
                 return Err(failed("cannot connect"));
             }
             inner.up_count += 1;

@@ -128,6 +128,12 @@ pub(super) struct FakeContainer {
     pub(super) ruined: bool,
     /// The last reported result of its health check.
     pub(super) reported_health: Option<HealthState>,
+    /// Its processes are frozen: it is neither probed nor does it change.
+    pub(super) is_paused: bool,
+    /// The engine calls it unhealthy until the next probe, since it was paused before that.
+    pub(super) unmeasured_until: Option<Timestamp>,
+    /// It was told to stop then, and ends at this later time. Its health check fails meanwhile.
+    pub(super) stopping: Option<(Timestamp, Timestamp)>,
 }
 
 /// How long the engine takes to restart a container.
@@ -154,11 +160,22 @@ impl FakeContainer {
         format!("p-{}-1", self.service)
     }
 
+    /// Returns the health that the engine reports.
     pub(super) fn health(&self, now: Timestamp) -> Option<HealthState> {
         let Run::Up(since) = self.run else { return None };
+        if self.is_paused {
+            return None;
+        }
         let age = (now.as_millisecond() - since.as_millisecond()).into();
         let health = self.behaviour.health(age)?;
-        Some(if self.sick || self.ruined { HealthState::Unhealthy } else { health })
+        if self.stopping.is_some() || self.sick || self.ruined {
+            return Some(HealthState::Unhealthy);
+        }
+        Some(if self.unmeasured_until.is_some_and(|until| now < until) {
+            HealthState::Unmeasured
+        } else {
+            health
+        })
     }
 
     /// Reports whether it is running and not unhealthy.
@@ -168,9 +185,11 @@ impl FakeContainer {
 
     pub(super) fn start(&mut self, now: Timestamp) {
         (self.run, self.sick, self.reported_health) = (Run::Up(now), false, None);
+        (self.is_paused, self.unmeasured_until, self.stopping) = (false, None, None);
     }
 
     pub(super) fn end(&mut self, at: Timestamp, code: i64, oom: bool) {
+        (self.is_paused, self.stopping) = (false, None);
         if let Run::Up(since) = self.run {
             self.run = Run::Ended { since, at, code, oom };
         }
@@ -178,12 +197,16 @@ impl FakeContainer {
 
     /// Returns when it next changes by itself.
     pub(super) fn next_change(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.is_paused {
+            return None;
+        }
         match self.run {
             Run::Up(since) => {
                 let end = self.behaviour.end().map(|(after, ..)| since + SignedDuration::from_secs(after));
                 let checks = self.behaviour.health_changes().iter();
                 let checks = checks.map(|age| since + SignedDuration::from_secs(*age)).filter(|at| *at > now);
-                checks.chain(end).min()
+                let measured = self.unmeasured_until.filter(|until| *until > now);
+                checks.chain(end).chain(measured).chain(self.stopping.map(|(_, until)| until)).min()
             }
             Run::Ended { at, code, .. } if self.restarts_itself && code == 1 => Some(at + RESTART_PAUSE),
             _ => None,
@@ -193,6 +216,14 @@ impl FakeContainer {
     /// Advances it to `now`, and returns its events and their times.
     pub(super) fn advance(&mut self, now: Timestamp) -> Vec<(Timestamp, EventKind)> {
         let mut happened = Vec::new();
+        if self.is_paused {
+            return happened;
+        }
+        if let Some((_, at)) = self.stopping.filter(|(_, until)| *until <= now) {
+            self.end(at, 143, false);
+            happened.push((at, EventKind::Die { exit_code: 143 }));
+            happened.push((at, EventKind::Stop));
+        }
         loop {
             match self.run {
                 Run::Up(since) => {
@@ -223,7 +254,7 @@ impl FakeContainer {
         let health = self.health(now);
         if let Some(health) = health.filter(|_| health != self.reported_health) {
             self.reported_health = Some(health);
-            if health != HealthState::Starting {
+            if !matches!(health, HealthState::Starting | HealthState::Unmeasured) {
                 happened.push((now, EventKind::Health(health)));
             }
         }
@@ -240,6 +271,7 @@ impl FakeContainer {
         };
         let (state, exit_code, oom_killed, finished_at) = match self.run {
             Run::Never => (State::Created, 0, false, None),
+            Run::Up(_) if self.is_paused => (State::Paused, 0, false, None),
             Run::Up(_) => (State::Running, 0, false, None),
             Run::Ended { at, code, oom, .. } => (State::Exited, code, oom, Some(at)),
         };
@@ -256,7 +288,8 @@ impl FakeContainer {
             status: String::new(),
             health,
             health_output: String::new(),
-            health_timing: health.map(|_| timing),
+            probed_at: None,
+            health_timing: self.behaviour.health(0).map(|_| timing),
             restart_count: self.restarts,
             started_at: self.started(),
             finished_at,
@@ -264,6 +297,7 @@ impl FakeContainer {
             stop_timeout: Duration::from_secs(10),
             exit_code,
             oom_killed,
+            is_stopping: false,
             error: String::new(),
             restarts_itself: self.restarts_itself || self.behaviour == Behaviour::CrashLoop,
             restarts_with: Vec::new(),

@@ -30,20 +30,12 @@ const LATE: SignedDuration = SignedDuration::from_secs(3);
 pub(super) struct EventLog {
     buffer: VecDeque<ContainerEvent>,
     readers: Vec<mpsc::UnboundedSender<ContainerEvent>>,
-    /// When the last reader connected.
-    read_at: Option<Timestamp>,
     late: VecDeque<(Timestamp, ContainerEvent)>,
 }
 
 impl EventLog {
     fn send(&mut self, event: &ContainerEvent) {
         self.readers.retain(|reader| reader.send(event.clone()).is_ok());
-    }
-
-    /// Reports whether a reader is connected, and has been for more than 100 ms.
-    pub(super) fn has_readers(&self, now: Timestamp) -> bool {
-        let is_new = |at| now.duration_since(at) <= SignedDuration::from_millis(100);
-        self.readers.iter().any(|reader| !reader.is_closed()) && !self.read_at.is_some_and(is_new)
     }
 
     pub(super) fn next_late(&self) -> Option<Timestamp> {
@@ -68,12 +60,11 @@ impl EventLog {
         self.buffer.clear();
     }
 
-    pub(super) fn read(&mut self, since_nano: i64, now: Timestamp) -> BoxStream<'static, ContainerEvent> {
+    pub(super) fn read(&mut self, since_nano: i64) -> BoxStream<'static, ContainerEvent> {
         let known = self.buffer.iter().filter(|event| event.time_nano >= since_nano);
         let known: Vec<ContainerEvent> = known.cloned().collect();
         let (sender, reader) = mpsc::unbounded_channel();
         self.readers.push(sender);
-        self.read_at = Some(now);
         let live = stream::unfold(reader, |mut reader| async { Some((reader.recv().await?, reader)) });
         stream::iter(known).chain(live).boxed()
     }

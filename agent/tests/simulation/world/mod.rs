@@ -9,6 +9,7 @@
 //! | `events.rs` | the engine's event stream, with optional faults |
 //! | `env_file.rs` | the env file that sets the tag of a service |
 //! | `operators.rs` | operator actions and faults |
+//! | `pauses.rs` | pauses and slow stops |
 //! | `wall.rs` | the machine's clock, which operators may set |
 //! | `swarm.rs` | a swarm with one service, independent of the rest |
 //! | `properties.rs`, `properties/` | what must hold after every step and at the end |
@@ -18,6 +19,7 @@ mod container;
 mod env_file;
 mod events;
 mod operators;
+mod pauses;
 mod ports;
 mod properties;
 pub(crate) mod swarm;
@@ -134,6 +136,10 @@ struct Inner {
     services: Vec<Definition>,
     env_file: Option<env_file::EnvFile>,
     engine_down: bool,
+    /// When the engine was last started; `None` before the beginning.
+    engine_since: Option<Timestamp>,
+    /// The connection to the engine is cut: it can't be reached, but runs on.
+    is_cut: bool,
     /// Images that the engine refuses to describe.
     unreadable: Vec<ImageId>,
     faults: Faults,
@@ -203,7 +209,8 @@ impl FakeWorld {
             crash: Arc::default(),
             moved: Arc::default(),
         };
-        world.lock().started = Some(world.clock.now());
+        let now = Some(world.clock.now());
+        (world.lock().started, world.lock().engine_since) = (now, now);
         world
     }
 
@@ -323,15 +330,6 @@ impl FakeWorld {
         self.lock().engine_down = down;
     }
 
-    /// The engine stops all containers and restarts none.
-    pub(crate) fn stop_all_containers(&self) {
-        let mut inner = self.lock();
-        let now = inner.now;
-        for container in &mut inner.containers {
-            container.end(now, 143, false);
-        }
-    }
-
     pub(crate) fn record(&self, entry: AuditEntry) {
         self.lock().entries.push(entry);
     }
@@ -404,7 +402,7 @@ impl FakeWorld {
 
     fn lock_if_up(&self) -> Result<MutexGuard<'_, Inner>, EngineError> {
         let inner = self.lock();
-        if inner.engine_down {
+        if inner.engine_down || inner.is_cut {
             return Err(EngineError::Unavailable("connection refused".into()));
         }
         Ok(inner)

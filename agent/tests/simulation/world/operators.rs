@@ -44,6 +44,14 @@ pub(crate) enum Act {
     EngineStarts,
     /// Only the event stream disconnects.
     StreamBreaks,
+    /// The connection to the engine is cut, or works again; the engine and its containers run on.
+    Cut(bool),
+    /// `docker pause`, `unpause`, `commit`.
+    Pause(&'static str),
+    Unpause(&'static str),
+    Commit(&'static str),
+    /// `docker stop` of a container that finishes its work first, for this many seconds, and fails its health check then.
+    StopSlowly(&'static str, i64),
     /// `docker stop`, `start`, `restart`, `rm --force`.
     Stop(&'static str),
     Start(&'static str),
@@ -102,6 +110,14 @@ impl Act {
             Self::EngineStops => "the engine stops all containers and goes away".to_owned(),
             Self::EngineStarts => "the engine is back".to_owned(),
             Self::StreamBreaks => "the engine's event stream disconnects".to_owned(),
+            Self::Cut(true) => "the connection to the engine is cut".to_owned(),
+            Self::Cut(false) => "the connection to the engine works again".to_owned(),
+            Self::Pause(service) => format!("an operator pauses {service}"),
+            Self::Unpause(service) => format!("an operator unpauses {service}"),
+            Self::Commit(service) => format!("a backup commits {service}"),
+            Self::StopSlowly(service, seconds) => {
+                format!("an operator stops {service}, which takes {seconds} s")
+            }
             Self::Stop(service) => format!("an operator stops {service}"),
             Self::Start(service) => format!("an operator starts {service}"),
             Self::Restart(service) => format!("an operator restarts {service}"),
@@ -140,9 +156,9 @@ impl FakeWorld {
     /// Removes all faults.
     pub(crate) fn calm(&self) {
         self.crash_at(None);
-        let (is_down, is_broken) = {
+        let (is_down, is_cut, is_broken) = {
             let inner = self.lock();
-            (inner.engine_down, inner.is_file_broken)
+            (inner.engine_down, inner.is_cut, inner.is_file_broken)
         };
         {
             let mut inner = self.lock();
@@ -156,8 +172,17 @@ impl FakeWorld {
         if is_broken {
             self.act(Act::MendFile);
         }
+        if is_cut {
+            self.act(Act::Cut(false));
+        }
         if is_down {
             self.act(Act::EngineStarts);
+        }
+        let paused = self.lock().paused();
+        for service in
+            ["web", "api", "db"].into_iter().filter(|service| paused.contains(&(*service).to_owned()))
+        {
+            self.act(Act::Unpause(service));
         }
     }
 }
@@ -192,6 +217,19 @@ impl Inner {
             Act::EngineStarts => self.engine_starts(),
             Act::StreamBreaks => {
                 self.stream_breaks();
+            }
+            Act::Cut(cut) => {
+                self.is_cut = cut;
+                self.truth.disturbed_at = Some(self.now);
+                if cut {
+                    self.events.disconnect();
+                }
+            }
+            Act::Pause(service) => self.in_passing(service, Self::pause),
+            Act::Unpause(service) => self.in_passing(service, Self::unpause),
+            Act::Commit(service) => self.in_passing(service, Self::commit),
+            Act::StopSlowly(service, seconds) => {
+                self.in_passing(service, |inner, at| inner.stop_slowly(at, seconds));
             }
             Act::Stop(service) => self.by_operator(service, Self::stop),
             Act::Start(service) => self.by_operator(service, |inner, at| {
@@ -323,13 +361,16 @@ impl Inner {
         let service = self.containers[at].service.clone();
         // Only `api` exits with code 0 on SIGTERM.
         let code = if service == "api" { 0 } else { 143 };
-        // While the event stream is disconnected, a stop can't be distinguished from one of the engine's own.
-        let is_disconnected = self.truth.agent_runs && !self.events.has_readers(self.now);
-        if self.faults.events != EventFault::None || is_disconnected {
-            self.truth.unseen_stops.insert(self.containers[at].id.clone());
-        }
+        self.note_lost_event(at);
         self.end_by_sigterm(at, code);
         self.truth.stopped_by_operator.insert(service);
+    }
+
+    /// An event of this container may never reach the agent.
+    pub(super) fn note_lost_event(&mut self, at: usize) {
+        if self.faults.events != EventFault::None {
+            self.truth.unseen_stops.insert(self.containers[at].id.clone());
+        }
     }
 
     /// Ends a process with SIGTERM. The end lies slightly in the past, so that the next start comes after it.
@@ -404,6 +445,7 @@ impl Inner {
             }
         }
         self.engine_down = true;
+        // A kept buffer would tell the agent that the engine has run on.
         self.events.forget();
     }
 
@@ -411,6 +453,7 @@ impl Inner {
         if !std::mem::take(&mut self.engine_down) {
             return;
         }
+        self.engine_since = Some(self.now);
         for at in 0..self.containers.len() {
             let c = &self.containers[at];
             let is_kept = c.restarts_itself && !self.truth.stopped_by_operator.contains(&c.service);

@@ -186,6 +186,10 @@ impl Engine for FakeWorld {
         .await
     }
 
+    async fn running_since(&self, _: Timestamp) -> Result<Option<Timestamp>, EngineError> {
+        self.call(|inner, _| Ok(inner.engine_since.map(|at| inner.wall(at)))).await
+    }
+
     async fn stats(&self, _: &str) -> Result<Option<Usage>, EngineError> {
         Ok(None)
     }
@@ -195,7 +199,7 @@ impl Engine for FakeWorld {
     }
 
     async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
-        self.call(|inner, _| Ok(inner.events.read(since_nano, inner.now))).await
+        self.call(|inner, _| Ok(inner.events.read(since_nano))).await
     }
 }
 

@@ -19,6 +19,7 @@ use evenkeel_common::wire::{AuditEntry, Kind, ServiceStatus, StatusValue};
 use jiff::{SignedDuration, Timestamp};
 
 use super::operators::name_digests;
+use super::pauses::NEXT_PROBE;
 use super::{Behaviour, Definition, FakeWorld, Inner, Run, digest_of, id_of};
 
 const BLOCKED: &str = "a blocked digest is never deployed";
@@ -28,6 +29,8 @@ const GOOD: &str = "a good image is not blocked unless an operator or a fault in
 const CAP: &str = "restarts never exceed the limit between two healthy states";
 const COOLDOWN: &str = "a container is not restarted twice within the cooldown";
 const OPERATOR_STOPPED: &str = "the healer does not restart containers that an operator stopped";
+const UNMEASURED: &str =
+    "the healer does not restart containers that have not been probed since they were paused";
 const SEQUENCE: &str = "the audit sequence has no gaps and its entries never change";
 const FIRST_ROW: &str = "the status is the first true row of spec 3.1";
 
@@ -177,14 +180,13 @@ impl Inner {
         self.stops_are_unclear(ENGINE_SHUTDOWN);
     }
 
-    /// The event stream disconnects.
+    /// The event stream disconnects. Its events are read again afterwards.
     pub(super) fn stream_breaks(&mut self) {
-        self.stops_are_unclear(SignedDuration::from_secs(1));
         self.events.disconnect();
     }
 
     /// Stops within the last `time` can't be distinguished from the engine's own.
-    pub(super) fn stops_are_unclear(&mut self, time: SignedDuration) {
+    fn stops_are_unclear(&mut self, time: SignedDuration) {
         let now = self.now;
         let is_recent = |c: &&super::FakeContainer| matches!(c.run, Run::Ended { at, .. } if now.duration_since(at) <= time);
         self.truth.unseen_stops.extend(self.containers.iter().filter(is_recent).map(|c| c.id.clone()));
@@ -204,7 +206,7 @@ impl Inner {
     /// Notes the health of a container.
     pub(super) fn note_health(&mut self, at: usize) {
         let (now, c) = (self.now, &self.containers[at]);
-        let Some(since) = c.started().filter(|_| c.is_well(now)) else { return };
+        let Some(since) = c.started().filter(|_| c.is_well(now) && !c.is_paused) else { return };
         let lasts = now.duration_since(since) >= WORKS_AFTER;
         let is_healthy = c.health(now) == Some(HealthState::Healthy);
         if lasts && (is_healthy || c.behaviour == Behaviour::Unchecked) {
@@ -256,11 +258,18 @@ impl Inner {
         let now = self.now;
         let c = &self.containers[at];
         let (name, id) = (c.name(), c.id.clone());
+        // Whoever paused it did so longer ago than the agent needs to notice.
+        let is_old = |until: Timestamp| until - NEXT_PROBE + SignedDuration::from_millis(500) < now;
+        let is_unmeasured =
+            c.health(now) == Some(HealthState::Unmeasured) && c.unmeasured_until.is_some_and(is_old);
         // A restart request that is already on its way to the engine can't be cancelled.
         let is_down = matches!(c.run, Run::Ended { at, .. } if now.duration_since(at) > SignedDuration::from_millis(100));
-        let is_stopped = is_down && self.truth.stopped_by_operator.contains(&c.service);
+        let is_draining =
+            c.stopping.is_some_and(|(told, _)| now.duration_since(told) > SignedDuration::from_millis(100));
+        let is_stopped = (is_down || is_draining) && self.truth.stopped_by_operator.contains(&c.service);
         let was_seen = !self.truth.unseen_stops.contains(&id);
         self.unless(!(is_stopped && was_seen), OPERATOR_STOPPED, |_| name.clone());
+        self.unless(!is_unmeasured, UNMEASURED, |_| name.clone());
         let cap = self.truth.configs.iter().map(|c| c.heal_max_restarts).max();
         let cooldown = self.truth.configs.iter().map(|c| c.heal_cooldown).min();
         let restarts = self.truth.restarts.entry(name.clone()).or_default();

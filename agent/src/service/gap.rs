@@ -1,0 +1,150 @@
+//! Gaps in the engine's event stream: whether the engine or an operator stopped the containers that ended meanwhile
+//! (DECISIONS 5). The events of a gap are read again afterwards, as far as the engine still has them.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::input::StopTimes;
+use super::restart_state::signed;
+
+/// A stop within this time before the engine became unavailable was part of the engine's own shutdown.
+const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);
+/// The engine's last stops may be reported shortly before the end of its event stream is noticed.
+const SHUTDOWN_SEEN: Duration = Duration::from_millis(500);
+/// After a reconnect, events from at most this long before the disconnect are replayed.
+const REPLAY: Duration = Duration::from_mins(1);
+/// How long to wait for the event stream once the engine can be reached again.
+const AWAIT_EVENTS: Duration = Duration::from_secs(15);
+/// A time without an event stream.
+#[derive(Debug, Clone)]
+struct Gap {
+    /// When it began, or a moment before.
+    from: Timestamp,
+    /// When it ended.
+    to: Option<Timestamp>,
+    /// Stop requests that were attributed to the engine. If it turns out to have kept running, they were an operator's.
+    stops: StopTimes,
+    /// When the engine could first be reached again in the gap.
+    reached_at: Option<Timestamp>,
+}
+
+impl Gap {
+    fn includes(&self, at: Timestamp) -> bool {
+        at >= self.from && self.to.is_none_or(|to| at <= to)
+    }
+}
+
+/// What happened to the engine in a gap of the event stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// It kept running: only the connection was gone, and whoever stopped a container meanwhile was not the engine.
+    Survived,
+    /// It was restarted, or may have been.
+    Restarted,
+}
+
+/// Whether the state of containers can be judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// It can.
+    Clear,
+    /// Stop requests may be missing until the event stream is back.
+    Waiting,
+    /// The event stream has not come back, although the engine answers.
+    GivenUp,
+}
+
+/// The gaps, as long as their events may be replayed: containers that stopped in a gap in which the engine was restarted
+/// were stopped by the engine.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gaps(Vec<Gap>);
+
+impl Gaps {
+    /// The engine became unavailable: recent stops are attributed to the engine, unless their events are replayed once it
+    /// is back.
+    pub(super) fn begin(&mut self, requested: &mut StopTimes, by_engine: &mut StopTimes, now: Timestamp) {
+        self.await_events(now - SHUTDOWN_SEEN);
+        let own: Vec<String> = requested
+            .iter()
+            // A stop in the future dates from before the clock was set back.
+            .filter(|(_, at)| now.duration_since(**at).abs() <= signed(ENGINE_SHUTDOWN))
+            .map(|(id, _)| id.clone())
+            .collect();
+        let gap = self.0.last_mut();
+        if let Some(gap) = gap {
+            gap.reached_at = None;
+            for id in own {
+                if let Some(at) = requested.remove(&id) {
+                    gap.stops.insert(id.clone(), at);
+                    by_engine.insert(id, at);
+                }
+            }
+        }
+    }
+
+    /// Events since `from` are missing until the event stream is back.
+    pub(super) fn await_events(&mut self, from: Timestamp) {
+        self.0.retain(|gap| gap.to.is_none_or(|to| from.duration_since(to).abs() <= signed(REPLAY)));
+        if self.0.last().is_none_or(|gap| gap.to.is_some()) {
+            self.0.push(Gap { from, to: None, stops: StopTimes::new(), reached_at: None });
+        }
+    }
+
+    /// The engine was reached. Returns whether stop requests may be missing nevertheless.
+    pub(super) fn sight(&mut self, now: Timestamp) -> Sight {
+        let Some(gap) = self.0.last_mut().filter(|gap| gap.to.is_none()) else { return Sight::Clear };
+        let reached_at = *gap.reached_at.get_or_insert(now);
+        if now < reached_at + AWAIT_EVENTS { Sight::Waiting } else { Sight::GivenUp }
+    }
+
+    /// The event stream is back. An engine that was killed first stops the containers that survived it. `engine_since`: the
+    /// engine has been running at least since then, if known. Returns what happened to it in the gap that ends, if any.
+    pub(super) fn end(
+        &mut self,
+        requested: &mut StopTimes,
+        by_engine: &mut StopTimes,
+        engine_since: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Engine> {
+        let gap = self.0.last_mut().filter(|gap| gap.to.is_none())?;
+        if engine_since.is_none_or(|since| since > gap.from + SHUTDOWN_SEEN) {
+            gap.to = Some(now);
+            return Some(Engine::Restarted);
+        }
+        for (id, at) in self.0.pop()?.stops {
+            if by_engine.get(&id) == Some(&at) {
+                by_engine.remove(&id);
+                requested.insert(id, at);
+            }
+        }
+        Some(Engine::Survived)
+    }
+
+    /// Attributes a stop request to the engine or to an operator.
+    pub(super) fn attribute(
+        &mut self,
+        requested: &mut StopTimes,
+        by_engine: &mut StopTimes,
+        id: String,
+        at: Timestamp,
+    ) {
+        if let Some(gap) = self.0.iter_mut().find(|gap| gap.includes(at)) {
+            gap.stops.insert(id.clone(), at);
+            by_engine.insert(id, at);
+        } else {
+            by_engine.remove(&id);
+            requested.insert(id, at);
+        }
+    }
+
+    /// The times that deadlines are measured from.
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.0.iter_mut().filter_map(|gap| gap.reached_at.as_mut())
+    }
+
+    /// The clock was set: past gaps can't be compared with times by the new clock.
+    pub(super) fn clock_was_set(&mut self) {
+        self.0.retain(|gap| gap.to.is_none());
+    }
+}

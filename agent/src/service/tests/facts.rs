@@ -1,0 +1,299 @@
+//! Scenarios in which the engine's flags outlive what they say: pauses, slow stops, cut connections, dead children.
+
+use super::*;
+
+const TERM: EventKind = EventKind::Kill { signal: Some(15) };
+
+/// A restart of the agent in the same boot of the machine.
+fn restart_agent(scenario: &mut Scenario) {
+    let durable = scenario.service.durable().clone();
+    let (config, boot) = (scenario.service.config.clone(), boot_of("one", "one"));
+    scenario.service = Service::new(config, durable, boot, StartReason::Start, scenario.now).0;
+}
+
+/// The container of a deployment on probation, with a health check that has passed.
+fn new_and_well() -> (Scenario, Container) {
+    let mut scenario = on_probation();
+    let mut new = with_health("a", HealthState::Healthy);
+    (new.id, new.image, new.started_at) =
+        ("id-new".into(), ImageId("sha256:two".into()), scenario.seconds(0));
+    scenario.look(&[&new]);
+    (scenario, new)
+}
+
+fn in_health(container: &Container, health: HealthState) -> Container {
+    Container { health: Some(health), ..container.clone() }
+}
+
+fn ended(container: &Container, code: i64, at: Option<Timestamp>) -> Container {
+    Container { state: State::Exited, health: None, exit_code: code, finished_at: at, ..container.clone() }
+}
+
+/// Asserts that somebody's interference has ended the deployment: nothing is blocked, rolled back or brought up.
+fn assert_broken_off(scenario: &mut Scenario) {
+    assert!(scenario.service.durable().blocked.is_empty());
+    let next = scenario.act();
+    assert!(matches!(next, Some(Action::Step(Step::Unpin { .. }))), "{next:?} {:?}", scenario.entries);
+    assert_eq!(scenario.kinds(), [Kind::ERROR]);
+}
+
+#[test]
+fn a_container_that_was_paused_is_unhealthy_only_once_probes_have_failed() {
+    let mut scenario = Scenario::of(config());
+    assert_eq!(scenario.act(), None, "the first inspection");
+    let paused = Container { state: State::Paused, ..running("a") };
+    let unmeasured = with_health("a", HealthState::Unmeasured);
+    scenario.look(&[&with_health("a", HealthState::Healthy)]).at(5).look(&[&paused]);
+    scenario.at(6).look(&[&unmeasured]);
+    assert_eq!((scenario.restarts().len(), scenario.record().healthy), (0, None));
+    // The engine reports no event when the probes fail from now on.
+    assert!(
+        scenario.service.wake_at(scenario.now).is_some_and(|at| at <= scenario.now + Duration::from_secs(1))
+    );
+    assert_eq!(scenario.at(7).look(&[&with_health("a", HealthState::Unhealthy)]).restarts(), ["a"]);
+}
+
+#[test]
+fn a_failed_probe_from_before_a_pause_does_not_count() {
+    let mut scenario = Scenario::of(ServiceConfig { auto_heal: false, ..config() });
+    let probed = |at| Container { probed_at: at, ..with_health("a", HealthState::Unhealthy) };
+    let (before, after) = (probed(scenario.seconds(9)), probed(scenario.seconds(12)));
+    scenario.at(10).event("id-a", EventKind::Unpause).look(&[&before]);
+    assert_eq!(scenario.record().healthy, None);
+    assert_eq!(scenario.at(13).look(&[&after]).record().healthy, Some(false));
+}
+
+#[test]
+fn a_pause_does_not_reset_the_restart_limits() {
+    let mut scenario = Scenario::of(config());
+    let sick = with_health("a", HealthState::Unhealthy);
+    assert_eq!(scenario.look(&[&sick]).restarts(), ["a"]);
+    let again = Container { started_at: scenario.seconds(1), ..sick };
+    scenario.at(2).look(&[&again]);
+    let paused = Container { state: State::Paused, health: None, ..again.clone() };
+    scenario.at(3).look(&[&paused]).at(4).look(&[&again]);
+    assert_eq!(scenario.restarts(), [""; 0], "the cooldown goes on");
+    assert_eq!(scenario.record().restart_failures, 1);
+}
+
+#[test]
+fn a_pause_on_probation_starts_it_over_and_one_that_lasts_breaks_it_off() {
+    let (mut scenario, new) = new_and_well();
+    // A backup freezes the container for a moment, just before the end.
+    scenario.at(9).look(&[&in_health(&new, HealthState::Unmeasured)]);
+    scenario.at(12).look(&[&in_health(&new, HealthState::Unmeasured)]);
+    assert_eq!(scenario.kinds(), []);
+    scenario.at(14).look(&[&new]).at(19).look(&[&new]);
+    assert_eq!(scenario.kinds(), [Kind::UPDATED]);
+
+    let (mut scenario, new) = new_and_well();
+    let paused = Container { state: State::Paused, health: None, ..new };
+    scenario.at(5).look(&[&paused]).at(10).look(&[&paused]);
+    assert_broken_off(&mut scenario);
+}
+
+#[test]
+fn a_container_that_fails_its_health_check_while_it_is_stopped_is_left_alone() {
+    let mut scenario = Scenario::of(config());
+    let well = with_health("a", HealthState::Healthy);
+    let sick = with_health("a", HealthState::Unhealthy);
+    scenario.at(10).look(&[&well]).at(20).event("id-a", TERM);
+    // `docker stop --time 600`: longer than the container's own timeout.
+    for at in [21, 40, 300, 600] {
+        assert_eq!(scenario.at(at).look(&[&sick]).restarts(), [""; 0], "{at} s");
+    }
+    assert_eq!(scenario.record().unhealthy_reason.as_deref(), Some("a is being stopped"));
+    scenario.at(610).event("id-a", EventKind::Die { exit_code: 0 }).event("id-a", EventKind::Stop);
+    let down = ended(&sick, 0, scenario.seconds(610));
+    scenario.at(611).look(&[&down]).at(700);
+    assert_eq!((scenario.restarts().len(), scenario.kinds().len()), (0, 0));
+}
+
+#[test]
+fn a_container_that_survives_a_signal_is_healed_again() {
+    // Signal, whether it passes a probe afterwards; seconds after which it is healed.
+    for (signal, passes, healed_after) in [(3, false, 15), (15, true, 60), (15, false, 3_600), (1, false, 0)]
+    {
+        let mut scenario = Scenario::of(config());
+        let (well, sick) = (with_health("a", HealthState::Healthy), with_health("a", HealthState::Unhealthy));
+        scenario.at(10).look(&[&well]).event("id-a", EventKind::Kill { signal: Some(signal) });
+        if passes {
+            let well = Container { probed_at: scenario.seconds(40), ..well };
+            scenario.at(40).look(&[&well]);
+            assert_eq!(scenario.record().healthy, Some(true));
+            assert_eq!(scenario.at(10 + healed_after).look(&[&sick]).restarts(), ["a"]);
+            continue;
+        }
+        if healed_after > 0 {
+            assert_eq!(scenario.at(9 + healed_after).look(&[&sick]).restarts(), [""; 0], "{signal}");
+        }
+        assert_eq!(scenario.at(11 + healed_after).look(&[&sick]).restarts(), ["a"], "{signal}");
+    }
+}
+
+#[test]
+fn a_slow_stop_on_probation_breaks_it_off() {
+    let (mut scenario, new) = new_and_well();
+    scenario.at(4).event("id-new", TERM);
+    let sick = in_health(&new, HealthState::Unhealthy);
+    scenario.at(5).look(&[&sick]).at(8).look(&[&sick]).at(10).look(&[&sick]);
+    assert_broken_off(&mut scenario);
+}
+
+#[test]
+fn the_stop_of_a_failed_restart_is_not_an_operators() {
+    let mut scenario = Scenario::of(config());
+    let sick = with_health("a", HealthState::Unhealthy);
+    scenario.look(&[&sick]);
+    assert!(matches!(scenario.act(), Some(Action::Restart { .. })));
+    scenario.at(1).event("id-a", TERM).event("id-a", EventKind::Stop);
+    let result = Err(EngineError::Refused("port is already allocated".into()));
+    scenario.at(2).input(Input::Restarted { name: "a".into(), result });
+    let down = ended(&sick, 143, scenario.seconds(1));
+    scenario.at(3).look(&[&down]);
+    assert_eq!(scenario.at(70).look(&[&down]).restarts(), ["a"], "it is tried again after the cooldown");
+}
+
+#[test]
+fn a_stop_while_the_connection_was_cut_stands() {
+    for is_replayed in [true, false] {
+        let mut scenario = Scenario::of(config());
+        scenario.at(99).look(&[&running("a")]);
+        scenario.at(100).engine_gap();
+        let down = ended(&running("a"), 143, scenario.seconds(103));
+        // The API answers again before the event stream does.
+        for at in [104, 108] {
+            assert_eq!(scenario.at(at).look(&[&down]).restarts(), [""; 0], "{at} s");
+        }
+        scenario.at(110).reconnected();
+        if is_replayed {
+            for what in [TERM, EventKind::Die { exit_code: 143 }, EventKind::Stop] {
+                let at = scenario.start + SignedDuration::from_secs(103);
+                scenario.input(Input::Event { at, id: "id-a".into(), what });
+            }
+        }
+        for at in [111, 120, 600] {
+            assert_eq!(scenario.at(at).look(&[&down]).restarts(), [""; 0], "{at} s, replayed: {is_replayed}");
+        }
+        assert_eq!(scenario.kinds(), []);
+    }
+}
+
+#[test]
+fn a_stop_just_before_the_connection_was_cut_stands() {
+    let mut scenario = Scenario::of(config());
+    scenario.at(99).look(&[&running("a")]).at(100).event("id-a", TERM).event("id-a", EventKind::Stop);
+    scenario.at(101).engine_gap().at(103).reconnected();
+    let down = ended(&running("a"), 0, scenario.seconds(100));
+    assert_eq!(scenario.at(104).look(&[&down]).at(200).look(&[&down]).restarts(), [""; 0]);
+}
+
+#[test]
+fn a_crash_while_the_connection_was_cut_is_healed() {
+    let mut scenario = Scenario::of(config());
+    scenario.at(99).look(&[&running("a")]).at(100).engine_gap();
+    let down = ended(&running("a"), 1, scenario.seconds(103));
+    scenario.at(110).reconnected().at(111).look(&[&down]);
+    assert_eq!(scenario.at(114).look(&[&down]).restarts(), ["a"]);
+}
+
+#[test]
+fn without_an_event_stream_the_healer_goes_on_after_a_while() {
+    let mut scenario = Scenario::of(config());
+    scenario.at(99).look(&[&running("a")]).at(100).engine_gap();
+    let down = ended(&running("a"), 1, scenario.seconds(101));
+    for at in [102, 117, 120] {
+        assert_eq!(scenario.at(at).restarts(), [""; 0]);
+        scenario.look(&[&down]);
+    }
+    assert_eq!(scenario.restarts(), ["a"]);
+}
+
+#[test]
+fn a_stop_on_probation_stands_if_the_connection_was_cut_or_the_agent_restarted() {
+    for is_agent_restarted in [true, false] {
+        let (mut scenario, new) = new_and_well();
+        scenario.at(2);
+        if is_agent_restarted {
+            restart_agent(&mut scenario)
+        } else {
+            scenario.engine_gap();
+        }
+        scenario.entries.clear();
+        let down = ended(&new, 143, scenario.seconds(3));
+        scenario.at(4).look(&[&down]).at(6).look(&[&down]);
+        assert_eq!(scenario.act(), None, "whoever stopped it is not known yet");
+        scenario.at(8).reconnected();
+        for what in [TERM, EventKind::Die { exit_code: 143 }, EventKind::Stop] {
+            let at = scenario.start + SignedDuration::from_secs(3);
+            scenario.input(Input::Event { at, id: "id-new".into(), what });
+        }
+        scenario.at(9).look(&[&down]).at(18).look(&[&down]);
+        assert_broken_off(&mut scenario);
+    }
+}
+
+#[test]
+fn a_probation_goes_on_with_the_same_containers_if_only_the_connection_was_cut() {
+    let (mut scenario, new) = new_and_well();
+    scenario.at(5).engine_gap().at(7).look(&[&new]).reconnected();
+    scenario.at(10).look(&[&new]);
+    assert_eq!((scenario.act(), scenario.kinds().len()), (None, 0), "it starts over");
+    scenario.at(17).look(&[&new]);
+    assert_eq!(scenario.kinds(), [Kind::UPDATED]);
+}
+
+#[test]
+fn a_child_that_ran_out_of_memory_does_not_fail_a_probation() {
+    let (mut scenario, new) = new_and_well();
+    let coping = Container { oom_killed: true, ..new.clone() };
+    scenario.at(5).look(&[&coping]).at(10).look(&[&coping]);
+    assert_eq!(scenario.kinds(), [Kind::UPDATED]);
+
+    let (mut scenario, new) = new_and_well();
+    let killed = Container { oom_killed: true, ..ended(&new, 137, scenario.seconds(5)) };
+    scenario.at(5).look(&[&killed]);
+    assert!(!scenario.service.durable().blocked.is_empty(), "at once");
+}
+
+#[test]
+fn a_container_stuck_between_two_runs_is_restarted() {
+    let mut scenario = Scenario::of(config());
+    assert_eq!(scenario.act(), None, "the first inspection");
+    let stuck = Container {
+        state: State::Restarting,
+        restarts_itself: true,
+        restart_count: 1,
+        finished_at: scenario.seconds(10),
+        ..exited("a", 3)
+    };
+    let stuck = Container { state: State::Restarting, ..stuck };
+    scenario.at(10).look(&[&stuck]);
+    assert_eq!(scenario.service.wake_at(scenario.now), scenario.seconds(25), "no event will tell");
+    assert_eq!(scenario.at(25).look(&[&stuck]).restarts(), [""; 0]);
+    assert_eq!(scenario.at(27).look(&[&stuck]).restarts(), ["a"]);
+}
+
+#[test]
+fn the_status_tells_jobs_that_are_done_from_services_that_are_not_running() {
+    let daemon = Container { restarts_itself: true, ..exited("web", 0) };
+    let created = Container { state: State::Created, ..running("db") };
+    for (containers, expected) in [
+        (vec![exited("job", 0)], Ok(())),
+        (vec![exited("job", 0), running("web")], Ok(())),
+        (vec![daemon], Err("none of its containers is running")),
+        (vec![created.clone(), running("web")], Err("db was created, but never started")),
+    ] {
+        let mut scenario = Scenario::of(ServiceConfig { auto_heal: false, auto_update: false, ..config() });
+        let all: Vec<&Container> = containers.iter().collect();
+        scenario.look(&all);
+        let record = scenario.record();
+        assert_eq!(record.healthy, Some(expected.is_ok()), "{containers:?}");
+        if let Err(why) = expected {
+            assert!(
+                record.unhealthy_reason.as_deref().is_some_and(|reason| reason.contains(why)),
+                "{record:?}"
+            );
+        }
+    }
+}
