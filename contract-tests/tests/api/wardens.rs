@@ -189,6 +189,7 @@ fn ask(number: usize) -> FleetAsk {
         digest: format!("sha256:{number:064}"),
         service: format!("web-{number}"),
         ring: 0,
+        progress: None,
     }
 }
 
