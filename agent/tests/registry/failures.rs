@@ -134,14 +134,74 @@ async fn a_retry_after_date_is_honored_like_seconds() {
 async fn a_broken_registry_gets_no_requests_for_a_while_except_for_manual_checks() {
     let world = World::new().await;
     world.on("HEAD", script([status(503), status(500), ok(&manifest_digest())])).await;
-    assert_eq!(world.fault().await, "registry HOST: 503 service unavailable");
-    assert_eq!(world.fault().await, "registry HOST: 503 service unavailable");
+    assert_eq!(world.fault().await, "registry HOST: 503 service unavailable for web");
+    assert_eq!(world.fault().await, "registry HOST: 503 service unavailable for web");
     assert_eq!(world.requests().await.len(), 1);
-    assert!(
-        world.digest_for_operator().await.expect_err("still broken").ends_with("500 internal server error")
-    );
+    let error = world.digest_for_operator().await.expect_err("still broken");
+    assert!(error.ends_with("500 internal server error for web"), "{error}");
     assert_eq!(world.digest_for_operator().await, Ok(manifest_digest()));
     assert_eq!(world.digest().await, Ok(manifest_digest()), "a success ends the backoff for all");
+}
+
+#[tokio::test]
+async fn an_error_of_one_repository_backs_off_no_other_and_is_shown_for_no_other() {
+    for refusal in [500, 502, 503, 504, 401, 403, 418] {
+        let world = World::new().await;
+        Mock::given(path("/v2/web7/manifests/1"))
+            .respond_with(status(refusal))
+            .with_priority(1)
+            .mount(&world.server)
+            .await;
+        Mock::given(method("HEAD")).respond_with(ok(&manifest_digest())).mount(&world.server).await;
+        for _ in 0..3 {
+            let answers = poll_many(&world, 41).await;
+            for (n, answer) in answers.iter().enumerate() {
+                match answer {
+                    Err(error) => assert!(n == 7 && error.contains(" for web7"), "{refusal}: {n}: {error}"),
+                    Ok(_) => assert_ne!(n, 7, "{refusal}"),
+                }
+            }
+        }
+        let asked: Vec<String> =
+            world.requests().await.iter().map(|request| request.url.path().to_owned()).collect();
+        let count = |path: &str| asked.iter().filter(|asked| *asked == path).count();
+        assert_eq!(count("/v2/web7/manifests/1"), 1, "{refusal}: it backs off");
+        assert_eq!(asked.len(), 1 + 3 * 40, "{refusal}: all others are asked each time");
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_is_not_asked_during_a_backoff_keeps_its_last_answer() {
+    let world = World::new().await;
+    Mock::given(method("HEAD")).respond_with(ok(&manifest_digest())).mount(&world.server).await;
+    assert!(poll_many(&world, 2).await.iter().all(Result::is_ok));
+    world.server.reset().await;
+    let limited = status(429).insert_header("Retry-After", "600");
+    Mock::given(method("HEAD")).respond_with(limited).mount(&world.server).await;
+    assert!(poll_many(&world, 1).await[0].is_err());
+    let answers = poll_many(&world, 3).await;
+    assert!(answers[0].is_err(), "it was asked, and got this answer");
+    assert_eq!(answers[1], Ok(manifest_digest()), "it was not asked");
+    assert!(answers[2].is_err(), "nothing is known about it");
+    assert_eq!(world.requests().await.len(), 1);
+    let second = reference(&world.server.uri(), "web1:1");
+    assert!(world.client.digest(&second, Urgency::Manual).await.is_err(), "a user gets the truth");
+}
+
+#[tokio::test]
+async fn the_same_failure_has_the_same_text_whatever_the_registry_says_about_it() {
+    let world = World::new().await;
+    world.on("HEAD", status(404)).await;
+    for id in ["7f3c9a12-0000-4000-8000-0123456789ab", "1b2c3d4e-0000-4000-8000-ba9876543210"] {
+        let text = format!("no such tag (request id: {id}, at 2026-01-01T10:11:12.{}Z)", id.len());
+        let body = format!(r#"{{"errors":[{{"code":"MANIFEST_UNKNOWN","message":"{text}"}}]}}"#);
+        Mock::given(method("GET"))
+            .respond_with(status(404).set_body_string(body))
+            .up_to_n_times(1)
+            .mount(&world.server)
+            .await;
+        assert_eq!(world.fault().await, "image HOST/web:1: tag not found in the registry");
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use jiff::fmt::rfc2822::DateTimeParser;
 use serde::Deserialize;
 
 use super::client::Response;
-use super::fault::{Fault, describe, plain, status_text};
+use super::fault::{Fault, plain, status_text};
 use crate::model::image::Digest;
 
 /// The usual manifest size limit of registries.
@@ -93,12 +93,13 @@ pub(super) async fn body(
             Ok(None) => return Ok(Some(body)),
             Ok(Some(chunk)) if body.len() + chunk.len() > limit => return Ok(None),
             Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-            Err(error) => return Err(Fault::Host(format!("{subject}: {}", describe(&error)))),
+            Err(error) => return Err(Fault::of(subject, &error)),
         }
     }
 }
 
-/// Reads the registry's error message; empty if there is none that can be shown.
+/// Reads the registry's error message; empty if there is none that can be shown. Its text is for the log only: many
+/// registries put a request ID or a time into it, so the same failure would look like a new one with every poll.
 pub(super) async fn message(subject: &str, response: Response) -> Message {
     match body(subject, response, MESSAGE_LIMIT).await {
         Ok(Some(body)) => Message::parse(&body),
@@ -141,20 +142,15 @@ impl Message {
     }
 }
 
-/// Converts an error status other than 401 and 404.
+/// Converts an error status other than 401 and 404. Only a registry that asks for a pause gets one for all its images: any
+/// other error may concern a single repository, such as one with damaged storage.
 pub(super) fn refusal(subject: &str, status: StatusCode, headers: &HeaderMap, path: &str) -> Fault {
     let text = format!("{subject}: {}", status_text(status));
-    match status.as_u16() {
-        429 => {
-            Fault::Limited { text, wait: requested_wait(headers, Timestamp::now()).unwrap_or(DEFAULT_WAIT) }
-        }
-        // Without `Retry-After`, it counts as any other server error.
-        503 => match requested_wait(headers, Timestamp::now()) {
-            Some(wait) => Fault::Limited { text, wait },
-            None => Fault::Host(text),
-        },
-        408 | 500 | 502..=599 => Fault::Host(text),
-        _ => Fault::Image(format!("{text} for {path}")),
+    let wait = requested_wait(headers, Timestamp::now());
+    match (status.as_u16(), wait) {
+        (429, wait) => Fault::Limited { text, wait: wait.unwrap_or(DEFAULT_WAIT) },
+        (503, Some(wait)) => Fault::Limited { text, wait },
+        _ => Fault::Repository(format!("{text} for {path}")),
     }
 }
 
@@ -198,7 +194,15 @@ mod tests {
         }
         assert!(matches!(of(429, &[]), Fault::Limited { wait: DEFAULT_WAIT, .. }));
         for fault in [of(503, &[]), of(503, &[("retry-after", "soon")]), of(502, &asked)] {
-            assert!(matches!(fault, Fault::Host(_)), "{fault:?}");
+            assert!(matches!(fault, Fault::Repository(_)), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_status_is_about_one_repository() {
+        for code in (400..600).filter(|code| *code != 429) {
+            let fault = refusal("registry r", StatusCode::from_u16(code).unwrap(), &HeaderMap::new(), "web");
+            assert!(matches!(&fault, Fault::Repository(text) if text.ends_with(" for web")), "{fault:?}");
         }
     }
 

@@ -92,7 +92,10 @@ pub(super) fn unauthorized(repository: &Repository, with_login: bool) -> Fault {
     } else {
         "no credentials in the Docker configuration"
     };
-    Fault::Image(format!("registry {}: 401 unauthorized for {} ({why})", repository.host, repository.path))
+    Fault::Repository(format!(
+        "registry {}: 401 unauthorized for {} ({why})",
+        repository.host, repository.path
+    ))
 }
 
 struct TokenRequest<'a> {

@@ -1,12 +1,17 @@
-//! Backoff per registry: after a failure, requests are rejected for a while, then a single probe is sent first.
+//! Backoff per registry: after a failure, requests are rejected for a while, then a single probe is sent first. Failures
+//! that concern one image back off that image alone.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 
 use super::fault::Fault;
+use super::lock;
 use crate::model::RegistryError;
+use crate::model::image::Digest;
 use crate::ports::Urgency;
 
 /// Initial backoff after a failure. It doubles with every further one.
@@ -42,8 +47,29 @@ struct Closed {
 
 enum Verdict {
     Go { probe: bool },
-    Refused(RegistryError),
+    Refused(Refusal),
     Wait,
+}
+
+/// Why no request was sent.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// The registry's last error.
+    pub(super) error: RegistryError,
+    /// The registry failed after this request was made, so that the failure answers it.
+    pub(super) is_answer: bool,
+}
+
+impl Closed {
+    fn refusal(&self, asked_at: Instant) -> Refusal {
+        Refusal { error: self.error.clone(), is_answer: self.since > asked_at }
+    }
+}
+
+impl From<Refusal> for RegistryError {
+    fn from(refusal: Refusal) -> Self {
+        refusal.error
+    }
 }
 
 impl State {
@@ -54,12 +80,12 @@ impl State {
             Some(closed) if urgency == Urgency::Manual && !closed.limited => {
                 // A failure newer than the request answers it: many concurrent requests cost one timeout.
                 if closed.since > asked_at {
-                    Verdict::Refused(closed.error.clone())
+                    Verdict::Refused(closed.refusal(asked_at))
                 } else {
                     Verdict::Go { probe: false }
                 }
             }
-            Some(closed) if now < closed.until => Verdict::Refused(closed.error.clone()),
+            Some(closed) if now < closed.until => Verdict::Refused(closed.refusal(asked_at)),
             Some(_) if self.probing => Verdict::Wait,
             Some(_) => Verdict::Go { probe: true },
         }
@@ -74,7 +100,7 @@ impl Gate {
     }
 
     /// Waits for a permit. During backoff, returns the registry's last error without a request.
-    pub(super) async fn pass(&self, urgency: Urgency) -> Result<Pass<'_>, RegistryError> {
+    pub(super) async fn pass(&self, urgency: Urgency) -> Result<Pass<'_>, Refusal> {
         let asked_at = Instant::now();
         loop {
             // Check before acquiring a slot, so that a refused request fails even while hanging requests hold all slots.
@@ -118,7 +144,7 @@ impl Pass<'_> {
             match outcome {
                 // The registry answered, even if with "no such tag". That does not end the backoff if another
                 // request has received a 429 in the meantime.
-                Ok(_) | Err(Fault::Image(_)) => {
+                Ok(_) | Err(Fault::Image(_) | Fault::Repository(_)) => {
                     if of_now || state.closed.as_ref().is_some_and(|closed| !closed.limited) {
                         state.closed = None;
                     }
@@ -156,6 +182,54 @@ impl State {
         let error = RegistryError(text.to_owned());
         self.closed = Some(Closed { until, since: now, failures, limited, error });
         self.generation += 1;
+    }
+}
+
+/// The last result for each image of one registry.
+#[derive(Debug, Default)]
+pub(super) struct Results(Mutex<HashMap<String, LastResult>>);
+
+#[derive(Debug)]
+struct LastResult {
+    answer: Result<Digest, RegistryError>,
+    at: Instant,
+    failures: u32,
+    /// No further routine request until then.
+    until: Instant,
+}
+
+impl Results {
+    /// Returns the last error of an image while it backs off. A user's request is sent anyway.
+    pub(super) fn backed_off(&self, image: &str, urgency: Urgency) -> Option<RegistryError> {
+        let known = lock(&self.0);
+        let last =
+            known.get(image).filter(|last| urgency == Urgency::Routine && Instant::now() < last.until)?;
+        last.answer.clone().err()
+    }
+
+    /// Returns what the registry last answered about an image.
+    pub(super) fn last(&self, image: &str) -> Option<Result<Digest, RegistryError>> {
+        Some(lock(&self.0).get(image)?.answer.clone())
+    }
+
+    /// Records a result of a request that was made at `asked_at`.
+    pub(super) fn record(&self, image: String, asked_at: Instant, outcome: &Result<Digest, Fault>) {
+        let now = Instant::now();
+        let mut known = lock(&self.0);
+        let before = known.get(&image).filter(|last| last.until > last.at);
+        let failures = match (outcome, before) {
+            (Err(Fault::Repository(_)), None) => 1,
+            // Concurrent requests that failed count as one failure.
+            (Err(Fault::Repository(_)), Some(last)) if last.at > asked_at => last.failures,
+            (Err(Fault::Repository(_)), Some(last)) => last.failures.saturating_add(1),
+            _ => 0,
+        };
+        let wait = if failures == 0 { Duration::ZERO } else { wait_after(failures, fastrand::f64()) };
+        let answer = match outcome {
+            Ok(digest) => Ok(digest.clone()),
+            Err(fault) => Err(RegistryError(fault.text().to_owned())),
+        };
+        known.insert(image, LastResult { answer, at: now, failures, until: now + wait });
     }
 }
 
@@ -279,7 +353,42 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_error_about_one_image_does_not_close_the_gate() {
         let gate = Gate::new(8);
-        gate.pass(Urgency::Routine).await.unwrap().settle(&Err::<(), _>(Fault::Image("404".into())));
-        assert!(!refused(&gate, Urgency::Routine).await);
+        for fault in [Fault::Image("404".into()), Fault::Repository("500".into())] {
+            gate.pass(Urgency::Routine).await.unwrap().settle(&Err::<(), _>(fault));
+            assert!(!refused(&gate, Urgency::Routine).await);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_an_answer_only_to_requests_made_before_the_failure() {
+        let gate = Gate::new(1);
+        let first = gate.pass(Urgency::Routine).await.unwrap();
+        let (second, ()) = tokio::join!(gate.pass(Urgency::Routine), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            first.settle(&down());
+        });
+        assert!(second.err().unwrap().is_answer);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!gate.pass(Urgency::Routine).await.err().unwrap().is_answer);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_image_backs_off_alone_and_longer_each_time() {
+        let results = Results::default();
+        let failed = || Err(Fault::Repository("500 for web".into()));
+        let is_asked = |image: &str| results.backed_off(image, Urgency::Routine).is_none();
+        for wait in [5, 10, 20] {
+            results.record("web:1".into(), Instant::now(), &failed());
+            assert!(!is_asked("web:1") && is_asked("web:2"));
+            assert!(results.backed_off("web:1", Urgency::Manual).is_none(), "a user is waiting");
+            tokio::time::advance(Duration::from_secs(wait)).await;
+            assert!(is_asked("web:1"));
+        }
+        let digest = Digest::of(b"web");
+        results.record("web:1".into(), Instant::now(), &Ok(digest.clone()));
+        assert!(is_asked("web:1"));
+        assert_eq!(results.last("web:1"), Some(Ok(digest)));
+        results.record("web:1".into(), Instant::now(), &Err(Fault::Image("404".into())));
+        assert!(is_asked("web:1"), "a missing tag is a normal answer");
     }
 }

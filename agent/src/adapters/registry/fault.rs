@@ -9,13 +9,16 @@ use http::StatusCode;
 use super::client::ExchangeError;
 use super::reach::ScopeError;
 use crate::model::RegistryError;
+use crate::model::output::stable;
 
 /// Why a request failed, by its consequence.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The failure is about this image or on our side. The registry works.
+    /// The failure is about this image or on our side: nothing backs off.
     Image(String),
-    /// The registry gave no usable response: back off.
+    /// The registry refused or failed a request about this image or repository. Only requests for the same image back off.
+    Repository(String),
+    /// The registry could not be reached, or did not answer in time: all its images back off.
     Host(String),
     /// The registry requested a wait.
     Limited {
@@ -29,7 +32,36 @@ pub(super) enum Fault {
 impl From<Fault> for RegistryError {
     fn from(fault: Fault) -> Self {
         match fault {
-            Fault::Image(text) | Fault::Host(text) | Fault::Limited { text, .. } => RegistryError(text),
+            Fault::Image(text)
+            | Fault::Repository(text)
+            | Fault::Host(text)
+            | Fault::Limited { text, .. } => RegistryError(text),
+        }
+    }
+}
+
+impl Fault {
+    /// Classifies a failed exchange. A server that cuts connections, or answers with garbage, may do so for a single
+    /// repository only.
+    pub(super) fn of(subject: &str, error: &ExchangeError) -> Self {
+        let text = format!("{subject}: {}", describe(error));
+        if error.is_connect() || is_timeout(error) { Self::Host(text) } else { Self::Repository(text) }
+    }
+
+    /// The error text.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Image(text) | Self::Repository(text) | Self::Host(text) | Self::Limited { text, .. } => {
+                text
+            }
+        }
+    }
+
+    /// The same failure at a server to which the registry has redirected: it says nothing about the registry.
+    pub(super) fn elsewhere(self) -> Self {
+        match self {
+            Self::Host(text) | Self::Limited { text, .. } => Self::Repository(text),
+            other => other,
         }
     }
 }
@@ -52,7 +84,7 @@ pub(super) fn describe(error: &ExchangeError) -> String {
     if let Some(words) = causes.iter().find_map(|cause| Some(tls_description(cause.downcast_ref()?))) {
         return words;
     }
-    if causes.iter().any(|cause| is_timeout(*cause)) {
+    if is_timeout(error) {
         return if error.is_connect() { "no connection in time" } else { "no answer in time" }.to_owned();
     }
     if let Some(words) = causes.iter().find_map(|cause| io_description(cause.downcast_ref()?)) {
@@ -72,8 +104,12 @@ fn next_cause<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + '
     }
 }
 
-fn is_timeout(cause: &(dyn Error + 'static)) -> bool {
-    cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+fn is_timeout(error: &ExchangeError) -> bool {
+    let mut causes = std::iter::successors(error.source(), |cause| next_cause(*cause));
+    let is_timed_out = |cause: &(dyn Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+    };
+    matches!(error, ExchangeError::Timeout) || causes.any(is_timed_out)
 }
 
 fn io_description(error: &io::Error) -> Option<&'static str> {
@@ -109,12 +145,13 @@ fn tls_description(error: &rustls::Error) -> String {
     }
 }
 
-/// Sanitizes an external text for one log line: no escape sequences, control or invisible characters, single spaces, at
-/// most 200 characters.
+/// Sanitizes an external text for one log line: no escape sequences, control or invisible characters, single spaces, no
+/// IDs or times that differ each time, at most 200 characters.
 pub(super) fn plain(text: &str) -> String {
     const MOST: usize = 200;
     let mut out = String::new();
     let mut count = 0;
+    let text = stable(text);
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         let c = match c {

@@ -65,7 +65,7 @@ impl RegistryClient {
         let host = self.host(&repository.host)?;
         let pass = host.gate.pass(Urgency::Routine).await?;
         let read = timeout(TIMEOUT, Box::pin(self.read_labels(&host, repository, digest))).await;
-        let too_slow = || Fault::Image(format!("{}: timed out reading the labels", subject(repository)));
+        let too_slow = || Fault::Repository(format!("{}: timed out reading the labels", subject(repository)));
         let outcome = read.unwrap_or_else(|_| Err(too_slow()));
         pass.settle(&outcome);
         Ok(outcome?)

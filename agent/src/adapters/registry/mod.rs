@@ -12,7 +12,8 @@
 //! | [`labels`] | image labels |
 //! | [`signature`] | signature verification with public keys |
 //! | [`tags`] | the tags of a repository |
-//! | [`backoff`] | backoff and concurrency per registry |
+//! | [`host`] | one registry: its address, backoff and caches |
+//! | [`backoff`] | backoff and concurrency per registry, backoff per image |
 //! | [`fault`] | failures with stable texts |
 //! | [`current`] | the client in use, replaced on reload |
 //!
@@ -28,26 +29,28 @@ mod content;
 mod credentials;
 mod current;
 mod fault;
+mod host;
 mod labels;
 mod reach;
 mod signature;
 mod tags;
 mod transport;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use http::{Method, StatusCode};
+use tokio::time::Instant;
 use url::Url;
 
 use self::auth::Access;
-use self::backoff::Gate;
 use self::challenge::Challenge;
 use self::client::Response;
 pub use self::credentials::{Credentials, Login};
 pub use self::current::CurrentRegistry;
 use self::fault::Fault;
+use self::host::{Host, key};
 use self::reach::Reach;
 use self::transport::{Outgoing, Transport};
 use crate::config::RegistryConfig;
@@ -107,18 +110,6 @@ struct Wanted {
     accept: &'static str,
 }
 
-/// One registry.
-#[derive(Debug)]
-struct Host {
-    /// Base URL of its API.
-    base: Url,
-    gate: Gate,
-    /// The last successful authorization by repository path.
-    access: Mutex<HashMap<String, Access>>,
-    /// Tags (`path:tag`) with a wrong digest header: their manifest is hashed instead.
-    doubtful: Mutex<HashSet<String>>,
-}
-
 impl RegistryClient {
     /// Creates a client without sending requests. Fails if `settings.home` is not an http or https URL.
     pub fn new(settings: RegistrySettings, credentials: Arc<Credentials>) -> Result<Self, RegistryError> {
@@ -165,12 +156,7 @@ impl RegistryClient {
         if let Some(host) = hosts.get(name) {
             return Ok(host.clone());
         }
-        let host = Arc::new(Host {
-            base: self.base(name)?,
-            gate: Gate::new(self.concurrency),
-            access: Mutex::default(),
-            doubtful: Mutex::default(),
-        });
+        let host = Arc::new(Host::new(self.base(name)?, self.concurrency));
         hosts.insert(name.to_owned(), host.clone());
         Ok(host)
     }
@@ -249,8 +235,10 @@ impl RegistryClient {
                     "NAME_UNKNOWN" => "repository not found in the registry",
                     _ => "not found in the registry",
                 };
-                let words = if said.text.is_empty() { String::new() } else { format!(" ({})", said.text) };
-                Err(Fault::Image(format!("image {reference}: {what}{words}")))
+                if !said.text.is_empty() {
+                    tracing::debug!(%reference, "the registry says: {}", said.text);
+                }
+                Err(Fault::Image(format!("image {reference}: {what}")))
             }
             _ => Err(answer::refusal(&subject, status, response.headers(), &reference.repository.path)),
         }
@@ -299,14 +287,14 @@ impl RegistryClient {
         }
         host.forget(repository);
         if transport::is_other_origin(&wanted.url, &response) {
-            return Err(Fault::Image(format!(
+            return Err(Fault::Repository(format!(
                 "{subject}: it redirects {} to another server, which requires a login",
                 repository.path
             )));
         }
         let with_login = access.as_ref().is_some_and(|access| access.with_login);
         let Some(challenge) = Challenge::choose(response.headers()) else {
-            return Err(Fault::Image(format!(
+            return Err(Fault::Repository(format!(
                 "{subject}: 401 unauthorized for {} (it asks for neither a Basic nor a Bearer login)",
                 repository.path
             )));
@@ -328,7 +316,7 @@ impl RegistryClient {
     /// Answers the same challenge again. If that fails, forgets it, as the registry may send another one next time.
     async fn reopen(&self, host: &Host, repository: &Repository, stale: Access) -> Result<Access, Fault> {
         let opened = self.open(host, repository, stale.challenge, stale.reach).await;
-        if matches!(&opened, Err(Fault::Host(_) | Fault::Image(_))) {
+        if matches!(&opened, Err(Fault::Host(_) | Fault::Repository(_) | Fault::Image(_))) {
             host.forget(repository);
         }
         opened
@@ -371,10 +359,23 @@ impl Registry for RegistryClient {
             return Ok(pinned.clone());
         }
         let host = self.host(&reference.repository.host)?;
-        let pass = host.gate.pass(urgency).await?;
+        let image = key(reference);
+        if let Some(error) = host.results.backed_off(&image, urgency) {
+            return Err(error);
+        }
+        let asked_at = Instant::now();
+        let pass = match host.gate.pass(urgency).await {
+            Ok(pass) => pass,
+            // The registry was not asked about this image, so its last answer still stands.
+            Err(refusal) if !refusal.is_answer && urgency == Urgency::Routine => {
+                return host.results.last(&image).unwrap_or(Err(refusal.error));
+            }
+            Err(refusal) => return Err(refusal.error),
+        };
         // Boxed only during the request: the future is large, and hundreds may wait for a slot.
         let outcome = Box::pin(self.ask(&host, reference)).await;
         pass.settle(&outcome);
+        host.results.record(image, asked_at, &outcome);
         Ok(outcome?)
     }
 
@@ -407,43 +408,9 @@ impl Registry for RegistryClient {
     }
 }
 
-impl Host {
-    fn manifest_url(&self, reference: &Reference) -> Result<Url, Fault> {
-        let which = match (&reference.digest, &reference.tag) {
-            (Some(digest), _) => digest.as_str(),
-            (None, tag) => tag.as_deref().unwrap_or("latest"),
-        };
-        self.url(&reference.repository, &format!("manifests/{which}"))
-    }
-
-    /// Returns the URL of a resource in a repository.
-    fn url(&self, repository: &Repository, what: &str) -> Result<Url, Fault> {
-        let base = self.base.as_str().trim_end_matches('/');
-        Url::parse(&format!("{base}/v2/{}/{what}", repository.path))
-            .map_err(|_| Fault::Image(format!("repository {repository}: its name does not form a valid URL")))
-    }
-
-    fn access(&self, repository: &Repository) -> Option<Access> {
-        lock(&self.access).get(&repository.path).cloned()
-    }
-
-    fn forget(&self, repository: &Repository) {
-        lock(&self.access).remove(&repository.path);
-    }
-
-    /// Reports whether the registry sent a wrong digest header for this tag.
-    fn is_doubtful(&self, reference: &Reference) -> bool {
-        lock(&self.doubtful).contains(&key(reference))
-    }
-}
-
 /// The prefix of error texts about a registry.
 fn subject(repository: &Repository) -> String {
     format!("registry {}", repository.host)
-}
-
-fn key(reference: &Reference) -> String {
-    format!("{}:{}", reference.repository.path, reference.tag.as_deref().unwrap_or("latest"))
 }
 
 /// Locks a mutex, ignoring poisoning: no operation under these locks can leave a value inconsistent.

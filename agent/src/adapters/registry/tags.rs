@@ -64,7 +64,8 @@ impl RegistryClient {
         let host = self.host(&repository.host)?;
         let pass = host.gate.pass(Urgency::Routine).await?;
         let listed = timeout(TIMEOUT, self.list(&host, repository)).await;
-        let too_slow = || Fault::Host(format!("{}: timed out reading the list of tags", subject(repository)));
+        let too_slow =
+            || Fault::Repository(format!("{}: timed out reading the list of tags", subject(repository)));
         let outcome = listed.unwrap_or_else(|_| Err(too_slow()));
         pass.settle(&outcome);
         Ok(outcome?)

@@ -12,7 +12,7 @@ use url::Url;
 
 use super::client::{Client, ExchangeError, Response};
 use super::connect::{CONNECT_TIMEOUT, Connector, Tls};
-use super::fault::{Fault, describe, status_text};
+use super::fault::{Fault, status_text};
 use super::reach::{Lookup, Reach, Resolver, system_lookup};
 use crate::ports::meter::{DateSink, Meter, RequestOutcome};
 
@@ -154,8 +154,11 @@ impl Transport {
         mut request: Outgoing,
         mut limit: Option<Reach>,
     ) -> Result<Response, Fault> {
+        let first = request.url.origin();
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.exchange(subject, &request, limit).await?;
+            let exchanged = self.exchange(subject, &request, limit).await;
+            let is_elsewhere = request.url.origin() != first;
+            let response = exchanged.map_err(|fault| if is_elsewhere { fault.elsewhere() } else { fault })?;
             let Some(next) = redirect(subject, &request, &response)? else {
                 return Ok(response);
             };
@@ -203,7 +206,7 @@ impl Transport {
         {
             tell(date.timestamp());
         }
-        outcome.map_err(|error| Fault::Host(format!("{subject}: {}", describe(&error))))
+        outcome.map_err(|error| Fault::of(subject, &error))
     }
 }
 
@@ -318,7 +321,7 @@ mod tests {
             let request = get(&format!("http://{host}:{port}/trigger"));
             let outcome = transport.send_within("registry r", request, Some(limit)).await;
             let text = match outcome {
-                Err(Fault::Image(text) | Fault::Host(text)) => text,
+                Err(Fault::Image(text) | Fault::Repository(text) | Fault::Host(text)) => text,
                 other => panic!("{host}: {other:?}"),
             };
             assert!(text.starts_with("registry r: it") && text.ends_with(why), "{host}: {text}");
@@ -337,7 +340,10 @@ mod tests {
         for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "inward.example"] {
             let request = get(&format!("http://{host}:{}/trigger", api.address().port()));
             let outcome = transport.send_within("registry r", request, Some(Reach::Here)).await;
-            assert!(matches!(outcome, Err(Fault::Image(_) | Fault::Host(_))), "{host}: {outcome:?}");
+            assert!(
+                matches!(outcome, Err(Fault::Image(_) | Fault::Repository(_) | Fault::Host(_))),
+                "{host}: {outcome:?}"
+            );
         }
         assert_eq!(api.received_requests().await.unwrap().len(), 0, "nothing was sent");
         // But a registry may be configured there.

@@ -71,7 +71,11 @@ impl Signatures for RegistryClient {
             return Ok(SignatureVerdict::Valid);
         }
         let host = self.host(&repository.host)?;
-        let pass = host.gate.pass(Urgency::Routine).await.map_err(SignatureError::Registry)?;
+        let pass = host
+            .gate
+            .pass(Urgency::Routine)
+            .await
+            .map_err(|refusal| SignatureError::Registry(refusal.error))?;
         let search = Search {
             client: self,
             host: &host,
@@ -80,7 +84,8 @@ impl Signatures for RegistryClient {
             reads_left: MAX_READS,
             flaws: Vec::new(),
         };
-        let too_slow = || Fault::Host(format!("{}: timed out reading the signatures", subject(repository)));
+        let too_slow =
+            || Fault::Repository(format!("{}: timed out reading the signatures", subject(repository)));
         let outcome = timeout(TIMEOUT, search.run()).await.unwrap_or_else(|_| Err(too_slow()));
         pass.settle(&outcome);
         let verdict = outcome.map_err(|fault| SignatureError::Registry(fault.into()))?;

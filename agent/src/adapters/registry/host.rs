@@ -1,0 +1,71 @@
+//! One registry: its address, backoff and caches.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
+
+use url::Url;
+
+use super::auth::Access;
+use super::backoff::{Gate, Results};
+use super::fault::Fault;
+use super::lock;
+use crate::model::image::{Reference, Repository};
+
+/// One registry.
+#[derive(Debug)]
+pub(super) struct Host {
+    /// Base URL of its API.
+    pub(super) base: Url,
+    pub(super) gate: Gate,
+    /// The last digests and errors.
+    pub(super) results: Results,
+    /// The last successful authorization by repository path.
+    pub(super) access: Mutex<HashMap<String, Access>>,
+    /// Tags (`path:tag`) with a wrong digest header: their manifest is hashed instead.
+    pub(super) doubtful: Mutex<HashSet<String>>,
+}
+
+impl Host {
+    pub(super) fn new(base: Url, concurrency: usize) -> Self {
+        Self {
+            base,
+            gate: Gate::new(concurrency),
+            results: Results::default(),
+            access: Mutex::default(),
+            doubtful: Mutex::default(),
+        }
+    }
+
+    pub(super) fn manifest_url(&self, reference: &Reference) -> Result<Url, Fault> {
+        let which = match (&reference.digest, &reference.tag) {
+            (Some(digest), _) => digest.as_str(),
+            (None, tag) => tag.as_deref().unwrap_or("latest"),
+        };
+        self.url(&reference.repository, &format!("manifests/{which}"))
+    }
+
+    /// Returns the URL of a resource in a repository.
+    pub(super) fn url(&self, repository: &Repository, what: &str) -> Result<Url, Fault> {
+        let base = self.base.as_str().trim_end_matches('/');
+        Url::parse(&format!("{base}/v2/{}/{what}", repository.path))
+            .map_err(|_| Fault::Image(format!("repository {repository}: its name does not form a valid URL")))
+    }
+
+    pub(super) fn access(&self, repository: &Repository) -> Option<Access> {
+        lock(&self.access).get(&repository.path).cloned()
+    }
+
+    pub(super) fn forget(&self, repository: &Repository) {
+        lock(&self.access).remove(&repository.path);
+    }
+
+    /// Reports whether the registry sent a wrong digest header for this tag.
+    pub(super) fn is_doubtful(&self, reference: &Reference) -> bool {
+        lock(&self.doubtful).contains(&key(reference))
+    }
+}
+
+/// The name of an image within its registry: `path:tag`.
+pub(super) fn key(reference: &Reference) -> String {
+    format!("{}:{}", reference.repository.path, reference.tag.as_deref().unwrap_or("latest"))
+}
