@@ -57,12 +57,20 @@ struct DigestGate {
     passed_by: &'static [Asker],
 }
 
+const DEFINITION: &str = "definition";
 const SIGNATURE: &str = "signature";
 const COMMAND: &str = "command";
 
 /// The gates of a digest, in the order of DECISIONS 7. `project` is the result of these gates for other services that use
 /// the same image (`shared.rs`).
-const DIGEST_GATES: [DigestGate; 9] = [
+const DIGEST_GATES: [DigestGate; 10] = [
+    // The image changes and nothing else: only a person may bring up what the files define by now.
+    DigestGate {
+        word: DEFINITION,
+        is_configured: |_| true,
+        judge: definition,
+        passed_by: &[Asker::Redeploy],
+    },
     DigestGate {
         word: "freeze",
         is_configured: |rules| rules.fleet.is_gating(),
@@ -150,7 +158,7 @@ pub(super) struct Rules<'a> {
 static NO_GATES: LazyLock<UpdateConfig> = LazyLock::new(UpdateConfig::default);
 
 impl<'a> Rules<'a> {
-    /// Creates the rules; `None` if the service has no gates.
+    /// Creates the rules.
     pub(super) fn of(
         service: &'a str,
         update: Option<&'a UpdateConfig>,
@@ -158,10 +166,9 @@ impl<'a> Rules<'a> {
         is_shared: bool,
         asker: Asker,
         now: Timestamp,
-    ) -> Option<Self> {
-        let is_gated = update.is_some() || fleet.is_gating() || is_shared;
+    ) -> Self {
         let update = update.unwrap_or(&NO_GATES);
-        is_gated.then_some(Self { service, update, fleet, is_shared, asker, now })
+        Self { service, update, fleet, is_shared, asker, now }
     }
 
     /// The same rules for another requester.
@@ -244,13 +251,22 @@ pub(super) fn is_decided(gate: &Gate, candidate: &Candidate) -> bool {
 /// The state of each digest gate for the first held digest, or else for the first candidate.
 fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
     let (rules, candidates) = (view.snapshot.rules(view.context.now), &view.snapshot.candidates);
-    let held = rules.and_then(|rules| Some(rules.first_held(candidates)?.0));
+    let held = rules.first_held(candidates).map(|(candidate, _)| candidate);
     let candidate = held.or(candidates.first());
-    DIGEST_GATES.iter().map(move |row| match (rules.filter(|rules| (row.is_configured)(rules)), candidate) {
-        (None, _) => open(row.word, "not configured"),
-        (Some(_), None) => row.idle(view),
-        (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),
+    DIGEST_GATES.iter().map(move |row| {
+        match (Some(rules).filter(|rules| (row.is_configured)(rules)), candidate) {
+            (None, _) => open(row.word, "not configured"),
+            (Some(_), None) => row.idle(view),
+            (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),
+        }
     })
+}
+
+fn definition(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let Some(hold) = &candidate.definition else {
+        return open(DEFINITION, "nothing but the image would change");
+    };
+    cleared_by(redeploy(rules), held(DEFINITION, wording::definition_differs(hold, rules.service)))
 }
 
 fn redeploy(rules: &Rules<'_>) -> String {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::model::Container;
 use crate::model::swarm::SwarmService;
+use crate::model::{Container, Difference};
 
 use super::input::{LocalImage, Observation};
 
@@ -23,6 +23,8 @@ pub(super) struct Known {
     pub(super) swarm: Option<Box<SwarmService>>,
     /// Exit code of each container's last run, by ID: the engine no longer reports it once the next run begins.
     pub(super) exit_codes: BTreeMap<String, i64>,
+    /// How the definition of what an update would bring up differs from what runs, per image as configured.
+    pub(super) differences: BTreeMap<String, Vec<Difference>>,
     /// Hash of the compose files as of the last check.
     pub(super) files_hash: Option<String>,
     /// Time of the last event that suggests that the containers are being changed from outside.
