@@ -5,6 +5,7 @@ pub mod meter;
 pub mod survey;
 pub mod swarm;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ pub use swarm::Swarm;
 use crate::model::image::ImageLabels;
 use crate::model::{
     ComposeError, Container, ContainerEvent, Digest, EngineError, ImageId, Members, Model, Platform, Project,
-    PullPolicy, Reference, RegistryError, Repository, SignatureError, SignatureVerdict, UpMode, Usage,
+    PullPolicy, Reference, RegistryError, Repository, Running, SignatureError, SignatureVerdict, UpMode,
+    Usage,
 };
 
 /// The container engine operations that updates need. Every call has its own deadline.
@@ -69,6 +71,10 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Removes a container that is not running. A missing container is not an error.
     async fn remove_anchor(&self, name: &str) -> Result<(), EngineError>;
+
+    /// Inspects what the definition of a project is compared with: these containers, their images, and the project's
+    /// networks. A container that is gone is left out.
+    async fn running(&self, project: &str, containers: &[String]) -> Result<Running, EngineError>;
 
     /// Returns the last `lines` lines of a container's log without control characters, at most 8 KiB.
     async fn log_tail(&self, container: &str, lines: u32) -> Result<String, EngineError>;
@@ -231,6 +237,17 @@ pub enum Urgency {
     Manual,
 }
 
+/// The hashes of the compose services of a project.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hashes {
+    /// By compose service, with the services of all profiles.
+    pub by_service: BTreeMap<String, String>,
+    /// The version of compose, such as `2.26.1`; empty if it is not known.
+    pub version: String,
+    /// Variables of the files that compose reports as not set.
+    pub unset: Vec<String>,
+}
+
 /// Runs compose. The caller must serialize calls for the same project.
 #[async_trait]
 pub trait Compose: Send + Sync + 'static {
@@ -239,14 +256,14 @@ pub trait Compose: Send + Sync + 'static {
     async fn up(&self, project: &Project, up_mode: &UpMode, pull: PullPolicy)
     -> Result<String, ComposeError>;
 
-    /// `compose down` without `-v`: volumes are kept.
-    async fn down(&self, project: &Project) -> Result<String, ComposeError>;
-
     /// `compose config --quiet`: checks that the files are valid.
     async fn validate(&self, project: &Project) -> Result<(), ComposeError>;
 
-    /// `compose config --format json`: returns the resolved model.
+    /// `compose config --format json`: returns the resolved model, with the services of all profiles.
     async fn model(&self, project: &Project) -> Result<Model, ComposeError>;
+
+    /// `compose config --hash`: returns the hashes with which compose would label the containers.
+    async fn hashes(&self, project: &Project) -> Result<Hashes, ComposeError>;
 
     /// Returns why compose cannot be used, in one sentence that says what to install: it is missing, too old, or
     /// broken with the engine's image store. Returns `None` if this cannot be determined.

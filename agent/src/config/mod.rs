@@ -15,7 +15,7 @@
 //! | `notes` | what `--check` says besides warnings |
 //! | `load` | parses a file into a [`Config`] or into all its [`ConfigErrors`] |
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -337,8 +337,8 @@ impl ServiceConfig {
             name,
             files,
             env_file: self.env_file.clone(),
-            set: BTreeMap::new(),
             health_grace: self.health_grace,
+            ..Project::default()
         })
     }
 

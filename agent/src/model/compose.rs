@@ -1,6 +1,7 @@
 //! The resolved compose model, as rendered by compose itself (`compose config --format json`).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -9,13 +10,18 @@ use crate::model::platform::Platform;
 
 /// The resolved compose files, reduced to the sections that affect containers. Services of inactive profiles are not
 /// included.
-#[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Model {
+    #[serde(skip_serializing_if = "Option::is_none")]
     services: Section,
+    #[serde(skip_serializing_if = "Option::is_none")]
     networks: Section,
+    #[serde(skip_serializing_if = "Option::is_none")]
     volumes: Section,
+    #[serde(skip_serializing_if = "Option::is_none")]
     configs: Section,
+    #[serde(skip_serializing_if = "Option::is_none")]
     secrets: Section,
 }
 
@@ -42,6 +48,67 @@ impl Model {
         Some(ModelService { name, element })
     }
 
+    /// Returns the definition of a network.
+    pub fn network(&self, key: &str) -> Option<&Value> {
+        self.networks.as_ref()?.get(key)
+    }
+
+    /// Returns the definition of a volume.
+    pub fn volume(&self, key: &str) -> Option<&Value> {
+        self.volumes.as_ref()?.get(key)
+    }
+
+    /// Returns the definition of a config or secret.
+    pub fn file(&self, section: &str, key: &str) -> Option<&Value> {
+        let section = if section == "secrets" { &self.secrets } else { &self.configs };
+        section.as_ref()?.get(key)
+    }
+
+    /// Changes the images of services; a service that `image` returns `None` for keeps its own.
+    #[must_use]
+    pub fn with_images(mut self, image: impl Fn(ModelService<'_>) -> Option<String>) -> Self {
+        for (name, element) in self.services.iter_mut().flatten() {
+            let new = image(ModelService { name, element });
+            if let (Some(new), Some(element)) = (new, element.as_object_mut()) {
+                element.insert("image".to_owned(), Value::String(new));
+            }
+        }
+        self
+    }
+
+    /// Removes the dependencies of all services.
+    #[must_use]
+    pub fn without_dependencies(mut self) -> Self {
+        for element in self.services.iter_mut().flatten().filter_map(|(_, element)| element.as_object_mut()) {
+            element.remove("depends_on");
+        }
+        self
+    }
+
+    /// Reports whether these services, with the networks, volumes, configs and secrets that they use, are defined in
+    /// `other` as they are here.
+    pub fn defines_alike(&self, services: &[String], other: &Self) -> bool {
+        services.iter().all(|name| {
+            let (here, there) = (self.service(name), other.service(name));
+            let (Some(here), Some(there)) = (here, there) else { return here.is_none() && there.is_none() };
+            let used = |key: &str| -> Vec<&str> {
+                match here.element.get(key) {
+                    Some(Value::Object(map)) => map.keys().map(String::as_str).collect(),
+                    Some(Value::Array(list)) => {
+                        list.iter().filter_map(|one| one.get("source")?.as_str()).collect()
+                    }
+                    _ => Vec::new(),
+                }
+            };
+            here.element == there.element
+                && used("networks").into_iter().all(|key| self.network(key) == other.network(key))
+                && used("volumes").into_iter().all(|key| self.volume(key) == other.volume(key))
+                && ["configs", "secrets"].into_iter().all(|section| {
+                    used(section).into_iter().all(|key| self.file(section, key) == other.file(section, key))
+                })
+        })
+    }
+
     fn sections(&self) -> [&Section; 5] {
         [&self.services, &self.networks, &self.volumes, &self.configs, &self.secrets]
     }
@@ -56,6 +123,21 @@ pub struct ModelService<'a> {
 }
 
 impl<'a> ModelService<'a> {
+    /// Returns its definition.
+    pub fn element(self) -> &'a Value {
+        self.element
+    }
+
+    /// Returns the compose services that it depends on.
+    pub fn depends_on(self) -> impl Iterator<Item = &'a str> {
+        self.dependencies().map(|(name, _)| name)
+    }
+
+    /// Returns how long its containers get to stop; `None` if the files do not say.
+    pub fn stop_grace_period(self) -> Option<Duration> {
+        duration(self.element.get("stop_grace_period")?.as_str()?)
+    }
+
     /// Returns the image of its containers; `None` for a service that is only built.
     pub fn image(self) -> Option<Reference> {
         Reference::parse(self.element.get("image")?.as_str()?).ok()
@@ -103,5 +185,47 @@ impl<'a> ModelService<'a> {
     fn dependencies(self) -> impl Iterator<Item = (&'a str, &'a Value)> {
         let map = self.element.get("depends_on").and_then(Value::as_object);
         map.into_iter().flatten().map(|(name, value)| (name.as_str(), value))
+    }
+}
+
+/// Parses a duration as compose prints it: `1h2m3.5s`.
+pub fn duration(text: &str) -> Option<Duration> {
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        let unit = rest[digits..].find(|c: char| c.is_ascii_digit()).map_or(rest.len(), |at| digits + at);
+        let seconds = match &rest[digits..unit] {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        total = total.checked_add(Duration::try_from_secs_f64(number * seconds).ok()?)?;
+        rest = &rest[unit..];
+    }
+    Some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_compose_prints_them() {
+        let table = [
+            ("14m0s", Some(840.0)),
+            ("10s", Some(10.0)),
+            ("1h0m0.5s", Some(3600.5)),
+            ("", Some(0.0)),
+            ("x", None),
+        ];
+        for (text, seconds) in table {
+            assert_eq!(duration(text), seconds.map(Duration::from_secs_f64), "{text}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::image::{ImageId, Reference};
+use super::project::Origin;
 
 /// Selects containers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -61,6 +62,8 @@ pub struct Container {
     pub compose_service: String,
     /// Compose files that it was created from, as recorded in its label; empty outside compose.
     pub compose_files: Vec<PathBuf>,
+    /// Project directory and env files that it was created with, as recorded in its labels.
+    pub origin: Origin,
     /// Image reference that it was created from (`Config.Image`); empty while unknown.
     pub config_image: String,
     /// Image that it runs; empty while unknown.
@@ -303,6 +306,7 @@ impl Container {
             manager: None,
             compose_service: service.into(),
             compose_files: Vec::new(),
+            origin: Origin::default(),
             config_image: image.into(),
             image: ImageId("sha256:one".into()),
             state: State::Running,

@@ -6,6 +6,7 @@
 //! | `container.rs` | containers, their states, health checks and events |
 //! | `project.rs` | compose projects and the modes of `up` |
 //! | `compose.rs` | the resolved compose model (`compose config`) |
+//! | `definition/` | what compose would deploy, compared with what runs |
 //! | `signature.rs` | results of signature verification |
 //! | `swarm.rs` | swarm services, their tasks and updates |
 //! | `errors.rs` | errors of engine, swarm, registry and compose |
@@ -17,6 +18,7 @@
 
 pub mod compose;
 pub mod container;
+pub mod definition;
 pub mod env_file;
 pub mod errors;
 pub mod few;
@@ -35,8 +37,9 @@ pub use container::{
     Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, Members, NetworkOwner,
     NetworkOwnerState, State, Usage,
 };
+pub use definition::{Difference, Rendered, Running};
 pub use errors::{ComposeError, EngineError, RegistryError, SwarmError};
 pub use image::{Digest, ImageId, Reference, Repository};
 pub use platform::Platform;
-pub use project::{Project, PullPolicy, UpMode};
+pub use project::{Origin, Project, PullPolicy, UpMode};
 pub use signature::{SignatureError, SignatureFlaw, SignatureVerdict};

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use super::compose::Model;
+use super::container::Container;
 
 /// Which containers `up` recreates or starts.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -27,6 +31,9 @@ pub enum UpMode {
         names: Vec<String>,
         /// Number of containers by compose service.
         replicas: BTreeMap<String, usize>,
+        /// Whether their dependencies are passed on to compose, too (no `--no-deps`).
+        #[serde(default)]
+        with_dependencies: bool,
     },
 }
 
@@ -55,8 +62,29 @@ impl UpMode {
     }
 }
 
-/// A compose project as configured.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// Where a person's `compose up` took a project from, according to the labels of its containers (DECISIONS 4a).
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Origin {
+    /// The project directory, which relative paths in the files refer to; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+    /// The env files for interpolation (`--env-file`, or `.env` in the project directory).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_files: Vec<PathBuf>,
+}
+
+impl Origin {
+    /// Returns the origin of these containers: of the first live one that has one, or else of any. `None` if no container
+    /// says where it comes from.
+    pub fn of(containers: &[Container]) -> Option<Self> {
+        let known = || containers.iter().filter(|container| container.origin != Self::default());
+        let live = known().find(|container| container.is_live());
+        live.or_else(|| known().next()).map(|container| container.origin.clone())
+    }
+}
+
+/// A compose project as configured, and as it was started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Project {
     /// Its name (`-p`).
     pub name: String,
@@ -70,4 +98,36 @@ pub struct Project {
     /// `health_grace`, added to the timeout of `up`, which waits for health checks that `depends_on` requires.
     #[serde(default, skip_serializing_if = "Duration::is_zero")]
     pub health_grace: Duration,
+    /// The project directory; `None`: the directory of the first file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+    /// Env files for interpolation, in order; empty: `.env` in the project directory, if there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_files: Vec<PathBuf>,
+    /// Time that the containers to be replaced get to stop, added to the timeout of `up`.
+    #[serde(default, skip_serializing_if = "Duration::is_zero")]
+    pub stop_grace: Duration,
+    /// A definition that is used in place of the files.
+    #[serde(skip)]
+    pub definition: Option<Arc<Model>>,
+}
+
+impl Project {
+    /// Returns the project as a person has started it, as far as the configuration does not say otherwise.
+    #[must_use]
+    pub fn as_started(mut self, origin: Option<&Origin>) -> Self {
+        if let Some(origin) = origin {
+            self.folder = origin.folder.clone();
+            if self.env_file.is_none() {
+                self.env_files.clone_from(&origin.env_files);
+            }
+        }
+        self
+    }
+
+    /// Returns the project defined by `model` in place of its files.
+    #[must_use]
+    pub fn defined_by(self, model: Arc<Model>) -> Self {
+        Self { definition: Some(model), ..self }
+    }
 }

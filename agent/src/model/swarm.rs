@@ -284,6 +284,7 @@ fn container(task: &Task) -> Container {
         manager: None,
         compose_service: String::new(),
         compose_files: Vec::new(),
+        origin: super::project::Origin::default(),
         config_image: reference.map_or_else(|| task.image.clone(), |reference| reference.tagged()),
         image: digest.as_ref().map_or_else(|| ImageId("".into()), ImageId::from),
         state,

@@ -18,7 +18,9 @@
 //! | `cycle.rs` | one registry request per image, shared by all services of a poll cycle |
 //! | `services.rs` | all services by name, as used by API and tasks |
 
+mod bring_up;
 pub mod cycle;
+pub(crate) mod definition;
 mod files;
 mod fleet;
 pub mod inbox;

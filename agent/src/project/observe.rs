@@ -12,16 +12,18 @@ use tokio::sync::watch;
 use crate::config::{ConfiguredImage, ServiceConfig, TagVariable};
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference, digests_in};
-use crate::model::{Container, EngineError, Members, Project, RegistryError, SignatureVerdict};
+use crate::model::{Container, EngineError, Members, Origin, Project, RegistryError, SignatureVerdict};
 use crate::ports::{Engine, Registry};
 use crate::service::action::FilesAsked;
 use crate::service::fleet::FleetView;
 use crate::service::input::{
-    CheckFault, Files, ImageView, Input, LocalImage, Observation, TagInForce, Unanswered, Unsigned,
+    CheckFault, Definition, Files, ImageView, Input, LocalImage, Observation, TagInForce, Unanswered,
+    Unsigned,
 };
 use crate::service::newer_tags::NewerTags;
 
 use super::cycle::{Cycle, Pending};
+use super::definition::{self, CompareError};
 use super::worker::{CheckEnd, World};
 use super::{files, tag_file};
 
@@ -129,13 +131,19 @@ impl Check {
             view.intern_digests(self.published.get(&view.configured), &ids);
             images.push(view);
         }
-        let unlisted_files = Box::pin(unlisted_files(world, config, &containers)).await;
+        let project = config.project().map(|project| project.as_started(Origin::of(&containers).as_ref()));
+        let unlisted_files = Box::pin(unlisted_files(world, project.as_ref(), &containers)).await;
+        let definition = match &project {
+            Some(project) => Box::pin(compared(world, project, &images, &containers)).await?,
+            None => None,
+        };
         // Digests blocked by other services of the project are added by the worker.
         Ok(Observation {
             images,
             containers,
             files,
             unlisted_files,
+            definition,
             unanswered,
             unsigned,
             key_faults: world.signatures.key_errors(signed_by(config)).await,
@@ -267,15 +275,15 @@ pub(super) async fn within<T>(
 
 /// Returns files that would be left out, see [`Observation::unlisted_files`]. If compose can't render the files, all unconfigured
 /// ones count, because their effect is unknown.
-async fn unlisted_files(world: &World, config: &ServiceConfig, containers: &[Container]) -> Vec<PathBuf> {
-    let Some(project) = config.project() else { return Vec::new() };
+async fn unlisted_files(world: &World, project: Option<&Project>, containers: &[Container]) -> Vec<PathBuf> {
+    let Some(project) = project else { return Vec::new() };
     let made_with: BTreeSet<Vec<PathBuf>> =
         containers.iter().map(|container| container.compose_files.clone()).collect();
     let sets = files::supersets(made_with, &project.files).await;
     if sets.is_empty() {
         return Vec::new();
     }
-    let configured = world.compose.model(&project).await;
+    let configured = world.compose.model(project).await;
     let mut unlisted_files = BTreeSet::new();
     for files::Superset { files, extra } in sets {
         let larger = world.compose.model(&Project { files, ..project.clone() }).await;
@@ -288,6 +296,34 @@ async fn unlisted_files(world: &World, config: &ServiceConfig, containers: &[Con
         }
     }
     unlisted_files.into_iter().collect()
+}
+
+/// Compares the definition of what an update would bring up with what runs; `None` if no image looks out of date, so that
+/// a check that finds nothing asks compose nothing.
+async fn compared(
+    world: &World,
+    project: &Project,
+    images: &[ImageView],
+    containers: &[Container],
+) -> Result<Option<Result<Definition, String>>, CheckFault> {
+    let is_stale = |view: &&ImageView| {
+        let is_current =
+            |image: &LocalImage| view.remote.as_ref().is_some_and(|remote| image.digests.contains(remote));
+        let is_other = view.newer.is_some() || view.from != view.reference;
+        view.remote.is_some()
+            && !view.running.is_empty()
+            && (is_other || !view.running.iter().all(is_current))
+    };
+    let stale: Vec<&ImageView> = images.iter().filter(is_stale).collect();
+    if stale.is_empty() {
+        return Ok(None);
+    }
+    let asked = (world.engine.as_ref(), world.compose.as_ref());
+    match definition::of_images(asked, project, &stale, containers).await {
+        Ok(definition) => Ok(Some(Ok(definition))),
+        Err(CompareError::Engine(error)) => Err(engine_fault(error)),
+        Err(CompareError::Compose(error)) => Ok(Some(Err(error.to_string()))),
+    }
 }
 
 /// Hashes the compose files. A change counts only if two reads agree and compose accepts it, because editors write in

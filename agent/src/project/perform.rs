@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use tokio::sync::{OnceCell, watch};
 
 use crate::model::image::{ImageId, LabelChange, PIN_HOST, Reference, Repository};
-use crate::model::{ComposeError, EngineError, Members, Model, Platform, Project, UpMode};
+use crate::model::{EngineError, Model, Platform, Project};
 use crate::ports::{Compose, Engine, EnvFiles, Image, PullProgress};
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StepResult;
 use crate::service::rollout::tag::LineChange;
-use crate::service::scope::Scope;
 
+use super::bring_up::{Start, bring_up};
 use super::tag_file::{self, Written};
 
 /// Number of log lines kept of a failed container (black box).
@@ -43,27 +43,10 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
             Ok(write_tag(fetch, &project, (variable, tag, line), back, &images).await)
         }
         Step::ReadTags { sibling_tags } => read_tags(engine, &sibling_tags).await,
-        Step::Start { tags, displaced, project, down, up_mode, scope, pull } => {
-            match point_tags(fetch, &tags).await {
-                Ok(()) => {
-                    point_at_running(engine, &displaced).await;
-                    let cleared = if down { compose.down(&project).await } else { Ok(String::new()) };
-                    let up_mode = limit_to_scope(compose, &project, up_mode, scope).await;
-                    let up = match cleared {
-                        // The files no longer contain any of the services. Without names, compose would start all services.
-                        Ok(_) if up_mode.is_for_none() => Ok(String::new()),
-                        Ok(_) => compose.up(&project, &up_mode, pull).await,
-                        Err(error) => Err(error),
-                    };
-                    let seen = match restore_displaced(engine, &displaced).await {
-                        Ok(()) => after_up(engine, up, &up_mode, project.name).await,
-                        Err(error) => Err(error),
-                    };
-                    // Compose has run, so its effect must be observed before the next decision.
-                    Ok(seen.unwrap_or_else(|error| StepResult::EngineAway(error.to_string())))
-                }
-                Err(error) => Err(error),
-            }
+        Step::Start { tags, displaced, project, down, up_mode, scope, pull, definition, is_guarded } => {
+            let start =
+                Start { tags, displaced, project, down, up_mode, scope, pull, definition, is_guarded };
+            bring_up(fetch, start).await
         }
         Step::RestoreTags { tags } => point_tags(fetch, &tags).await.map(|()| StepResult::TagsRestored),
         Step::Diagnose { container } => diagnose(engine, &container).await,
@@ -221,7 +204,7 @@ impl Fetch<'_> {
     }
 }
 
-async fn point_tags(fetch: &Fetch<'_>, tags: &[(Reference, OldImage)]) -> Result<(), EngineError> {
+pub(super) async fn point_tags(fetch: &Fetch<'_>, tags: &[(Reference, OldImage)]) -> Result<(), EngineError> {
     for (tag, image) in tags {
         fetch.tag(image, tag).await?;
     }
@@ -245,7 +228,7 @@ async fn read_tags(engine: &dyn Engine, others: &[(Reference, ImageId)]) -> Resu
 }
 
 /// Points these tags to the images that their services run. If that fails, compose uses the tag as it is.
-async fn point_at_running(engine: &dyn Engine, displaced: &[DisplacedTag]) {
+pub(super) async fn point_at_running(engine: &dyn Engine, displaced: &[DisplacedTag]) {
     for DisplacedTag { tag, runs, .. } in displaced {
         if let Err(error) = engine.tag(runs, tag).await {
             tracing::debug!(%tag, %error, "the tag could not be moved");
@@ -254,7 +237,10 @@ async fn point_at_running(engine: &dyn Engine, displaced: &[DisplacedTag]) {
 }
 
 /// Restores the targets of these tags. A tag that was moved by another client meanwhile is left alone.
-async fn restore_displaced(engine: &dyn Engine, displaced: &[DisplacedTag]) -> Result<(), EngineError> {
+pub(super) async fn restore_displaced(
+    engine: &dyn Engine,
+    displaced: &[DisplacedTag],
+) -> Result<(), EngineError> {
     for DisplacedTag { tag, runs, named } in displaced {
         let is_ours = match engine.image(&tag.tagged()).await {
             Ok(image) => image.is_some_and(|image| image.id == *runs),
@@ -273,50 +259,6 @@ async fn restore_displaced(engine: &dyn Engine, displaced: &[DisplacedTag]) -> R
         }
     }
     Ok(())
-}
-
-/// Limits the mode to the services in scope, if any. Files that can't be read are reported later by `compose up`.
-async fn limit_to_scope(
-    compose: &dyn Compose,
-    project: &Project,
-    up_mode: UpMode,
-    scope: Option<Scope>,
-) -> UpMode {
-    let Some(scope) = scope else { return up_mode };
-    let model = compose.model(project).await;
-    if let Err(error) = &model {
-        tracing::debug!(project = project.name, "can't read the compose model: {error}");
-    }
-    scope.services(model.ok().as_ref())
-}
-
-async fn after_up(
-    engine: &dyn Engine,
-    up: Result<String, ComposeError>,
-    up_mode: &UpMode,
-    project: String,
-) -> Result<StepResult, EngineError> {
-    if up.is_err() {
-        // Compose does not distinguish an unavailable engine from a project that fails to start; a ping does.
-        engine.ping().await?;
-    }
-    let mut containers = engine.containers(&Members::Project(project)).await?;
-    // A compose run that was killed after it removed the old container leaves the new one with a temporary name, and the
-    // next run does not rename it.
-    for at in 0..containers.len() {
-        let Some(name) = real_name(&containers[at].name).map(str::to_owned) else { continue };
-        if containers.iter().all(|other| other.name != name) {
-            match engine.rename(&containers[at].id, &name).await {
-                Ok(()) => containers[at].name = name,
-                Err(error) if error.is_unavailable() => return Err(error),
-                // The container runs all the same, and the next compose run may succeed.
-                Err(error) => {
-                    tracing::warn!(container = containers[at].name, %error, "can't rename a container");
-                }
-            }
-        }
-    }
-    Ok(StepResult::Started { up, named: up_mode.services().to_vec(), containers })
 }
 
 async fn diagnose(engine: &dyn Engine, container: &str) -> Result<StepResult, EngineError> {
@@ -355,7 +297,7 @@ async fn unpin(
 }
 
 /// Returns the final name of a container that compose calls `<12 hex digits>_<name>` while it replaces another one.
-fn real_name(temporary: &str) -> Option<&str> {
+pub(super) fn real_name(temporary: &str) -> Option<&str> {
     let (prefix, name) = temporary.split_once('_')?;
     let is_id =
         prefix.len() == 12 && prefix.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));

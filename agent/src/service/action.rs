@@ -1,12 +1,13 @@
 //! Actions: everything the decision core asks its worker to do.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use evenkeel_common::wire::FleetAsk;
 
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::{Members, Project, PullPolicy, UpMode};
+use crate::model::{Members, Model, Project, PullPolicy, UpMode};
 use crate::ports::GateQuestion;
 
 use super::maintenance::MaintenanceTask;
@@ -136,7 +137,7 @@ pub enum Step {
         displaced: Vec<DisplacedTag>,
         /// The compose project.
         project: Project,
-        /// Whether the project is taken down first (volumes are kept).
+        /// Whether the containers that are stuck are recreated first (their volumes are kept).
         down: bool,
         /// Whether unchanged containers are recreated.
         up_mode: UpMode,
@@ -144,6 +145,10 @@ pub enum Step {
         scope: Option<Scope>,
         /// Which images compose may pull.
         pull: PullPolicy,
+        /// The definition that was recorded before the deployment began. It is used where the files say something else by now.
+        definition: Option<Arc<Model>>,
+        /// Whether the files are compared with the containers first: nothing but what exists is brought up.
+        is_guarded: bool,
     },
     /// Restore the tags without touching any container.
     RestoreTags {

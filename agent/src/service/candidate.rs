@@ -2,11 +2,13 @@
 //! `gates.rs` evaluates them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, Reference};
+use crate::model::{Difference, Project};
 use crate::ports::GateAnswer;
 
 use super::compare::{self, Comparison};
@@ -82,14 +84,33 @@ pub struct Candidate {
     pub command: Option<GateAnswer>,
     /// The warden's answer, if it holds the update.
     pub fleet: Option<FleetHold>,
+    /// How the definition of what its update would bring up differs from what runs, if it does.
+    pub definition: Option<Arc<DefinitionHold>>,
     /// The same digest as seen by other services of the project that use the same image.
     pub others: Vec<SharedCandidate>,
 }
 
+/// Why the definition of what runs can't be deployed with a new image (DECISIONS 4a).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DefinitionHold {
+    /// What differs, by compose service.
+    pub differences: Vec<Difference>,
+    /// The project as a person has started it.
+    pub project: Project,
+}
+
 impl Service {
+    fn definition_hold(&self, image: &str) -> Option<Arc<DefinitionHold>> {
+        let differences = self.known.differences.get(image)?.clone();
+        Some(Arc::new(DefinitionHold { differences, project: self.compose_project()? }))
+    }
+
     /// Whether any gate may hold updates of this service.
     pub(super) fn is_gated(&self) -> bool {
-        self.config.update.is_some() || self.fleet.is_gating() || self.shares_gates()
+        self.config.update.is_some()
+            || self.fleet.is_gating()
+            || self.shares_gates()
+            || !self.known.differences.is_empty()
     }
 
     /// Records new digests of the registry with the time of the first sighting, and drops those that are no longer there.
@@ -231,6 +252,7 @@ impl Service {
             triggered: found.triggered,
             command: self.command_answer(&view.configured, &remote).cloned(),
             others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
+            definition: self.definition_hold(&view.configured),
             fleet: self.fleet_hold(&view.configured, &remote),
             digest: remote,
         })
@@ -276,12 +298,12 @@ impl Service {
         holds(view) || (view.newer.is_some() && others.filter(|other| other.newer.is_some()).any(lags))
     }
 
-    /// The rules that the gates evaluate; `None` if the service has no gates.
+    /// The rules that the gates evaluate; `None` without `auto_update`.
     pub(super) fn rules(&self, now: Timestamp) -> Option<Rules<'_>> {
         let Self { config, fleet, .. } = self;
         let (update, is_shared) = (config.update.as_deref(), self.shares_gates());
-        let rules = Rules::of(&config.name, update, fleet, is_shared, Asker::Cycle, now);
-        rules.filter(|_| config.auto_update)
+        let rules = || Rules::of(&config.name, update, fleet, is_shared, Asker::Cycle, now);
+        config.auto_update.then(rules)
     }
 
     /// Candidates as of the last check.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::{Container, State};
+use crate::model::{Container, Origin, State};
 
 use super::action::{Action, FilesAsked};
 use super::compare::{self, Comparison};
@@ -32,7 +32,7 @@ impl Service {
             return None;
         }
         let is_manual = self.checks.start()?;
-        let project = self.config.project().filter(|_| self.config.compose_watch);
+        let project = self.compose_project().filter(|_| self.config.compose_watch);
         Some(Action::Check {
             generation: self.generation,
             is_manual,
@@ -63,6 +63,7 @@ impl Service {
             self.checks.last = Some(now);
         }
         let observation = self.without_left_behind(observation);
+        self.follow_definition(&observation);
         self.follow_tag(&observation);
         self.detect_manual_changes(&observation, is_manual || self.checks.wants_redeploy(), now);
         self.note_found(&observation, now);
@@ -102,7 +103,11 @@ impl Service {
         } else {
             drift.filter(|_| !start_only).or(start)
         };
-        let bars_update = files_fault.or_else(|| self.unlisted_files_fault()).or_else(|| self.unused());
+        let unreadable =
+            self.known.observation.as_ref().and_then(|seen| seen.definition.as_ref()?.as_ref().err());
+        let unreadable = unreadable.filter(|_| stale).map(|text| wording::unreadable_definition(text));
+        let bars_update =
+            files_fault.or(unreadable).or_else(|| self.unlisted_files_fault()).or_else(|| self.unused());
         if bars_update.is_some() {
             self.wanted = self.wanted.take().filter(|cause| *cause != Cause::Update);
         }
@@ -117,6 +122,18 @@ impl Service {
         let faults: Vec<String> =
             bars_update.into_iter().chain(registry_fault).chain(self.command_fault()).collect();
         self.conclude_check(is_manual, &faults, undeployable, now);
+    }
+
+    /// Takes over where the project was started from, and how its definition differs from what runs.
+    fn follow_definition(&mut self, observation: &Observation) {
+        if let Some(origin) = Origin::of(&observation.containers) {
+            self.durable.origin = Some(origin);
+        }
+        if !observation.is_pending() || observation.definition.is_some() {
+            let compared = observation.definition.as_ref().and_then(|compared| compared.as_ref().ok());
+            self.known.differences =
+                compared.map(|compared| compared.differences.clone()).unwrap_or_default();
+        }
     }
 
     /// Whether an update was found and is about to begin.

@@ -20,7 +20,7 @@ impl Service {
         self.begin_remedy(name, true, now);
         let plan = Plan {
             cause: Cause::RecreateContainer { container: name.to_owned() },
-            project: self.config.project(),
+            project: self.compose_project(),
             grace: self.config.health_grace,
             image_changes: Vec::new(),
             kept_tags: Vec::new(),
@@ -28,6 +28,7 @@ impl Service {
             tag: None,
             kept: Vec::new(),
             pull_missing: false,
+            definition: None,
         };
         let containers = self.containers();
         let up_mode = UpMode::ForceService(compose_service);

@@ -63,9 +63,7 @@ impl Service {
             return;
         };
         let is_shared = self.shares_gates();
-        let Some(rules) = Rules::of(&config.name, Some(update), &fleet, is_shared, Asker::Cycle, now) else {
-            return;
-        };
+        let rules = Rules::of(&config.name, Some(update), &fleet, is_shared, Asker::Cycle, now);
         let candidate_of =
             |ask: &CommandAsk| candidates.iter().any(|c| c.image == ask.image && c.digest == ask.digest);
         self.gate_command.asks.retain(|ask| ask.state == AskState::Asking || candidate_of(ask));

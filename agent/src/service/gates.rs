@@ -60,17 +60,25 @@ struct DigestGate {
 }
 
 const CONFIG: &str = "config";
+const DEFINITION: &str = "definition";
 const SIGNATURE: &str = "signature";
 const COMMAND: &str = "command";
 
 /// The gates of a digest, in the order of DECISIONS 7. `project` is the result of these gates for other services that use
 /// the same image (`shared.rs`).
-const DIGEST_GATES: [DigestGate; 10] = [
+const DIGEST_GATES: [DigestGate; 11] = [
     // A gate that is configured wrongly was meant to hold something back.
     DigestGate {
         word: CONFIG,
         is_configured: |rules| rules.update.fault.is_some(),
         judge: |rules, _| faulty(rules.update).unwrap_or_else(|| open(CONFIG, "the gates are valid")),
+        passed_by: &[Asker::Redeploy],
+    },
+    // The image changes and nothing else: only a person may bring up what the files define by now.
+    DigestGate {
+        word: DEFINITION,
+        is_configured: |_| true,
+        judge: definition,
         passed_by: &[Asker::Redeploy],
     },
     DigestGate {
@@ -160,7 +168,7 @@ pub(super) struct Rules<'a> {
 static NO_GATES: LazyLock<UpdateConfig> = LazyLock::new(UpdateConfig::default);
 
 impl<'a> Rules<'a> {
-    /// Creates the rules; `None` if the service has no gates.
+    /// Creates the rules.
     pub(super) fn of(
         service: &'a str,
         update: Option<&'a UpdateConfig>,
@@ -168,10 +176,9 @@ impl<'a> Rules<'a> {
         is_shared: bool,
         asker: Asker,
         now: Timestamp,
-    ) -> Option<Self> {
-        let is_gated = update.is_some() || fleet.is_gating() || is_shared;
+    ) -> Self {
         let update = update.unwrap_or(&NO_GATES);
-        is_gated.then_some(Self { service, update, fleet, is_shared, asker, now })
+        Self { service, update, fleet, is_shared, asker, now }
     }
 
     /// The same rules for another requester.
@@ -254,15 +261,22 @@ pub(super) fn is_decided(gate: &Gate, candidate: &Candidate) -> bool {
 /// The state of each digest gate for the first held digest, or else for the first candidate.
 fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
     let (rules, candidates) = (view.snapshot.rules(view.context.now), &view.snapshot.candidates);
-    let held = rules.and_then(|rules| Some(rules.first_held(candidates)?.0));
+    let held = rules.first_held(candidates).map(|(candidate, _)| candidate);
     let candidate = held.or(candidates.first());
     // The first gate of all has reported a faulty configuration already.
     let rows = DIGEST_GATES.iter().filter(|row| row.word != CONFIG);
-    rows.map(move |row| match (rules.filter(|rules| (row.is_configured)(rules)), candidate) {
+    rows.map(move |row| match (Some(rules).filter(|rules| (row.is_configured)(rules)), candidate) {
         (None, _) => open(row.word, "not configured"),
         (Some(_), None) => row.idle(view),
         (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),
     })
+}
+
+fn definition(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let Some(hold) = &candidate.definition else {
+        return open(DEFINITION, "nothing but the image would change");
+    };
+    cleared_by(redeploy(rules), held(DEFINITION, wording::definition_differs(hold, rules.service)))
 }
 
 fn redeploy(rules: &Rules<'_>) -> String {

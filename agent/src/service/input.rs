@@ -17,7 +17,9 @@ use crate::model::env_file::TagSetting;
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, LabelChange, Reference};
 use crate::model::swarm::SwarmService;
-use crate::model::{ComposeError, Container, EngineError, EventKind, SignatureFlaw, SwarmError};
+use crate::model::{
+    ComposeError, Container, Difference, EngineError, EventKind, Model, SignatureFlaw, SwarmError,
+};
 use crate::ports::GateAnswer;
 use crate::ports::fleet::FleetError;
 
@@ -184,6 +186,9 @@ pub struct Observation {
     /// Compose files that containers were created with and that are not configured, if bringing up the project without
     /// them would change these containers.
     pub unlisted_files: Vec<PathBuf>,
+    /// How compose's definition of what an update would bring up compares with what runs; `None` if there is no update to
+    /// compare for.
+    pub definition: Option<Result<Definition, String>>,
     /// Images, as configured, for which the registry returned no digest; their view has none.
     pub unanswered: BTreeMap<String, Unanswered>,
     /// Images, as configured, that must be signed (`signed_by`), and whose digest in the registry is not known to be.
@@ -243,6 +248,15 @@ impl Observation {
             .collect();
         (!texts.is_empty()).then(|| texts.into_iter().collect::<Vec<_>>().join("; "))
     }
+}
+
+/// The definition of what an update would bring up, as of one check (DECISIONS 4a).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Definition {
+    /// The resolved model.
+    pub model: Arc<Model>,
+    /// Per image as configured: how the compose services that its update would bring up differ from what runs.
+    pub differences: BTreeMap<String, Vec<Difference>>,
 }
 
 /// The compose files as of one check.

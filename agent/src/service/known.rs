@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::model::Container;
 use crate::model::swarm::SwarmService;
+use crate::model::{Container, Difference};
 
 use super::input::{LocalImage, Observation, StopTimes};
 
@@ -27,6 +27,8 @@ pub(super) struct Known {
     pub(super) signals: StopTimes,
     /// When a container was last unpaused, by ID: its health check has no result until the next probe.
     pub(super) resumed: BTreeMap<String, Timestamp>,
+    /// How the definition of what an update would bring up differs from what runs, per image as configured.
+    pub(super) differences: BTreeMap<String, Vec<Difference>>,
     /// Hash of the compose files as of the last check.
     pub(super) files_hash: Option<String>,
     /// Time of the last event that suggests that the containers are being changed from outside.

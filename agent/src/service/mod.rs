@@ -220,7 +220,12 @@ impl Service {
     fn current_project(&self) -> Option<Project> {
         let deployed =
             self.durable.deployment.as_ref().and_then(|deployment| deployment.plan().project.clone());
-        deployed.or_else(|| self.config.project())
+        deployed.or_else(|| self.compose_project())
+    }
+
+    /// The configured project, as a person has started it.
+    pub(super) fn compose_project(&self) -> Option<Project> {
+        self.config.project().map(|project| project.as_started(self.durable.origin.as_ref()))
     }
 
     /// Name of [`Self::current_project`]: while this service changes it, no other service may.

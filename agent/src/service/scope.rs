@@ -37,28 +37,30 @@ impl Scope {
             names.extend(more);
         }
         let replicas = names.iter().filter_map(|name| Some((name.clone(), self.kept_count(name, model?)?)));
-        UpMode::ScaledServices { replicas: replicas.collect(), names: names.into_iter().collect() }
+        UpMode::ScaledServices {
+            replicas: replicas.collect(),
+            names: names.into_iter().collect(),
+            with_dependencies: false,
+        }
     }
 
-    /// Services whose image changes. A service without a container is not included, unless it is a job that another service
-    /// waits for: the container of a finished migration may have been pruned.
+    /// Services whose image changes. A service that does not run keeps its state: one that an operator has stopped, a job that
+    /// has finished, an inactive profile. The exception is a job that one of these services waits for, such as a migration:
+    /// it is part of their start, and its container may have been pruned.
     fn changed(&self, model: Option<&Model>) -> BTreeSet<String> {
         let changes = |reference: &Reference| self.images.contains(reference);
-        let mut users =
-            self.before.iter().filter(|was| Reference::parse(&was.config_image).is_ok_and(|r| changes(&r)));
+        let live = || self.before.iter().filter(|was| was.live);
+        let mut users = live().filter(|was| Reference::parse(&was.config_image).is_ok_and(|r| changes(&r)));
         let Some(model) = model else {
-            return users.filter(|was| was.live).map(|was| was.compose_service.clone()).collect();
+            return users.map(|was| was.compose_service.clone()).collect();
         };
-        let has_container = |name: &str| self.before.iter().any(|was| was.compose_service == name);
+        let runs = |name: &str| live().any(|was| was.compose_service == name);
         let is_on =
             |name: &str| model.service(name).and_then(ModelService::image).is_some_and(|r| changes(&r));
-        // A service in an inactive profile must not be named: that would activate the profile.
         let mut names: BTreeSet<String> = users
             .by_ref()
             .map(|was| was.compose_service.clone())
-            .chain(
-                model.services().map(|s| s.name.to_owned()).filter(|name| is_on(name) && has_container(name)),
-            )
+            .chain(model.services().map(|s| s.name.to_owned()).filter(|name| is_on(name) && runs(name)))
             .filter(|name| model.service(name).is_some())
             .collect();
         let mut unseen: Vec<String> = names.iter().cloned().collect();
@@ -92,7 +94,7 @@ impl Scope {
     /// The number of containers that a service keeps, if the files specify a different one: an operator has scaled it, or
     /// has edited the number without applying it. A stopped container may be a leftover, so it never raises the number above
     /// the one in the files.
-    fn kept_count(&self, name: &str, model: &Model) -> Option<usize> {
+    pub fn kept_count(&self, name: &str, model: &Model) -> Option<usize> {
         let wanted = model.service(name)?.replicas();
         let of_service = || self.before.iter().filter(|was| was.compose_service == name);
         let (all, live) = (of_service().count(), of_service().filter(|was| was.live).count());

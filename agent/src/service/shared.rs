@@ -114,6 +114,7 @@ impl Service {
             unsigned: None,
             triggered: false,
             command: self.command_answer(&image.configured, digest).cloned(),
+            definition: None,
             fleet: None,
             others: Vec::new(),
         };

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenkeel_common::wire::FailedUpdate;
 use serde::{Deserialize, Serialize};
 
+use crate::model::Origin;
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId};
 
@@ -81,6 +82,9 @@ pub struct Durable {
     /// The containers that ran when the agent was stopped; cleared once compared with the current ones.
     #[serde(alias = "left")]
     pub at_shutdown: Option<boot::ShutdownSnapshot>,
+    /// Where a person's `compose up` took the project from, according to the containers that were last seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// Hash of the last deployed compose files (`compose_watch`).
     pub files_hash: Option<String>,
     /// Changed compose files whose deployment has not succeeded yet.

@@ -168,13 +168,13 @@ impl Snapshot {
         if let Some((image, digest)) = self.declined.first_key_value() {
             return Some(gates::waiting(image, digest, gates::declined(&self.status.name, image, digest)));
         }
-        let rules = self.rules(now)?;
+        let rules = self.rules(now);
         let (candidate, gate) = rules.first_held(&self.candidates)?;
         Some(gates::waiting(&candidate.image, &candidate.digest, gate))
     }
 
     /// The rules that the gates evaluate; `None` if the service has no gates.
-    pub(super) fn rules(&self, now: Timestamp) -> Option<Rules<'_>> {
+    pub(super) fn rules(&self, now: Timestamp) -> Rules<'_> {
         let update = self.update.as_deref();
         Rules::of(&self.status.name, update, &self.fleet, self.shares_gates, Asker::Cycle, now)
     }

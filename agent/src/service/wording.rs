@@ -18,12 +18,14 @@ use super::rollout::plan::{Cause, ImageChange};
 use super::rollout::probation::Failure;
 
 mod container;
+mod definition;
 mod images;
 pub(super) mod swarm;
 
 use images::{label_change, label_lines, tag_change};
 
 pub(super) use container::{facts, flaw, interference, managed, note, symptom, unhealthy_reason};
+pub(super) use definition::{definition_differs, unreadable_definition};
 pub(super) use images::{
     blocked, blocked_elsewhere, failed_because, held_elsewhere, not_checked_yet, rollback_risks, tag_taken,
     unsigned, unsigned_elsewhere,

@@ -18,8 +18,7 @@ async fn compose_brings_a_project_up_with_the_variables_of_its_env_file() {
         name: stage.id.clone(),
         files: vec![stage.file("compose.yml", &text)],
         env_file: Some(stage.file("vars.env", "TAG=1 # now\n")),
-        set: std::collections::BTreeMap::new(),
-        health_grace: std::time::Duration::ZERO,
+        ..Project::default()
     };
     let compose = compose(&stage);
     compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap();
@@ -51,13 +50,7 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
          command: [sh, -c, \"trap '' TERM; while :; do sleep 1; done\"]\n"
     );
     let files = vec![stage.file("compose.yml", &text)];
-    let shop = Project {
-        name: stage.id.clone(),
-        files,
-        env_file: None,
-        set: std::collections::BTreeMap::new(),
-        health_grace: std::time::Duration::ZERO,
-    };
+    let shop = Project { name: stage.id.clone(), files, env_file: None, ..Project::default() };
     let compose = compose(&stage);
     compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap();
     let second = stage.image(&image, "two", &[]);

@@ -1,5 +1,6 @@
 //! Runs compose as a child process: own process group, filtered environment, bounded output, a deadline.
 
+mod definition;
 mod env_file;
 pub(crate) mod environment;
 mod others;
@@ -8,7 +9,7 @@ mod version;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufReader, Seek as _};
+use std::io::{BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::config::Runtime;
 use crate::model::output::{Tail, stable};
 use crate::model::text::describe_io_error;
 use crate::model::{ComposeError, Model, Project, PullPolicy, UpMode};
-use crate::ports::Compose;
+use crate::ports::{Compose, Hashes};
 
 /// Timeout of a run. Images are already pulled; only stopping and starting containers takes time. The project's
 /// `health_grace` is added.
@@ -47,6 +48,8 @@ pub struct ComposeCli {
     endpoint: String,
     environment: Environment,
     limit: Duration,
+    /// Folder for recorded definitions that compose reads in place of the files.
+    definitions: PathBuf,
 }
 
 impl ComposeCli {
@@ -67,7 +70,15 @@ impl ComposeCli {
             endpoint: endpoint.to_string(),
             environment: Environment::new(environment),
             limit: LIMIT,
+            definitions: std::env::temp_dir().join(format!("evenkeel-{}", std::process::id())),
         }
+    }
+
+    /// Keeps recorded definitions in this folder; the default is a folder of this process in the temporary folder.
+    /// Containers that were created from one name it in their labels.
+    #[must_use]
+    pub fn with_definitions(self, folder: PathBuf) -> Self {
+        Self { definitions: folder, ..self }
     }
 
     /// Stops passing these variables to compose: the configuration uses them as secrets.
@@ -91,6 +102,12 @@ impl ComposeCli {
         let mut arguments: Vec<OsString> = vec!["compose".into(), "-p".into(), project.name.clone().into()];
         for file in &project.files {
             arguments.extend(["-f".into(), file.into()]);
+        }
+        if let Some(folder) = &project.folder {
+            arguments.extend(["--project-directory".into(), folder.into()]);
+        }
+        for file in &project.env_files {
+            arguments.extend(["--env-file".into(), file.into()]);
         }
         // Podman passes its arguments to the installed compose provider, and not every provider supports this one.
         if self.runtime == Runtime::Docker {
@@ -263,6 +280,9 @@ impl ComposeCli {
         answer: Option<File>,
     ) -> Result<String, ComposeError> {
         let silent = |cause: String| ComposeError { cause, output: String::new() };
+        let is_read_only = task.contains(&"config");
+        let described =
+            definition::written(&self.definitions, project, is_read_only).await.map_err(silent)?;
         let folder = project
             .files
             .first()
@@ -276,12 +296,12 @@ impl ComposeCli {
             None => Vec::new(),
         };
         variables.extend(project.set.clone());
-        let limit = self.limit + project.health_grace;
+        let limit = self.limit + project.health_grace + project.stop_grace;
         let deadline = Instant::now() + limit;
         let mut retries = CONFLICT_RETRIES.iter();
         loop {
             let mut tail = Tail::default();
-            let command = self.command(project, task, folder, &variables);
+            let command = self.command(described.project(), task, folder, &variables);
             let answer = answer.as_ref().map(File::try_clone).transpose();
             let answer = answer.map_err(|error| silent(describe_io_error(&error)))?;
             let end = run(command, answer, deadline, Leftovers::Keep, &mut tail)
@@ -298,7 +318,8 @@ impl ComposeCli {
                     sleep(retries.next().copied().unwrap_or_default()).await;
                 }
                 _ => {
-                    let name = task.first().copied().unwrap_or_default();
+                    let is_command = |word: &&&str| word.bytes().all(|b| b.is_ascii_lowercase());
+                    let name = task.iter().find(is_command).copied().unwrap_or_default();
                     let mismatch = self.api_mismatch(&output, folder).await;
                     let cause = mismatch.unwrap_or_else(|| self.cause(name, &end, limit, &output));
                     return Err(ComposeError { cause, output });
@@ -306,6 +327,27 @@ impl ComposeCli {
             }
         }
     }
+}
+
+impl ComposeCli {
+    /// Runs a compose subcommand. Returns its standard output, complete and separate from the warnings, and these. The
+    /// output can be long and contains the variables' values, so it is kept in memory.
+    async fn printed(&self, project: &Project, task: &[&str]) -> Result<(File, String), ComposeError> {
+        let memory = rustix::fs::memfd_create("compose-config", rustix::fs::MemfdFlags::CLOEXEC);
+        let mut printed = File::from(memory.map_err(|error| lost(&error.into()))?);
+        let answer = Some(printed.try_clone().map_err(|error| lost(&error))?);
+        let said = self.run_into(project, task, answer).await?;
+        printed.rewind().map_err(|error| lost(&error))?;
+        Ok((printed, said))
+    }
+}
+
+fn silent(cause: String) -> ComposeError {
+    ComposeError { cause, output: String::new() }
+}
+
+fn lost(error: &std::io::Error) -> ComposeError {
+    silent(format!("cannot read compose's output: {}", describe_io_error(error)))
 }
 
 /// Rejects compose files that are symbolic links. A file that became a link after the configuration was checked (spec
@@ -340,7 +382,9 @@ fn up_task(up_mode: &UpMode, pull: PullPolicy) -> Vec<String> {
         task.extend(replicas.iter().flat_map(scale));
     }
     if !up_mode.services().is_empty() {
-        task.push("--no-deps".to_owned());
+        if !matches!(up_mode, UpMode::ScaledServices { with_dependencies: true, .. }) {
+            task.push("--no-deps".to_owned());
+        }
         task.extend_from_slice(up_mode.services());
     }
     task
@@ -362,13 +406,6 @@ impl Compose for ComposeCli {
         self.run(project, &task).await
     }
 
-    async fn down(&self, project: &Project) -> Result<String, ComposeError> {
-        no_links(project).await?;
-        self.must_be_fit(project).await?;
-        others::wait(&project.name).await;
-        self.run(project, &["down"]).await
-    }
-
     async fn problem(&self) -> Option<String> {
         self.problem_in(Path::new("/")).await
     }
@@ -379,20 +416,40 @@ impl Compose for ComposeCli {
     }
 
     async fn model(&self, project: &Project) -> Result<Model, ComposeError> {
-        let broken = |cause: String| ComposeError { cause, output: String::new() };
-        let lost = |error: std::io::Error| {
-            broken(format!("cannot read compose's output: {}", describe_io_error(&error)))
-        };
-        // The model can be long and contains the variables' values. It is kept in memory, complete and separate from
-        // the warnings.
-        let memory = rustix::fs::memfd_create("compose-config", rustix::fs::MemfdFlags::CLOEXEC);
-        let mut printed = File::from(memory.map_err(|error| lost(error.into()))?);
-        let answer = Some(printed.try_clone().map_err(lost)?);
-        self.run_into(project, &["config", "--format", "json"], answer).await?;
-        printed.rewind().map_err(lost)?;
+        no_links(project).await?;
+        let task = ["--profile", "*", "config", "--format", "json"];
+        let (printed, _) = self.printed(project, &task).await?;
         serde_json::from_reader(BufReader::new(printed))
-            .map_err(|error| broken(format!("`config` did not print a valid model: {error}")))
+            .map_err(|error| silent(format!("`config` did not print a valid model: {error}")))
     }
+
+    async fn hashes(&self, project: &Project) -> Result<Hashes, ComposeError> {
+        no_links(project).await?;
+        let (mut printed, said) = self.printed(project, &["--profile", "*", "config", "--hash", "*"]).await?;
+        let mut text = String::new();
+        printed.read_to_string(&mut text).map_err(|error| lost(&error))?;
+        let pair =
+            |line: &str| line.split_once(' ').map(|(name, hash)| (name.to_owned(), hash.trim().to_owned()));
+        let folder = project.files.first().and_then(|file| file.parent()).unwrap_or(Path::new("/"));
+        let version = self.version(folder).await.ok().flatten();
+        Ok(Hashes {
+            by_service: text.lines().filter_map(pair).collect(),
+            version: version.map(|version| version.to_string()).unwrap_or_default(),
+            unset: unset_variables(&said),
+        })
+    }
+}
+
+/// Returns the variables that compose reports as not set.
+fn unset_variables(output: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let (before, _) = line.split_once("variable is not set")?;
+        let name = before.trim_end().trim_end_matches(['"', '\\']);
+        let start = name.rfind(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).map_or(0, |at| at + 1);
+        Some(name[start..].to_owned()).filter(|name| !name.is_empty())
+    };
+    let names: BTreeSet<String> = output.lines().filter_map(name).collect();
+    names.into_iter().collect()
 }
 
 /// Extracts the message of a line in the log format of Go programs (`time="…" level=error msg="…"`).

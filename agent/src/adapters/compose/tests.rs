@@ -1,6 +1,5 @@
 //! Tests of the compose runner with small shell scripts in place of `docker`.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,8 +49,7 @@ impl Stage {
             name: "shop".into(),
             files: vec![self.path("compose.yml")],
             env_file: None,
-            set: BTreeMap::new(),
-            health_grace: Duration::ZERO,
+            ..Project::default()
         }
     }
 
@@ -124,8 +122,7 @@ fn arguments_are_in_an_order_that_every_compose_accepts() {
         name: "shop".into(),
         files: vec!["/srv/a.yml".into(), "/srv/b.yml".into()],
         env_file: Some("/srv/x.env".into()),
-        set: BTreeMap::new(),
-        health_grace: Duration::ZERO,
+        ..Project::default()
     };
     let line = |runtime, up_mode: &UpMode| {
         let task = up_task(up_mode, PullPolicy::Never);
@@ -143,6 +140,7 @@ fn arguments_are_in_an_order_that_every_compose_accepts() {
     let services = UpMode::ScaledServices {
         names: vec!["follower".into(), "web".into()],
         replicas: [("web".to_owned(), 3)].into(),
+        with_dependencies: false,
     };
     assert!(
         line(Runtime::Docker, &services)
@@ -199,7 +197,6 @@ async fn a_compose_file_that_has_become_a_link_is_not_run() {
         stage.path("compose.yml").display()
     );
     assert_eq!(compose.up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap_err().cause, expected);
-    assert_eq!(compose.down(&project).await.unwrap_err().cause, expected);
     assert_eq!(compose.validate(&project).await.unwrap_err().cause, expected);
     assert_eq!(stage.read("ran"), "x\n");
 }
@@ -383,7 +380,7 @@ async fn a_compose_that_is_too_old_is_refused_before_it_changes_anything() {
     for version in ["Docker Compose version v2.5.0", "docker-compose version 1.29.2, build unknown"] {
         let stage = Stage::of_version(version, "echo x > touched");
         let first = scripted().up(&stage.project(), &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
-        let second = scripted().down(&stage.project()).await.unwrap_err();
+        let second = scripted().up(&stage.project(), &UpMode::All, PullPolicy::Never).await.unwrap_err();
         assert_eq!(first, second, "the same fault has the same text");
         assert!(
             first.cause.contains("is too old: 2.20 or later is needed (install a newer"),

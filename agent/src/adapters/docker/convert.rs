@@ -12,7 +12,8 @@ use super::answer::{amount, flag, list, map, number, text, texts};
 use crate::model::image::{ImageId, ImageLabels};
 use crate::model::output::{clean, clip_end, stable};
 use crate::model::{
-    Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, Platform, State,
+    Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, Origin, Platform,
+    State,
 };
 use crate::ports::Image;
 
@@ -22,6 +23,10 @@ pub(super) const PROJECT_LABEL: &str = "com.docker.compose.project";
 pub(super) const SERVICE_LABEL: &str = "com.docker.compose.service";
 /// Label with compose's files, separated by commas.
 const FILES_LABEL: &str = "com.docker.compose.project.config_files";
+/// Label with the project directory.
+const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
+/// Label with the env files that compose interpolated the files with, separated by commas.
+const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
 /// Label with the dependencies of a compose service as `service:condition:restart`, separated by commas.
 const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
 /// Label of containers created by `compose run`. Podman's compose does not set it, which counts as no.
@@ -103,6 +108,16 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             .filter(|file| !file.is_empty())
             .map(PathBuf::from)
             .collect(),
+        origin: Origin {
+            folder: labels.remove(FOLDER_LABEL).map(PathBuf::from).filter(|folder| folder.is_absolute()),
+            env_files: labels
+                .remove(ENV_FILES_LABEL)
+                .unwrap_or_default()
+                .split(',')
+                .map(PathBuf::from)
+                .filter(|file| file.is_absolute())
+                .collect(),
+        },
         restarts_with: labels
             .get(DEPENDS_ON_LABEL)
             .map(String::as_str)

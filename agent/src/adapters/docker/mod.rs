@@ -5,6 +5,7 @@ mod client;
 mod connection;
 mod containers;
 mod convert;
+mod definition;
 mod endpoint;
 mod events;
 mod images;
@@ -39,7 +40,7 @@ pub use self::endpoint::{Endpoint, EndpointError, HostEnvironment};
 use self::names::checked;
 use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::output::{Tail, stable};
-use crate::model::{Container, ContainerEvent, EngineError, Members, Platform, Usage};
+use crate::model::{Container, ContainerEvent, EngineError, Members, Platform, Running, Usage};
 use crate::ports::{Engine, HOLD_LABEL, Image, PullProgress};
 
 const PING: Duration = Duration::from_secs(5);
@@ -367,6 +368,11 @@ impl Engine for DockerEngine {
             })
             .await;
         absent_is_fine(done)
+    }
+
+    async fn running(&self, project: &str, containers: &[String]) -> Result<Running, EngineError> {
+        let _permit = self.connection.service_permit().await;
+        Box::pin(self.definitions(project, containers)).await
     }
 
     async fn log_tail(&self, container: &str, lines: u32) -> Result<String, EngineError> {

@@ -223,8 +223,7 @@ fn as_compose(service: &Service) -> Option<ComposeProject> {
         name,
         files: service.compose_files.clone(),
         env_file,
-        set: BTreeMap::new(),
-        health_grace: std::time::Duration::ZERO,
+        ..ComposeProject::default()
     })
 }
 

@@ -22,7 +22,7 @@ pub(in crate::service) fn own_hold(
     asker: Asker,
     now: Timestamp,
 ) -> Option<Gate> {
-    Rules::of(service, Some(update), &NO_FLEET, false, asker, now)?.first_hold(candidate)
+    Rules::of(service, Some(update), &NO_FLEET, false, asker, now).first_hold(candidate)
 }
 
 pub(super) fn project(rules: &Rules<'_>, candidate: &Candidate) -> Gate {

@@ -1,6 +1,7 @@
 //! A deployment: a plan in progress, its phase, and the state collected so far.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::model::image::{ImageId, LabelChange, Reference};
-use crate::model::{Container, Project, PullPolicy, UpMode};
+use crate::model::{Container, Model, ModelService, Project, PullPolicy, UpMode};
 use crate::service::MAX_INTERRUPTIONS;
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StopTimes;
@@ -131,7 +132,10 @@ impl Deployment {
             let project = self.with_tag(project);
             let is_forward = matches!(self.phase, Phase::Start);
             let pull = if plan.pull_missing && is_forward { PullPolicy::Missing } else { PullPolicy::Never };
-            Step::Start { tags, displaced, project, down, up_mode, scope, pull }
+            let definition = self.definition();
+            let is_guarded =
+                definition.is_none() && !matches!(plan.cause, Cause::Redeploy | Cause::ComposeChanged);
+            Step::Start { tags, displaced, project, down, up_mode, scope, pull, definition, is_guarded }
         };
         if let Some((tag, line)) = self.line_to_restore() {
             return Some(self.write_tag(project, tag, line, true));
@@ -203,6 +207,27 @@ impl Deployment {
             project.set.insert(tag.variable.clone(), wanted.clone());
         }
         project
+    }
+
+    /// Returns the recorded definition with the image references of the current direction.
+    fn definition(&self) -> Option<Arc<Model>> {
+        let recorded = self.plan.definition.as_ref()?;
+        let is_new = matches!(self.phase, Phase::Start);
+        let moves: Vec<(&Reference, &Reference)> = if is_new && self.tag().is_some() {
+            self.plan.image_changes.iter().filter_map(|m| Some((m.from.as_ref()?, &m.reference))).collect()
+        } else {
+            Vec::new()
+        };
+        if moves.is_empty() {
+            return Some(recorded.clone());
+        }
+        let image = |service: ModelService<'_>| {
+            let image = service.image()?;
+            let (_, to) = moves.iter().find(|(from, _)| **from == image)?;
+            let tag = to.tag.as_deref()?;
+            Some(with_tag(service.element().get("image")?.as_str()?, tag))
+        };
+        Some(Arc::new(Model::clone(recorded).with_images(image)))
     }
 
     /// Returns the tags with the images that they must point to for the new images.
@@ -315,6 +340,13 @@ impl Deployment {
         let rolling_back = matches!(self.phase, Phase::VerifyRollback { .. });
         Context { grace, plan: &self.plan, new_ids: &self.new_ids, stops, rolling_back }
     }
+}
+
+/// Replaces the tag in an image as written in a compose file.
+fn with_tag(image: &str, tag: &str) -> String {
+    let start = image.rfind('/').map_or(0, |at| at + 1);
+    let end = image[start..].find(':').map_or(image.len(), |at| start + at);
+    format!("{}:{tag}", &image[..end])
 }
 
 /// Reads a deployment from the journal. Earlier versions stored the ID of a new image in its change.

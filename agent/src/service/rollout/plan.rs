@@ -1,5 +1,6 @@
 //! The plan of a rollout, a value that is journaled before every step (DECISIONS 4).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::wire::KeptImage;
@@ -7,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::{Container, Project, State, UpMode};
+use crate::model::{Container, Model, Project, State, UpMode};
 use crate::service::Service;
 use crate::service::action::OldImage;
 use crate::service::compare::{self, Comparison};
@@ -141,6 +142,26 @@ pub struct Plan {
     /// Whether compose may pull images that are not present locally.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pull_missing: bool,
+    /// What the compose files defined when it began, which is what runs (DECISIONS 4a): a rollback restores this, whatever
+    /// was edited since. `None` if it was not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "recorded")]
+    pub definition: Option<Arc<Model>>,
+}
+
+/// The recorded definition in the journal.
+mod recorded {
+    use super::{Arc, Model};
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    // The signature is serde's.
+    #[allow(clippy::ref_option)]
+    pub(super) fn serialize<S: Serializer>(model: &Option<Arc<Model>>, to: S) -> Result<S::Ok, S::Error> {
+        model.as_deref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<Model>>, D::Error> {
+        Ok(Option::<Model>::deserialize(from)?.map(Arc::new))
+    }
 }
 
 impl Plan {
@@ -274,18 +295,22 @@ impl Service {
             }
             _ => UpMode::Changed,
         };
+        let is_compared = cause == Cause::Update;
+        let compared = observation.definition.as_ref().filter(|_| is_compared);
+        let definition = compared.and_then(|d| Some(d.as_ref().ok()?.model.clone()));
         let tag = self.plan_tag(observation, &image_changes);
         let pull_missing = self.may_pull_missing(observation, &cause, now);
         let plan = Plan {
             kept: self.kept_by(&cause),
             cause,
-            project: self.config.project(),
+            project: self.compose_project(),
             grace: self.config.health_grace,
             image_changes,
             kept_tags,
             before: Baseline::all(&observation.containers),
             tag,
             pull_missing,
+            definition,
         };
         let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
         // Compose applies the files as they are now, so these count as deployed. An edit that an update does not apply

@@ -48,7 +48,7 @@ pub struct Baseline {
 
 impl Baseline {
     /// Records all containers of a project.
-    pub(in crate::service) fn all(containers: &[Container]) -> Vec<Self> {
+    pub(crate) fn all(containers: &[Container]) -> Vec<Self> {
         containers.iter().map(|container| Self::of(container, containers)).collect()
     }
 

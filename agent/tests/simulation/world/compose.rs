@@ -1,8 +1,8 @@
 //! A fake of compose, as far as updates need it.
 
 use async_trait::async_trait;
-use evenkeel_agent::model::{ComposeError, EventKind, Model, Project, PullPolicy, UpMode};
-use evenkeel_agent::ports::Compose;
+use evenkeel_agent::model::{ComposeError, EventKind, Model, Origin, Project, PullPolicy, Reference, UpMode};
+use evenkeel_agent::ports::{Compose, Hashes};
 
 use super::container::{FakeContainer, Run};
 use super::{Behaviour, Definition, FakeImage, FakeWorld, Inner, RegistryFault, UpFault};
@@ -15,7 +15,12 @@ fn failed(cause: &str) -> ComposeError {
 
 impl Inner {
     /// Brings up one service.
-    pub(super) fn up_one(&mut self, wanted: &Definition, mode: &UpMode) -> Result<(), String> {
+    pub(super) fn up_one(
+        &mut self,
+        wanted: &Definition,
+        mode: &UpMode,
+        origin: &Origin,
+    ) -> Result<(), String> {
         let Definition { name, reference, version, restarts_itself, .. } = wanted;
         let (id, image) =
             self.by_name(&reference.tagged()).ok_or_else(|| format!("No such image: {reference}"))?;
@@ -28,6 +33,7 @@ impl Inner {
             Some(at) if *mode == UpMode::StartOnly || is_current(&self.containers[at]) => at,
             _ => {
                 if let Some(at) = at {
+                    self.check_replaced(at, wanted, mode);
                     self.remove(at);
                 }
                 let container = FakeContainer {
@@ -37,6 +43,7 @@ impl Inner {
                     image: id,
                     behaviour: image.behaviour,
                     made_with: *version,
+                    origin: origin.clone(),
                     restarts_itself: *restarts_itself,
                     run: Run::Never,
                     restarts: 0,
@@ -88,7 +95,7 @@ impl Inner {
     pub(super) fn up_all(&mut self) {
         for definition in self.definitions(None) {
             // An image that can't be started is ignored.
-            let _ = self.up_one(&definition, &UpMode::Changed);
+            let _ = self.up_one(&definition, &UpMode::Changed, &person());
         }
     }
 
@@ -113,33 +120,32 @@ impl Inner {
 
 #[async_trait]
 impl Compose for FakeWorld {
-    async fn down(&self, _: &Project) -> Result<String, ComposeError> {
-        let _changing = Changing::begin(self, Change::Compose);
-        self.point().await;
-        let mut inner = self.lock();
-        if inner.engine_down || inner.is_cut {
-            return Err(failed("cannot connect"));
-        }
-        inner.trace("compose", "down");
-        while !inner.containers.is_empty() {
-            inner.remove(0);
-        }
-        Ok(String::new())
-    }
-
     async fn validate(&self, _: &Project) -> Result<(), ComposeError> {
         if self.lock().is_file_broken { Err(failed(BROKEN)) } else { Ok(()) }
     }
 
     async fn model(&self, project: &Project) -> Result<Model, ComposeError> {
         let inner = self.lock();
-        if inner.is_file_broken {
+        if inner.is_file_broken && project.definition.is_none() {
             return Err(failed(BROKEN));
         }
-        let element = |service: &Definition| serde_json::json!({ "image": service.reference.tagged() });
+        let element = |service: &Definition| {
+            let labels = serde_json::json!({ "version": service.version.to_string() });
+            serde_json::json!({ "image": service.reference.tagged(), "labels": labels })
+        };
         let services: serde_json::Map<String, serde_json::Value> =
             inner.definitions(Some(project)).iter().map(|s| (s.name.clone(), element(s))).collect();
         Ok(serde_json::from_value(serde_json::json!({ "services": services })).expect("a model"))
+    }
+
+    async fn hashes(&self, project: &Project) -> Result<Hashes, ComposeError> {
+        let inner = self.lock();
+        if inner.is_file_broken && project.definition.is_none() {
+            return Err(failed(BROKEN));
+        }
+        let hash = |s: &Definition| (s.name.clone(), hash_of(&s.reference, s.version));
+        let by_service = inner.definitions(Some(project)).iter().map(hash).collect();
+        Ok(Hashes { by_service, version: "1".to_owned(), unset: Vec::new() })
     }
 
     async fn up(
@@ -161,10 +167,11 @@ impl Compose for FakeWorld {
             let words = if named.is_empty() { "everything".to_owned() } else { named.join(", ") };
             inner.trace("compose", &format!("up {words}"));
             let fault = inner.faults.up;
-            if fault == UpFault::AtOnce || inner.is_file_broken {
+            let is_broken = inner.is_file_broken && project.definition.is_none();
+            if fault == UpFault::AtOnce || is_broken {
                 inner.interfere();
                 inner.trace("compose", "fails before it changes anything");
-                return Err(failed(if inner.is_file_broken { BROKEN } else { "port is already allocated" }));
+                return Err(failed(if is_broken { BROKEN } else { "port is already allocated" }));
             }
             let services = inner.definitions(Some(project)).into_iter();
             let services: Vec<Definition> =
@@ -179,7 +186,7 @@ impl Compose for FakeWorld {
                 let mut inner = self.lock();
                 inner.check_up(&definition);
                 let before = inner.container(&definition.name).map(|c| c.id.clone());
-                let result = inner.up_one(&definition, up_mode);
+                let result = inner.up_one(&definition, up_mode, &origin_of(project));
                 inner.trace_up(&definition.name, before.as_deref());
                 result
             };
@@ -198,6 +205,21 @@ impl Compose for FakeWorld {
         }
         Ok(String::new())
     }
+}
+
+/// Where a person starts the project: not where the agent would by itself.
+pub(super) fn person() -> Origin {
+    Origin { folder: Some("/srv/shop".into()), env_files: vec!["/srv/shop/prod.env".into()] }
+}
+
+/// The surroundings in which compose is called.
+pub(super) fn origin_of(project: &Project) -> Origin {
+    Origin { folder: project.folder.clone(), env_files: project.env_files.clone() }
+}
+
+/// The hash that compose labels a container with.
+pub(super) fn hash_of(reference: &Reference, version: u64) -> String {
+    format!("{} {version}", reference.tagged())
 }
 
 /// A kind of call that changes a project.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use evenkeel_agent::model::image::{ImageId, Reference};
-use evenkeel_agent::model::{Container, EventKind, HealthState, HealthTiming, State};
+use evenkeel_agent::model::{Container, EventKind, HealthState, HealthTiming, Origin, State};
 use jiff::{SignedDuration, Timestamp};
 
 /// How an image behaves once it is started.
@@ -116,6 +116,8 @@ pub(super) struct FakeContainer {
     pub(super) reference: Reference,
     pub(super) image: ImageId,
     pub(super) behaviour: Behaviour,
+    /// The surroundings in which compose was called.
+    pub(super) origin: Origin,
     /// The version of the compose file's service that it was created with.
     pub(super) made_with: u64,
     /// It has a restart policy: the engine starts it again when it crashes, and after an engine restart.
@@ -282,6 +284,7 @@ impl FakeContainer {
             manager: None,
             compose_service: self.service.clone(),
             compose_files: Vec::new(),
+            origin: self.origin.clone(),
             config_image: self.reference.tagged(),
             image: self.image.clone(),
             state,

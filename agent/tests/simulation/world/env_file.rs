@@ -7,6 +7,7 @@ use evenkeel_agent::model::Project;
 use evenkeel_agent::model::image::{Reference, Repository};
 use evenkeel_agent::ports::EnvFiles;
 
+use super::compose::person;
 use super::{Definition, FakeWorld, Inner};
 
 /// The variable that holds the tag.
@@ -96,6 +97,9 @@ impl Inner {
         for service in services.iter_mut().filter(|service| service.has_variable) {
             service.reference.tag = tag.clone().or(service.reference.tag.take());
         }
+        if let Some(project) = project {
+            defined(&mut services, project);
+        }
         services
     }
 
@@ -112,5 +116,28 @@ impl Inner {
         file.before.insert_str(0, "MORE=1\n");
         file.after.push_str("\nLAST=2");
         file.write(&tag);
+    }
+}
+
+/// Offset of the versions that compose renders in other surroundings than a person's.
+const ELSEWHERE: u64 = 1_000_000;
+
+/// Replaces the definitions by those that compose renders for this project: from a recorded definition, or from the files,
+/// which mean something else in other surroundings.
+fn defined(services: &mut Vec<Definition>, project: &Project) {
+    let Some(model) = &project.definition else {
+        let folder = person().folder;
+        // An env file of the configuration takes the place of a person's.
+        let is_alike = project.folder == folder
+            && (project.env_file.is_some() || project.env_files == person().env_files);
+        services.iter_mut().filter(|_| !is_alike).for_each(|service| service.version += ELSEWHERE);
+        return;
+    };
+    services.retain(|service| model.service(&service.name).is_some());
+    for service in services {
+        let Some(recorded) = model.service(&service.name) else { continue };
+        let version = recorded.element().pointer("/labels/version").and_then(|version| version.as_str());
+        service.version = version.and_then(|version| version.parse().ok()).unwrap_or(service.version);
+        service.reference = recorded.image().unwrap_or_else(|| service.reference.clone());
     }
 }

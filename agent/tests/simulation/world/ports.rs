@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use evenkeel_agent::model::image::{Digest, ImageId, ImageLabels, Reference, Repository};
 use evenkeel_agent::model::swarm::SwarmService;
 use evenkeel_agent::model::{
-    Container, ContainerEvent, EngineError, Members, Platform, RegistryError, SignatureError,
+    Container, ContainerEvent, EngineError, Members, Platform, RegistryError, Running, SignatureError,
     SignatureVerdict, SwarmError, Usage,
 };
 use evenkeel_agent::ports::fleet::{DecisionsResponse, Fleet, FleetError, KnownRevisions};
@@ -47,6 +47,24 @@ impl Engine for FakeWorld {
                 Container { started_at: wall(started_at), finished_at: wall(finished_at), ..shown }
             };
             Ok(inner.containers.iter().map(view).collect())
+        })
+        .await
+    }
+
+    async fn running(&self, _: &str, ids: &[String]) -> Result<Running, EngineError> {
+        self.call(|inner, _| {
+            let container = |c: &super::FakeContainer| {
+                let labels = serde_json::json!({
+                    "com.docker.compose.service": c.service,
+                    "com.docker.compose.config-hash": compose::hash_of(&c.reference, c.made_with),
+                    "com.docker.compose.version": "1",
+                    "version": c.made_with.to_string(),
+                });
+                let config = serde_json::json!({ "Image": c.reference.tagged(), "Labels": labels });
+                serde_json::json!({ "Config": config })
+            };
+            let named = inner.containers.iter().filter(|c| ids.contains(&c.id));
+            Ok(Running { containers: named.map(container).collect(), ..Running::default() })
         })
         .await
     }

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use evenkeel_agent::config::ServiceConfig;
-use evenkeel_agent::model::HealthState;
 use evenkeel_agent::model::image::{Digest, ImageId, Reference};
+use evenkeel_agent::model::{HealthState, UpMode};
 use evenkeel_agent::service::Durable;
 use evenkeel_common::store::Change;
 use evenkeel_common::wire::{AuditEntry, Kind, ServiceStatus, StatusValue};
@@ -22,6 +22,7 @@ use super::operators::name_digests;
 use super::pauses::NEXT_PROBE;
 use super::{Behaviour, Definition, FakeWorld, Inner, Run, digest_of, id_of};
 
+const ONLY_IMAGES: &str = "no update or rollback changes anything but images";
 const BLOCKED: &str = "a blocked digest is never deployed";
 const ONE_ACTION: &str = "at most one action per project runs at a time";
 const EXACT_ROLLBACK: &str = "a rollback restores exactly the images that ran before";
@@ -217,6 +218,16 @@ impl Inner {
         {
             restarts.count = 0;
         }
+    }
+
+    /// Checks a container that compose is about to replace.
+    pub(super) fn check_replaced(&mut self, at: usize, wanted: &Definition, mode: &UpMode) {
+        let is_for_image =
+            matches!(mode, UpMode::ScaledServices { .. } | UpMode::Services(_) | UpMode::ForceService(_));
+        let made_with = self.containers[at].made_with;
+        self.unless(!is_for_image || made_with == wanted.version, ONLY_IMAGES, |_| {
+            format!("{} was made with version {made_with}, compose brings {}", wanted.name, wanted.version)
+        });
     }
 
     /// Checks a service that compose is about to bring up.

@@ -1,0 +1,60 @@
+//! Inspects what the definition of a compose project is compared with.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::names::checked;
+use super::{DockerEngine, answer, convert};
+use crate::model::output::stable;
+use crate::model::{EngineError, Running};
+
+impl DockerEngine {
+    pub(super) async fn definitions(
+        &self,
+        project: &str,
+        containers: &[String],
+    ) -> Result<Running, EngineError> {
+        let mut running = Running::default();
+        for id in containers {
+            let id = checked(id)?;
+            let doing = format!("inspect container {}", stable(id));
+            running.containers.extend(self.inspection(&doing, id).await?.map(|(seen, _)| seen));
+        }
+        let mut images = BTreeMap::new();
+        for container in &running.containers {
+            let Some(id) = answer::text(container, "/Image").filter(|id| !images.contains_key(*id)) else {
+                continue;
+            };
+            let path = &*format!("/images/{}/json", checked(id)?);
+            let doing = format!("inspect image {id}");
+            match self.connection.read(&doing, |client| async move { client.get(path, &[]).await }).await {
+                Ok(seen) => {
+                    // Without it, the image's part of the container's configuration is unknown.
+                    let config = seen.get("Config").filter(|config| config.is_object()).cloned();
+                    images.extend(config.map(|config| (id.to_owned(), config)));
+                }
+                Err(error) if error.is_unavailable() => return Err(error),
+                Err(_) => {}
+            }
+        }
+        running.images = images;
+        running.networks = self.networks(project).await?;
+        Ok(running)
+    }
+
+    async fn networks(&self, project: &str) -> Result<Vec<Value>, EngineError> {
+        let filters = json!({ "label": [format!("{}={project}", convert::PROJECT_LABEL)] }).to_string();
+        let query = [("filters", filters.as_str())];
+        let doing = "list networks";
+        let listed = self
+            .connection
+            .read(doing, |client| async move { client.get("/networks", &query).await })
+            .await?;
+        match listed {
+            Value::Array(networks) => Ok(networks),
+            Value::Null => Ok(Vec::new()),
+            _ => Err(EngineError::Refused(format!("{doing}: the answer is not a list"))),
+        }
+    }
+}

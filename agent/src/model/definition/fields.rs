@@ -1,0 +1,618 @@
+//! The fields of a compose service, each compared with what the engine reports of a container.
+//!
+//! A field that the files do not set has the value of the image, or the engine's default. Where neither is known, it is
+//! not compared: unknown is not different.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::model::compose::{Model, duration};
+
+/// Variables that compose adds by itself, from the client's proxy settings.
+const PROXIES: [&str; 5] = ["http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"];
+
+/// The default size of `/dev/shm`, in bytes.
+const SHM_SIZE: i64 = 64 << 20;
+
+/// The values that are compared.
+struct Sides<'a> {
+    /// The compose service.
+    service: &'a Value,
+    model: &'a Model,
+    /// The container's inspection.
+    container: &'a Value,
+    /// The configuration of its image, if known.
+    image: Option<&'a Value>,
+}
+
+/// Returns the fields that differ. Values are not named, because they may be secret.
+pub(super) fn differences(
+    service: &Value,
+    model: &Model,
+    container: &Value,
+    image: Option<&Value>,
+) -> Vec<String> {
+    let sides = Sides { service, model, container, image };
+    let mut what = sides.environment();
+    what.extend(sides.labels());
+    what.extend(sides.mounts());
+    let single: [(&str, bool); 36] = [
+        ("command", sides.command_differs()),
+        ("entrypoint", sides.entrypoint_differs()),
+        ("user", sides.text_differs("user", "/Config/User", "/User")),
+        ("working_dir", sides.text_differs("working_dir", "/Config/WorkingDir", "/WorkingDir")),
+        ("stop_signal", sides.text_differs("stop_signal", "/Config/StopSignal", "/StopSignal")),
+        ("hostname", sides.hostname_differs()),
+        ("stop_grace_period", sides.stop_grace_period_differs()),
+        ("tty", sides.flag_differs("tty", "/Config/Tty")),
+        ("stdin_open", sides.flag_differs("stdin_open", "/Config/OpenStdin")),
+        ("privileged", sides.flag_differs("privileged", "/HostConfig/Privileged")),
+        ("read_only", sides.flag_differs("read_only", "/HostConfig/ReadonlyRootfs")),
+        ("init", sides.flag_differs("init", "/HostConfig/Init")),
+        ("restart", sides.restart_differs()),
+        ("cap_add", sides.capabilities_differ("cap_add", "/HostConfig/CapAdd")),
+        ("cap_drop", sides.capabilities_differ("cap_drop", "/HostConfig/CapDrop")),
+        ("security_opt", sides.security_differs()),
+        ("devices", sides.devices_differ()),
+        ("ports", sides.ports_differ()),
+        ("networks", sides.networks_differ()),
+        ("network_mode", sides.network_mode_differs()),
+        ("pid", sides.namespace_differs("pid", "/HostConfig/PidMode")),
+        ("ipc", sides.namespace_differs("ipc", "/HostConfig/IpcMode")),
+        ("tmpfs", sides.tmpfs_differs()),
+        ("shm_size", sides.shm_size_differs()),
+        (
+            "memory limit",
+            sides.bytes_differ(&["/mem_limit", "/deploy/resources/limits/memory"], "/HostConfig/Memory"),
+        ),
+        (
+            "memory reservation",
+            sides.bytes_differ(
+                &["/mem_reservation", "/deploy/resources/reservations/memory"],
+                "/HostConfig/MemoryReservation",
+            ),
+        ),
+        ("cpu limit", sides.cpus_differ()),
+        ("cpu_shares", sides.number_differs(&["/cpu_shares"], "/HostConfig/CpuShares")),
+        (
+            "pids limit",
+            sides.number_differs(&["/pids_limit", "/deploy/resources/limits/pids"], "/HostConfig/PidsLimit"),
+        ),
+        ("cpuset", sides.plain_text_differs("cpuset", "/HostConfig/CpusetCpus")),
+        ("ulimits", sides.ulimits_differ()),
+        ("sysctls", sides.sysctls_differ()),
+        ("extra_hosts", sides.extra_hosts_differ()),
+        ("dns", sides.list_differs("dns", "/HostConfig/Dns")),
+        ("logging", sides.logging_differs()),
+        ("healthcheck", sides.healthcheck_differs()),
+    ];
+    what.extend(single.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()));
+    if sides.list_differs("group_add", "/HostConfig/GroupAdd") {
+        what.push("group_add".to_owned());
+    }
+    if sides.name_differs() {
+        what.push("container_name".to_owned());
+    }
+    what
+}
+
+impl Sides<'_> {
+    fn wanted(&self, key: &str) -> Option<&Value> {
+        self.service.get(key).filter(|value| !value.is_null())
+    }
+
+    fn actual(&self, pointer: &str) -> Option<&Value> {
+        self.container.pointer(pointer).filter(|value| !value.is_null())
+    }
+
+    fn of_image(&self, pointer: &str) -> Option<&Value> {
+        self.image?.pointer(pointer).filter(|value| !value.is_null())
+    }
+
+    fn environment(&self) -> Vec<String> {
+        let actual = variables(self.actual("/Config/Env"));
+        let mut wanted: BTreeMap<String, String> = BTreeMap::new();
+        let mut unset: BTreeSet<&str> = BTreeSet::new();
+        for (name, value) in self.wanted("environment").and_then(Value::as_object).into_iter().flatten() {
+            match value {
+                Value::Null => {
+                    unset.insert(name);
+                }
+                value => {
+                    wanted.insert(name.clone(), plain(value));
+                }
+            }
+        }
+        let mut what: BTreeSet<String> = wanted
+            .iter()
+            .filter(|(name, value)| actual.get(*name) != Some(value))
+            .map(|(n, _)| n.clone())
+            .collect();
+        if self.image.is_some() {
+            let of_image = variables(self.of_image("/Env"));
+            let is_added = |name: &str, value: &str| {
+                !wanted.contains_key(name)
+                    && !unset.contains(name)
+                    && of_image.get(name).map(String::as_str) != Some(value)
+                    && !PROXIES.contains(&name.to_lowercase().as_str())
+            };
+            what.extend(actual.iter().filter(|(name, value)| is_added(name, value)).map(|(n, _)| n.clone()));
+        }
+        what.into_iter().map(|name| format!("environment {name}")).collect()
+    }
+
+    fn labels(&self) -> Vec<String> {
+        let map = |value: Option<&Value>| -> BTreeMap<String, String> {
+            let all = value.and_then(Value::as_object).into_iter().flatten();
+            all.map(|(name, value)| {
+                (name.clone(), value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+            })
+            .collect()
+        };
+        let wanted: BTreeMap<String, String> =
+            map(self.wanted("labels")).into_iter().map(|(name, value)| (name, unescaped(&value))).collect();
+        let (actual, of_image) = (map(self.actual("/Config/Labels")), map(self.of_image("/Labels")));
+        let is_of_tool =
+            |name: &str| name.starts_with("com.docker.compose.") || name.starts_with("desktop.docker.io/");
+        let changed =
+            wanted.iter().filter(|(name, value)| !is_of_tool(name) && actual.get(*name) != Some(value));
+        let mut what: BTreeSet<&str> = changed.map(|(name, _)| name.as_str()).collect();
+        if self.image.is_some() {
+            let added = actual.iter().filter(|(name, value)| {
+                !wanted.contains_key(*name) && !is_of_tool(name) && of_image.get(*name) != Some(value)
+            });
+            what.extend(added.map(|(name, _)| name.as_str()));
+        }
+        what.into_iter().map(|name| format!("label {name}")).collect()
+    }
+
+    fn mounts(&self) -> Vec<String> {
+        let mounts: Vec<&Value> =
+            self.actual("/Mounts").and_then(Value::as_array).into_iter().flatten().collect();
+        let text =
+            |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let at = |target: &str| {
+            mounts.iter().copied().find(|mount| trimmed(&text(mount, "Destination")) == trimmed(target))
+        };
+        let mut known: BTreeSet<String> = BTreeSet::new();
+        let mut what: BTreeSet<String> = BTreeSet::new();
+        for volume in self.wanted("volumes").and_then(Value::as_array).into_iter().flatten() {
+            let target = unescaped(&text(volume, "target"));
+            known.insert(trimmed(&target).to_owned());
+            let source = unescaped(&text(volume, "source"));
+            let Some(mount) = at(&target) else {
+                if text(volume, "type") != "tmpfs" {
+                    what.insert(target);
+                }
+                continue;
+            };
+            let is_same_source = match text(volume, "type").as_str() {
+                "bind" => {
+                    text(mount, "Type") == "bind" && trimmed(&text(mount, "Source")) == trimmed(&source)
+                }
+                "volume" if source.is_empty() => text(mount, "Type") == "volume",
+                "volume" => {
+                    let name = self.model.volume(&source).and_then(|volume| volume.get("name")?.as_str());
+                    text(mount, "Type") == "volume" && text(mount, "Name") == name.unwrap_or(&source)
+                }
+                _ => true,
+            };
+            let read_only = volume.get("read_only").and_then(Value::as_bool).unwrap_or(false);
+            let is_writable = mount.get("RW").and_then(Value::as_bool);
+            if !is_same_source || is_writable.is_some_and(|writable| writable == read_only) {
+                what.insert(target);
+            }
+        }
+        for (section, folder) in [("secrets", "/run/secrets/"), ("configs", "/")] {
+            for file in self.wanted(section).and_then(Value::as_array).into_iter().flatten() {
+                let (source, target) = (text(file, "source"), text(file, "target"));
+                let target = match target.as_str() {
+                    "" => format!("{folder}{source}"),
+                    path if path.starts_with('/') => path.to_owned(),
+                    name => format!("{folder}{name}"),
+                };
+                known.insert(target.clone());
+                let path = self.model.file(section, &source).and_then(|file| file.get("file")?.as_str());
+                // Other kinds are copied into the container.
+                if let Some(path) = path
+                    && at(&target).is_none_or(|mount| trimmed(&text(mount, "Source")) != trimmed(path))
+                {
+                    what.insert(target);
+                }
+            }
+        }
+        let declared = self.of_image("/Volumes").and_then(Value::as_object);
+        for mount in &mounts {
+            let target = text(mount, "Destination");
+            let is_anonymous = text(mount, "Type") == "volume" && text(mount, "Name").len() == 64;
+            let is_declared =
+                declared.is_some_and(|all| all.keys().any(|path| trimmed(path) == trimmed(&target)));
+            if !known.contains(trimmed(&target))
+                && !is_anonymous
+                && !is_declared
+                && text(mount, "Type") != "tmpfs"
+            {
+                what.insert(target);
+            }
+        }
+        what.into_iter().map(|target| format!("volume {target}")).collect()
+    }
+
+    fn command_differs(&self) -> bool {
+        let actual = words(self.actual("/Config/Cmd"));
+        match self.wanted("command") {
+            Some(command) => {
+                words(Some(command)).map(|word| word.iter().map(|w| unescaped(w)).collect()) != actual
+            }
+            // With an entrypoint of its own, a service does not get the image's command.
+            None if self.wanted("entrypoint").is_some() => actual.is_some_and(|words| !words.is_empty()),
+            None => {
+                self.image.is_some()
+                    && words(self.of_image("/Cmd")).unwrap_or_default() != actual.unwrap_or_default()
+            }
+        }
+    }
+
+    fn entrypoint_differs(&self) -> bool {
+        let actual = words(self.actual("/Config/Entrypoint")).unwrap_or_default();
+        match self.wanted("entrypoint") {
+            Some(wanted) => {
+                let wanted: Vec<String> =
+                    words(Some(wanted)).unwrap_or_default().iter().map(|word| unescaped(word)).collect();
+                wanted != actual
+            }
+            None => self.image.is_some() && words(self.of_image("/Entrypoint")).unwrap_or_default() != actual,
+        }
+    }
+
+    /// A text whose default comes from the image.
+    fn text_differs(&self, key: &str, actual: &str, of_image: &str) -> bool {
+        let actual = self.actual(actual).and_then(Value::as_str).unwrap_or_default();
+        match self.wanted(key) {
+            Some(wanted) => plain(wanted) != actual,
+            None if self.image.is_none() => false,
+            None => {
+                let default = self.of_image(of_image).and_then(Value::as_str).unwrap_or_default();
+                // Some engines spell out their default.
+                !(actual == default || actual == "/" || actual == "SIGTERM" || actual == "15")
+            }
+        }
+    }
+
+    fn plain_text_differs(&self, key: &str, actual: &str) -> bool {
+        let wanted = self.wanted(key).map(plain).unwrap_or_default();
+        wanted != self.actual(actual).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn hostname_differs(&self) -> bool {
+        let actual = self.actual("/Config/Hostname").and_then(Value::as_str).unwrap_or_default();
+        self.wanted("hostname").is_some_and(|wanted| plain(wanted) != actual)
+    }
+
+    fn name_differs(&self) -> bool {
+        let actual = self.actual("/Name").and_then(Value::as_str).unwrap_or_default().trim_start_matches('/');
+        self.wanted("container_name").is_some_and(|wanted| plain(wanted) != actual)
+    }
+
+    fn stop_grace_period_differs(&self) -> bool {
+        let actual =
+            self.actual("/Config/StopTimeout").and_then(Value::as_i64).filter(|seconds| *seconds != 10);
+        let wanted = self.wanted("stop_grace_period").and_then(Value::as_str).and_then(duration);
+        let wanted =
+            wanted.and_then(|period| i64::try_from(period.as_secs()).ok()).filter(|seconds| *seconds != 10);
+        wanted.unwrap_or(0) != actual.unwrap_or(0)
+    }
+
+    fn flag_differs(&self, key: &str, actual: &str) -> bool {
+        let flag = |value: Option<&Value>| value.and_then(Value::as_bool).unwrap_or(false);
+        flag(self.wanted(key)) != flag(self.actual(actual))
+    }
+
+    fn restart_differs(&self) -> bool {
+        // `deploy.restart_policy` is translated by compose in ways that depend on its version.
+        if self.service.pointer("/deploy/restart_policy").is_some_and(|policy| !policy.is_null()) {
+            return false;
+        }
+        let wanted = self.wanted("restart").map(plain).unwrap_or_default();
+        let (name, count) = wanted.split_once(':').unwrap_or((&wanted, "0"));
+        let actual =
+            self.actual("/HostConfig/RestartPolicy/Name").and_then(Value::as_str).unwrap_or_default();
+        let actual_count =
+            self.actual("/HostConfig/RestartPolicy/MaximumRetryCount").and_then(Value::as_i64).unwrap_or(0);
+        let named = |name: &str| if name == "no" { String::new() } else { name.to_owned() };
+        named(name) != named(actual) || count.parse().unwrap_or(0) != actual_count
+    }
+
+    fn capabilities_differ(&self, key: &str, actual: &str) -> bool {
+        let set = |value: Option<&Value>| -> BTreeSet<String> {
+            let names = words(value).unwrap_or_default().into_iter().map(|name| name.to_uppercase());
+            names.map(|name| name.strip_prefix("CAP_").map(str::to_owned).unwrap_or(name)).collect()
+        };
+        set(self.wanted(key)) != set(self.actual(actual))
+    }
+
+    fn security_differs(&self) -> bool {
+        // The engine adds labels, and compose replaces the name of a seccomp profile by its content.
+        let set = |value: Option<&Value>| -> BTreeSet<String> {
+            let all = words(value).unwrap_or_default().into_iter();
+            all.map(|option| option.replacen(':', "=", 1))
+                .filter(|option| !option.starts_with("label=") && !option.starts_with("seccomp="))
+                .collect()
+        };
+        set(self.wanted("security_opt")) != set(self.actual("/HostConfig/SecurityOpt"))
+    }
+
+    fn devices_differ(&self) -> bool {
+        let text = |value: &Value, keys: [&str; 2]| {
+            keys.iter().find_map(|key| value.get(*key)?.as_str()).unwrap_or_default().to_owned()
+        };
+        let set = |value: Option<&Value>| -> BTreeSet<(String, String, String)> {
+            let all = value.and_then(Value::as_array).into_iter().flatten();
+            all.map(|device| match device {
+                Value::String(short) => {
+                    let mut parts = short.split(':');
+                    let host = parts.next().unwrap_or_default().to_owned();
+                    let target = parts.next().map_or_else(|| host.clone(), str::to_owned);
+                    (host, target, parts.next().unwrap_or("rwm").to_owned())
+                }
+                device => {
+                    let permissions = text(device, ["permissions", "CgroupPermissions"]);
+                    let permissions = if permissions.is_empty() { "rwm".to_owned() } else { permissions };
+                    (
+                        text(device, ["source", "PathOnHost"]),
+                        text(device, ["target", "PathInContainer"]),
+                        permissions,
+                    )
+                }
+            })
+            .collect()
+        };
+        set(self.wanted("devices")) != set(self.actual("/HostConfig/Devices"))
+    }
+
+    fn ports_differ(&self) -> bool {
+        let mut wanted: BTreeSet<(String, String, String)> = BTreeSet::new();
+        for port in self.wanted("ports").and_then(Value::as_array).into_iter().flatten() {
+            let text = |key: &str| port.get(key).map(plain).unwrap_or_default();
+            let protocol = if text("protocol").is_empty() { "tcp".to_owned() } else { text("protocol") };
+            wanted.insert((format!("{}/{protocol}", text("target")), text("host_ip"), text("published")));
+        }
+        let mut actual: BTreeSet<(String, String, String)> = BTreeSet::new();
+        let bindings = self.actual("/HostConfig/PortBindings").and_then(Value::as_object);
+        for (target, hosts) in bindings.into_iter().flatten() {
+            for host in hosts.as_array().into_iter().flatten() {
+                let text = |key: &str| host.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+                actual.insert((target.clone(), text("HostIp"), text("HostPort")));
+            }
+        }
+        // `0` and no port both mean any.
+        let normal = |ports: BTreeSet<(String, String, String)>| -> BTreeSet<(String, String, String)> {
+            let any = |port: String| if port == "0" { String::new() } else { port };
+            ports.into_iter().map(|(target, host, port)| (target, host, any(port))).collect()
+        };
+        normal(wanted) != normal(actual)
+    }
+
+    fn networks_differ(&self) -> bool {
+        if self.wanted("network_mode").is_some() {
+            return false;
+        }
+        let Some(actual) = self.actual("/NetworkSettings/Networks").and_then(Value::as_object) else {
+            return false;
+        };
+        let Some(wanted) = self.wanted("networks").and_then(Value::as_object) else { return false };
+        let name = |key: &str| {
+            let name = self.model.network(key).and_then(|network| network.get("name")?.as_str());
+            name.unwrap_or(key).to_owned()
+        };
+        let names: BTreeSet<String> = wanted.keys().map(|key| name(key)).collect();
+        if names != actual.keys().cloned().collect() {
+            return true;
+        }
+        wanted.iter().any(|(key, options)| {
+            let Some(endpoint) = actual.get(&name(key)) else { return true };
+            let address = |wanted: &str, actual: &str| {
+                let wanted = options.get(wanted).and_then(Value::as_str).unwrap_or_default();
+                let actual = endpoint.pointer(&format!("/IPAMConfig/{actual}")).and_then(Value::as_str);
+                wanted != actual.unwrap_or_default()
+            };
+            let aliases: BTreeSet<String> =
+                words(endpoint.get("Aliases")).unwrap_or_default().into_iter().collect();
+            let wanted = words(options.get("aliases")).unwrap_or_default();
+            address("ipv4_address", "IPv4Address")
+                || address("ipv6_address", "IPv6Address")
+                || wanted.iter().any(|alias| !aliases.contains(alias))
+        })
+    }
+
+    fn network_mode_differs(&self) -> bool {
+        let actual = self.actual("/HostConfig/NetworkMode").and_then(Value::as_str).unwrap_or_default();
+        let is_shared = actual.starts_with("container:");
+        match self.wanted("network_mode").map(plain) {
+            None => is_shared || actual == "host" || actual == "none",
+            Some(wanted) if wanted.starts_with("service:") || wanted.starts_with("container:") => !is_shared,
+            Some(wanted) => wanted != actual && !(wanted == "bridge" && actual == "default"),
+        }
+    }
+
+    fn namespace_differs(&self, key: &str, actual: &str) -> bool {
+        let actual = self.actual(actual).and_then(Value::as_str).unwrap_or_default();
+        match self.wanted(key).map(plain) {
+            // The rest are defaults, which depend on the engine.
+            None => actual == "host" || actual.starts_with("container:"),
+            Some(wanted) if wanted.starts_with("service:") || wanted.starts_with("container:") => {
+                !actual.starts_with("container:")
+            }
+            Some(wanted) => wanted != actual,
+        }
+    }
+
+    fn tmpfs_differs(&self) -> bool {
+        let mut wanted: BTreeSet<String> = BTreeSet::new();
+        let one = self.wanted("tmpfs").and_then(Value::as_str).map(str::to_owned);
+        for path in words(self.wanted("tmpfs")).unwrap_or_default().into_iter().chain(one) {
+            wanted.insert(path.split(':').next().unwrap_or_default().to_owned());
+        }
+        let actual = self.actual("/HostConfig/Tmpfs").and_then(Value::as_object);
+        wanted != actual.into_iter().flatten().map(|(path, _)| path.clone()).collect()
+    }
+
+    fn shm_size_differs(&self) -> bool {
+        let actual = self.actual("/HostConfig/ShmSize").and_then(Value::as_i64);
+        match (self.wanted("shm_size").and_then(amount), actual) {
+            (Some(wanted), Some(actual)) => wanted != actual,
+            (None, Some(actual)) => {
+                actual != SHM_SIZE && actual != 0 && self.image.is_some() && actual > SHM_SIZE
+            }
+            (_, None) => false,
+        }
+    }
+
+    fn bytes_differ(&self, wanted: &[&str], actual: &str) -> bool {
+        self.number_differs(wanted, actual)
+    }
+
+    /// A number whose default is 0; -1 also means no limit.
+    fn number_differs(&self, wanted: &[&str], actual: &str) -> bool {
+        let wanted =
+            wanted.iter().find_map(|pointer| self.service.pointer(pointer).and_then(amount)).unwrap_or(0);
+        let actual = self.actual(actual).and_then(Value::as_i64).unwrap_or(0);
+        wanted.max(0) != actual.max(0)
+    }
+
+    fn cpus_differ(&self) -> bool {
+        let cpus = ["/cpus", "/deploy/resources/limits/cpus"].iter().find_map(|pointer| {
+            let value = self.service.pointer(pointer)?;
+            value.as_f64().or_else(|| value.as_str()?.parse().ok())
+        });
+        let actual = self.actual("/HostConfig/NanoCpus").and_then(Value::as_f64).unwrap_or(0.0);
+        (cpus.unwrap_or(0.0) * 1e9 - actual).abs() > 1e6
+    }
+
+    fn ulimits_differ(&self) -> bool {
+        let mut wanted: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+        for (name, limit) in self.wanted("ulimits").and_then(Value::as_object).into_iter().flatten() {
+            let part = |key: &str| limit.get(key).and_then(amount);
+            let single = amount(limit);
+            let (Some(soft), Some(hard)) = (part("soft").or(single), part("hard").or(single)) else {
+                continue;
+            };
+            wanted.insert(name.clone(), (soft, hard));
+        }
+        let mut actual: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+        for limit in self.actual("/HostConfig/Ulimits").and_then(Value::as_array).into_iter().flatten() {
+            let part = |key: &str| limit.get(key).and_then(Value::as_i64).unwrap_or(0);
+            let name = limit.get("Name").and_then(Value::as_str).unwrap_or_default();
+            actual.insert(name.to_owned(), (part("Soft"), part("Hard")));
+        }
+        wanted != actual
+    }
+
+    fn sysctls_differ(&self) -> bool {
+        let map = |value: Option<&Value>| -> BTreeMap<String, String> {
+            let all = value.and_then(Value::as_object).into_iter().flatten();
+            all.map(|(name, value)| (name.clone(), plain(value))).collect()
+        };
+        map(self.wanted("sysctls")) != map(self.actual("/HostConfig/Sysctls"))
+    }
+
+    fn extra_hosts_differ(&self) -> bool {
+        let set = |value: Option<&Value>| -> BTreeSet<String> {
+            let listed = words(value).unwrap_or_default().into_iter().map(|host| host.replacen('=', ":", 1));
+            let mapped =
+                value.and_then(Value::as_object).into_iter().flatten().flat_map(|(name, addresses)| {
+                    let several = words(Some(addresses)).unwrap_or_default();
+                    let all = if several.is_empty() { vec![plain(addresses)] } else { several };
+                    all.into_iter().map(move |address| format!("{name}:{address}"))
+                });
+            listed.chain(mapped).map(|host| host.replace(['[', ']'], "")).collect()
+        };
+        set(self.wanted("extra_hosts")) != set(self.actual("/HostConfig/ExtraHosts"))
+    }
+
+    fn list_differs(&self, key: &str, actual: &str) -> bool {
+        let one = self.wanted(key).and_then(Value::as_str).map(|one| vec![one.to_owned()]);
+        let wanted = words(self.wanted(key)).or(one).unwrap_or_default();
+        wanted != words(self.actual(actual)).unwrap_or_default()
+    }
+
+    fn logging_differs(&self) -> bool {
+        let Some(logging) = self.wanted("logging") else { return false };
+        let driver = logging.get("driver").and_then(Value::as_str).unwrap_or_default();
+        let actual = self.actual("/HostConfig/LogConfig/Type").and_then(Value::as_str).unwrap_or_default();
+        let map = |value: Option<&Value>| -> BTreeMap<String, String> {
+            let all = value.and_then(Value::as_object).into_iter().flatten();
+            all.map(|(name, value)| (name.clone(), plain(value))).collect()
+        };
+        (!driver.is_empty() && driver != actual)
+            || map(logging.get("options")) != map(self.actual("/HostConfig/LogConfig/Config"))
+    }
+
+    fn healthcheck_differs(&self) -> bool {
+        let actual = self.actual("/Config/Healthcheck");
+        let of_image = self.of_image("/Healthcheck");
+        let test =
+            |value: Option<&Value>| words(value.and_then(|check| check.get("Test"))).unwrap_or_default();
+        let Some(wanted) = self.wanted("healthcheck") else {
+            return self.image.is_some() && actual != of_image;
+        };
+        if wanted.get("disable").and_then(Value::as_bool) == Some(true) {
+            return test(actual) != ["NONE"];
+        }
+        let command =
+            words(wanted.get("test")).map(|words| words.iter().map(|word| unescaped(word)).collect());
+        if command.is_some_and(|command: Vec<String>| command != test(actual)) {
+            return true;
+        }
+        let nanos = |key: &str| actual.and_then(|check| check.get(key)).and_then(Value::as_u64).unwrap_or(0);
+        let timed = [("interval", "Interval"), ("timeout", "Timeout"), ("start_period", "StartPeriod")];
+        let differs = timed.iter().any(|(key, field)| {
+            let wanted = wanted.get(key).and_then(Value::as_str).and_then(duration);
+            wanted.is_some_and(|wanted| wanted.as_nanos() != u128::from(nanos(field)))
+        });
+        let retries = wanted.get("retries").and_then(amount);
+        differs || retries.is_some_and(|retries| u64::try_from(retries) != Ok(nanos("Retries")))
+    }
+}
+
+/// The words of a list; `None` if it is none.
+fn words(value: Option<&Value>) -> Option<Vec<String>> {
+    Some(
+        value?
+            .as_array()?
+            .iter()
+            .map(|word| word.as_str().map_or_else(|| word.to_string(), str::to_owned))
+            .collect(),
+    )
+}
+
+fn variables(list: Option<&Value>) -> BTreeMap<String, String> {
+    let all = words(list).unwrap_or_default();
+    all.iter()
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// The value of a field as text, as compose passes it to the engine.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), unescaped)
+}
+
+/// Compose prints a literal `$` as `$$`.
+fn unescaped(text: &str) -> String {
+    text.replace("$$", "$")
+}
+
+fn trimmed(path: &str) -> &str {
+    match path.trim_end_matches('/') {
+        "" => path,
+        trimmed => trimmed,
+    }
+}
+
+/// A number, also as text.
+fn amount(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok())
+}

@@ -1,0 +1,158 @@
+//! What compose would make of its files, compared with what runs (DECISIONS 4a). The only such comparison: updates,
+//! `doctor` and `adopt` use it.
+//!
+//! Compose labels each container with a hash of the definition that it was created from. As long as the same compose
+//! prints the same hash for its files, they define what runs. Where the hashes differ, the files may have been edited or
+//! rendered in other surroundings; but another version of compose may also have created the container, so that the
+//! definition is compared field by field with what the engine reports.
+
+mod fields;
+mod networks;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::compose::Model;
+
+/// Label with the hash of the definition that a container or a network was created from.
+const HASH_LABEL: &str = "com.docker.compose.config-hash";
+/// Label with the version of the compose that created a container.
+const VERSION_LABEL: &str = "com.docker.compose.version";
+/// Label with the compose service.
+const SERVICE_LABEL: &str = "com.docker.compose.service";
+
+/// The compose files of a project, as compose renders them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Rendered {
+    /// The resolved model, including services of inactive profiles.
+    pub model: Model,
+    /// The hash of each compose service's definition.
+    pub hashes: BTreeMap<String, String>,
+    /// Further hashes that count as equal: of the same definition with the image that the containers were created from,
+    /// and without `depends_on`, which some versions leave out of the hash with `--no-deps`.
+    pub accepted: BTreeMap<String, Vec<String>>,
+    /// The version of compose, such as `2.26.1`; empty if it is not known.
+    pub version: String,
+    /// Variables that compose reports as not set.
+    pub unset: Vec<String>,
+}
+
+/// What runs, as the engine reports it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Running {
+    /// The inspected containers.
+    pub containers: Vec<Value>,
+    /// The configurations (`Config`) of their images, by image ID; an image that is gone is missing.
+    pub images: BTreeMap<String, Value>,
+    /// The networks of the project.
+    pub networks: Vec<Value>,
+}
+
+/// How the definition of one compose service differs from what runs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Difference {
+    /// The compose service.
+    pub service: String,
+    /// What differs, such as `environment SECRET` or `volume /data`. Values are never named: they may be secret.
+    pub what: Vec<String>,
+    /// Variables that compose reports as not set, which may be the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unset: Vec<String>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 6;
+        write!(f, "{}: {}", self.service, self.what[..self.what.len().min(SHOWN)].join(", "))?;
+        if self.what.len() > SHOWN {
+            write!(f, " and {} more", self.what.len() - SHOWN)?;
+        }
+        if !self.unset.is_empty() {
+            write!(f, " (not set here: {})", self.unset.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl Rendered {
+    /// Compares the definitions of these compose services with what runs. The image is not compared. Services without a
+    /// container are skipped.
+    pub fn differences(&self, services: &[String], running: &Running) -> Vec<Difference> {
+        let mut all: Vec<Difference> = Vec::new();
+        for name in services {
+            let mut what: Vec<String> = Vec::new();
+            for container in running.of_service(name) {
+                what.extend(self.difference(name, container, running));
+            }
+            what.sort();
+            what.dedup();
+            if !what.is_empty() {
+                all.push(Difference { service: name.clone(), what, unset: self.unset.clone() });
+            }
+        }
+        all.extend(networks::differences(&self.model, services, &running.networks));
+        all
+    }
+
+    fn difference(&self, name: &str, container: &Value, running: &Running) -> Vec<String> {
+        let Some(service) = self.model.service(name) else {
+            return vec!["it is not in the compose files".to_owned()];
+        };
+        if self.is_known_hash(name, label(container, HASH_LABEL)) {
+            return Vec::new();
+        }
+        let image = container.get("Image").and_then(Value::as_str).and_then(|id| running.images.get(id));
+        let found = fields::differences(service.element(), &self.model, container, image);
+        let is_same_compose = !self.version.is_empty() && label(container, VERSION_LABEL) == self.version;
+        if found.is_empty() && is_same_compose && !self.hashes.is_empty() {
+            return vec!["a setting that the engine does not report".to_owned()];
+        }
+        found
+    }
+
+    /// Reports whether the containers of a compose service were created from exactly this definition, so that compose
+    /// would not recreate them.
+    pub fn is_exact(&self, name: &str, running: &Running) -> bool {
+        let expected = self.hashes.get(name).map(String::as_str);
+        running.of_service(name).all(|container| Some(label(container, HASH_LABEL)) == expected)
+    }
+
+    fn is_known_hash(&self, name: &str, hash: &str) -> bool {
+        !hash.is_empty()
+            && (self.hashes.get(name).is_some_and(|known| known == hash)
+                || self.accepted.get(name).is_some_and(|known| known.iter().any(|known| known == hash)))
+    }
+
+    /// Returns the compose services whose containers have a label with another hash.
+    pub fn unexplained(&self, services: &[String], running: &Running) -> Vec<String> {
+        let differs = |name: &&String| {
+            running.of_service(name).any(|container| !self.is_known_hash(name, label(container, HASH_LABEL)))
+        };
+        services.iter().filter(differs).cloned().collect()
+    }
+}
+
+impl Running {
+    /// Iterates over the containers of a compose service.
+    pub fn of_service<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.containers.iter().filter(move |container| label(container, SERVICE_LABEL) == name)
+    }
+
+    /// Returns the image that the containers of a compose service were created from, as text; `None` if they differ.
+    pub fn image_of<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        let mut images = self.of_service(name).map(|container| container.pointer("/Config/Image"));
+        let first = images.next()??.as_str()?;
+        images.all(|image| image.and_then(Value::as_str) == Some(first)).then_some(first)
+    }
+}
+
+fn label<'a>(container: &'a Value, name: &str) -> &'a str {
+    let labels = container.pointer("/Config/Labels").or_else(|| container.get("Labels"));
+    labels.and_then(|labels| labels.get(name)).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,306 @@
+//! The step that runs compose: sets the tags, chooses the definition and the compose services, and observes the effect.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::model::{
+    ComposeError, Container, EngineError, HealthState, Members, Model, ModelService, Project, PullPolicy,
+    Reference, State, UpMode,
+};
+use crate::ports::{Compose, Engine};
+use crate::service::action::{DisplacedTag, OldImage};
+use crate::service::input::StepResult;
+use crate::service::scope::Scope;
+
+use super::definition::{CompareError, Comparison};
+use super::perform::{Fetch, point_at_running, point_tags, real_name, restore_displaced};
+
+/// A compose run.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Start {
+    /// The image that each tag must point to.
+    pub(super) tags: Vec<(Reference, OldImage)>,
+    /// Tags that point to the running image only while compose runs.
+    pub(super) displaced: Vec<DisplacedTag>,
+    /// The compose project.
+    pub(super) project: Project,
+    /// Whether the containers that are stuck are recreated first (their volumes are kept).
+    pub(super) down: bool,
+    /// Whether unchanged containers are recreated.
+    pub(super) up_mode: UpMode,
+    /// Limits compose to the services of this scope, in place of `up_mode`; `None`: `up_mode` applies.
+    pub(super) scope: Option<Scope>,
+    /// Which images compose may pull.
+    pub(super) pull: PullPolicy,
+    /// The definition that was recorded before the deployment began. It is used where the files say something else by now.
+    pub(super) definition: Option<Arc<Model>>,
+    /// Whether the files are compared with the containers first: nothing but what exists is brought up.
+    pub(super) is_guarded: bool,
+}
+
+/// What compose is called with.
+struct Call {
+    project: Project,
+    up_mode: UpMode,
+    /// Compose services whose containers are recreated first, each by itself.
+    renewed: Vec<String>,
+    /// What a person has to know about the result.
+    note: Option<String>,
+}
+
+/// Brings the project up.
+pub(super) async fn bring_up(fetch: &Fetch<'_>, start: Start) -> Result<StepResult, EngineError> {
+    let (engine, compose) = (fetch.engine, fetch.compose);
+    point_tags(fetch, &start.tags).await?;
+    let call = match prepare((engine, compose), &start).await {
+        Ok(call) => call,
+        Err(CompareError::Engine(error)) => return Err(error),
+        Err(CompareError::Compose(error)) => {
+            return Ok(after_up(engine, Err(error), &start.up_mode, start.project.name).await);
+        }
+    };
+    point_at_running(engine, &start.displaced).await;
+    let up = run(compose, &call, start.pull).await;
+    let name = call.project.name;
+    let seen = match restore_displaced(engine, &start.displaced).await {
+        Ok(()) => after_up(engine, up, &call.up_mode, name).await,
+        Err(error) => StepResult::EngineAway(error.to_string()),
+    };
+    // Compose has run, so its effect must be observed before the next decision.
+    Ok(match (seen, call.note) {
+        (StepResult::Started { up: Ok(output), named, containers }, Some(note)) => {
+            StepResult::Started { up: Ok(format!("{output}{note}\n")), named, containers }
+        }
+        (seen, _) => seen,
+    })
+}
+
+async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<String, ComposeError> {
+    let mut output = String::new();
+    for service in &call.renewed {
+        output.push_str(&compose.up(&call.project, &UpMode::ForceService(service.clone()), pull).await?);
+    }
+    // The files no longer contain any of the services. Without names, compose would start all services.
+    if !call.up_mode.is_for_none() {
+        output.push_str(&compose.up(&call.project, &call.up_mode, pull).await?);
+    }
+    Ok(output)
+}
+
+/// Chooses the definition and the compose services.
+async fn prepare(world: (&dyn Engine, &dyn Compose), start: &Start) -> Result<Call, CompareError> {
+    let (engine, compose) = world;
+    let rendered = compose.model(&start.project).await;
+    if let Err(error) = &rendered {
+        tracing::debug!(project = start.project.name, "can't read the compose model: {error}");
+    }
+    let (mut project, model) = choose(start, rendered.ok());
+    let mut up_mode = match &start.scope {
+        Some(scope) => scope.services(model.as_deref()),
+        None => start.up_mode.clone(),
+    };
+    let containers = engine.containers(&Members::Project(project.name.clone())).await?;
+    let (mut renewed, mut note) = (Vec::new(), None);
+    if start.is_guarded {
+        let stuck = stuck_services(&containers);
+        if let Some(narrowed) = guard(world, start, &project, model.as_deref(), &containers, &stuck).await? {
+            up_mode = narrowed;
+        }
+        if start.down {
+            renewed = stuck;
+        }
+    }
+    if let (Some(scope), Some(model)) = (&start.scope, &model) {
+        note = keep_hashes(world, &project, model, &containers, scope, &mut up_mode).await?;
+    }
+    project.stop_grace = stop_grace(&containers, &up_mode);
+    Ok(Call { project, up_mode, renewed, note })
+}
+
+/// Uses the files as long as they define the recorded services as recorded, and else the record.
+fn choose(start: &Start, rendered: Option<Model>) -> (Project, Option<Arc<Model>>) {
+    let project = start.project.clone();
+    let Some(recorded) = &start.definition else { return (project, rendered.map(Arc::new)) };
+    if let Some(rendered) = rendered {
+        let names = |scope: &Scope| scope.services(Some(recorded)).services().to_vec();
+        let names = start.scope.as_ref().map(names).unwrap_or_default();
+        if recorded.defines_alike(&names, &rendered) {
+            return (project, Some(Arc::new(rendered)));
+        }
+    }
+    tracing::info!(
+        project = project.name,
+        "the compose files were edited during the deployment; it goes on with the definition that it began with"
+    );
+    (project.defined_by(recorded.clone()), Some(recorded.clone()))
+}
+
+/// Compares what compose would bring up with what there is. Returns a mode that is limited to what can be brought up as it
+/// is, if not all can; the error says what differs.
+async fn guard(
+    world: (&dyn Engine, &dyn Compose),
+    start: &Start,
+    project: &Project,
+    model: Option<&Model>,
+    containers: &[Container],
+    stuck: &[String],
+) -> Result<Option<UpMode>, CompareError> {
+    // Compose reports what is wrong with the files.
+    let Some(model) = model else { return Ok(None) };
+    if start.up_mode == UpMode::StartOnly {
+        return Ok(None);
+    }
+    let named = match &start.scope {
+        Some(scope) => scope.services(Some(model)).services().to_vec(),
+        None => start.up_mode.services().to_vec(),
+    };
+    let mut services: Vec<String> = containers.iter().map(|c| c.compose_service.clone()).collect();
+    services.sort();
+    services.dedup();
+    services.retain(|name| named.is_empty() || named.contains(name));
+    // A service that was taken out of the files is an orphan, which compose leaves alone.
+    services.retain(|name| model.service(name).is_some());
+    if services.is_empty() {
+        return Ok(None);
+    }
+    let comparison = Comparison::read(world, project, model, &services, containers).await?;
+    let differences = comparison.differences(&services);
+    if differences.is_empty() {
+        return Ok(None);
+    }
+    let is_stuck = |name: &String| stuck.contains(name);
+    if named.is_empty() && !differences.iter().any(|difference| is_stuck(&difference.service)) {
+        return Ok(Some(if stuck.is_empty() { UpMode::StartOnly } else { UpMode::Services(stuck.to_vec()) }));
+    }
+    let texts: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let cause =
+        format!("the compose files no longer define what runs, so it is left as it is: {}", texts.join("; "));
+    Err(CompareError::Compose(ComposeError { cause, output: String::new() }))
+}
+
+fn stuck_services(containers: &[Container]) -> Vec<String> {
+    let is_stuck = |c: &&Container| matches!(c.state, State::Created | State::Restarting);
+    let mut services: Vec<String> =
+        containers.iter().filter(is_stuck).map(|c| c.compose_service.clone()).collect();
+    services.sort();
+    services.dedup();
+    services
+}
+
+/// Makes compose label the new containers with the hash that a person's `compose up -d` computes, so that it recreates
+/// nothing. Some versions leave the dependencies out of the hash with `--no-deps`; there, the dependencies are passed on if
+/// compose would leave them as they are. Returns what to tell if it would not.
+async fn keep_hashes(
+    world: (&dyn Engine, &dyn Compose),
+    project: &Project,
+    model: &Arc<Model>,
+    containers: &[Container],
+    scope: &Scope,
+    up_mode: &mut UpMode,
+) -> Result<Option<String>, CompareError> {
+    let UpMode::ScaledServices { names, replicas, with_dependencies } = up_mode else { return Ok(None) };
+    let needed = dependencies(model, names);
+    if needed.is_empty() {
+        return Ok(None);
+    }
+    let alone = project.clone().defined_by(Arc::new(Model::clone(model).without_dependencies()));
+    let (whole, alone) = (world.1.hashes(project).await?, world.1.hashes(&alone).await?);
+    let is_same = |name: &String| whole.by_service.get(name) == alone.by_service.get(name);
+    if names.iter().all(is_same) {
+        return Ok(None);
+    }
+    let is_well = |c: &&Container| {
+        c.state == State::Running && !matches!(c.health, Some(health) if health != HealthState::Healthy)
+    };
+    let run = |name: &String| {
+        let of_service: Vec<&Container> = containers.iter().filter(|c| c.compose_service == *name).collect();
+        !of_service.is_empty() && of_service.iter().all(is_well)
+    };
+    let is_left_alone = if needed.iter().all(run) {
+        let comparison = Comparison::read(world, project, model, &needed, containers).await?;
+        needed.iter().all(|name| comparison.is_exact(name))
+    } else {
+        false
+    };
+    if is_left_alone {
+        *with_dependencies = true;
+        let kept = needed.iter().filter_map(|name| Some((name.clone(), scope.kept_count(name, model)?)));
+        replicas.extend(kept);
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "A dependency of {} is not running, not healthy or was edited, so compose was called with --no-deps. The next \
+         `compose up -d` of a person will make the container anew.",
+        names.join(", ")
+    )))
+}
+
+/// The compose services that these depend on, directly or not, without themselves.
+fn dependencies(model: &Model, names: &[String]) -> Vec<String> {
+    let mut needed: Vec<String> = Vec::new();
+    let mut unseen: Vec<String> = names.to_vec();
+    while let Some(name) = unseen.pop() {
+        for other in model.service(&name).into_iter().flat_map(ModelService::depends_on) {
+            if !names.iter().chain(&needed).any(|known| known == other) {
+                needed.push(other.to_owned());
+                unseen.push(other.to_owned());
+            }
+        }
+    }
+    needed.sort();
+    needed
+}
+
+/// The time that the containers of these services need to stop, one service after another.
+fn stop_grace(containers: &[Container], up_mode: &UpMode) -> Duration {
+    let named = up_mode.services();
+    let mut longest: BTreeMap<&str, Duration> = BTreeMap::new();
+    for c in containers.iter().filter(|c| c.is_live()) {
+        if named.is_empty() || named.contains(&c.compose_service) {
+            let grace = longest.entry(&c.compose_service).or_default();
+            *grace = c.stop_timeout.max(*grace);
+        }
+    }
+    longest.values().sum()
+}
+
+async fn after_up(
+    engine: &dyn Engine,
+    up: Result<String, ComposeError>,
+    up_mode: &UpMode,
+    project: String,
+) -> StepResult {
+    observed(engine, up, up_mode, project)
+        .await
+        .unwrap_or_else(|error| StepResult::EngineAway(error.to_string()))
+}
+
+async fn observed(
+    engine: &dyn Engine,
+    up: Result<String, ComposeError>,
+    up_mode: &UpMode,
+    project: String,
+) -> Result<StepResult, EngineError> {
+    if up.is_err() {
+        // Compose does not distinguish an unavailable engine from a project that fails to start; a ping does.
+        engine.ping().await?;
+    }
+    let mut containers = engine.containers(&Members::Project(project)).await?;
+    // A compose run that was killed after it removed the old container leaves the new one with a temporary name, and the
+    // next run does not rename it.
+    for at in 0..containers.len() {
+        let Some(name) = real_name(&containers[at].name).map(str::to_owned) else { continue };
+        if containers.iter().all(|other| other.name != name) {
+            match engine.rename(&containers[at].id, &name).await {
+                Ok(()) => containers[at].name = name,
+                Err(error) if error.is_unavailable() => return Err(error),
+                // The container runs all the same, and the next compose run may succeed.
+                Err(error) => {
+                    tracing::warn!(container = containers[at].name, %error, "can't rename a container");
+                }
+            }
+        }
+    }
+    Ok(StepResult::Started { up, named: up_mode.services().to_vec(), containers })
+}

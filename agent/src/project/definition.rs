@@ -1,0 +1,116 @@
+//! Compares what compose makes of its files with what runs, before anything is brought up (DECISIONS 4a).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::model::{ComposeError, Container, Difference, EngineError, Model, Project, Rendered, Running};
+use crate::ports::{Compose, Engine};
+use crate::service::input::{Definition, ImageView};
+use crate::service::rollout::probation::Baseline;
+use crate::service::scope::Scope;
+
+/// How long a comparison may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Why a definition could not be compared.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CompareError {
+    /// The engine did not answer, or refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Compose can't render the files.
+    #[error("{0}")]
+    Compose(#[from] ComposeError),
+}
+
+/// A project's files, rendered, and what runs.
+pub(crate) struct Comparison {
+    rendered: Rendered,
+    running: Running,
+}
+
+impl Comparison {
+    /// Renders the definitions of these compose services, with `model` as the resolved model of the project, and inspects
+    /// `containers`.
+    pub(crate) async fn read(
+        (engine, compose): (&dyn Engine, &dyn Compose),
+        project: &Project,
+        model: &Model,
+        services: &[String],
+        containers: &[Container],
+    ) -> Result<Self, CompareError> {
+        let of_services = containers.iter().filter(|c| services.contains(&c.compose_service));
+        let ids: Vec<String> = of_services.map(|container| container.id.clone()).collect();
+        let running = engine.running(&project.name, &ids).await?;
+        let hashes = compose.hashes(project).await?;
+        let mut rendered = Rendered {
+            model: model.clone(),
+            hashes: hashes.by_service,
+            accepted: BTreeMap::new(),
+            version: hashes.version,
+            unset: hashes.unset,
+        };
+        let unexplained = rendered.unexplained(services, &running);
+        if !unexplained.is_empty() {
+            // The image is not compared, but it is part of the hash: with a tag variable, the files may name another one.
+            let as_made =
+                model.clone().with_images(|service| running.image_of(service.name).map(str::to_owned));
+            let alone = as_made.clone().without_dependencies();
+            for model in [as_made, alone] {
+                let project = project.clone().defined_by(Arc::new(model));
+                for (name, hash) in compose.hashes(&project).await?.by_service {
+                    rendered.accepted.entry(name).or_default().push(hash);
+                }
+            }
+        }
+        Ok(Self { rendered, running })
+    }
+
+    /// Returns how the definitions of these compose services differ from what runs.
+    pub(crate) fn differences(&self, services: &[String]) -> Vec<Difference> {
+        self.rendered.differences(services, &self.running)
+    }
+
+    /// Reports whether compose would leave the containers of this compose service alone.
+    pub(crate) fn is_exact(&self, service: &str) -> bool {
+        self.rendered.is_exact(service, &self.running)
+    }
+}
+
+/// Compares the definitions of the compose services that updates of these images would bring up.
+pub(super) async fn of_images(
+    world: (&dyn Engine, &dyn Compose),
+    project: &Project,
+    images: &[&ImageView],
+    containers: &[Container],
+) -> Result<Definition, CompareError> {
+    let compared = async {
+        let model = world.1.model(project).await?;
+        let before = Baseline::all(containers);
+        let services_of = |view: &ImageView| {
+            let images = [&view.from, &view.reference].into_iter().chain(&view.newer).cloned().collect();
+            Scope { images, before: before.clone() }.services(Some(&model)).services().to_vec()
+        };
+        let by_image: Vec<(String, Vec<String>)> =
+            images.iter().map(|view| (view.configured.clone(), services_of(view))).collect();
+        let mut all: Vec<String> = by_image.iter().flat_map(|(_, services)| services.clone()).collect();
+        all.sort();
+        all.dedup();
+        let live: Vec<Container> = containers.iter().filter(|c| c.is_live()).cloned().collect();
+        let comparison = Comparison::read(world, project, &model, &all, &live).await?;
+        let differences = by_image
+            .into_iter()
+            .map(|(image, services)| (image, comparison.differences(&services)))
+            .filter(|(_, differences)| !differences.is_empty())
+            .collect();
+        Ok(Definition { model: Arc::new(model), differences })
+    };
+    timeout(LIMIT, compared).await.unwrap_or_else(|_| {
+        let cause =
+            format!("the compose files could not be compared with what runs within {} s", LIMIT.as_secs());
+        Err(CompareError::Compose(ComposeError { cause, output: String::new() }))
+    })
+}
