@@ -35,7 +35,7 @@ pub(super) struct Fetch<'a> {
 
 /// Performs one step and returns its result.
 pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
-    let (engine, compose) = (fetch.engine, fetch.compose);
+    let engine = fetch.engine;
     let done = match step {
         Step::PinImages { project, images } => pin_images(fetch, &project, &images).await,
         Step::Pull { images, old } => pull(fetch, &images, &old).await,

@@ -143,6 +143,7 @@ impl Warden {
             polls: poll_limiter(),
             bodies: bodies(limits),
             throttle: Arc::default(),
+            quotas: Arc::default(),
             clock: Arc::new(SystemClock),
             metrics: Arc::new(Metrics::default()),
         };

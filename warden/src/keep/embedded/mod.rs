@@ -10,6 +10,7 @@ mod retain;
 mod salvage;
 mod tables;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -124,16 +125,18 @@ impl Shared {
             })?,
         };
         let file = slot.insert(file);
-        let mut ended = Ended::BeforeWork;
+        // A panic of the work leaves the value that was set before it.
+        let ended = Cell::new(Ended::BeforeWork);
         let done = file.run(doing, |database| {
-            ended = Ended::ByPanic;
+            ended.set(Ended::ByPanic);
             let done = work(database);
-            ended = match &done {
+            ended.set(match &done {
                 Err(error) if error.is_damage() => Ended::Damaged,
                 _ => Ended::Properly,
-            };
+            });
             done
         });
+        let ended = ended.get();
         if done.is_ok() {
             self.strikes.store(0, Ordering::Relaxed);
         } else if ended != Ended::Properly && self.folder != Path::new("") {
