@@ -44,7 +44,7 @@ const WORKS_AFTER: SignedDuration = SignedDuration::from_secs(5);
 const ENGINE_SHUTDOWN: SignedDuration = SignedDuration::from_secs(16);
 
 /// The state of the world when a deployment began.
-struct Baseline {
+pub(super) struct Baseline {
     /// The image of each running compose service.
     images: BTreeMap<String, ImageId>,
     /// Images recorded as not proven: a rollback restores the images that ran before them.
@@ -58,7 +58,7 @@ struct Baseline {
     /// Tags have been moved or removed since.
     are_tags_moved: bool,
     /// Compose services whose containers an operator has touched since.
-    touched: BTreeSet<String>,
+    pub(super) touched: BTreeSet<String>,
 }
 
 #[derive(Default)]
@@ -90,8 +90,8 @@ pub(super) struct Truth {
     pub(super) disk_changed_at: Option<Timestamp>,
     /// Containers that were stopped by a signal when the agent started: it may be unable to determine the cause.
     unknown: BTreeSet<String>,
-    baselines: BTreeMap<String, Baseline>,
-    disturbed_at: Option<Timestamp>,
+    pub(super) baselines: BTreeMap<String, Baseline>,
+    pub(super) disturbed_at: Option<Timestamp>,
     /// Images of which a container has been well for `WORKS_AFTER`.
     worked: BTreeSet<ImageId>,
     restarts: BTreeMap<String, Restarts>,
