@@ -20,13 +20,7 @@ fn wardens(urls: &[String]) -> Wardens {
 }
 
 fn question() -> FleetAsk {
-    FleetAsk {
-        image: "r.example/web:1".into(),
-        digest: "sha256:ab".into(),
-        service: "web".into(),
-        ring: 2,
-        progress: None,
-    }
+    FleetAsk { image: "r.example/web:1".into(), digest: "sha256:ab".into(), service: "web".into(), ring: 2 }
 }
 
 fn go() -> ResponseTemplate {

@@ -424,14 +424,8 @@ async fn two_wardens_grant_a_lease_to_only_one_machine() {
             let (collector, digest) = (Arc::clone(&wardens[n % 2]), digest.clone());
             async move {
                 let agent = format!("agent-{n}");
-                let asking = Asking {
-                    agent: &agent,
-                    ring: 0,
-                    service: "web",
-                    repository: "r/web",
-                    digest: &digest,
-                    progress: None,
-                };
+                let asking =
+                    Asking { agent: &agent, ring: 0, service: "web", repository: "r/web", digest: &digest };
                 (agent.clone(), collector.ask(&asking).await)
             }
         });

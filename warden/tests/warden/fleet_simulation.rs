@@ -295,7 +295,6 @@ impl World {
                     service: "web",
                     repository: "r/web",
                     digest: DIGESTS[*digest],
-                    progress: None,
                 };
                 collector.ask(&asking).await.answer
             }

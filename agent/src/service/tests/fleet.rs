@@ -68,13 +68,7 @@ impl Scenario {
 }
 
 fn question() -> FleetAsk {
-    FleetAsk {
-        image: IMAGE.into(),
-        digest: digest('2').to_string(),
-        service: "web".into(),
-        ring: 0,
-        progress: None,
-    }
+    FleetAsk { image: IMAGE.into(), digest: digest('2').to_string(), service: "web".into(), ring: 0 }
 }
 
 fn answer(answer: Permission, again: u64) -> FleetAnswer {
@@ -94,7 +88,6 @@ pub(super) fn freeze_from(since: Timestamp, seconds: i64) -> Freeze {
         until: since + SignedDuration::from_secs(seconds),
         seconds_left: 0,
         scope: FreezeScope::default(),
-        agents: Vec::new(),
     }
 }
 
@@ -103,7 +96,6 @@ pub(super) fn failed() -> FailedDigest {
         repository: "localhost:5000/web".into(),
         digest: digest('2').to_string(),
         agents: vec!["a".into()],
-        more_agents: 0,
         since: Timestamp::UNIX_EPOCH,
         reason: Some("exit code 1".into()),
         output: Some("panic at start".into()),

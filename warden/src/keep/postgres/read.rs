@@ -116,7 +116,6 @@ fn column(field: Field) -> &'static str {
         Field::Service => "service",
         Field::Image => "image",
         Field::Event => "event",
-        // No query names an agent.
-        Field::Level | Field::Agent => "level",
+        Field::Level => "level",
     }
 }
