@@ -197,8 +197,9 @@ fn time_at(text: &str) -> Option<usize> {
         _ => 0,
     };
     // `10:11:12` must not be the start of something longer, such as a hardware address.
-    let ends = !text[end + zone_length..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == ':');
-    ends.then_some(end + zone_length)
+    let after = &text[end + zone_length..];
+    let goes_on = after.strip_prefix(':').unwrap_or(after).starts_with(|c: char| c.is_ascii_alphanumeric());
+    (!goes_on).then_some(end + zone_length)
 }
 
 /// Reports whether a word is an ID or a Unix time: no name has this form.

@@ -230,7 +230,7 @@ mod tests {
             ("many", 2, 1, None), // half of a container that was being replaced
             ("deployed", 3, 0, None),
             ("deployed", 2, 0, Some(2)),
-            ("deployed", 0, 1, Some(1)),
+            ("deployed", 0, 1, None), // it does not run, so it is not brought up
         ];
         for (service, running, stopped, kept) in table {
             let scope = scope("many:1", &many(service, running, stopped));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
 use redb::{Database, ReadableTable, Table, TableDefinition, WriteTransaction};
 
