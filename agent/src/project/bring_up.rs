@@ -52,7 +52,6 @@ struct Call {
 /// Brings the project up.
 pub(super) async fn bring_up(fetch: &Fetch<'_>, start: Start) -> Result<StepResult, EngineError> {
     let (engine, compose) = (fetch.engine, fetch.compose);
-    point_tags(fetch, &start.tags).await?;
     let call = match prepare((engine, compose), &start).await {
         Ok(call) => call,
         Err(CompareError::Engine(error)) => return Err(error),
@@ -60,6 +59,8 @@ pub(super) async fn bring_up(fetch: &Fetch<'_>, start: Start) -> Result<StepResu
             return Ok(after_up(engine, Err(error), &start.up_mode, start.project.name).await);
         }
     };
+    // Directly before compose runs: an image that no container uses yet may be pruned at any time.
+    point_tags(fetch, &start.tags).await?;
     point_at_running(engine, &start.displaced).await;
     let up = run(compose, &call, start.pull).await;
     let name = call.project.name;

@@ -282,6 +282,10 @@ impl Service {
         cause: &Cause,
         now: Timestamp,
     ) -> bool {
+        // A newer tag is not written to the env file without proof, and there is none unless something runs.
+        if view.newer.is_some() && view.running.is_empty() && *cause == Cause::Update {
+            return true;
+        }
         let Some(rules) = self.rules(now) else { return false };
         let rules = if *cause == Cause::Redeploy { rules.for_asker(Asker::Redeploy) } else { rules };
         let holds = |view: &ImageView| {

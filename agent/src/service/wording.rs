@@ -322,7 +322,7 @@ fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
     let Updated { change, is_same, labels, used, took, also_recreated, left_behind } = updated;
     let image = &change.configured;
     let message = if !used {
-        format!("{image} was pulled and tagged, but no container of the project uses it")
+        format!("{image} was pulled; no running container uses it, so nothing was started")
     } else if is_same {
         format!("{image} has a new digest for the same image; nothing had to be recreated")
     } else {
@@ -332,13 +332,13 @@ fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
     };
     let reason = (!left_behind.is_empty()).then(|| {
         format!(
-            "compose does not update {}: its service is no longer in the compose files, or in a profile that is off",
+            "compose does not update {}: its service is no longer in the compose files",
             left_behind.join(", ")
         )
     });
-    let level = if used { Level::Info } else { Level::Warning };
+    let kind = if used { Kind::UPDATED } else { Kind::PULLED };
     let output = label_lines(&labels);
-    let entry = AuditEntry { reason, output, ..new(Kind::UPDATED, level, message) };
+    let entry = AuditEntry { reason, output, ..new(kind, Level::Info, message) };
     with_digests(entry, change.old_digest.as_ref(), Some(&change.digest))
 }
 

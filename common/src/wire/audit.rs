@@ -104,6 +104,8 @@ kinds! {
     APPROVED = "approved";
     /// A new image passed its probation.
     UPDATED = "updated";
+    /// A new image was pulled, but no container runs it.
+    PULLED = "pulled";
     /// A new image failed and the old one is healthy again.
     ROLLED_BACK = "rolled_back";
     /// A new image failed, and so did the rollback.

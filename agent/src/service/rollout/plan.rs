@@ -293,6 +293,12 @@ impl Service {
             Cause::Start | Cause::ForceUp { .. } if !observation.unlisted_files.is_empty() => {
                 UpMode::StartOnly
             }
+            // An operator has stopped the project: its images are pulled, nothing is started.
+            Cause::Update
+                if !self.config.auto_start && !observation.containers.iter().any(Container::is_live) =>
+            {
+                UpMode::Services(Vec::new())
+            }
             _ => UpMode::Changed,
         };
         let is_compared = cause == Cause::Update;

@@ -108,7 +108,10 @@ impl Inner {
                 has_failed(durable, &digest) || durable.not_found.values().any(|known| *known == digest)
             };
             let is_held = self.is_held(&tag, &digest, Asker::Cycle);
-            let excused = self.durable.values().any(is_known) || one.record.errored.is_some() || is_held;
+            // An edit that nobody has applied: an update would apply it, too.
+            let is_edited = self.container(&service.name).is_some_and(|c| c.made_with != service.version);
+            let excused =
+                self.durable.values().any(is_known) || one.record.errored.is_some() || is_held || is_edited;
             let (service, runs) = (service.name.clone(), container.image.clone());
             self.unless(is_current || excused, ENDLESS, |inner| {
                 format!("{service} runs {} and is not updated", inner.truth.image_name(&runs))

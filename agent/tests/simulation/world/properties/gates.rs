@@ -322,9 +322,10 @@ impl FakeWorld {
         let mut inner = self.lock();
         for one in all {
             let waits = one.record.waiting.as_ref().map(|waiting| waiting.gate.clone());
-            // No request bypasses a signature.
+            // No request bypasses a signature, and only a redeployment an edit that was not applied.
             let waits = waits.filter(|gate| {
-                gate != "signature" && (is_redeploy || (gate != "command" && gate != "project"))
+                gate != "signature"
+                    && (is_redeploy || !matches!(gate.as_str(), "definition" | "command" | "project"))
             });
             // The newer tag that the request found may have failed since; the next one waits for its own request.
             let durable = inner.durable.get(&one.config.name);
