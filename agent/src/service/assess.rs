@@ -214,9 +214,15 @@ enum StopProgress {
     GoesOn,
 }
 
-/// Follows a stop. `is_signal`: it was told by a signal only, which no stop follows up.
-fn stop_progress(container: &Container, told_at: Timestamp, is_signal: bool, now: Timestamp) -> StopProgress {
-    let is_of_this_run = container.started_at.is_some_and(|start| start <= told_at);
+/// Follows a stop. `at`: when it was told to stop, by the engine's clock then; `told_at`: the same by the clock as it is set
+/// now. `is_signal`: it was told by a signal only, which no stop follows up.
+fn stop_progress(
+    container: &Container,
+    (at, told_at): (Timestamp, Timestamp),
+    is_signal: bool,
+    now: Timestamp,
+) -> StopProgress {
+    let is_of_this_run = container.started_at.is_some_and(|start| start <= at);
     // A time far in the future dates from before the clock was set back.
     let is_recent = now.duration_since(told_at).abs() <= signed(LONGEST_STOP);
     if container.state != State::Running || !is_of_this_run || !is_recent {
@@ -246,7 +252,8 @@ impl Service {
             }
             if let Some(at) = self.durable.stops.get(id).copied() {
                 let is_signal = self.known.signals.get(id) == Some(&at);
-                match stop_progress(container, at, is_signal, now) {
+                let told = self.known.told_to_stop.get(id).copied().unwrap_or(at);
+                match stop_progress(container, (at, told), is_signal, now) {
                     StopProgress::None => {}
                     StopProgress::Stopping => container.is_stopping = true,
                     StopProgress::GoesOn => {

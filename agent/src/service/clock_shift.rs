@@ -24,6 +24,7 @@ impl Service {
         let moved_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(moved);
         self.durable.shift(by);
         self.known.registry_answered_at.values_mut().for_each(moved);
+        self.known.told_to_stop.values_mut().for_each(moved);
         self.healer.times().for_each(moved);
         self.healer.clock_was_set(by);
         self.starter.times().for_each(moved);

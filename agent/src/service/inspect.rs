@@ -44,10 +44,10 @@ impl Service {
                     } else {
                         self.known.signals.insert(id.clone(), at);
                     }
-                    self.note_stop_request(id, at);
+                    self.note_stop_request(id, at, now);
                 }
             }
-            EventKind::Stop => self.note_stop_request(id, at),
+            EventKind::Stop => self.note_stop_request(id, at, now),
             EventKind::Unpause => {
                 self.known.resumed.insert(id, at);
             }
@@ -59,6 +59,7 @@ impl Service {
                 self.durable.engine_stops.remove(&id);
                 self.known.exit_codes.remove(&id);
                 self.known.signals.remove(&id);
+                self.known.told_to_stop.remove(&id);
                 self.known.resumed.remove(&id);
             }
             _ => {}
@@ -78,12 +79,13 @@ impl Service {
         self.inspections.request_by(now + SETTLE);
     }
 
-    fn note_stop_request(&mut self, id: String, at: Timestamp) {
+    fn note_stop_request(&mut self, id: String, at: Timestamp, now: Timestamp) {
         // A restart by the healer is a stop and a start. If the start fails, nobody has asked for the stop.
         let is_own = |c: &Container| c.id == id && self.restarting.contains(&c.name);
         if self.containers().iter().any(is_own) {
             return;
         }
+        self.known.told_to_stop.insert(id.clone(), at.min(now));
         let durable = &mut self.durable;
         self.healer.stopped(&mut durable.stops, &mut durable.engine_stops, id, at);
     }

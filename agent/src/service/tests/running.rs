@@ -52,7 +52,11 @@ impl Scenario {
         self.at(begun + 1).look(&[after]).at(begun + GRACE).look(&[after]);
         assert!(matches!(self.act(), Some(Action::Step(Step::Unpin { .. }))), "{:?}", self.entries);
         self.input(Input::Stepped(StepResult::Unpinned));
-        let updated = self.entries.iter().position(|entry| entry.event == Kind::UPDATED).expect("an update");
+        let updated = self
+            .entries
+            .iter()
+            .position(|entry| [Kind::UPDATED, Kind::PULLED].contains(&entry.event))
+            .expect("an update");
         self.entries.remove(updated)
     }
 }
@@ -117,13 +121,14 @@ fn without_running_containers_there_is_no_digest_and_no_proof() {
 }
 
 #[test]
-fn an_image_that_no_container_uses_gives_a_warning_and_is_not_proven() {
+fn an_image_that_no_container_uses_is_pulled_and_not_proven() {
     let mut scenario = Scenario::of(config());
     scenario.at(0).check(runs('2', "one", '1'));
     // Its service is no longer in the files: compose leaves the container alone.
     scenario.is_brought_up(&on("two").image, &on("one"));
-    let updated = scenario.passes(0, &on("one"));
-    assert_eq!(updated.level, Level::Warning);
+    let pulled = scenario.passes(0, &on("one"));
+    assert_eq!((pulled.event, pulled.level), (Kind::PULLED, Level::Info));
+    assert_eq!(scenario.service.durable().totals.updates, 0);
     assert!(scenario.service.durable().proofs.is_empty());
     assert_eq!(scenario.image().proven_at, None);
 }
