@@ -66,12 +66,17 @@ impl Model {
 
     /// Changes the images of services; a service that `image` returns `None` for keeps its own.
     #[must_use]
-    pub fn with_images(mut self, image: impl Fn(ModelService<'_>) -> Option<String>) -> Self {
+    pub fn with_images(self, image: impl Fn(ModelService<'_>) -> Option<String>) -> Self {
+        self.with_fields(|service| image(service).map(|image| ("image", image)).into_iter().collect())
+    }
+
+    /// Sets fields of services to these texts.
+    #[must_use]
+    pub fn with_fields<'k>(mut self, fields: impl Fn(ModelService<'_>) -> Vec<(&'k str, String)>) -> Self {
         for (name, element) in self.services.iter_mut().flatten() {
-            let new = image(ModelService { name, element });
-            if let (Some(new), Some(element)) = (new, element.as_object_mut()) {
-                element.insert("image".to_owned(), Value::String(new));
-            }
+            let new = fields(ModelService { name, element });
+            let Some(element) = element.as_object_mut() else { continue };
+            element.extend(new.into_iter().map(|(key, text)| (key.to_owned(), Value::String(text))));
         }
         self
     }

@@ -56,8 +56,8 @@ impl Comparison {
         let unexplained = rendered.unexplained(services, &running);
         if !unexplained.is_empty() {
             // The image is not compared, but it is part of the hash: with a tag variable, the files may name another one.
-            let as_made =
-                model.clone().with_images(|service| running.image_of(service.name).map(str::to_owned));
+            // Neither does it name the container whose network or other namespace a service shares, as compose has done.
+            let as_made = running.applied_to(model.clone());
             let alone = as_made.clone().without_dependencies();
             for model in [as_made, alone] {
                 let project = project.clone().defined_by(Arc::new(model));

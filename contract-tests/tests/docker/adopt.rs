@@ -40,6 +40,8 @@ fn adopt(world: &World) -> (Value, String) {
 fn assert_updates(world: &World, mut printed: Value, repository: &str, updated: &str) {
     // The default would be a minute of probation.
     printed["services"][0]["health_grace"] = json!(3);
+    // The default path is that of an installed agent, which other tests would share.
+    printed["audit"] = json!({ "path": world.folder().join("audit.jsonl") });
     let agent = world.agent_with(Config::from(printed), &[]);
     world.push(repository, &Image::good("v2"));
     agent.trigger(&world.project.name);

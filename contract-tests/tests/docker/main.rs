@@ -5,6 +5,7 @@
 mod adopt;
 mod cleanup;
 mod compose;
+mod definition;
 mod doctor;
 mod engine;
 mod facts;

@@ -340,13 +340,14 @@ fn a_broken_compose_file_is_reported_and_changes_nothing() {
     std::fs::write(&world.project.file, "services: [this is\n").unwrap();
     world.push("web", &Image::good("v2"));
     agent.trigger("web");
-    agent.wait_entry(&Kind::ERROR, 1);
-    agent.wait_done(1);
+    let entry = agent.wait_entry(&Kind::ERROR, 1);
+    let reason = entry.reason.as_deref().unwrap_or(&entry.message);
+    assert!(reason.contains("can't be compared with what runs"), "{entry:?}");
     assert_eq!(agent.service("web").status, StatusValue::Errored);
-    assert!(agent.steps().contains(&"restore_tags".to_owned()), "{:?}", agent.steps());
+    assert!(agent.steps().is_empty(), "nothing is begun: {:?}", agent.steps());
     let after = world.assert_runs("web", "v1");
     assert_eq!(before.id, after.id);
-    assert_eq!(world.engine.image_id(&world.reference("web")), Some(after.image), "the tag went back");
+    assert_eq!(world.engine.image_id(&world.reference("web")), Some(after.image), "the tag has not moved");
     assert_eq!(agent.blocked().len(), 0);
     world.assert_tidy();
 

@@ -141,6 +141,32 @@ impl Running {
         self.containers.iter().filter(move |container| label(container, SERVICE_LABEL) == name)
     }
 
+    /// Returns the model with what its services' containers were created with in place of what is not compared: the images,
+    /// and the containers whose namespaces they share, which compose looks up by the name of the service.
+    pub fn applied_to(&self, model: Model) -> Model {
+        let shared = [
+            ("network_mode", "/HostConfig/NetworkMode"),
+            ("ipc", "/HostConfig/IpcMode"),
+            ("pid", "/HostConfig/PidMode"),
+        ];
+        model.with_fields(|service| {
+            let mut fields: Vec<(&str, String)> = Vec::new();
+            fields.extend(self.image_of(service.name).map(|image| ("image", image.to_owned())));
+            let container = self.of_service(service.name).next();
+            for (key, pointer) in shared {
+                let named = service.element().get(key).and_then(Value::as_str);
+                let actual = container.and_then(|container| container.pointer(pointer)?.as_str());
+                if let (Some(named), Some(actual)) = (named, actual)
+                    && named.starts_with("service:")
+                    && actual.starts_with("container:")
+                {
+                    fields.push((key, actual.to_owned()));
+                }
+            }
+            fields
+        })
+    }
+
     /// Returns the image that the containers of a compose service were created from, as text; `None` if they differ.
     pub fn image_of<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         let mut images = self.of_service(name).map(|container| container.pointer("/Config/Image"));

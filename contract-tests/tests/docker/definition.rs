@@ -1,0 +1,312 @@
+//! An update changes the image and nothing else (DECISIONS 4a).
+
+use std::fs;
+use std::path::Path;
+
+use contract_tests::{Agent, Image, World, wait_for};
+use evenkeel_common::wire::{Kind, StatusValue};
+use serde_json::Value;
+
+/// Runs `docker compose` for the project with these arguments, as a person does.
+#[track_caller]
+fn by_hand(world: &World, arguments: &[&str]) {
+    let output = world.engine.cli(&["compose", "-p", &world.project.name]).args(arguments).output();
+    let output = output.expect("docker can be run");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn inspect(world: &World, service: &str) -> Value {
+    world.engine.get(&format!("/containers/{}/json", world.project.container(service).id))
+}
+
+fn environment(world: &World, service: &str) -> Vec<String> {
+    let seen = inspect(world, service);
+    let all = seen["Config"]["Env"].as_array().cloned().unwrap_or_default();
+    all.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn agent(world: &World) -> Agent {
+    world.agent_for([world.entry("shop", &["web:latest"])])
+}
+
+/// Waits until the service waits for a gate, and returns why.
+#[track_caller]
+fn waits_for(agent: &Agent, service: &str, gate: &str) -> String {
+    wait_for("the update to wait", || match agent.service(service).waiting {
+        Some(waiting) if waiting.gate == gate => Ok(waiting.why),
+        other => Err(format!("{other:?}")),
+    })
+}
+
+fn write(world: &World, name: &str, text: &str) -> String {
+    let path = world.folder().join(name);
+    fs::create_dir_all(path.parent().expect("a folder")).expect("a folder can be created");
+    fs::write(&path, text).expect("a file can be written");
+    path.display().to_string()
+}
+
+/// A project with one service, whose definition ends with these lines.
+fn project(about: &str, more: &str) -> World {
+    let world = World::new(about);
+    world.push("web", &Image::good("v1"));
+    edit(&world, more);
+    world
+}
+
+fn edit(world: &World, more: &str) {
+    let (host, name) = (&world.host, &world.project.name);
+    let label = contract_tests::LABEL;
+    let text = format!(
+        "services:\n  web:\n    image: '{host}/web:latest'\n    labels: {{ {label}: {name} }}\n    network_mode: none\n    \
+         stop_grace_period: 1s\n{more}"
+    );
+    fs::write(&world.project.file, text).expect("the compose file can be written");
+}
+
+fn file(world: &World) -> String {
+    world.project.file.display().to_string()
+}
+
+#[test]
+fn a_project_started_with_an_env_file_keeps_its_variables_and_its_data() {
+    let world = project(
+        "env-file",
+        "    environment: { SECRET: '${SECRET}' }\n    volumes: ['${DATA:-/tmp}:/data']\n",
+    );
+    let data = write(&world, "prod/data/keep", "");
+    let data = Path::new(&data).parent().expect("a folder").display().to_string();
+    let variables = write(&world, "prod.env", &format!("SECRET=abc$$1\nDATA={data}\n"));
+    by_hand(&world, &["--env-file", &variables, "-f", &file(&world), "up", "-d"]);
+    let before = (environment(&world, "web"), inspect(&world, "web")["Mounts"].clone());
+    let agent = agent(&world);
+
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert_eq!((environment(&world, "web"), inspect(&world, "web")["Mounts"].clone()), before);
+    agent.wait_done(1);
+
+    world.push("web", &Image::unhealthy("v3"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    world.assert_runs("web", "v2");
+    assert_eq!((environment(&world, "web"), inspect(&world, "web")["Mounts"].clone()), before);
+    agent.wait_done(2);
+    let after = world.project.container("web").id;
+    by_hand(&world, &["--env-file", &variables, "-f", &file(&world), "up", "-d"]);
+    assert_eq!(world.project.container("web").id, after, "a person's `up` recreates nothing");
+}
+
+#[test]
+fn a_variable_of_the_persons_shell_holds_the_update() {
+    let world = project("shell", "    environment: { SECRET: '${SECRET:-}' }\n");
+    let output = world
+        .engine
+        .cli(&["compose", "-p", &world.project.name, "-f", &file(&world), "up", "-d"])
+        .env("SECRET", "abc")
+        .output()
+        .expect("docker can be run");
+    assert!(output.status.success(), "{output:?}");
+    let before = world.project.container("web");
+    let agent = agent(&world);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    let why = waits_for(&agent, "shop", "definition");
+    assert!(why.contains("web: environment SECRET") && !why.contains("abc"), "{why}");
+    assert_eq!(world.project.container("web").id, before.id);
+}
+
+#[test]
+fn relative_paths_are_those_of_the_project_directory() {
+    let world = project("directory", "");
+    let folder = world.folder().join("app");
+    let file = write(&world, "app/deploy/compose.yml", "");
+    fs::create_dir(folder.join("data")).expect("a folder can be created");
+    edit(&world, "    volumes: ['./data:/data']\n");
+    fs::copy(&world.project.file, &file).expect("the file can be copied");
+    by_hand(&world, &["--project-directory", &folder.display().to_string(), "-f", &file, "up", "-d"]);
+    let before = inspect(&world, "web")["Mounts"].clone();
+    let entry = world.entry("shop", &["web:latest"]).set("compose_files", serde_json::json!([file]));
+    let agent = world.agent_for([entry]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert_eq!(inspect(&world, "web")["Mounts"], before);
+    assert!(!folder.join("deploy/data").exists());
+}
+
+#[test]
+fn an_edit_that_was_not_applied_holds_the_update_until_it_is_applied_or_undone() {
+    let world = project("edited", "    environment: { MODE: 'one' }\n");
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    let before = world.project.container("web");
+    let agent = agent(&world);
+    edit(&world, "    environment: { MODE: 'two' }\n    entrypoint: [/absent]\n");
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    let why = waits_for(&agent, "shop", "definition");
+    assert!(why.contains("web: ") && why.contains("environment MODE") && why.contains("entrypoint"), "{why}");
+    assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1);
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::CHECKED, 2);
+    assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1, "told once");
+    assert_eq!(world.project.container("web").id, before.id);
+    assert_eq!(agent.service("shop").status, StatusValue::Ok);
+
+    edit(&world, "    environment: { MODE: 'one' }\n");
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert!(environment(&world, "web").contains(&"MODE=one".to_owned()));
+}
+
+#[test]
+fn an_edit_during_a_deployment_reaches_neither_the_new_image_nor_the_rollback() {
+    let world = project("meanwhile", "    environment: { MODE: 'one' }\n");
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    let agent = world.agent_for([world.entry("shop", &["web:latest"]).set("health_grace", 20)]);
+    world.push("web", &Image::fails_on_command("v2"));
+    agent.trigger("shop");
+    agent.wait_step("probation", 1);
+    edit(&world, "    environment: { MODE: 'two' }\n    entrypoint: [/absent]\n");
+    world.project.fail("web", "v2");
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    agent.wait_done(1);
+    world.assert_runs("web", "v1");
+    assert!(environment(&world, "web").contains(&"MODE=one".to_owned()));
+    edit(&world, "    environment: { MODE: 'one' }\n");
+    let after = world.project.container("web").id;
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    assert_eq!(
+        world.project.container("web").id,
+        after,
+        "once the edit is undone, a person's `up` recreates nothing"
+    );
+}
+
+#[test]
+fn a_stopped_service_and_a_finished_job_on_the_same_image_keep_their_state() {
+    let mut world = World::new("states");
+    world.push("web", &Image::good("v1"));
+    let host = world.host.clone();
+    world.project.write_text(&format!(
+        "x-web: &web {{ image: '{host}/web:latest', labels: {{labels}}, stop_grace_period: 1s, network_mode: none }}
+services:
+  web: *web
+  stopped: *web
+  job: {{ <<: *web, command: ['true'] }}
+  tool: {{ <<: *web, profiles: [tools] }}
+"
+    ));
+    by_hand(&world, &["-f", &file(&world), "--profile", "tools", "up", "-d"]);
+    world.engine.docker(&["stop", &world.project.container("stopped").id]);
+    let before = |service: &str| {
+        let view = world.project.container(service);
+        (view.id, view.started_at)
+    };
+    let kept: Vec<_> = ["stopped", "job"].map(before).into();
+    let agent = agent(&world);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    // Its profile is off in the agent's surroundings, but it runs.
+    world.assert_runs("tool", "v2");
+    assert_eq!(Vec::from(["stopped", "job"].map(before)), kept);
+}
+
+#[test]
+fn the_image_of_a_stopped_project_is_pulled_and_nothing_is_started() {
+    let world = project("off", "");
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    by_hand(&world, &["-f", &file(&world), "stop"]);
+    let agent = agent(&world);
+    let v2 = world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    let entry = agent.wait_entry(&Kind::PULLED, 1);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    agent.wait_done(1);
+    assert_eq!(world.project.container("web").state, "exited");
+    assert!(agent.entries(&Kind::UPDATED).is_empty());
+}
+
+#[test]
+fn a_persons_up_after_an_update_recreates_nothing_although_the_service_has_a_dependency() {
+    let mut world = World::new("dependency");
+    world.push("web", &Image::good("v1"));
+    world.push("db", &Image::healthy("v1"));
+    let host = world.host.clone();
+    world.project.write_text(&format!(
+        "services:
+  db: {{ image: '{host}/db:latest', labels: {{labels}}, stop_grace_period: 1s }}
+  web:
+    image: '{host}/web:latest'
+    labels: {{labels}}
+    stop_grace_period: 1s
+    depends_on: {{ db: {{ condition: service_healthy }} }}
+"
+    ));
+    world.project.up();
+    let db = world.project.container("db").id;
+    let agent = agent(&world);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    let web = world.assert_runs("web", "v2").id;
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    assert_eq!(world.project.container("web").id, web);
+    assert_eq!(world.project.container("db").id, db);
+}
+
+#[test]
+fn a_network_that_compose_would_make_anew_holds_the_update() {
+    let Ok(folder) = std::env::var("EVENKEEL_OTHER_COMPOSE") else {
+        eprintln!("NOT RUN: EVENKEEL_OTHER_COMPOSE is not set");
+        return;
+    };
+    let mut world = World::new("network");
+    world.push("web", &Image::good("v1"));
+    let host = world.host.clone();
+    let text = |label: &str| {
+        format!(
+            "services:
+  web: {{ image: '{host}/web:latest', labels: {{labels}}, stop_grace_period: 1s, networks: [inner] }}
+  other: {{ image: '{host}/web:latest', labels: {{labels}}, stop_grace_period: 1s, networks: [inner] }}
+"
+        ) + &format!("x-end: &net {{ example: '{label}' }}\n")
+    };
+    let write = |world: &mut World, label: &str| {
+        let text = text(label);
+        world.project.write_text(&text);
+        let mut file = fs::read_to_string(&world.project.file).expect("the file");
+        let labels = format!("{{ {}: {}, example: '{label}' }}", contract_tests::LABEL, world.project.name);
+        file.push_str(&format!("  inner:\n    labels: {labels}\n"));
+        fs::write(&world.project.file, file).expect("the file can be written");
+    };
+    write(&mut world, "one");
+    let up = |world: &World| {
+        let output = world
+            .engine
+            .cli(&["compose", "-p", &world.project.name, "-f", &file(world), "up", "-d"])
+            .env("DOCKER_CONFIG", &folder)
+            .output()
+            .expect("docker can be run");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    up(&world);
+    let before = world.project.container("web").id;
+    write(&mut world, "two");
+    let agent =
+        world.agent_with(world.config([world.entry("shop", &["web:latest"])]), &[("DOCKER_CONFIG", &folder)]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    let why = waits_for(&agent, "shop", "definition");
+    assert!(why.contains("network inner (labels)"), "{why}");
+    assert_eq!(world.project.container("web").id, before);
+    write(&mut world, "one");
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+}
