@@ -81,11 +81,16 @@ impl Model {
         self
     }
 
-    /// Removes the dependencies of all services.
+    /// Removes all dependencies of one service on another that `is_kept` does not name.
     #[must_use]
-    pub fn without_dependencies(mut self) -> Self {
-        for element in self.services.iter_mut().flatten().filter_map(|(_, element)| element.as_object_mut()) {
-            element.remove("depends_on");
+    pub fn with_dependencies(mut self, is_kept: impl Fn(&str, &str) -> bool) -> Self {
+        for (name, element) in self.services.iter_mut().flatten() {
+            let Some(element) = element.as_object_mut() else { continue };
+            let Some(all) = element.get_mut("depends_on").and_then(Value::as_object_mut) else { continue };
+            all.retain(|on, _| is_kept(name, on));
+            if all.is_empty() {
+                element.remove("depends_on");
+            }
         }
         self
     }

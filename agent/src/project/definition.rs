@@ -55,16 +55,8 @@ impl Comparison {
         };
         let unexplained = rendered.unexplained(services, &running);
         if !unexplained.is_empty() {
-            // The image is not compared, but it is part of the hash: with a tag variable, the files may name another one.
-            // Neither does it name the container whose network or other namespace a service shares, as compose has done.
-            let as_made = running.applied_to(model.clone());
-            let alone = as_made.clone().without_dependencies();
-            for model in [as_made, alone] {
-                let project = project.clone().defined_by(Arc::new(model));
-                for (name, hash) in compose.hashes(&project).await?.by_service {
-                    rendered.accepted.entry(name).or_default().push(hash);
-                }
-            }
+            let project = project.clone().defined_by(Arc::new(running.applied_to(model.clone())));
+            rendered.accepted = compose.hashes(&project).await?.by_service;
         }
         Ok(Self { rendered, running })
     }

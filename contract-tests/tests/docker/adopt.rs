@@ -114,20 +114,15 @@ fn with_profile(about: &str) -> (World, String) {
 }
 
 #[test]
-fn a_service_of_an_inactive_profile_is_omitted_and_reported() {
+fn a_service_of_an_inactive_profile_is_adopted_and_updated() {
     let (world, file) = with_profile("adopt-off");
     compose(&world, &["--profile", "jobs", "-f", &file, "up", "-d"]);
     wait_running(&world, 2);
     let (printed, remarks) = adopt(&world);
-    assert_eq!(printed["services"][0]["images"], json!([world.reference("web")]));
-    assert!(
-        remarks.contains(
-            "their profile is off, or they are no longer in the files: worker; set COMPOSE_PROFILES"
-        ),
-        "{remarks}"
-    );
-    assert_updates(&world, printed, "web", "web");
-    world.assert_runs("worker", "v1");
+    let images = json!([world.reference("web"), world.reference("worker")]);
+    assert_eq!(printed["services"][0]["images"], images, "{remarks}");
+    assert_updates(&world, printed, "worker", "worker");
+    world.assert_runs("web", "v1");
 }
 
 #[test]

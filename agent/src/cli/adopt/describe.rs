@@ -339,11 +339,7 @@ fn unrendered(project: &Project, remark: &mut impl FnMut(String)) {
             let mut missing: Vec<&str> = left_out.map(|one| one.container.compose_service.as_str()).collect();
             missing.dedup();
             if !missing.is_empty() {
-                remark(format!(
-                    "left out because their profile is off, or they are no longer in the files: {}; set COMPOSE_PROFILES in \
-                     the env file, then run adopt again",
-                    missing.join(", ")
-                ));
+                remark(format!("left out because they are no longer in the files: {}", missing.join(", ")));
             }
         }
     }

@@ -100,7 +100,7 @@ fn parts_that_can_not_be_adopted_are_reported() {
         ),
         (
             |project, _| project.rendered = Some(Ok(Model::default())),
-            "their profile is off, or they are no longer in the files: web",
+            "left out because they are no longer in the files: web",
             false,
         ),
     ];

@@ -21,6 +21,8 @@ use super::compose::Model;
 const HASH_LABEL: &str = "com.docker.compose.config-hash";
 /// Label with the version of the compose that created a container.
 const VERSION_LABEL: &str = "com.docker.compose.version";
+/// Label with the dependencies that a container was created with, as `service:condition:restart`, separated by commas.
+const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
 /// Label with the compose service.
 const SERVICE_LABEL: &str = "com.docker.compose.service";
 
@@ -31,9 +33,8 @@ pub struct Rendered {
     pub model: Model,
     /// The hash of each compose service's definition.
     pub hashes: BTreeMap<String, String>,
-    /// Further hashes that count as equal: of the same definition with the image that the containers were created from,
-    /// and without `depends_on`, which some versions leave out of the hash with `--no-deps`.
-    pub accepted: BTreeMap<String, Vec<String>>,
+    /// Hashes that count as equal: those of [`Running::applied_to`].
+    pub accepted: BTreeMap<String, String>,
     /// The version of compose, such as `2.26.1`; empty if it is not known.
     pub version: String,
     /// Variables that compose reports as not set.
@@ -123,7 +124,7 @@ impl Rendered {
     fn is_known_hash(&self, name: &str, hash: &str) -> bool {
         !hash.is_empty()
             && (self.hashes.get(name).is_some_and(|known| known == hash)
-                || self.accepted.get(name).is_some_and(|known| known.iter().any(|known| known == hash)))
+                || self.accepted.get(name).is_some_and(|known| known == hash))
     }
 
     /// Returns the compose services whose containers have a label with another hash.
@@ -141,15 +142,21 @@ impl Running {
         self.containers.iter().filter(move |container| label(container, SERVICE_LABEL) == name)
     }
 
-    /// Returns the model with what its services' containers were created with in place of what is not compared: the images,
-    /// and the containers whose namespaces they share, which compose looks up by the name of the service.
+    /// Returns the model with what its services' containers were created with in place of what is part of the hash but not
+    /// compared. The files may name another image (with a tag variable), compose looks up the containers whose namespaces
+    /// others share, and with `--no-deps` some versions leave out dependencies that they are not called for.
     pub fn applied_to(&self, model: Model) -> Model {
         let shared = [
             ("network_mode", "/HostConfig/NetworkMode"),
             ("ipc", "/HostConfig/IpcMode"),
             ("pid", "/HostConfig/PidMode"),
         ];
-        model.with_fields(|service| {
+        let depends_on = |service: &str, on: &str| {
+            let container = self.of_service(service).next();
+            let listed = container.map(|container| label(container, DEPENDS_ON_LABEL)).unwrap_or_default();
+            listed.split(',').any(|entry| entry.split(':').next() == Some(on))
+        };
+        model.with_dependencies(depends_on).with_fields(|service| {
             let mut fields: Vec<(&str, String)> = Vec::new();
             fields.extend(self.image_of(service.name).map(|image| ("image", image.to_owned())));
             let container = self.of_service(service.name).next();
