@@ -117,7 +117,7 @@ impl Project {
     #[must_use]
     pub fn as_started(mut self, origin: Option<&Origin>) -> Self {
         if let Some(origin) = origin {
-            self.folder = origin.folder.clone();
+            self.folder.clone_from(&origin.folder);
             if self.env_file.is_none() {
                 self.env_files.clone_from(&origin.env_files);
             }

@@ -13,7 +13,7 @@ use crate::service::rollout::probation::Baseline;
 use crate::service::scope::Scope;
 
 /// How long a comparison may take.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// Why a definition could not be compared.
 #[derive(Debug, thiserror::Error)]

@@ -214,7 +214,9 @@ impl Healer {
                 Condition::Inactive(Inactive::Paused) => continue,
                 Condition::Restarting => {
                     let at = stuck_at(container).filter(|at| *at > now);
-                    at.into_iter().for_each(|at| not_later(&mut findings.inspect_at, at));
+                    if let Some(at) = at {
+                        not_later(&mut findings.inspect_at, at);
+                    }
                 }
                 _ => {}
             }

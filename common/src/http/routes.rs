@@ -77,14 +77,14 @@ enum Segment {
 /// The endpoints, and the state that their handlers share.
 pub struct Routes<S> {
     state: S,
-    routes: Vec<Route<S>>,
+    rows: Vec<Route<S>>,
     base: BasePath,
 }
 
 impl<S: Clone + Send + Sync + 'static> Routes<S> {
     /// Creates an empty table.
     pub fn new(state: S) -> Self {
-        Self { state, routes: Vec::new(), base: BasePath::default() }
+        Self { state, rows: Vec::new(), base: BasePath::default() }
     }
 
     /// Serves all endpoints below this path, and `/health` outside as well.
@@ -145,14 +145,13 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         });
         let pattern = pattern.collect();
         let handler: Handler<S> = Box::new(move |state, request| Box::pin(handler(state, request)));
-        self.routes.push(Route { method, pattern, body, handler });
+        self.rows.push(Route { method, pattern, body, handler });
         self
     }
 
     /// Builds the filter that answers all requests.
     pub fn into_filter(self, guard: Guard, limits: Limits) -> BoxedFilter<(Response,)> {
-        let table =
-            Arc::new(Table { state: self.state, routes: self.routes, base: self.base, guard, limits });
+        let table = Arc::new(Table { state: self.state, rows: self.rows, base: self.base, guard, limits });
         warp::method()
             .and(warp::path::full())
             .and(warp::query::raw().or(warp::any().map(String::new)).unify())
@@ -175,7 +174,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 
 struct Table<S> {
     state: S,
-    routes: Vec<Route<S>>,
+    rows: Vec<Route<S>>,
     base: BasePath,
     guard: Guard,
     limits: Limits,
@@ -298,7 +297,7 @@ impl<S: Clone + Send + Sync + 'static> Table<S> {
         };
         let wanted = if *method == Method::HEAD { &Method::GET } else { method };
         let mut allow: Vec<&str> = Vec::new();
-        for route in &self.routes {
+        for route in &self.rows {
             let Some(params) = route.matches(&segments) else { continue };
             if route.method == *wanted {
                 return Ok((route, params));

@@ -78,11 +78,15 @@ fn a_container_that_was_paused_or_backed_up_is_not_restarted() {
     let agent = world.agent_for([world.entry("web", &["web:latest", "other:latest"]).healing(1)]);
     let before = ["paused", "backup"].map(|service| world.project.container(service));
     for _ in 0..2 {
-        ["paused", "backup"].iter().for_each(|service| wait_health(&world, service, "healthy"));
+        for service in ["paused", "backup"] {
+            wait_health(&world, service, "healthy");
+        }
         world.engine.docker(&["pause", &before[0].id]);
         world.engine.docker(&["unpause", &before[0].id]);
         let image = world.engine.docker(&["commit", &before[1].id]);
-        ["paused", "backup"].iter().for_each(|service| assert_eq!(health(&world, service), "unhealthy 0"));
+        for service in ["paused", "backup"] {
+            assert_eq!(health(&world, service), "unhealthy 0");
+        }
         heal_others(&world, &agent);
         world.engine.docker(&["rmi", &image]);
     }

@@ -86,6 +86,7 @@ pub struct Expected {
 
 /// Findings of the inspections of a container on probation so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools)] // independent findings
 pub struct Seen {
     /// Start of the run that is on probation.
     pub started_at: Option<Timestamp>,

@@ -215,7 +215,7 @@ fn a_stop_on_probation_stands_if_the_connection_was_cut_or_the_agent_restarted()
         let (mut scenario, new) = new_and_well();
         scenario.at(2);
         if is_agent_restarted {
-            restart_agent(&mut scenario)
+            restart_agent(&mut scenario);
         } else {
             scenario.engine_gap();
         }

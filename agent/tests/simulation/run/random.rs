@@ -152,6 +152,7 @@ fn push(
 }
 
 /// Adds an event, and the event that ends it.
+#[allow(clippy::too_many_lines)] // one line per kind of step
 fn steps(dice: &mut Dice, at: Duration, steps: &mut Vec<TimedStep>) {
     let service = dice.pick(&["web", "web", "api"]);
     let mut add = |act: Act| steps.push((at, Step::World(act)));

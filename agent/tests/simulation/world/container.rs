@@ -109,6 +109,7 @@ pub(super) enum Run {
 }
 
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools)] // independent facts
 pub(super) struct FakeContainer {
     pub(super) id: String,
     pub(super) service: String,

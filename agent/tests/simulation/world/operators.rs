@@ -188,6 +188,7 @@ impl FakeWorld {
 }
 
 impl Inner {
+    #[allow(clippy::too_many_lines)] // one arm per act
     fn act(&mut self, act: Act) {
         self.trace("world", &act.describe());
         match act {
