@@ -327,7 +327,8 @@ def check_shell(page, text):
             if unit not in UNITS:
                 fault(page, f"{line}: there is no unit {unit}")
         if words[:2] == ["docker", "compose"] and shutil.which("docker"):
-            subcommand = next((word for word in words[2:] if re.fullmatch("[a-z]+", word)), "")
+            rest = re.sub(r"(^| )(-p|-f|--[a-z-]+) \S+", "", " ".join(words[2:])).split()
+            subcommand = next((word for word in rest if re.fullmatch("[a-z]+", word)), "")
             said = subprocess.run(["docker", "compose", subcommand, "--help"], capture_output=True, text=True, check=False)
             if said.returncode != 0:
                 fault(page, f"{line}: docker compose has no {subcommand}")

@@ -175,16 +175,6 @@ impl<'a> ModelService<'a> {
         named.chain(["network_mode", "ipc", "pid", "uts"].into_iter().filter_map(owner))
     }
 
-    /// Returns its bind mounts: the target in the container and the source on the machine.
-    pub fn binds(self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let mounts = self.element.get("volumes").and_then(Value::as_array);
-        mounts.into_iter().flatten().filter_map(|mount| {
-            let text = |key| mount.get(key)?.as_str();
-            (text("type") == Some("bind")).then_some(())?;
-            Some((text("target")?, text("source")?))
-        })
-    }
-
     /// Returns the configured number of containers.
     pub fn replicas(self) -> usize {
         let count = |value: Option<&Value>| usize::try_from(value?.as_u64()?).ok();

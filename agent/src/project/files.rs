@@ -1,6 +1,6 @@
 //! The hash over a project's compose files (spec 1.6).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,96 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 
+use crate::model::Project;
 use crate::model::text::describe_io_error;
+
+use super::references;
 
 /// Maximum size of a compose file.
 const LARGEST: u64 = 16 * 1024 * 1024;
 
+/// Maximum number of files that are followed from one another.
+const MOST: usize = 500;
+/// Marks a hash that covers the files that compose reads besides the configured ones.
+const MARK: &str = "v2:";
+
+/// The hash of everything that compose reads for a project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hashed {
+    /// Over the compose files, those that they name with `include` and `extends`, and env files.
+    pub hash: String,
+    /// Over the configured files only, as earlier versions computed it.
+    pub configured_only: String,
+}
+
+impl Hashed {
+    /// Reports whether `known` was computed by an earlier version over the same configured files.
+    pub(super) fn is_upgrade_of(&self, known: &str) -> bool {
+        !known.starts_with(MARK) && known == self.configured_only
+    }
+}
+
 /// Computes the SHA-256 over all files in order. Each file is prefixed with its length, so that text moved from one file to
-/// the next changes the hash. The error names the file.
-pub(super) async fn hash(files: &[PathBuf]) -> Result<String, String> {
-    let files = files.to_vec();
+/// the next changes the hash. The error names the file. The agent itself writes the file of a tag variable, `own_file`, so
+/// that it does not count.
+pub(super) async fn hash(project: &Project, own_file: Option<&Path>) -> Result<Hashed, String> {
+    let (project, own_file) = (project.clone(), own_file.map(Path::to_owned));
     let hashed = tokio::task::spawn_blocking(move || {
         let mut hasher = Sha256::new();
-        for path in &files {
+        let mut contents = Vec::new();
+        for path in &project.files {
             let content = read(path)?;
             hasher.update(u64::try_from(content.len()).unwrap_or(u64::MAX).to_be_bytes());
             hasher.update(&content);
+            contents.push((path.clone(), content));
         }
-        Ok(hex::encode(hasher.finalize()))
+        let configured_only = hex::encode(hasher.clone().finalize());
+        for (path, content) in others(&project, contents, own_file.as_deref()) {
+            let name = path.as_os_str().as_encoded_bytes();
+            for part in [name, content.as_deref().unwrap_or(b"absent")] {
+                hasher.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+                hasher.update(part);
+            }
+        }
+        Ok(Hashed { hash: format!("{MARK}{}", hex::encode(hasher.finalize())), configured_only })
     });
     hashed.await.unwrap_or_else(|_| Err("the compose files can't be read".to_owned()))
+}
+
+/// Reads the files that compose reads besides these, in a stable order; `None` for one that is absent or unreadable.
+fn others(
+    project: &Project,
+    files: Vec<(PathBuf, Vec<u8>)>,
+    own_file: Option<&Path>,
+) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let first = project.files.first().and_then(|file| file.parent());
+    let folder = project.folder.as_deref().or(first).unwrap_or(Path::new("/")).to_owned();
+    let mut found: BTreeMap<PathBuf, Option<Vec<u8>>> = BTreeMap::new();
+    let mut of_variables = vec![folder.join(".env")];
+    of_variables.extend(project.env_files.iter().chain(&project.env_file).cloned());
+    let mut unread: Vec<(PathBuf, Vec<u8>)> = files;
+    while let Some((path, content)) = unread.pop() {
+        let named = references::of(&content);
+        let near = path.parent().unwrap_or(Path::new("/"));
+        // Relative paths refer to the project directory or to the file's own, depending on where they are written.
+        let places = |name: &str| [folder.join(name), near.join(name)];
+        of_variables.extend(named.variables.iter().flat_map(|name| places(name)));
+        for path in named.compose.iter().flat_map(|name| places(name)) {
+            if project.files.contains(&path) || found.contains_key(&path) || found.len() >= MOST {
+                continue;
+            }
+            let content = read(&path).ok();
+            unread.extend(content.clone().map(|content| (path.clone(), content)));
+            found.insert(path, content);
+        }
+    }
+    for path in of_variables {
+        if Some(path.as_path()) != own_file && !found.contains_key(&path) && found.len() < MOST {
+            let content = read(&path).ok();
+            found.insert(path, content);
+        }
+    }
+    found
 }
 
 /// A set of files that a project was started with and that contains more than the configured files.
@@ -115,10 +186,43 @@ mod tests {
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
         std::fs::write(&a, "a").unwrap();
         std::fs::write(&b, "bc").unwrap();
-        let before = hash(&[a.clone(), b.clone()]).await.unwrap();
+        let project = Project { files: vec![a.clone(), b.clone()], ..Project::default() };
+        let before = hash(&project, None).await.unwrap();
         std::fs::write(&a, "ab").unwrap();
         std::fs::write(&b, "c").unwrap();
-        assert_ne!(hash(&[a, b]).await.unwrap(), before);
+        assert_ne!(hash(&project, None).await.unwrap(), before);
+    }
+
+    #[tokio::test]
+    async fn everything_that_compose_reads_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let main = "include: [parts/db.yml]\nservices:\n  web:\n    extends: { file: base.yml, service: web }\n    \
+                    env_file: [{ path: web.env }]\n";
+        let files = vec![write("compose.yml", main)];
+        write("parts/db.yml", "services: { db: { image: db, env_file: db.env } }\n");
+        write("base.yml", "services: { web: { image: web } }\n");
+        let project = Project { files, env_files: vec![write("prod.env", "A=1\n")], ..Project::default() };
+        let own = write("tags.env", "TAG=1\n");
+        let project = Project { env_file: Some(own.clone()), ..project };
+        let hashed = || async { hash(&project, Some(&own)).await.unwrap() };
+        let mut before = hashed().await;
+        assert_eq!(hashed().await, before);
+        for name in ["parts/db.yml", "base.yml", "prod.env", "web.env", "parts/db.env", ".env"] {
+            write(name, "services: { other: { image: other } }\n");
+            let after = hashed().await;
+            assert_ne!(after.hash, before.hash, "{name}");
+            assert_eq!(after.configured_only, before.configured_only);
+            before = after;
+        }
+        write("tags.env", "TAG=2\n");
+        assert_eq!(hashed().await, before, "the agent writes this file itself");
+        assert!(before.is_upgrade_of(&before.configured_only) && !before.is_upgrade_of(&before.hash));
     }
 
     #[tokio::test]
@@ -156,13 +260,16 @@ mod tests {
     async fn links_pipes_and_missing_files_are_errors_and_nothing_blocks() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        assert!(hash(&[path("none")]).await.unwrap_err().contains("does not exist"));
+        let hash = |file: PathBuf| async {
+            hash(&Project { files: vec![file], ..Project::default() }, None).await.unwrap_err()
+        };
+        assert!(hash(path("none")).await.contains("does not exist"));
         std::fs::write(path("file"), "x").unwrap();
         std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
-        assert!(hash(&[path("link")]).await.unwrap_err().contains("symbolic link"));
+        assert!(hash(path("link")).await.contains("symbolic link"));
         rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0)
             .unwrap();
-        assert!(hash(&[path("pipe")]).await.unwrap_err().contains("regular file"));
-        assert!(hash(&[dir.path().to_path_buf()]).await.unwrap_err().contains("regular file"));
+        assert!(hash(path("pipe")).await.contains("regular file"));
+        assert!(hash(dir.path().to_path_buf()).await.contains("regular file"));
     }
 }

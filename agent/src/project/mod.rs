@@ -32,6 +32,7 @@ mod observe;
 mod perform;
 pub mod placement;
 pub mod published;
+mod references;
 pub mod services;
 mod swarm;
 mod tag_file;

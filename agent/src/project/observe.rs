@@ -329,15 +329,19 @@ async fn compared(
 /// Hashes the compose files. A change counts only if two reads agree and compose accepts it, because editors write in
 /// several steps (DOMAIN 3.2).
 async fn read_files(world: &World, asked: &FilesAsked) -> Files {
-    let first = files::hash(&asked.project.files).await;
-    if let Ok(hash) = &first
-        && asked.known.as_ref().is_none_or(|known| known == hash)
-    {
-        return Files::Hash(hash.clone());
+    let hash = || files::hash(&asked.project, asked.own_file.as_deref());
+    let first = hash().await;
+    if let Ok(hashed) = &first {
+        match &asked.known {
+            None => return Files::Hash(hashed.hash.clone()),
+            Some(known) if *known == hashed.hash => return Files::Hash(hashed.hash.clone()),
+            Some(known) if hashed.is_upgrade_of(known) => return Files::Unchanged(hashed.hash.clone()),
+            Some(_) => {}
+        }
     }
     tokio::time::sleep(SETTLE).await;
-    let hash = match (first, files::hash(&asked.project.files).await) {
-        (Ok(first), Ok(second)) if first == second => second,
+    let hash = match (first, hash().await) {
+        (Ok(first), Ok(second)) if first == second => second.hash,
         (Err(first), Err(second)) if first == second => return Files::Unusable(second),
         _ => return Files::Unsettled,
     };

@@ -1,6 +1,7 @@
 //! Actions: everything the decision core asks its worker to do.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use evenkeel_common::wire::FleetAsk;
@@ -90,6 +91,8 @@ pub struct FilesAsked {
     pub project: Project,
     /// The last deployed hash; `None` before the first read.
     pub known: Option<String>,
+    /// The file that the agent itself writes (`tag_variable`), which does not count.
+    pub own_file: Option<PathBuf>,
 }
 
 /// One step of a deployment. Every step can be repeated after a crash in the middle of it.

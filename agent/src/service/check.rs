@@ -12,7 +12,7 @@ use super::compare::{self, Comparison};
 use super::event::{Event, Fault, FaultCause, Unblock};
 use super::input::{CheckFault, ImageView, Observation};
 use super::rollout::plan::Cause;
-use super::{Service, wording};
+use super::{Service, gates, wording};
 
 /// How the images of a service compare with the registry's.
 struct Compared {
@@ -37,7 +37,11 @@ impl Service {
             generation: self.generation,
             is_manual,
             images: self.config.auto_update || self.checks.wants_redeploy(),
-            files: project.map(|project| FilesAsked { project, known: self.durable.files_hash.clone() }),
+            files: project.map(|project| FilesAsked {
+                project,
+                known: self.durable.files_hash.clone(),
+                own_file: self.config.tag_variable().map(|variable| variable.file.to_owned()),
+            }),
             settled: self.settled_digests(),
             published: self.durable.published.clone(),
             newer: self.newer_tags(),
@@ -198,6 +202,13 @@ impl Service {
                         let is_here = !view.running.is_empty() || view.tagged.is_some();
                         self.emit(Event::NotFound { image, remote, is_here }, now);
                     }
+                }
+                Comparison::Stale { remote } if self.durable.failed_before(&image, &remote) => {
+                    self.durable.not_found.remove(&image);
+                    self.durable.block(&image, &remote);
+                    let gate = gates::failed_before(&self.config.name, &image, &remote);
+                    let old = view.running.first().and_then(|old| compare::shown_digest(old, None));
+                    self.emit(Event::UpdateAvailable { image, digest: remote, old_digest: old, gate }, now);
                 }
                 Comparison::Stale { remote } => {
                     // A held update does not count as available yet: the previous image may be started.

@@ -242,6 +242,12 @@ pub(super) fn waiting(image: &str, digest: &Digest, gate: Gate) -> Waiting {
     }
 }
 
+/// The gate of a digest that failed here before, and that the tag points to again.
+pub(super) fn failed_before(service: &str, image: &str, digest: &Digest) -> Gate {
+    let why = format!("{} of {image} has failed here before, and is blocked again", digest.short());
+    cleared_by(format!("POST /unblock/{service}"), held("blocked", why))
+}
+
 /// The gate of a digest that an operator has replaced.
 pub(super) fn declined(service: &str, image: &str, digest: &Digest) -> Gate {
     let why = wording::swarm::declined(image, digest);

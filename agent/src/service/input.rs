@@ -267,6 +267,8 @@ pub enum Files {
     Unread,
     /// Hash of the files. If it differs from the known one, compose accepts them.
     Hash(String),
+    /// The hash of the files, which are those of the known hash: that was computed by an earlier version.
+    Unchanged(String),
     /// The files are being written: the next check reads them again.
     Unsettled,
     /// They can't be read, or compose does not accept them.

@@ -70,6 +70,9 @@ impl Service {
                 let newest = |tags: BTreeMap<String, Digest>| tags.into_values().next_back();
                 blocked.extend(failed.into_iter().filter_map(|(image, tags)| Some((image, newest(tags)?))));
                 blocked.extend(std::mem::take(&mut self.durable.blocked));
+                for (image, digest) in &blocked {
+                    self.durable.forget_failure(image, digest);
+                }
                 self.durable.rollback_failed = false;
                 let blocked = blocked.into_iter().collect();
                 self.emit(Event::Unblocked(Unblock::Manual { blocked }), now);

@@ -59,6 +59,10 @@ impl Service {
         let hash = match files {
             Files::Unread | Files::Unsettled => return Ok(None),
             Files::Unusable(text) => return Err(text.clone()),
+            Files::Unchanged(hash) => {
+                self.durable.files_hash = Some(hash.clone());
+                hash
+            }
             Files::Hash(hash) => hash,
         };
         self.known.files_hash = Some(hash.clone());

@@ -26,6 +26,9 @@ use super::swarm::plan::{Postponed, SwarmRollout};
 pub struct Durable {
     /// Blocked digest per image as configured (spec 2.6).
     pub blocked: BTreeMap<String, Digest>,
+    /// Digests that have failed here, oldest first, per image as configured: a tag that returns to one is blocked again.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed_digests: BTreeMap<String, Vec<Digest>>,
     /// Failed digests of tags that are newer than the one in force (`tag_variable`).
     #[serde(skip_serializing_if = "FailedTags::is_empty")]
     pub failed_tags: FailedTags,
@@ -95,7 +98,35 @@ pub struct Durable {
     pub clock: Option<boot::NotedClock>,
 }
 
+/// How many failed digests of an image are remembered.
+const MAX_FAILED: usize = 50;
+
 impl Durable {
+    /// Blocks a digest that has failed, and remembers it for the case that the tag returns to it.
+    pub(super) fn block(&mut self, image: &str, digest: &Digest) {
+        self.blocked.insert(image.to_owned(), digest.clone());
+        let failed = self.failed_digests.entry(image.to_owned()).or_default();
+        failed.retain(|known| known != digest);
+        failed.push(digest.clone());
+        let surplus = failed.len().saturating_sub(MAX_FAILED);
+        failed.drain(..surplus);
+    }
+
+    /// Forgets that a digest has failed: it was proven, or a user has unblocked it.
+    pub(super) fn forget_failure(&mut self, image: &str, digest: &Digest) {
+        if let Some(failed) = self.failed_digests.get_mut(image) {
+            failed.retain(|known| known != digest);
+            if failed.is_empty() {
+                self.failed_digests.remove(image);
+            }
+        }
+    }
+
+    /// Whether this digest of an image has failed here before, at whatever time.
+    pub(super) fn failed_before(&self, image: &str, digest: &Digest) -> bool {
+        self.failed_digests.get(image).is_some_and(|failed| failed.contains(digest))
+    }
+
     /// Whether a deployment is in progress that must be completed.
     pub fn is_deploying(&self) -> bool {
         self.deployment.is_some() || self.swarm.is_some()

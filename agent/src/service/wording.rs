@@ -349,7 +349,7 @@ fn brought_up(cause: &Cause, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
         }
         Cause::ForceUp { down } => {
             let message = if *down {
-                "the project was force-restarted: compose down, then compose up"
+                "the containers that were stuck were recreated, and the project was brought up again with compose up"
             } else {
                 "the project was brought up again with compose up"
             };

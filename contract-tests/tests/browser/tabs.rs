@@ -95,7 +95,8 @@ impl Scene {
 #[test]
 fn eight_tabs_stay_live_with_one_stream_and_their_buttons_work() {
     let agent = Agent::without_engine("tabs", |folder| {
-        Config::of([Service::idle("idle", folder)]).registry("127.0.0.1:9")
+        Config::of([Service::idle("idle", folder).set("auto_update", true).set("images", json!(["web:1"]))])
+            .registry("127.0.0.1:9")
     });
     let browser = Browser::start();
     // The status of /health without an engine.
@@ -112,7 +113,7 @@ fn eight_tabs_stay_live_with_one_stream_and_their_buttons_work() {
         browser.switch_to(tab);
         browser.wait("the row", "document.querySelectorAll('#rows > tr').length === 1");
         browser.click("#rows .actions .button:nth-child(1)");
-        browser.wait_notice("auto_update is false");
+        browser.wait_notice("A check of");
         assert_eq!(browser.value(LIVE), true, "tab {nth}");
     }
     // Each tab shows what each other tab causes.

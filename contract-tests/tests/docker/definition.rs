@@ -310,3 +310,26 @@ fn a_network_that_compose_would_make_anew_holds_the_update() {
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
 }
+
+#[test]
+fn stuck_containers_are_recreated_and_their_healthy_neighbours_keep_their_data() {
+    let mut world = World::new("stuck");
+    world.push("web", &Image::good("v1"));
+    world.push("loop", &Image::exits("v1", 0));
+    let host = world.host.clone();
+    world.project.write_text(&format!(
+        "services:
+  web: {{ image: '{host}/web:latest', labels: {{labels}}, stop_grace_period: 1s, volumes: ['/data'] }}
+  loop: {{ image: '{host}/loop:latest', labels: {{labels}}, stop_grace_period: 1s, volumes: ['/data'], restart: always }}
+"
+    ));
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    let volume = |service: &str| inspect(&world, service)["Mounts"][0]["Name"].clone();
+    let (web, data) = (world.project.container("web"), volume("loop"));
+    let entry = world.entry("shop", &["web:latest", "loop:latest"]).set("auto_start", true);
+    let agent = world.agent_for([entry]);
+    agent.wait_entry(&Kind::STARTED, 2);
+    assert_eq!(world.project.container("web").id, web.id);
+    assert_eq!(world.project.container("web").started_at, web.started_at);
+    assert_eq!(volume("loop"), data, "anonymous volumes are carried over");
+}

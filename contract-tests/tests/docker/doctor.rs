@@ -149,7 +149,13 @@ fn faults_of_the_project_are_found() {
     std::fs::copy(&world.project.file, &copy).unwrap();
     let output = with(&|service| service.set("compose_files", json!([copy])));
     assert_names(&output, "error services: its containers were created from other compose files");
-    assert_names(&output, "error services: /data is mounted from");
+
+    // An edit that nobody has applied.
+    let text = std::fs::read_to_string(&world.project.file).unwrap();
+    std::fs::write(&world.project.file, text.replace(":/data", ":/moved")).unwrap();
+    let output = with(&|service| service);
+    assert_names(&output, "error services: the compose files no longer define what runs: slow: volume");
+    std::fs::write(&world.project.file, text).unwrap();
 
     std::fs::write(&copy, "services: { web: { ports: 3 } }\n").unwrap();
     let output = with(&|service| service.set("compose_files", json!([copy])));

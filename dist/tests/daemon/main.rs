@@ -162,7 +162,8 @@ fn a_reload_adds_changes_and_removes_services() {
     assert_eq!(daemon.get("/status/b").unwrap()["auto_heal"], true);
     assert!(daemon.get("/status/c").unwrap()["error"].as_str().unwrap().contains("\"c\""));
     let entry = daemon.entry("config_reloaded").unwrap();
-    assert_eq!((&entry["service"], &entry["level"]), (&json!("evenkeel"), &json!("info")));
+    // One of the services is left out.
+    assert_eq!((&entry["service"], &entry["level"]), (&json!("evenkeel"), &json!("warning")));
     assert_eq!(
         entry["message"],
         "the configuration was reloaded: 1 services added, 1 changed, 1 removed, 1 untouched"
@@ -458,8 +459,9 @@ fn the_command_line_queries_the_running_agent_with_meaningful_exit_codes() {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         (out.status.code(), text(&out.stdout), text(&out.stderr))
     };
+    // There is no engine.
     let (code, out, _) = ask(&["status"]);
-    assert!(code == Some(0) && out.starts_with("NAME  STATUS"), "{code:?} {out}");
+    assert!(code == Some(1) && out.contains("NAME  STATUS"), "{code:?} {out}");
     let (code, out, _) = ask(&["status", "a", "--json"]);
     let record: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &record["name"]), (Some(0), &json!("a")));

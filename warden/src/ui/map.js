@@ -85,7 +85,7 @@ function showMap() {
   reconcile(byId("freezes"), map.freezes, (f) => f.id, freezeItem);
   setVisible(byId("freezes"), map.freezes.length > 0);
   setVisible(byId("map-section"), map.images.length + map.failed.length > 0);
-  reconcile(byId("withheld"), map.failed, (f) => `${f.repository}@${f.digest}`, withheldItem);
+  reconcile(byId("withheld"), map.failed, (f) => `${f.repository} ${withheldTitle(f)}`, withheldItem);
   setVisible(byId("withheld"), map.failed.length > 0);
   mapRows = rowsOf(map);
   const reporting = new Set(map.images.flatMap((image) => image.cells.map((cell) => cell.machine)));

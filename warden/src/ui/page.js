@@ -18,7 +18,7 @@ const FIELDS = ["machine", "service", "image", "kind", "level", "since", "until"
 // The kinds of this version; the history may contain others that are not loaded.
 const KINDS = [
   "started", "shutdown", "manual_trigger", "checked", "trigger_failed", "error", "recovered", "not_found",
-  "approved", "updated", "rolled_back", "rollback_failed", "update_available", "way_back", "compose_drift",
+  "approved", "updated", "pulled", "rolled_back", "rollback_failed", "update_available", "way_back", "compose_drift",
   "force_redeploy", "force_redeploy_failed", "unblocked", "unhealthy", "restarting", "restart_failed", "restarted",
   "exhausted", "healthy", "died", "resource_alert", "resumed", "config_reloaded", "config_rejected", "daemon_down",
   "daemon_up", "agent_online", "agent_offline", "frozen", "thawed", "fleet_away",

@@ -49,9 +49,10 @@ use super::terminal::{Terminal, print};
 use crate::app::clients::{EngineClients, RegistryClients};
 use crate::audit::trial::ask_wardens;
 use crate::config::{Config, ConfiguredImage, PushConfig, ServiceConfig};
-use crate::model::{Container, Digest, Members, Reference, SwarmError};
+use crate::model::{Container, Difference, Digest, Members, Model, Origin, Project, Reference, SwarmError};
 use crate::ports::survey::{EngineInfo, RunningContainer};
 use crate::ports::{Registry, Urgency};
+use crate::project::definition::Comparison;
 
 /// Timeout of a single request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(12);
@@ -319,9 +320,15 @@ async fn look_at<'a>(
         containers.iter().flat_map(|container| container.compose_files.iter().cloned()).collect();
     let configured = config.compose_files.clone();
     let files = blocking(move || services::Files::look(&configured, &labelled)).await.unwrap_or_default();
-    let model = match config.project().filter(|_| compose_is_usable) {
-        Some(project) => timeout(REQUEST_LIMIT, clients.compose.model(&project)).await.ok(),
+    let project = config.project().map(|project| project.as_started(Origin::of(&containers).as_ref()));
+    let project = project.filter(|_| compose_is_usable);
+    let model = match &project {
+        Some(project) => timeout(REQUEST_LIMIT, clients.compose.model(project)).await.ok(),
         None => None,
+    };
+    let differences = match (&project, &model) {
+        (Some(project), Some(Ok(model))) => differences(clients, project, model, &containers).await,
+        _ => Vec::new(),
     };
     let mut running = Vec::new();
     for container in containers {
@@ -348,7 +355,28 @@ async fn look_at<'a>(
         Some((file, name)) => blocking(move || services::tag_in_force(&file, &name)).await.flatten(),
         None => None,
     };
-    Ok(services::Facts { config, containers: running, model, files, tag })
+    Ok(services::Facts { config, containers: running, model, differences, files, tag })
+}
+
+/// Compares the definitions of the running compose services with what runs. Unlike the agent, this program may run in the
+/// surroundings of a person's shell. A comparison that is not possible finds nothing: what is in its way is a finding already.
+async fn differences(
+    clients: &EngineClients,
+    project: &Project,
+    model: &Model,
+    containers: &[Container],
+) -> Vec<Difference> {
+    let live: Vec<Container> = containers.iter().filter(|container| container.is_live()).cloned().collect();
+    let mut services: Vec<String> = live.iter().map(|container| container.compose_service.clone()).collect();
+    services.sort();
+    services.dedup();
+    services.retain(|name| model.service(name).is_some());
+    let asked = (clients.engine.as_ref(), clients.compose.as_ref());
+    let compared = Comparison::read(asked, project, model, &services, &live);
+    match timeout(REQUEST_LIMIT, compared).await {
+        Ok(Ok(comparison)) => comparison.differences(&services),
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the tasks of a swarm service as containers.

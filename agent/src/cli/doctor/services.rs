@@ -9,7 +9,7 @@ use super::finding::{Finding, Words};
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::env_file::find_tag;
 use crate::model::image::digests_in;
-use crate::model::{ComposeError, Container, Model, Reference, State};
+use crate::model::{ComposeError, Container, Difference, Model, Reference, State};
 use crate::ports::Image;
 
 pub(super) const AREA: &str = "services";
@@ -32,6 +32,8 @@ pub(super) struct Facts<'a> {
     pub(super) containers: Vec<Running>,
     /// Its rendered compose files; `None` if there are none.
     pub(super) model: Option<Result<Model, ComposeError>>,
+    /// How what the files define differs from what runs.
+    pub(super) differences: Vec<Difference>,
     /// Its compose files compared with those of its containers.
     pub(super) files: Files,
     /// The tag in the env file for the images of `tag_variable`; `None` if unknown.
@@ -126,7 +128,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     found.extend(health(facts));
     found.extend(files(facts));
     found.extend(rendered(facts));
-    found.extend(binds(facts));
+    found.extend(differences(facts));
     found
 }
 
@@ -289,36 +291,22 @@ fn rendered(facts: &Facts<'_>) -> Option<Finding> {
     Some(words.error(AREA, facts.config.name.as_str()))
 }
 
-/// Finds bind mounts whose source differs between the compose files and the containers: relative paths that are resolved
-/// against a different folder.
-fn binds(facts: &Facts<'_>) -> Vec<Finding> {
-    let Some(Ok(model)) = &facts.model else { return Vec::new() };
-    let mut found = Vec::new();
-    for Running { container, .. } in live(facts) {
-        let Some(service) = model.service(&container.compose_service) else { continue };
-        for (target, source) in service.binds() {
-            let mounted =
-                container.mounts.iter().find(|mount| mount.kind == "bind" && mount.destination == target);
-            let Some(mounted) = mounted.filter(|mounted| !is_same(&mounted.source, source)) else { continue };
-            let words = Words {
-                what: format!(
-                    "{target} is mounted from {}, but its compose files mount {source}",
-                    mounted.source
-                ),
-                why: "an update would mount another folder, perhaps an empty one",
-                remedy: "use an absolute path for the folder, or give the agent the files at the same path as on the engine's machine",
-            };
-            found.push(words.error(AREA, format!("{}: {}", facts.config.name, container.name)));
-        }
-    }
-    found
-}
-
-/// Reports whether two paths are the same, after resolving links. Paths that do not exist are compared as text.
-fn is_same(a: &str, b: &str) -> bool {
-    let clean = |path: &str| path.trim_end_matches('/').to_owned();
-    let real = |path: &str| Path::new(path).canonicalize().ok();
-    clean(a) == clean(b) || real(a).is_some_and(|a| Some(a) == real(b))
+/// Finds definitions that differ from what runs, with the comparison that holds updates.
+fn differences(facts: &Facts<'_>) -> Vec<Finding> {
+    let project = facts.config.project().map(|project| project.name).unwrap_or_default();
+    let finding = |difference: &Difference| {
+        let words = Words {
+            what: format!("the compose files no longer define what runs: {difference}"),
+            why: "an update would change more than the image, so that it waits",
+            remedy: format!(
+                "apply the files with `docker compose -p {project} … up -d {0}` or `evenkeel redeploy {1}`, or undo the edit; if \
+                 a path or a variable differs only for the agent, write it into the files or an env file",
+                difference.service, facts.config.name
+            ),
+        };
+        words.error(AREA, facts.config.name.as_str())
+    };
+    facts.differences.iter().map(finding).collect()
 }
 
 /// Returns the findings for images that a failed update could not be rolled back to, or that have no digest to compare.

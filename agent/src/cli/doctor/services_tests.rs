@@ -22,6 +22,7 @@ struct Stage {
     image: Option<Image>,
     served: Option<bool>,
     model: Value,
+    differences: Vec<Difference>,
     labelled: BTreeSet<PathBuf>,
 }
 
@@ -68,6 +69,7 @@ impl Stage {
                 "image": "localhost:5000/web:1",
                 "volumes": [{"type": "bind", "source": "/srv/shop/data", "target": "/data"}],
             }}}),
+            differences: Vec::new(),
             labelled: BTreeSet::from([file]),
             folder,
             config,
@@ -109,6 +111,7 @@ impl Stage {
             files: Files::look(&config.compose_files, &self.labelled),
             containers: vec![Running { container: self.container, image: self.image, served: self.served }],
             model: Some(model),
+            differences: self.differences,
             tag: config.tag_variable().and_then(|variable| tag_in_force(variable.file, variable.name)),
         };
         [check(&facts), way_back(&facts)].concat()
@@ -221,16 +224,12 @@ fn files_under_another_path_are_the_same_files() {
 }
 
 #[test]
-fn a_mount_whose_source_would_change_is_reported() {
-    let moved = |stage: &mut Stage| {
-        stage.model["services"]["web"]["volumes"][0]["source"] = "/stacks/shop/data".into();
+fn what_an_update_would_change_beyond_the_image_is_reported() {
+    let edited = |stage: &mut Stage| {
+        let what = vec!["volume /data".to_owned()];
+        stage.differences = vec![Difference { service: "web".to_owned(), what, unset: Vec::new() }];
     };
-    assert_found(
-        moved,
-        Error,
-        "/data is mounted from /srv/shop/data, but its compose files mount /stacks/shop/data",
-        "absolute",
-    );
+    assert_found(edited, Error, "no longer define what runs: web: volume /data", "up -d web`");
 }
 
 #[test]

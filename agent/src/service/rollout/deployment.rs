@@ -255,6 +255,16 @@ impl Deployment {
         })
     }
 
+    /// The image changes to blame for a failure: that of the failed container, or all if that can't be told. With a tag
+    /// variable all images have one tag, and fail together.
+    pub(super) fn blamed<'a>(&'a self, failure: &Failure) -> impl Iterator<Item = &'a ImageChange> {
+        let image =
+            Reference::parse(&failure.image).ok().filter(|_| !failure.bystander && self.plan.tag.is_none());
+        let is_of = move |change: &ImageChange| image.as_ref().is_none_or(|image| change.is_of(image));
+        let is_known = self.changes().any(&is_of);
+        self.changes().filter(move |change| !is_known || is_of(change))
+    }
+
     /// Reports whether there is an earlier image to roll back to.
     pub(super) fn can_roll_back(&self) -> bool {
         self.changes().any(|change| change.old.is_some())

@@ -104,18 +104,20 @@ impl Service {
         self.emit(Event::RedeployFailed { why, container: String::new(), output }, now);
     }
 
-    /// Blocks the failed images, in the same write as the decision to roll back.
+    /// Blocks the failed images, in the same write as the decision to roll back. The other images of the deployment are
+    /// rolled back with them, and tried again without them.
     pub(super) fn failed(&mut self, failure: Failure, output: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let blocked = deployment.changes().map(|m| (m.configured.clone(), m.digest.clone()));
-        self.durable.blocked.extend(blocked);
-        let changes: Vec<ImageChange> = deployment.changes().cloned().collect();
+        let changes: Vec<ImageChange> = deployment.blamed(&failure).cloned().collect();
         let all = deployment.plan().image_changes.iter();
         let new_images = all.filter_map(|m| {
             Some((m.configured.clone(), m.reference.clone(), deployment.new_ids.get(&m.configured)?.clone()))
         });
         let new_images: Vec<_> = new_images.collect();
         deployment.enter(Phase::Diagnose(Failed { failure, output }), now);
+        for change in &changes {
+            self.durable.block(&change.configured, &change.digest);
+        }
         self.note_failed_tags(&changes);
         for (image, reference, id) in new_images {
             if self.durable.proven.get(&image).is_none_or(|proven| proven.id != id) {
@@ -154,6 +156,7 @@ impl Service {
                 self.note_proof(&image, &change.digest, now);
             }
             self.durable.not_found.remove(&image);
+            self.durable.forget_failure(&image, &change.digest);
             self.lift_block(&image, change.reference.tag.as_deref());
             self.durable.unproven.remove(&image);
             self.durable.published.insert(image, change.digest.clone());

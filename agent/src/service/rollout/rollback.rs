@@ -98,6 +98,8 @@ impl Service {
                 .unproven
                 .extend(deployment.new_ids.get(&m.configured).map(|id| (name(), id.clone())));
             self.durable.proven.extend(m.old.clone().map(|old| (name(), old)));
+            // Those of images that did not fail, too: the service is not touched again.
+            self.durable.blocked.insert(name(), m.digest.clone());
         }
         let failed = report(deployment, failed);
         deployment.enter(Phase::Unpin, now);

@@ -250,6 +250,7 @@ impl Service {
             durable.proven.insert(image.clone(), proven);
             durable.not_found.remove(&image);
             durable.blocked.remove(&image);
+            durable.forget_failure(&image, &digest);
             durable.unproven.remove(&image);
             durable.postponed = None;
             updated = change.old_digest.as_ref() != Some(&digest);
@@ -285,7 +286,7 @@ impl Service {
             let wait = POSTPONE.saturating_mul(2_i32.saturating_pow(tries - 1)).min(LONGEST_POSTPONE);
             self.durable.postponed = Some(Postponed { digest: change.digest, until: now + wait, tries });
         } else {
-            self.durable.blocked.insert(change.configured, change.digest);
+            self.durable.block(&change.configured, &change.digest);
         }
     }
 
@@ -334,7 +335,7 @@ impl Service {
             let name = || change.configured.clone();
             self.durable.unproven.insert(name(), ImageId::from(&change.digest));
             self.durable.proven.extend(change.old.clone().map(|old| (name(), old)));
-            self.durable.blocked.insert(name(), change.digest.clone());
+            self.durable.block(&change.configured, &change.digest);
         }
         self.durable.rollback_failed = true;
         let containers = self.containers().iter().map(ContainerSummary::of).collect();

@@ -100,3 +100,19 @@ fn two_proven_images_both_have_a_verdict() {
     assert_eq!(decided.collect::<Vec<_>>(), [IMAGE, API]);
     assert_eq!(scenario.service.leases(), []);
 }
+
+#[test]
+fn of_several_images_only_that_of_the_failed_container_is_blocked() {
+    let cases: [(&str, bool, &[&str]); 4] = [
+        (API, false, &[API]),
+        (IMAGE, false, &[IMAGE]),
+        ("", false, &[API, IMAGE]),
+        (API, true, &[API, IMAGE]),
+    ];
+    for (image, bystander, blocked) in cases {
+        let mut scenario = deploying_two_images();
+        let failure = Failure { image: image.to_owned(), bystander, ..Failure::general("it crashed") };
+        scenario.service.failed(failure, String::new(), scenario.now);
+        assert_eq!(scenario.service.durable().blocked.keys().collect::<Vec<_>>(), blocked, "{image:?}");
+    }
+}

@@ -439,3 +439,24 @@ fn a_stopped_container_that_a_failed_up_replaced_is_rolled_back_while_others_run
     assert!(scenario.is_blocked());
     assert!(matches!(scenario.rolls_back(&[&db, &on("web", IMAGE, "v1", 3)]), Step::Start { .. }));
 }
+
+#[test]
+fn a_tag_that_returns_to_a_digest_that_failed_before_is_blocked_again_and_not_deployed() {
+    let mut scenario = Scenario::of(config());
+    let web = on("web", IMAGE, "v1", 1);
+    scenario.service.durable.block(IMAGE, &digest('2'));
+    scenario.check(observed('1', &[v1()], &[&web]));
+    assert!(!scenario.is_blocked(), "the tag has moved");
+    scenario.entries.clear();
+    scenario.at(10).check(observed('2', &[v1()], &[&web]));
+    assert!(!matches!(scenario.act(), Some(Action::Step(_))));
+    assert_eq!(scenario.service.durable().blocked.get(IMAGE), Some(&digest('2')));
+    assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE]);
+    assert!(scenario.last().message.contains("has failed here before"), "{}", scenario.last().message);
+    // Told once, and deployed again only if a person says so.
+    scenario.at(20).check(observed('2', &[v1()], &[&web]));
+    assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE]);
+    scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
+    scenario.at(30).check(observed('2', &[v1()], &[&web]));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+}
