@@ -24,16 +24,23 @@ const MARK: &str = "v2:";
 /// The hash of everything that compose reads for a project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hashed {
-    /// Over the compose files, those that they name with `include` and `extends`, and env files.
+    /// Over the compose files, those that they name with `include` and `extends`, and env files. It begins with a mark of
+    /// where compose looks for them.
     pub hash: String,
     /// Over the configured files only, as earlier versions computed it.
     pub configured_only: String,
 }
 
 impl Hashed {
-    /// Reports whether `known` was computed by an earlier version over the same configured files.
+    /// Reports whether `known` can't be compared with this hash although no configured file may have been edited: an earlier
+    /// version computed it, or a person has started the project from other places since, which applied the files.
     pub(super) fn is_upgrade_of(&self, known: &str) -> bool {
-        !known.starts_with(MARK) && known == self.configured_only
+        let places =
+            |hash: &str| hash.strip_prefix(MARK)?.split_once(':').map(|(places, _)| places.to_owned());
+        match places(known) {
+            None => known == self.configured_only,
+            known => known != places(&self.hash),
+        }
     }
 }
 
@@ -59,7 +66,10 @@ pub(super) async fn hash(project: &Project, own_file: Option<&Path>) -> Result<H
                 hasher.update(part);
             }
         }
-        Ok(Hashed { hash: format!("{MARK}{}", hex::encode(hasher.finalize())), configured_only })
+        let places = (&project.files, &project.folder, &project.env_files, &project.env_file);
+        let places = hex::encode(Sha256::digest(format!("{places:?}")));
+        let hash = format!("{MARK}{}:{}", &places[..16], hex::encode(hasher.finalize()));
+        Ok(Hashed { hash, configured_only })
     });
     hashed.await.unwrap_or_else(|_| Err("the compose files can't be read".to_owned()))
 }
@@ -214,7 +224,8 @@ mod tests {
         let mut before = hashed().await;
         assert_eq!(hashed().await, before);
         for name in ["parts/db.yml", "base.yml", "prod.env", "web.env", "parts/db.env", ".env"] {
-            write(name, "services: { other: { image: other } }\n");
+            let text = std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
+            write(name, &format!("{text}# more\n"));
             let after = hashed().await;
             assert_ne!(after.hash, before.hash, "{name}");
             assert_eq!(after.configured_only, before.configured_only);
@@ -223,6 +234,8 @@ mod tests {
         write("tags.env", "TAG=2\n");
         assert_eq!(hashed().await, before, "the agent writes this file itself");
         assert!(before.is_upgrade_of(&before.configured_only) && !before.is_upgrade_of(&before.hash));
+        let elsewhere = Project { folder: Some("/srv".into()), ..project.clone() };
+        assert!(hash(&elsewhere, None).await.unwrap().is_upgrade_of(&before.hash));
     }
 
     #[tokio::test]

@@ -8,12 +8,9 @@ use contract_tests::{Agent, Browser, Config, Service, request};
 use serde_json::json;
 
 fn agent() -> Agent {
-    Agent::without_engine("real", |_| {
+    Agent::without_engine("real", |folder| {
         Config::of([
-            Service::named("standalone")
-                .set("container_name", "standalone")
-                .set("auto_update", true)
-                .set("images", json!(["web:1"])),
+            Service::idle("idle", folder).set("auto_update", true).set("images", json!(["web:1"])),
             Service::named("broken").set("auto_update", true),
         ])
         .registry("127.0.0.1:9")

@@ -327,7 +327,7 @@ fn stuck_containers_are_recreated_and_their_healthy_neighbours_keep_their_data()
     let volume = |service: &str| inspect(&world, service)["Mounts"][0]["Name"].clone();
     let (web, data) = (world.project.container("web"), volume("loop"));
     let entry = world.entry("shop", &["web:latest", "loop:latest"]).set("auto_start", true);
-    let agent = world.agent_for([entry]);
+    let agent = world.agent_with(world.config([entry]).set("registry.poll_interval", 10), &[]);
     agent.wait_entry(&Kind::STARTED, 2);
     assert_eq!(world.project.container("web").id, web.id);
     assert_eq!(world.project.container("web").started_at, web.started_at);
