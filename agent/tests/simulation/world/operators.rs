@@ -442,6 +442,7 @@ impl Inner {
         self.engine_went();
         for at in 0..self.containers.len() {
             if self.containers[at].is_up() {
+                self.forget_recent_stop(at);
                 self.end_by_sigterm(at, 143);
             }
         }

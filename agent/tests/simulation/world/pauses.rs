@@ -33,6 +33,16 @@ impl Inner {
         self.truth.stopped_by_operator.insert(service);
     }
 
+    /// The engine stops a container that an operator has been stopping for a moment. Nothing tells the two stops apart.
+    pub(super) fn forget_recent_stop(&mut self, at: usize) {
+        let container = &self.containers[at];
+        let recently = SignedDuration::from_secs(20);
+        if container.stopping.is_some_and(|(since, _)| self.now.duration_since(since) <= recently) {
+            self.truth.stopped_by_operator.remove(&container.service);
+            self.truth.unknown.insert(container.id.clone());
+        }
+    }
+
     /// `docker commit`, which pauses the container for a moment.
     pub(super) fn commit(&mut self, at: usize) {
         if !self.containers[at].is_paused {

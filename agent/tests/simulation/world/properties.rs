@@ -89,7 +89,7 @@ pub(super) struct Truth {
     /// When the disk fault last changed.
     pub(super) disk_changed_at: Option<Timestamp>,
     /// Containers that were stopped by a signal when the agent started: it may be unable to determine the cause.
-    unknown: BTreeSet<String>,
+    pub(super) unknown: BTreeSet<String>,
     pub(super) baselines: BTreeMap<String, Baseline>,
     pub(super) disturbed_at: Option<Timestamp>,
     /// Images of which a container has been well for `WORKS_AFTER`.
