@@ -73,6 +73,8 @@ impl Service {
         };
         if matches!(reason_to_start, StartReason::Start) {
             self.healer.listen(now);
+            // A container may be failing its health check because somebody has been stopping it since before the start.
+            self.healer.gaps.await_events(now);
         }
         if missed_events && !self.boot.now.is_empty() {
             self.healer.events_unseen_before(now);

@@ -210,6 +210,13 @@ impl Service {
                     let old = view.running.first().and_then(|old| compare::shown_digest(old, None));
                     self.emit(Event::UpdateAvailable { image, digest: remote, old_digest: old, gate }, now);
                 }
+                Comparison::Stale { remote }
+                    if view.running.is_empty()
+                        && !self.config.auto_start
+                        && self.durable.pulled.get(&image) == Some(&remote) =>
+                {
+                    all.matching &= self.ran_before(view, &observation.containers);
+                }
                 Comparison::Stale { remote } => {
                     // A held update does not count as available yet: the previous image may be started.
                     if self.is_held(view, observation, &Cause::Update, now) {

@@ -27,6 +27,7 @@ impl Service {
             before: Vec::new(),
             tag: None,
             kept: Vec::new(),
+            starts_project: false,
             pull_missing: false,
             definition: None,
         };

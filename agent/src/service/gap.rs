@@ -19,8 +19,10 @@ const AWAIT_EVENTS: Duration = Duration::from_secs(15);
 /// A time without an event stream.
 #[derive(Debug, Clone)]
 struct Gap {
-    /// When it began, or a moment before.
+    /// When it began, or a moment before, by the clock of the events.
     from: Timestamp,
+    /// The same by the clock as it is set now.
+    began: Timestamp,
     /// When it ended.
     to: Option<Timestamp>,
     /// Stop requests that were attributed to the engine. If it turns out to have kept running, they were an operator's.
@@ -87,7 +89,7 @@ impl Gaps {
     pub(super) fn await_events(&mut self, from: Timestamp) {
         self.0.retain(|gap| gap.to.is_none_or(|to| from.duration_since(to).abs() <= signed(REPLAY)));
         if self.0.last().is_none_or(|gap| gap.to.is_some()) {
-            self.0.push(Gap { from, to: None, stops: StopTimes::new(), reached_at: None });
+            self.0.push(Gap { from, began: from, to: None, stops: StopTimes::new(), reached_at: None });
         }
     }
 
@@ -108,7 +110,7 @@ impl Gaps {
         now: Timestamp,
     ) -> Option<Engine> {
         let gap = self.0.last_mut().filter(|gap| gap.to.is_none())?;
-        if engine_since.is_none_or(|since| since > gap.from + SHUTDOWN_SEEN) {
+        if engine_since.is_none_or(|since| since > gap.began + SHUTDOWN_SEEN) {
             gap.to = Some(now);
             return Some(Engine::Restarted);
         }
@@ -140,7 +142,7 @@ impl Gaps {
 
     /// The times that deadlines are measured from.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        self.0.iter_mut().filter_map(|gap| gap.reached_at.as_mut())
+        self.0.iter_mut().flat_map(|gap| gap.reached_at.as_mut().into_iter().chain([&mut gap.began]))
     }
 
     /// The clock was set: past gaps can't be compared with times by the new clock.

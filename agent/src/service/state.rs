@@ -29,6 +29,10 @@ pub struct Durable {
     /// Digests that have failed here, oldest first, per image as configured: a tag that returns to one is blocked again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failed_digests: BTreeMap<String, Vec<Digest>>,
+    /// Digest per image as configured that was pulled while no container used the image. It is deployed, and proven, once one
+    /// does; until then the tag stays on the earlier image, so that nothing starts an unproven one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub pulled: BTreeMap<String, Digest>,
     /// Failed digests of tags that are newer than the one in force (`tag_variable`).
     #[serde(skip_serializing_if = "FailedTags::is_empty")]
     pub failed_tags: FailedTags,

@@ -218,7 +218,7 @@ services:
 }
 
 #[test]
-fn the_image_of_a_stopped_project_is_pulled_and_nothing_is_started() {
+fn the_image_of_a_stopped_project_is_pulled_and_deployed_once_it_runs() {
     let world = project("off", "");
     by_hand(&world, &["-f", &file(&world), "up", "-d"]);
     by_hand(&world, &["-f", &file(&world), "stop"]);
@@ -228,8 +228,18 @@ fn the_image_of_a_stopped_project_is_pulled_and_nothing_is_started() {
     let entry = agent.wait_entry(&Kind::PULLED, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     agent.wait_done(1);
-    assert_eq!(world.project.container("web").state, "exited");
+    let stopped = world.project.container("web");
+    assert_eq!(stopped.state, "exited");
     assert!(agent.entries(&Kind::UPDATED).is_empty());
+    assert_eq!(world.engine.image_id(&world.reference("web")), Some(stopped.image), "the tag has not moved");
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::CHECKED, 1);
+    assert_eq!(agent.entries(&Kind::PULLED).len(), 1);
+
+    by_hand(&world, &["-f", &file(&world), "start"]);
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
 }
 
 #[test]

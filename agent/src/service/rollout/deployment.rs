@@ -236,7 +236,8 @@ impl Deployment {
             let id = self.new_ids.get(&m.configured)?.clone();
             Some((m.reference.clone(), OldImage { id, source: Some(m.source(&m.digest)) }))
         };
-        let new = self.plan.image_changes.iter().filter_map(target);
+        let used = self.plan.image_changes.iter().filter(|change| self.plan.is_used(change));
+        let new = used.filter_map(target);
         new.chain(self.plan.kept_tags.iter().cloned()).collect()
     }
 

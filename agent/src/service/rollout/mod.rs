@@ -156,9 +156,14 @@ impl Service {
                 self.note_proof(&image, &change.digest, now);
             }
             self.durable.not_found.remove(&image);
-            self.durable.forget_failure(&image, &change.digest);
-            self.lift_block(&image, change.reference.tag.as_deref());
-            self.durable.unproven.remove(&image);
+            if deployment.plan().is_used(&change) {
+                self.durable.pulled.remove(&image);
+                self.durable.forget_failure(&image, &change.digest);
+                self.lift_block(&image, change.reference.tag.as_deref());
+                self.durable.unproven.remove(&image);
+            } else {
+                self.durable.pulled.insert(image.clone(), change.digest.clone());
+            }
             self.durable.published.insert(image, change.digest.clone());
             if change.old_digest.as_ref() == Some(&change.digest) {
                 continue;

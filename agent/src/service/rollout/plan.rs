@@ -139,6 +139,10 @@ pub struct Plan {
     /// Images that a manual redeploy leaves unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptImage>,
+    /// Whether nothing ran and the whole project is started. Journals of older versions do not say: their updates moved all
+    /// tags.
+    #[serde(default = "starts")]
+    pub starts_project: bool,
     /// Whether compose may pull images that are not present locally.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pull_missing: bool,
@@ -146,6 +150,10 @@ pub struct Plan {
     /// was edited since. `None` if it was not compared.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "recorded")]
     pub definition: Option<Arc<Model>>,
+}
+
+fn starts() -> bool {
+    true
 }
 
 /// The recorded definition in the journal.
@@ -196,6 +204,13 @@ impl Plan {
                 image: m.old.as_ref().map_or_else(|| was.image.clone(), |old| old.id.clone()),
             })
             .collect()
+    }
+
+    /// Reports whether a running container uses the image of this change, or the whole project is started with it. An image
+    /// that none uses is only pulled.
+    pub(super) fn is_used(&self, change: &ImageChange) -> bool {
+        let is_live = |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| was.live && change.is_of(&r));
+        self.cause != Cause::Update || self.starts_project || self.before.iter().any(is_live)
     }
 
     /// Returns the tags of other live services with the images that they run on.
@@ -315,6 +330,7 @@ impl Service {
             kept_tags,
             before: Baseline::all(&observation.containers),
             tag,
+            starts_project: self.config.auto_start && !observation.containers.iter().any(Container::is_live),
             pull_missing,
             definition,
         };
