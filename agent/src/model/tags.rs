@@ -5,12 +5,16 @@
 //! | part | examples | rule |
 //! |---|---|---|
 //! | `v` | `v1.2.3` | a newer tag has it if and only if the current tag has it |
-//! | numbers | `1`, `1.27`, `1.27.3` | a newer tag has as many: `1.27.3` is not moved to `1.28`, which is a moving tag |
+//! | numbers | `1`, `1.27`, `1.27.3`, `4.0.15.2941` | a newer tag has as many: `1.27.3` is not moved to `1.28`, which is a moving tag |
 //! | pre-release | `-rc.1`, `-beta`, `rc1`, `b2` | offered only if the current tag is a pre-release of the same version |
 //! | suffix | `-alpine`, `-alpine3.20`, `_amd64` | a newer tag has exactly the same |
+//! | build | `-ls289`, `-r3`, `-build7` | of the same version, a greater build is newer; a newer tag has one if and only if the current tag has one |
 //!
 //! A range is matched against the numbers only; missing ones count as 0. With a glob, the pattern itself defines which tags
 //! are comparable: among the matching tags, one is newer if its numbers, compared from left to right, are greater.
+//!
+//! Repositories keep tags of numbering schemes that they have given up, such as `2021.12.16` beside `10.11.4`. With a range,
+//! tags whose first number is an order of magnitude above that of all others are not newer as long as they are few.
 
 use std::cmp::Ordering;
 
@@ -33,6 +37,10 @@ const PRE_RELEASES: [&str; 14] = [
     "rc",
     "snapshot",
 ];
+/// Words that mark the number of a build of the same version.
+const BUILDS: [&str; 4] = ["ls", "r", "rev", "build"];
+/// A first number of at least this, and of ten times the next lower one of the repository, belongs to another scheme.
+const OTHER_SCHEME: u64 = 100;
 /// Words that mark a pre-release only if a number follows: `3.14.0a1`, `6.0.0-M2`.
 const NUMBERED_PRE_RELEASES: [&str; 3] = ["a", "b", "m"];
 
@@ -78,7 +86,13 @@ impl TagPattern {
             Self::Range(range) => {
                 let Some(current) = VersionTag::parse(current) else { return Vec::new() };
                 let candidates = tags.into_iter().filter_map(|tag| Some((VersionTag::parse(tag)?, tag)));
-                let mut newer: Vec<_> = candidates
+                let alike: Vec<_> = candidates.filter(|(version, _)| version.is_like(&current)).collect();
+                let limit = first_of_other_scheme(&alike, current.numbers[0]);
+                let is_of_scheme =
+                    |version: &VersionTag<'_>| limit.is_none_or(|limit| version.numbers[0] < limit);
+                let mut newer: Vec<_> = alike
+                    .into_iter()
+                    .filter(|(version, _)| is_of_scheme(version))
                     .filter(|(version, _)| range.matches(&version.version()) && version.follows(&current))
                     .collect();
                 newer.sort_by(|(one, _), (other, _)| one.compare(other));
@@ -98,6 +112,22 @@ impl TagPattern {
         }
     }
 
+    /// Returns the newest tag that would be newer than `current` if it were not of another numbering scheme.
+    pub fn of_other_scheme<'a>(
+        &self,
+        current: &str,
+        tags: impl IntoIterator<Item = &'a str>,
+    ) -> Option<&'a str> {
+        let Self::Range(range) = self else { return None };
+        let current = VersionTag::parse(current)?;
+        let candidates = tags.into_iter().filter_map(|tag| Some((VersionTag::parse(tag)?, tag)));
+        let alike: Vec<_> = candidates.filter(|(version, _)| version.is_like(&current)).collect();
+        let limit = first_of_other_scheme(&alike, current.numbers[0])?;
+        let others = alike.into_iter().filter(|(version, _)| version.numbers[0] >= limit);
+        let newer = others.filter(|(version, _)| range.matches(&version.version()) && version.follows(&current));
+        newer.max_by(|(one, _), (other, _)| one.compare(other)).map(|(_, tag)| tag)
+    }
+
     /// Reports whether tags can be compared with `current`: it has a version or, for a glob, a number.
     pub fn can_compare(&self, current: &str) -> bool {
         match self {
@@ -111,10 +141,11 @@ impl TagPattern {
 #[derive(Debug, PartialEq, Eq)]
 struct VersionTag<'a> {
     has_v: bool,
-    /// One to three numbers.
+    /// One to four numbers.
     numbers: Vec<u64>,
     pre_release: Option<PreRelease>,
     suffix: &'a str,
+    build: Option<u64>,
 }
 
 /// `rc.2`
@@ -129,14 +160,15 @@ impl<'a> VersionTag<'a> {
         let rest = tag.strip_prefix('v');
         let has_v = rest.is_some();
         let (numbers, rest) = leading_numbers(rest.unwrap_or(tag))?;
-        if numbers.len() > 3 {
+        if numbers.len() > 4 {
             return None;
         }
         let (pre_release, suffix) = match PreRelease::parse(rest) {
             Some((pre_release, suffix)) => (Some(pre_release), suffix),
             None => (None, rest),
         };
-        Some(Self { has_v, numbers, pre_release, suffix })
+        let (suffix, build) = split_build(suffix);
+        Some(Self { has_v, numbers, pre_release, suffix, build })
     }
 
     fn version(&self) -> Version {
@@ -151,16 +183,22 @@ impl<'a> VersionTag<'a> {
             .cmp(&other.numbers)
             .then_with(|| is_release(self).cmp(&is_release(other)))
             .then_with(|| self.pre_release.cmp(&other.pre_release))
+            .then_with(|| self.build.cmp(&other.build))
+    }
+
+    /// Reports whether it is of the same kind, whatever its version.
+    fn is_like(&self, current: &Self) -> bool {
+        self.has_v == current.has_v
+            && self.suffix == current.suffix
+            && self.build.is_some() == current.build.is_some()
+            && self.numbers.len() == current.numbers.len()
     }
 
     /// Reports whether it is newer than `current` and of the same kind.
     fn follows(&self, current: &Self) -> bool {
         let is_offered =
             self.pre_release.is_none() || (current.pre_release.is_some() && self.numbers == current.numbers);
-        let is_same_kind = self.has_v == current.has_v
-            && self.suffix == current.suffix
-            && self.numbers.len() == current.numbers.len();
-        is_same_kind && is_offered && self.compare(current) == Ordering::Greater
+        self.is_like(current) && is_offered && self.compare(current) == Ordering::Greater
     }
 }
 
@@ -180,6 +218,31 @@ impl PreRelease {
             || (NUMBERED_PRE_RELEASES.contains(&word.as_str()) && !numbers.is_empty());
         is_known.then_some((Self { word, numbers }, rest))
     }
+}
+
+/// Splits the number of a build off the end of a suffix: `-alpine-r3` has the build 3.
+fn split_build(suffix: &str) -> (&str, Option<u64>) {
+    let Some((before, last)) = suffix.rsplit_once('-') else { return (suffix, None) };
+    let digits = last.find(|c: char| c.is_ascii_digit()).unwrap_or(last.len());
+    let (word, number) = last.split_at(digits);
+    match number.parse() {
+        Ok(number) if BUILDS.contains(&word) => (before, Some(number)),
+        _ => (suffix, None),
+    }
+}
+
+/// Returns the least first number that belongs to another numbering scheme than the first number of the current tag, if the
+/// tags of other schemes are few.
+fn first_of_other_scheme(alike: &[(VersionTag<'_>, &str)], current: u64) -> Option<u64> {
+    let mut firsts: Vec<u64> = alike.iter().map(|(version, _)| version.numbers[0]).chain([current]).collect();
+    firsts.sort_unstable();
+    let above = firsts.iter().position(|first| *first == current)?;
+    let steps = firsts[above..].windows(2);
+    let limit = steps.map(|step| (step[0], step[1])).find_map(|(lower, next)| {
+        (next >= OTHER_SCHEME && next / 10 >= lower.max(1)).then_some(next)
+    })?;
+    let others = firsts.iter().filter(|first| **first >= limit).count();
+    (others * 2 < firsts.len()).then_some(limit)
 }
 
 /// Parses dot-separated numbers at the start of `text` and returns the remaining text.
@@ -339,6 +402,41 @@ mod tests {
         assert_eq!(newest("202*", "2025.12.31", &dated), Some("2026.1.10"));
         let minio = "RELEASE.*-*-*T*-*-*Z";
         assert_eq!(newest(minio, "RELEASE.2025-11-02T00-00-00Z", &dated), Some(dated[3]));
+    }
+
+    #[test]
+    fn four_numbers_and_builds_are_versions() {
+        let tags = ["4.0.15.2941-ls289", "4.0.15.2941-ls290", "4.0.16.2944-ls291", "4.0.16.2944", "5.0.0.1-ls1"];
+        for (range, current, expected) in [
+            (">=4", "4.0.15.2941-ls289", Some("5.0.0.1-ls1")),
+            ("~4.0", "4.0.15.2941-ls289", Some("4.0.16.2944-ls291")),
+            ("~4.0.15", "4.0.15.2941-ls289", Some("4.0.15.2941-ls290")),
+            ("~4.0", "4.0.15.2941", Some("4.0.16.2944")),
+            (">=6", "4.0.15.2941-ls289", None),
+        ] {
+            assert_eq!(newest(range, current, &tags), expected, "{range} from {current}");
+        }
+        let bitnami = ["1.27.3-debian-12-r0", "1.27.3-debian-12-r4", "1.27.4-debian-12-r0", "1.27.5-debian-11-r9"];
+        assert_eq!(newest("~1.27", "1.27.3-debian-12-r0", &bitnami), Some("1.27.4-debian-12-r0"));
+        assert_eq!(newest("=1.27.3", "1.27.3-debian-12-r0", &bitnami), Some("1.27.3-debian-12-r4"));
+    }
+
+    #[test]
+    fn a_few_tags_of_a_numbering_scheme_that_was_given_up_are_not_newer() {
+        let tags = ["10.10.7", "10.11.3", "10.11.4", "10.11.5", "2021.12.16", "2020.1.1", "latest"];
+        let range = TagPattern::parse(">=10.11").unwrap();
+        assert_eq!(range.newest("10.11.4", tags), Some("10.11.5"));
+        assert_eq!(range.newest("10.11.5", tags), None);
+        assert_eq!(range.of_other_scheme("10.11.4", tags), Some("2021.12.16"));
+        // A repository that has changed its scheme for good has more of the new tags, in the end.
+        let changed = ["0.118.0", "0.118.1", "2021.12.0", "2022.1.0", "2022.2.0", "2022.3.0"];
+        assert_eq!(newest(">=0", "0.118.1", &changed), Some("2022.3.0"));
+        // Numbers that grow are one scheme.
+        let grown: Vec<String> = (1..150).map(|n| format!("{n}.0.0")).collect();
+        assert_eq!(newest(">=1", "9.0.0", &grown.iter().map(String::as_str).collect::<Vec<_>>()), Some("149.0.0"));
+        assert_eq!(newest(">=8", "8.0.0", &["8.0.0", "12.0.0"]), Some("12.0.0"));
+        // Within the old scheme nothing is held back.
+        assert_eq!(range.newest("2020.1.1", tags), Some("2021.12.16"));
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Maintenance tasks, apart from checks and deployments.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
 use crate::model::{EngineError, Project};
 use crate::service::maintenance::{
-    MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage, RollbackRisk, RunningImage, TagInUse,
+    FoundTags,     MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage, RollbackRisk, RunningImage, TagInUse,
 };
 use crate::service::newer_tags::MAX_NEWER;
 
@@ -46,7 +46,7 @@ async fn find_newer(
     images: Vec<TagInUse>,
     refresh: bool,
 ) -> MaintenanceResult {
-    let mut lists = Vec::new();
+    let (mut lists, mut errors) = (Vec::new(), BTreeMap::new());
     let mut is_complete = true;
     for image in images {
         match world.tags.tags(&image.repository, refresh).await {
@@ -54,6 +54,7 @@ async fn find_newer(
             Err(error) => {
                 tracing::warn!(image = image.configured, %error, "can't list tags to look for newer ones");
                 is_complete &= !image.is_shared;
+                errors.insert(image.configured, error.to_string());
             }
         }
     }
@@ -62,13 +63,19 @@ async fn find_newer(
     let shared = lists.iter().filter(|(image, _)| image.is_shared);
     let shared: Vec<BTreeSet<&str>> =
         shared.map(|(_, tags)| tags.iter().map(String::as_str).collect()).collect();
-    let newest = |(image, tags): &(TagInUse, Arc<[String]>)| {
-        let tags = tags.iter().map(String::as_str);
-        let tags = tags.filter(|tag| !image.is_shared || shared.iter().all(|list| list.contains(tag)));
-        let newer = pattern.newer(&image.tag, tags, MAX_NEWER);
-        (image.configured.clone(), newer.into_iter().map(str::to_owned).collect())
-    };
-    MaintenanceResult::NewerTags(lists.iter().map(newest).collect())
+    let mut found = FoundTags { errors, ..FoundTags::default() };
+    for (image, tags) in &lists {
+        let tags = || {
+            let tags = tags.iter().map(String::as_str);
+            tags.filter(|tag| !image.is_shared || shared.iter().all(|list| list.contains(tag)))
+        };
+        let newer = pattern.newer(&image.tag, tags(), MAX_NEWER);
+        found.newer.insert(image.configured.clone(), newer.into_iter().map(str::to_owned).collect());
+        if let Some(tag) = pattern.of_other_scheme(&image.tag, tags()) {
+            found.of_other_scheme.insert(image.configured.clone(), tag.to_owned());
+        }
+    }
+    MaintenanceResult::NewerTags(found)
 }
 
 /// Returns the reasons why a rollback to the running images would fail. Fails if the engine does not respond.

@@ -74,6 +74,8 @@ pub(super) enum Event {
     Exhausted { container: String, failures: u32, problem: Option<String> },
     /// The registry has a newer tag than the configured one.
     NewerTag { image: String, tag: String },
+    /// The registry has a tag of another numbering scheme, which would be newer by its numbers.
+    TagOfOtherScheme { image: String, tag: String },
     /// The line with the tag was not restored: it was changed by someone else, or could not be written.
     TagLineNotRestored { tag: TagChange, why: Option<String> },
     /// A rollback would fail now, or for a different reason than before.
@@ -212,6 +214,7 @@ impl Event {
             | Event::Approved { image, .. }
             | Event::NotFound { image, .. }
             | Event::NewerTag { image, .. }
+            | Event::TagOfOtherScheme { image, .. }
             | Event::Unblocked(Unblock::UpToDate { image, .. } | Unblock::NewDigest { image, .. }) => {
                 of(image)
             }

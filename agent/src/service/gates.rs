@@ -485,11 +485,13 @@ fn nothing_to_do(view: &View<'_>) -> String {
     };
     let runs: String = view.snapshot.images.iter().filter_map(runs).collect();
     let frozen = fleet::freeze_in_force(view).map(|gate| format!("; {}", gate.why)).unwrap_or_default();
+    let unlisted = view.snapshot.warnings.iter().filter(|text| text.starts_with("update.tags: "));
+    let unlisted: String = unlisted.map(|text| format!("; {text}")).collect();
     if view.snapshot.update_wanted {
         return format!("an update was found, and begins now{runs}");
     }
     match view.record.last_check {
-        Some(at) => format!("up to date as of the check at {}{runs}{next}{frozen}", seconds(at)),
+        Some(at) => format!("up to date as of the check at {}{runs}{next}{frozen}{unlisted}", seconds(at)),
         None => format!("not checked yet{next}{frozen}"),
     }
 }

@@ -91,12 +91,29 @@ pub struct RunningImage {
     pub size: u64,
 }
 
+/// The newer tags of a look-up, by image as configured.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FoundTags {
+    /// Tags that are newer than the one in use: newest first, at most [`MAX_NEWER`](super::newer_tags::MAX_NEWER). Images whose
+    /// tags could not be read are omitted.
+    pub newer: BTreeMap<String, Vec<String>>,
+    /// A tag of another numbering scheme, which would be newer by its numbers.
+    pub of_other_scheme: BTreeMap<String, String>,
+    /// Why tags could not be listed.
+    pub errors: BTreeMap<String, String>,
+}
+
+impl From<BTreeMap<String, Vec<String>>> for FoundTags {
+    fn from(newer: BTreeMap<String, Vec<String>>) -> Self {
+        Self { newer, ..Self::default() }
+    }
+}
+
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MaintenanceResult {
-    /// Tags of each image, as configured, that are newer than the one in use: newest first, at most
-    /// [`MAX_NEWER`](super::newer_tags::MAX_NEWER). Images whose tags could not be read are omitted.
-    NewerTags(BTreeMap<String, Vec<String>>),
+    /// Newer tags were looked up.
+    NewerTags(FoundTags),
     /// Images that no longer exist locally.
     ImagesRemoved(Vec<ImageId>),
     /// Obstacles to a rollback; `None` if the engine did not answer, so that nothing is known.
@@ -183,6 +200,8 @@ pub(super) struct Maintenance {
     pub(super) newer: BTreeMap<String, Vec<String>>,
     /// The registry has answered since the start.
     pub(super) has_tags: bool,
+    /// Why tags could not be listed, by image as configured.
+    pub(super) tag_errors: BTreeMap<String, String>,
 }
 
 impl Maintenance {
@@ -308,10 +327,17 @@ impl Service {
     }
 
     /// Applies the found tags. Each newer tag is announced once. While a registry does not answer, its known tags are kept.
-    fn tags_found(&mut self, found: BTreeMap<String, Vec<String>>, now: Timestamp) {
+    fn tags_found(&mut self, found: FoundTags, now: Timestamp) {
         let before = self.tags_to_deploy();
-        self.maintenance.has_tags |= !found.is_empty();
-        for (image, newer) in found {
+        self.maintenance.has_tags |= !found.newer.is_empty();
+        self.maintenance.tag_errors = found.errors;
+        for (image, tag) in found.of_other_scheme {
+            if self.durable.told_tags_of_other_scheme.get(&image) != Some(&tag) {
+                self.durable.told_tags_of_other_scheme.insert(image.clone(), tag.clone());
+                self.emit(Event::TagOfOtherScheme { image, tag }, now);
+            }
+        }
+        for (image, newer) in found.newer {
             let Some(tag) = newer.first().cloned() else {
                 self.maintenance.newer.remove(&image);
                 continue;

@@ -70,6 +70,9 @@ pub struct Durable {
     pub deployed: BTreeMap<String, Vec<DeployedImage>>,
     /// Newer tags that were announced, per image as configured.
     pub told_tags: BTreeMap<String, String>,
+    /// Tags of another numbering scheme that were announced, per image as configured.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub told_tags_of_other_scheme: BTreeMap<String, String>,
     /// The result of the last check of the way back.
     pub way_back: Option<WayBack>,
     /// The digest that last passed its probation, and when, per image as configured.

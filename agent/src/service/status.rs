@@ -287,7 +287,9 @@ impl Service {
             .iter()
             .flat_map(|seen| &seen.key_faults)
             .map(|fault| wording::unusable_key(fault));
-        self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere()).chain(undeployable).chain(keys)
+        let tags = self.maintenance.tag_errors.iter().map(|(image, why)| wording::tags_unknown(image, why));
+        let others = self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere());
+        others.chain(undeployable).chain(keys).chain(tags)
     }
 
     /// Warnings about containers that another tool manages (DECISIONS 9).

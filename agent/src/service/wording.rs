@@ -41,6 +41,11 @@ pub(super) fn faulty_gates(fault: &str) -> String {
     format!("the configuration has a fault that may hide a gate: {fault}")
 }
 
+/// Warning about tags that can't be listed.
+pub(super) fn tags_unknown(image: &str, why: &str) -> String {
+    format!("update.tags: it is not known whether {image} has newer tags, because they can't be listed: {why}")
+}
+
 /// Why an update waits while another service is changing the compose project.
 pub(super) fn waits_for_sibling(other: &str) -> String {
     format!("another service of the project, {other}, is being changed; the update begins after that")
@@ -126,6 +131,13 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
         Event::DeployEnded { .. } | Event::RestartUnanswered => return None,
         Event::NewerTag { image, tag } => {
             new(Kind::UPDATE_AVAILABLE, Level::Info, format!("{image}: the registry has the newer tag {tag}"))
+        }
+        Event::TagOfOtherScheme { image, tag } => {
+            let message = format!(
+                "{image}: the registry has the tag {tag}, which is not taken for newer: few tags have such numbers"
+            );
+            let reason = "to deploy it, narrow update.tags down to its numbers".to_owned();
+            because(reason, new(Kind::UPDATE_AVAILABLE, Level::Info, message))
         }
         Event::TagLineNotRestored { tag, why } => {
             let why = why.unwrap_or_else(|| "it was changed in the meantime".to_owned());

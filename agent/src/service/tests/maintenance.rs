@@ -8,7 +8,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::tags::TagPattern;
 use crate::service::maintenance::{
-    DeployedImage, MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage, RollbackRisk,
+    FoundTags, DeployedImage, MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage, RollbackRisk,
     RunningImage, TagInUse,
 };
 
@@ -51,10 +51,8 @@ fn old(n: u32, tags: &[Reference]) -> RemovableImage {
 }
 
 fn newest(tag: Option<&str>) -> MaintenanceResult {
-    MaintenanceResult::NewerTags(BTreeMap::from([(
-        IMAGE.to_owned(),
-        tag.map(str::to_owned).into_iter().collect(),
-    )]))
+    let newer = BTreeMap::from([(IMAGE.to_owned(), tag.map(str::to_owned).into_iter().collect())]);
+    MaintenanceResult::NewerTags(FoundTags::from(newer))
 }
 
 fn found(risks: Vec<RollbackRisk>) -> MaintenanceResult {
@@ -80,10 +78,30 @@ fn newer_tags_are_looked_for_hourly_and_each_is_reported_once() {
     assert_eq!(scenario.maintained(newest(Some("2"))), []);
     assert_eq!(scenario.maintained(newest(Some("3"))), [Kind::UPDATE_AVAILABLE]);
     // The registry gave no answer: the known tags stay.
-    assert_eq!(scenario.maintained(MaintenanceResult::NewerTags(BTreeMap::new())), []);
+    assert_eq!(scenario.maintained(MaintenanceResult::NewerTags(FoundTags::default())), []);
     assert_eq!(newer(&scenario).as_deref(), Some("3"));
     assert_eq!(scenario.maintained(newest(None)), []);
     assert_eq!(newer(&scenario), None);
+}
+
+#[test]
+fn a_list_of_tags_that_is_refused_is_said_where_people_look_for_updates() {
+    let pattern = Some(TagPattern::parse("^1").unwrap());
+    let update = Some(Arc::new(UpdateConfig { tags: pattern, ..UpdateConfig::default() }));
+    let mut scenario = Scenario::on_five(ServiceConfig { update, ..config() });
+    let warnings = |scenario: &Scenario| scenario.service.snapshot(PullProgress::default()).warnings;
+    let errors = BTreeMap::from([(IMAGE.to_owned(), "it answers 403".to_owned())]);
+    scenario.maintained(MaintenanceResult::NewerTags(FoundTags { errors, ..FoundTags::default() }));
+    assert!(warnings(&scenario).iter().any(|text| text.contains("403")), "{:?}", warnings(&scenario));
+    scenario.maintained(newest(None));
+    assert_eq!(warnings(&scenario), Vec::<String>::new());
+    // A tag of another scheme is told once, and never offered.
+    let found = || FoundTags {
+        of_other_scheme: BTreeMap::from([(IMAGE.to_owned(), "2021.12.16".to_owned())]),
+        ..FoundTags::default()
+    };
+    assert_eq!(scenario.maintained(MaintenanceResult::NewerTags(found())), [Kind::UPDATE_AVAILABLE]);
+    assert_eq!(scenario.maintained(MaintenanceResult::NewerTags(found())), []);
 }
 
 #[test]

@@ -26,7 +26,7 @@ impl Scenario {
     fn lists(&mut self, tags: &[&str]) -> &mut Self {
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
         let found = BTreeMap::from([(IMAGE.to_owned(), tags)]);
-        self.input(Input::Maintained(MaintenanceResult::NewerTags(found)))
+        self.input(Input::Maintained(MaintenanceResult::NewerTags(found.into())))
     }
 
     fn first_seen(&self, tag: &str) -> Option<Timestamp> {

@@ -215,7 +215,7 @@ fn tags_known_before_a_restart_are_used_until_the_list_is_read_again() {
     let mut scenario = Scenario::of(config.clone());
     let found = |tag: &str| {
         let found = BTreeMap::from([(IMAGE.to_owned(), vec![tag.to_owned()])]);
-        Input::Maintained(MaintenanceResult::NewerTags(found))
+        Input::Maintained(MaintenanceResult::NewerTags(found.into()))
     };
     scenario.check(newer('1')).input(found("3"));
     assert_eq!(scenario.service.tags_to_deploy(), ["3"]);
@@ -226,7 +226,7 @@ fn tags_known_before_a_restart_are_used_until_the_list_is_read_again() {
     scenario.service = service;
     assert_eq!(scenario.service.tags_to_deploy(), ["3"]);
     let none = BTreeMap::from([(IMAGE.to_owned(), Vec::new())]);
-    scenario.input(Input::Maintained(MaintenanceResult::NewerTags(none)));
+    scenario.input(Input::Maintained(MaintenanceResult::NewerTags(none.into())));
     assert_eq!(scenario.service.tags_to_deploy(), [""; 0]);
 }
 
