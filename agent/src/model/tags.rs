@@ -124,7 +124,8 @@ impl TagPattern {
         let alike: Vec<_> = candidates.filter(|(version, _)| version.is_like(&current)).collect();
         let limit = first_of_other_scheme(&alike, current.numbers[0])?;
         let others = alike.into_iter().filter(|(version, _)| version.numbers[0] >= limit);
-        let newer = others.filter(|(version, _)| range.matches(&version.version()) && version.follows(&current));
+        let newer =
+            others.filter(|(version, _)| range.matches(&version.version()) && version.follows(&current));
         newer.max_by(|(one, _), (other, _)| one.compare(other)).map(|(_, tag)| tag)
     }
 
@@ -238,9 +239,9 @@ fn first_of_other_scheme(alike: &[(VersionTag<'_>, &str)], current: u64) -> Opti
     firsts.sort_unstable();
     let above = firsts.iter().position(|first| *first == current)?;
     let steps = firsts[above..].windows(2);
-    let limit = steps.map(|step| (step[0], step[1])).find_map(|(lower, next)| {
-        (next >= OTHER_SCHEME && next / 10 >= lower.max(1)).then_some(next)
-    })?;
+    let limit = steps
+        .map(|step| (step[0], step[1]))
+        .find_map(|(lower, next)| (next >= OTHER_SCHEME && next / 10 >= lower.max(1)).then_some(next))?;
     let others = firsts.iter().filter(|first| **first >= limit).count();
     (others * 2 < firsts.len()).then_some(limit)
 }
@@ -406,7 +407,8 @@ mod tests {
 
     #[test]
     fn four_numbers_and_builds_are_versions() {
-        let tags = ["4.0.15.2941-ls289", "4.0.15.2941-ls290", "4.0.16.2944-ls291", "4.0.16.2944", "5.0.0.1-ls1"];
+        let tags =
+            ["4.0.15.2941-ls289", "4.0.15.2941-ls290", "4.0.16.2944-ls291", "4.0.16.2944", "5.0.0.1-ls1"];
         for (range, current, expected) in [
             (">=4", "4.0.15.2941-ls289", Some("5.0.0.1-ls1")),
             ("~4.0", "4.0.15.2941-ls289", Some("4.0.16.2944-ls291")),
@@ -416,7 +418,8 @@ mod tests {
         ] {
             assert_eq!(newest(range, current, &tags), expected, "{range} from {current}");
         }
-        let bitnami = ["1.27.3-debian-12-r0", "1.27.3-debian-12-r4", "1.27.4-debian-12-r0", "1.27.5-debian-11-r9"];
+        let bitnami =
+            ["1.27.3-debian-12-r0", "1.27.3-debian-12-r4", "1.27.4-debian-12-r0", "1.27.5-debian-11-r9"];
         assert_eq!(newest("~1.27", "1.27.3-debian-12-r0", &bitnami), Some("1.27.4-debian-12-r0"));
         assert_eq!(newest("=1.27.3", "1.27.3-debian-12-r0", &bitnami), Some("1.27.3-debian-12-r4"));
     }
@@ -433,7 +436,10 @@ mod tests {
         assert_eq!(newest(">=0", "0.118.1", &changed), Some("2022.3.0"));
         // Numbers that grow are one scheme.
         let grown: Vec<String> = (1..150).map(|n| format!("{n}.0.0")).collect();
-        assert_eq!(newest(">=1", "9.0.0", &grown.iter().map(String::as_str).collect::<Vec<_>>()), Some("149.0.0"));
+        assert_eq!(
+            newest(">=1", "9.0.0", &grown.iter().map(String::as_str).collect::<Vec<_>>()),
+            Some("149.0.0")
+        );
         assert_eq!(newest(">=8", "8.0.0", &["8.0.0", "12.0.0"]), Some("12.0.0"));
         // Within the old scheme nothing is held back.
         assert_eq!(range.newest("2020.1.1", tags), Some("2021.12.16"));

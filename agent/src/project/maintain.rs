@@ -1,13 +1,13 @@
 //! Maintenance tasks, apart from checks and deployments.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
 use crate::model::{EngineError, Project};
 use crate::service::maintenance::{
-    FoundTags,     MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage, RollbackRisk, RunningImage, TagInUse,
+    FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage, RollbackRisk, RunningImage,
+    TagInUse,
 };
 use crate::service::newer_tags::MAX_NEWER;
 

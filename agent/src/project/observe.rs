@@ -89,14 +89,17 @@ impl Check {
                 None => Ok(Vec::new()),
             }
         };
-        let files = async {
-            match &self.files {
-                Some(asked) => Box::pin(read_files(world, asked)).await,
+        // Where the files are is known from the containers.
+        let local = async {
+            let containers: Arc<[Container]> = containers.await.map_err(engine_fault)?.into();
+            let files = match &self.files {
+                Some(asked) => Box::pin(read_files(world, &asked.as_started(&containers))).await,
                 None => Files::Unread,
-            }
+            };
+            Ok((containers, files))
         };
-        let (remote, containers, files) = tokio::join!(remote, containers, files);
-        let containers: Arc<[Container]> = containers.map_err(engine_fault)?.into();
+        let (remote, local) = tokio::join!(remote, local);
+        let (containers, files) = local?;
 
         let mut images = Vec::with_capacity(config.images.len());
         let (mut unanswered, mut unsigned) = (BTreeMap::new(), BTreeMap::new());

@@ -8,7 +8,7 @@ use evenkeel_common::wire::FleetAsk;
 
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::{Members, Model, Project, PullPolicy, UpMode};
+use crate::model::{Container, Members, Model, Origin, Project, PullPolicy, UpMode};
 use crate::ports::GateQuestion;
 
 use super::maintenance::MaintenanceTask;
@@ -93,6 +93,19 @@ pub struct FilesAsked {
     pub known: Option<String>,
     /// The file that the agent itself writes (`tag_variable`), which does not count.
     pub own_file: Option<PathBuf>,
+}
+
+impl FilesAsked {
+    /// Returns the same files where these containers were started from.
+    #[must_use]
+    pub fn as_started(&self, containers: &[Container]) -> Self {
+        let origin = Origin::of(containers);
+        let project = match &origin {
+            Some(_) => self.project.clone().as_started(origin.as_ref()),
+            None => self.project.clone(),
+        };
+        Self { project, ..self.clone() }
+    }
 }
 
 /// One step of a deployment. Every step can be repeated after a crash in the middle of it.

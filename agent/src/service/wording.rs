@@ -43,7 +43,9 @@ pub(super) fn faulty_gates(fault: &str) -> String {
 
 /// Warning about tags that can't be listed.
 pub(super) fn tags_unknown(image: &str, why: &str) -> String {
-    format!("update.tags: it is not known whether {image} has newer tags, because they can't be listed: {why}")
+    format!(
+        "update.tags: it is not known whether {image} has newer tags, because they can't be listed: {why}"
+    )
 }
 
 /// Why an update waits while another service is changing the compose project.

@@ -149,26 +149,27 @@ fn a_locally_built_image_is_rolled_back_to_the_one_built_before() {
 }
 
 #[test]
-fn one_bad_image_of_two_rolls_both_back() {
+fn one_bad_image_of_two_rolls_both_back_and_the_good_one_is_deployed_without_it() {
     let mut world = World::new("onebad");
     for name in ["web", "db"] {
         world.push(name, &Image::good("v1"));
         world.service(name, name, &[]);
     }
     world.project.up();
-    let before = world.project.containers();
+    let before = world.project.container("db");
     let agent = world.agent_for([world.entry("app", &["web:latest", "db:latest"])]);
     let web = world.push("web", &Image::good("v2"));
     let db = world.push("db", &Image::unhealthy("v2"));
     agent.trigger("app");
     let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.new_digest.as_deref(), Some(&*db.digest), "the entry names the failed image");
-    agent.wait_done(1);
-    for view in before {
-        assert_eq!(world.assert_runs(&view.service, "v1").image, view.image);
-    }
+    let updated = agent.wait_entry(&Kind::UPDATED, 1);
+    assert_eq!(updated.new_digest.as_deref(), Some(&*web.digest));
+    agent.wait_done(2);
+    world.assert_runs("web", "v2");
+    assert_eq!(world.assert_runs("db", "v1").image, before.image);
     let blocked = agent.blocked();
-    assert_eq!(blocked.get("app/web:latest"), Some(&web.digest));
+    assert_eq!(blocked.get("app/web:latest"), None);
     assert_eq!(blocked.get("app/db:latest"), Some(&db.digest));
     world.assert_tidy();
 }

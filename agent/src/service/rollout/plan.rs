@@ -209,7 +209,8 @@ impl Plan {
     /// Reports whether a running container uses the image of this change, or the whole project is started with it. An image
     /// that none uses is only pulled.
     pub(super) fn is_used(&self, change: &ImageChange) -> bool {
-        let is_live = |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| was.live && change.is_of(&r));
+        let is_live =
+            |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| was.live && change.is_of(&r));
         self.cause != Cause::Update || self.starts_project || self.before.iter().any(is_live)
     }
 

@@ -8,8 +8,8 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::tags::TagPattern;
 use crate::service::maintenance::{
-    FoundTags, DeployedImage, MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage, RollbackRisk,
-    RunningImage, TagInUse,
+    DeployedImage, FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage,
+    RollbackRisk, RunningImage, TagInUse,
 };
 
 impl Scenario {
