@@ -424,8 +424,14 @@ async fn two_wardens_grant_a_lease_to_only_one_machine() {
             let (collector, digest) = (Arc::clone(&wardens[n % 2]), digest.clone());
             async move {
                 let agent = format!("agent-{n}");
-                let asking =
-                    Asking { agent: &agent, ring: 0, service: "web", repository: "r/web", digest: &digest };
+                let asking = Asking {
+                    agent: &agent,
+                    ring: 0,
+                    service: "web",
+                    repository: "r/web",
+                    digest: &digest,
+                    progress: None,
+                };
                 (agent.clone(), collector.ask(&asking).await)
             }
         });
