@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
 use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
 
