@@ -88,6 +88,7 @@ fn new_api(config: ConfigReceiver, collector: Arc<Collector>, clock: Arc<dyn Clo
         streams: stream_limiter(),
         requests: request_limiter(),
         polls: poll_limiter(),
+        quotas: Arc::default(),
         bodies: bodies(limits()),
         throttle: Arc::default(),
         metrics: Arc::new(Metrics::default()),

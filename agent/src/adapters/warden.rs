@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Client, RequestBuilder, StatusCode, Url};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -26,7 +26,9 @@ const REPORT: Duration = Duration::from_secs(10);
 /// entries.
 const MAX_CONCURRENT: usize = 8;
 /// Maximum size of a response body in bytes.
-const MAX_BYTES: usize = 4 * 1024 * 1024;
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// The same for a response of `/health`.
+const MAX_HEALTH: usize = 64 * 1024;
 
 /// The wardens of a configuration.
 pub struct Wardens {
@@ -88,7 +90,7 @@ impl Wardens {
     ) -> Result<(T, HeaderMap), FleetError> {
         let active = *self.active.lock().unwrap_or_else(PoisonError::into_inner);
         let others = (0..self.bases.len()).filter(|at| *at != active);
-        let (mut away, mut is_busy, mut fallback) = (None, false, None);
+        let (mut away, mut is_busy, mut unreadable, mut fallback) = (None, false, None, None);
         for at in std::iter::once(active).chain(others) {
             let Some(url) = self.bases.get(at).and_then(|base| base.join(path).ok()) else { continue };
             let request = request(&self.client, url).header(AUTHORIZATION, self.authorization.clone());
@@ -106,6 +108,9 @@ impl Wardens {
                 }
                 Err(FleetError::Unavailable(why)) => away = away.or(Some(why)),
                 Err(FleetError::Busy) => is_busy = true,
+                // Whatever a proxy answers is not a decision of a warden.
+                Err(FleetError::Unreadable(why)) if !self.has_health(at).await => away = away.or(Some(why)),
+                Err(FleetError::Unreadable(why)) => unreadable = unreadable.or(Some(why)),
             }
         }
         if let Some(answer) = fallback {
@@ -114,6 +119,9 @@ impl Wardens {
         *self.active.lock().unwrap_or_else(PoisonError::into_inner) = 0;
         if is_busy {
             return Err(FleetError::Busy);
+        }
+        if let Some(why) = unreadable {
+            return Err(FleetError::Unreadable(why));
         }
         Err(away.map_or(FleetError::NoFleet, FleetError::Unavailable))
     }
@@ -124,6 +132,27 @@ impl Wardens {
         let answer = self.client.get(url).timeout(ASK).send().await;
         answer.is_ok_and(|answer| answer.status() == StatusCode::OK)
     }
+
+    /// Reports whether `/health` answers like a warden's.
+    async fn has_health(&self, at: usize) -> bool {
+        let Some(url) = self.bases.get(at).and_then(|base| base.join("health").ok()) else { return false };
+        let Ok(mut answer) = self.client.get(url).timeout(ASK).send().await else { return false };
+        let body = body_of(&mut answer, MAX_HEALTH).await.ok().flatten().unwrap_or_default();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+        answer.status() == StatusCode::OK && body.get("status").is_some()
+    }
+}
+
+/// Reads a body of limited size; `None` if it is larger.
+async fn body_of(response: &mut Response, limit: usize) -> Result<Option<Vec<u8>>, reqwest::Error> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > limit {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body))
 }
 
 /// Sends a request and reads the response.
@@ -152,16 +181,10 @@ async fn exchange<T: DeserializeOwned>(request: RequestBuilder) -> Result<(T, He
         other => return Err(FleetError::Unavailable(format!("the warden answers {other}"))),
     }
     let headers = response.headers().clone();
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(away)? {
-        if body.len() + chunk.len() > MAX_BYTES {
-            return Err(FleetError::Unavailable("the warden's response is too large".to_owned()));
-        }
-        body.extend_from_slice(&chunk);
-    }
+    let body = body_of(&mut response, MAX_BYTES).await.map_err(away)?;
+    let body = body.ok_or_else(|| FleetError::Unreadable("it is too large".to_owned()))?;
     let answer = serde_json::from_slice(&body);
-    let answer =
-        answer.map_err(|_| FleetError::Unavailable("the warden's response is invalid".to_owned()))?;
+    let answer = answer.map_err(|_| FleetError::Unreadable("it is invalid".to_owned()))?;
     Ok((answer, headers))
 }
 

@@ -20,7 +20,13 @@ fn wardens(urls: &[String]) -> Wardens {
 }
 
 fn question() -> FleetAsk {
-    FleetAsk { image: "r.example/web:1".into(), digest: "sha256:ab".into(), service: "web".into(), ring: 2 }
+    FleetAsk {
+        image: "r.example/web:1".into(),
+        digest: "sha256:ab".into(),
+        service: "web".into(),
+        ring: 2,
+        progress: None,
+    }
 }
 
 fn go() -> ResponseTemplate {

@@ -13,7 +13,7 @@ use crate::http::Recording;
 use crate::project::services::Services;
 use crate::project::worker::Record;
 use crate::service::fleet::FleetView;
-use crate::tasks::fleet::{FleetListener, ReplaceWardens};
+use crate::tasks::fleet::{FleetListener, ReplaceWardens, Saving};
 use crate::tasks::fleet_report::{FleetReporter, PushProgress};
 
 /// Dependencies of the fleet tasks.
@@ -45,6 +45,7 @@ impl FleetParts {
             active: parts.active.clone(),
             clock: parts.clock.clone(),
             record: parts.record.clone(),
+            saving: Saving::default(),
         };
         let (marked, delivered) = (parts.recording.clone(), parts.recording.clone());
         let push = PushProgress {

@@ -50,6 +50,9 @@ pub enum FleetError {
     /// No warden gave a usable answer. Holds the first failure.
     #[error("{0}")]
     Unavailable(String),
+    /// A warden responded, but its response cannot be read: what it has decided is unknown.
+    #[error("the warden's response cannot be read ({0})")]
+    Unreadable(String),
     /// A warden responded, but is too busy for this request.
     #[error("the warden is too busy")]
     Busy,

@@ -160,6 +160,8 @@ pub(super) struct FailedDeployment {
     pub(super) image: Option<Reference>,
     /// Its digests before and after.
     pub(super) digests: Option<(Option<Digest>, Digest)>,
+    /// The other images of the deployment, which are blocked as well.
+    pub(super) others: Vec<(Reference, Digest)>,
     pub(super) failure: Failure,
     /// Compose's output and the last log lines.
     pub(super) output: String,

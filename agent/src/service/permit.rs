@@ -137,6 +137,7 @@ impl Service {
             digest: digest.to_string(),
             service: self.config.name.clone(),
             ring: self.fleet.ring,
+            progress: None,
         };
         if self.permits.releasing.iter().any(|releasing| is_same(releasing, &ask)) {
             return FleetSays::Pending;
@@ -189,8 +190,8 @@ impl Service {
                 until: now + SignedDuration::from_secs(AWAY_RETRY),
             }),
             // The warden is available, and knows whether another agent is trying the digest.
-            Err(FleetError::Busy) => PermitState::Held(FleetHold {
-                why: "the warden is busy; the request is repeated soon".to_owned(),
+            Err(error @ (FleetError::Busy | FleetError::Unreadable(_))) => PermitState::Held(FleetHold {
+                why: format!("{}; the request is repeated soon", line(&error.to_string())),
                 agent: None,
                 until: now + SignedDuration::from_secs(BUSY_RETRY),
             }),
@@ -305,15 +306,20 @@ impl Service {
         }
     }
 
-    /// Records the request that an event is a verdict on. Other digests of the deployment have no verdict, and their leases
+    /// Records the requests that an event is a verdict on. Other digests of the deployment have no verdict, and their leases
     /// are released.
     pub(super) fn note_verdict(&mut self, event: &Event) {
-        let Some((image, digest)) = verdict_on(event) else { return };
-        let (image, digest) = (image.to_string(), digest.to_string());
+        let verdicts = verdicts_of(event);
+        if verdicts.is_empty() {
+            return;
+        }
+        let has_verdict = |ask: &FleetAsk| {
+            verdicts
+                .iter()
+                .any(|(image, digest)| ask.image == image.to_string() && ask.digest == digest.to_string())
+        };
         let asks = self.deployed_asks().unwrap_or_default();
-        self.permits
-            .decided
-            .extend(asks.into_iter().filter(|ask| ask.image == image && ask.digest == digest));
+        self.permits.decided.extend(asks.into_iter().filter(has_verdict));
     }
 
     /// The cause and the image changes of the deployment in progress.
@@ -332,19 +338,23 @@ impl Service {
             digest: change.digest.to_string(),
             service: self.config.name.clone(),
             ring: self.fleet.ring,
+            progress: None,
         };
         is_asked.then(|| changes.iter().map(ask).collect())
     }
 }
 
-/// The image and the digest that an event is a verdict on. An image that no container runs has none (DECISIONS 8).
-fn verdict_on(event: &Event) -> Option<(&Reference, &Digest)> {
+/// The images and digests that an event is a verdict on. An image that no container runs has none (DECISIONS 8). If one image
+/// of a deployment fails, none of them is proven: all of them are blocked, and have failed.
+fn verdicts_of(event: &Event) -> Vec<(&Reference, &Digest)> {
     match event {
-        Event::Updated(updated) if updated.used => Some((&updated.change.reference, &updated.change.digest)),
+        Event::Updated(updated) if updated.used => vec![(&updated.change.reference, &updated.change.digest)],
         Event::RolledBack { failed, .. } | Event::RollbackFailed { failed, .. } => {
-            Some((failed.image.as_ref()?, &failed.digests.as_ref()?.1))
+            let first = failed.image.as_ref().zip(failed.digests.as_ref().map(|(_, digest)| digest));
+            let others = failed.others.iter().map(|(image, digest)| (image, digest));
+            first.into_iter().chain(others).collect()
         }
-        _ => None,
+        _ => Vec::new(),
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Fault texts are stable: they contain no port, time or ID. A repeated fault is recognised by its text (spec 2.6).
 
-use evenkeel_common::wire::{AuditEntry, Gate, KeptImage, Kind, Level};
+use evenkeel_common::wire::{AuditEntry, Gate, ImageDigest, KeptImage, Kind, Level};
 use jiff::Timestamp;
 
 use crate::config::ServiceConfig;
-use crate::model::image::Digest;
+use crate::model::image::{Digest, Reference};
 
 use super::boot::StartReason;
 use super::event::{
@@ -400,9 +400,14 @@ fn what_failed(failed: &FailedDeployment) -> String {
 }
 
 fn failed_deployment(failed: FailedDeployment, entry: AuditEntry) -> AuditEntry {
-    let FailedDeployment { digests, failure, output, .. } = failed;
+    let FailedDeployment { digests, others, failure, output, .. } = failed;
     let (reason, container) = (Some(failure.reason), some(failure.container));
-    let entry = AuditEntry { reason, container, output, ..entry };
+    let other = |(image, digest): (Reference, Digest)| ImageDigest {
+        image: image.to_string(),
+        digest: digest.to_string(),
+    };
+    let also_failed = others.into_iter().map(other).collect();
+    let entry = AuditEntry { reason, container, output, also_failed, ..entry };
     match digests {
         Some((old, new)) => with_digests(entry, old.as_ref(), Some(&new)),
         None => entry,

@@ -8,7 +8,7 @@ use evenkeel_common::clock::Clock;
 use evenkeel_common::store::Store;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,13 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// without a fleet is queried.
 const GONE: SignedDuration = SignedDuration::from_hours(1);
 const GONE_PAUSE: Duration = Duration::from_hours(1);
+/// How often the stored view is written if it keeps changing, how many writes may follow each other at once, and the size of
+/// one in bytes: a warden must not be able to wear the disk.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
+const SAVE_BURST: u32 = 6;
+const MAX_SAVED: usize = 256 * 1024;
+/// A warden that has news more often than this within [`WAIT`] is asked at [`IMPATIENT_PACE`].
+const MAX_NEWS: u32 = 20;
 
 /// Replaces the wardens with those of a configuration.
 pub type ReplaceWardens = Box<dyn Fn(Option<&PushConfig>) -> Result<(), String> + Send + Sync>;
@@ -55,6 +62,54 @@ pub struct FleetListener {
     pub clock: Arc<dyn Clock>,
     /// Audit.
     pub record: Record,
+    /// What has been stored.
+    pub saving: Saving,
+}
+
+/// What has been stored of the view, and what is to be stored later.
+#[derive(Default)]
+pub struct Saving(Mutex<Saved>);
+
+#[derive(Default)]
+struct Saved {
+    row: Option<Vec<u8>>,
+    waiting: Option<Option<Vec<u8>>>,
+    /// When the writes so far no longer count.
+    until: Option<Instant>,
+}
+
+impl Saved {
+    /// Returns whether a row may be written now, and counts it.
+    fn may_write(&mut self, now: Instant) -> bool {
+        let until = self.until.unwrap_or(now).max(now) + SAVE_EVERY;
+        let may = until.duration_since(now) <= SAVE_EVERY * SAVE_BURST;
+        if may {
+            self.until = Some(until);
+        }
+        may
+    }
+}
+
+/// Returns the view as it is stored. A view that is too large is stored without the output of failures, and then without the
+/// last ones: after a restart, the first answer of a warden brings them back.
+fn row_of(view: &FleetView) -> Option<Vec<u8>> {
+    let row = serde_json::to_vec(view).ok()?;
+    if row.len() <= MAX_SAVED {
+        return Some(row);
+    }
+    let mut view = view.clone();
+    view.failed.iter_mut().for_each(|failed| failed.output = None);
+    loop {
+        let row = serde_json::to_vec(&view).ok()?;
+        if row.len() <= MAX_SAVED || view.failed.is_empty() && view.freezes.is_empty() {
+            return Some(row);
+        }
+        let list = view.failed.len();
+        view.failed.truncate(list / 2);
+        if list == 0 {
+            view.freezes.truncate(view.freezes.len() / 2);
+        }
+    }
 }
 
 /// Loads the fleet view of the last run and adapts it to this configuration.
@@ -107,6 +162,7 @@ impl FleetListener {
                 tokio::select! {
                     () = is_other(&mut active) => {}
                     () = self.poll() => {}
+                    () = self.save_later() => {}
                 }
             }
         }
@@ -116,6 +172,8 @@ impl FleetListener {
     async fn poll(&self) {
         let (mut pause, mut is_first) = (FIRST_PAUSE, true);
         let (mut away_at, mut gone_since) = (None, None);
+        let mut news = (Instant::now(), 0);
+        let mut unreadable = None;
         loop {
             let begin = Instant::now();
             let known = {
@@ -127,7 +185,7 @@ impl FleetListener {
             let now = || self.clock.now();
             match self.or_away(away_at, self.fleet.decisions(known, wait)).await {
                 Ok(response) => {
-                    (away_at, gone_since, pause) = (None, None, FIRST_PAUSE);
+                    (away_at, gone_since, pause, unreadable) = (None, None, FIRST_PAUSE, None);
                     let KnownRevisions { revision, verdicts } = known;
                     let is_news =
                         (response.decisions.revision, response.decisions.verdicts) != (revision, verdicts);
@@ -136,7 +194,12 @@ impl FleetListener {
                     let contact = known.contact + u64::from(is_first);
                     let view = known.with_decisions(response.decisions, response.date, now());
                     self.show(FleetView { contact, ..view }).await;
-                    let is_early = is_stale || !is_news && !is_first && begin.elapsed() < WAIT / 2;
+                    if news.0.elapsed() > WAIT {
+                        news = (Instant::now(), 0);
+                    }
+                    news.1 += u32::from(is_news);
+                    let is_early =
+                        is_stale || news.1 > MAX_NEWS || !is_news && !is_first && begin.elapsed() < WAIT / 2;
                     tokio::time::sleep(if is_early { IMPATIENT_PACE } else { PACE }).await;
                     is_first = false;
                 }
@@ -154,6 +217,19 @@ impl FleetListener {
                         tokio::time::sleep(jitter(GONE_PAUSE)).await;
                     }
                     is_first = true;
+                }
+                // The decisions that are known stay in force, and updates are held until a warden's answer can be read.
+                Err(FleetError::Unreadable(why)) => {
+                    if std::mem::replace(&mut unreadable, Some(why.clone())).as_ref() != Some(&why) {
+                        tracing::warn!(
+                            "the fleet's decisions cannot be read: {why}; the known ones stay in force"
+                        );
+                    }
+                    (away_at, gone_since, is_first) = (None, None, true);
+                    let known = self.view.borrow().clone();
+                    self.show(FleetView { link: Link::Present, ..(*known).clone() }).await;
+                    tokio::time::sleep(jitter(pause)).await;
+                    pause = LAST_PAUSE.min(pause * 2);
                 }
                 // A warden that stays busy counts as away too, because its decisions are unknown.
                 Err(error @ (FleetError::Unavailable(_) | FleetError::Busy)) => {
@@ -198,10 +274,34 @@ impl FleetListener {
             (Link::Away { .. }, Link::Present) => self.emit(Level::Info, "a warden answers again"),
             _ => {}
         }
-        let row = (view.link != Link::None).then(|| serde_json::to_vec(&view).ok()).flatten();
-        // A failed write is reported by the state health task; the view is used all the same.
-        let _ = self.store.put_all(vec![(STORED.to_owned(), row)]).await;
+        let row = (view.link != Link::None).then(|| row_of(&view)).flatten();
+        self.save(Some(row)).await;
         self.view.send_replace(Arc::new(view));
+    }
+
+    /// Stores a row, or what is waiting to be stored. If there have been too many writes, it waits.
+    async fn save(&self, row: Option<Option<Vec<u8>>>) {
+        let mut saved = self.saving.0.lock().await;
+        let Some(row) = row.or_else(|| saved.waiting.take()) else { return };
+        saved.waiting = None;
+        if saved.row.is_some() && saved.row == row {
+            return;
+        }
+        if !saved.may_write(Instant::now()) {
+            saved.waiting = Some(row);
+            return;
+        }
+        // A failed write is reported by the state health task; the view is used all the same.
+        let written = self.store.put_all(vec![(STORED.to_owned(), row.clone())]).await;
+        saved.row = row.filter(|_| written.is_ok());
+    }
+
+    /// Stores what is waiting, until cancelled.
+    async fn save_later(&self) {
+        loop {
+            tokio::time::sleep(SAVE_EVERY).await;
+            self.save(None).await;
+        }
     }
 
     fn emit(&self, level: Level, message: &str) {
@@ -324,6 +424,7 @@ mod tests {
             active: watch::channel(active).1,
             clock: Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH)),
             record,
+            saving: Saving::default(),
         }
     }
 

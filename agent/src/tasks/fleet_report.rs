@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
-use evenkeel_common::wire::{FleetAsk, Inventory, InventoryImage};
+use evenkeel_common::wire::{DeployPhase, DeployProgress, FleetAsk, Inventory, InventoryImage};
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -108,6 +109,12 @@ impl FleetReporter {
         (Inventory { ring: self.view.borrow().ring, images }, left_out)
     }
 
+    /// The progress of a service's deployment; `None` if it is unknown, or over.
+    fn progress(&self, service: &str) -> Option<u64> {
+        let now = self.clock.now();
+        progress_of(&self.services.status(service, now).ok()?.deploy?, now)
+    }
+
     async fn leases(&self) {
         let mut kept: BTreeMap<String, Lease> = BTreeMap::new();
         // Includes services that are no longer configured, until they have ended.
@@ -133,13 +140,29 @@ impl FleetReporter {
                 !has_ended
             });
             let renew = reconcile(&mut kept, &held, &decided, Instant::now(), &self.push);
-            let renew = renew.iter().map(|ask| async {
-                if let Err(error) = self.fleet.ask(ask).await {
+            let renew = renew.into_iter().map(|ask| async move {
+                let ask = FleetAsk { progress: self.progress(&ask.service), ..ask };
+                if let Err(error) = self.fleet.ask(&ask).await {
                     tracing::debug!(image = ask.image, "a lease could not be renewed: {error}");
                 }
             });
             join_all(renew).await;
             sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// A number that grows while a deployment gets on: with its phases, the pulled bytes, and the time of a probation that is not
+/// over yet. `None` if it is unknown, as when the engine does not tell how much it has pulled.
+fn progress_of(deploy: &DeployProgress, now: Timestamp) -> Option<u64> {
+    let begun = u64::try_from(deploy.since.as_millisecond()).unwrap_or(0);
+    match deploy.phase {
+        DeployPhase::Pulling if deploy.total_bytes == 0 => None,
+        DeployPhase::Pulling => Some(begun + deploy.pulled_bytes),
+        DeployPhase::Starting => Some(begun),
+        DeployPhase::Probation | DeployPhase::RollingBack => {
+            let end = deploy.deadline.map_or(deploy.since, |deadline| deadline.min(now));
+            Some(begun + u64::try_from(end.duration_since(deploy.since).as_secs()).unwrap_or(0))
         }
     }
 }
@@ -185,6 +208,7 @@ fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> 
             blocked: snapshot.blocked.get(&configured.configured).map(ToString::to_string),
             gate: waiting.map(|waiting| waiting.gate.clone()),
             why: waiting.map(|waiting| waiting.why.clone()),
+            probation: u32::try_from(worker.config.health_grace.as_secs()).ok(),
             image: reference,
         }
     };
@@ -244,7 +268,13 @@ mod tests {
     use super::*;
 
     fn ask(digest: &str) -> FleetAsk {
-        FleetAsk { image: "r.example/web:1".into(), digest: digest.into(), service: "web".into(), ring: 0 }
+        FleetAsk {
+            image: "r.example/web:1".into(),
+            digest: digest.into(),
+            service: "web".into(),
+            ring: 0,
+            progress: None,
+        }
     }
 
     #[test]
@@ -256,6 +286,28 @@ mod tests {
         assert!(sent.is_outdated(&inventory, 1, at + hour));
         assert!(sent.is_outdated(&inventory, 2, at));
         assert!(sent.is_outdated(&Inventory { ring: 1, ..inventory }, 1, at));
+    }
+
+    #[test]
+    fn a_deployment_that_gets_on_has_growing_progress() {
+        let at = |seconds| Timestamp::from_second(1_790_000_000 + seconds).unwrap();
+        let deploy = |phase, since, deadline: Option<i64>, (pulled_bytes, total_bytes)| DeployProgress {
+            phase,
+            image: "web".into(),
+            since: at(since),
+            deadline: deadline.map(at),
+            pulled_bytes,
+            total_bytes,
+        };
+        let pulling = |bytes| progress_of(&deploy(DeployPhase::Pulling, 0, None, bytes), at(50));
+        assert_eq!(pulling((0, 0)), None, "the engine does not tell");
+        assert!(pulling((7, 9)) > pulling((5, 9)));
+        let starting = |now| progress_of(&deploy(DeployPhase::Starting, 60, None, (0, 0)), at(now));
+        assert_eq!(starting(61), starting(999), "it hangs");
+        assert!(starting(61) > pulling((9, 9)));
+        let probation = |now| progress_of(&deploy(DeployPhase::Probation, 70, Some(100), (0, 0)), at(now));
+        assert!(probation(71) > starting(61) && probation(90) > probation(71));
+        assert_eq!(probation(100), probation(999), "its time is over");
     }
 
     #[test]

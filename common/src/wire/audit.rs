@@ -45,6 +45,18 @@ pub struct AuditEntry {
     // DECISIONS 8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// Further images that failed in the same deployment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also_failed: Vec<ImageDigest>,
+}
+
+/// An image and its digest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ImageDigest {
+    /// Image reference, including the registry host.
+    pub image: String,
+    /// `sha256:<hex>`
+    pub digest: String,
 }
 
 impl AuditEntry {
@@ -63,6 +75,7 @@ impl AuditEntry {
             reason: None,
             output: String::new(),
             image: None,
+            also_failed: Vec::new(),
         }
     }
 }

@@ -27,6 +27,10 @@ pub struct FleetDecisions {
     /// answered with `wait` may now have another answer. 0 if there is no verdict.
     #[serde(skip_serializing_if = "is_zero")]
     pub verdicts: u64,
+    /// Number of withheld digests and sightings that are not listed, so that the response stays small. Freezes are never
+    /// left out, and a request for an unlisted digest is refused all the same.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub left_out: u64,
     /// `away` while the warden cannot reach its store: the decisions may be stale, and another warden may have newer ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
@@ -70,6 +74,9 @@ pub struct Freeze {
     /// What it covers; absent for the whole fleet.
     #[serde(default, skip_serializing_if = "FreezeScope::is_all")]
     pub scope: FreezeScope,
+    /// Ids of the agents whose rollbacks tripped the fuse; absent for a freeze by an operator.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<String>,
 }
 
 /// What a freeze covers. If both fields are set, both must match.
@@ -99,15 +106,18 @@ pub struct FailedDigest {
     pub repository: String,
     /// `sha256:<hex>`
     pub digest: String,
-    /// Ids of the agents whose latest verdict is that it failed, earliest first.
+    /// Ids of the agents whose latest verdict is that it failed, earliest first, at most 32.
     pub agents: Vec<String>,
+    /// Number of further agents on which it failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_agents: u64,
     /// When it failed on the first of these agents.
     #[schemars(with = "String")]
     pub since: Timestamp,
     /// Why it failed on that agent, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The last log lines of that failure, at most 8 KiB.
+    /// The last log lines of that failure, at most 8 KiB. Only for users: an agent does not get those of another machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
 }
@@ -124,6 +134,10 @@ pub struct FleetAsk {
     /// The agent's ring, 0 to 9.
     #[serde(default)]
     pub ring: u8,
+    /// Grows while the deployment makes progress; absent from earlier versions. A lease that is renewed three times with the
+    /// same value ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<u64>,
 }
 
 /// Response of `POST /fleet/ask`.
@@ -209,6 +223,9 @@ pub struct InventoryImage {
     /// Why, in one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// How long a new digest is on probation there, in seconds; absent from earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probation: Option<u32>,
 }
 
 /// Response of `POST /inventory`.
@@ -219,6 +236,9 @@ pub struct InventoryReply {
     /// Revision of the fleet's decisions.
     #[serde(default)]
     pub fleet: u64,
+    /// Number of images at the end of the report that were not stored because it is too large.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u64,
 }
 
 /// Response of `GET /fleet/images`: the images on each machine.
@@ -235,6 +255,10 @@ pub struct FleetImages {
     pub failed: Vec<FailedDigest>,
     /// Images sorted by repository.
     pub images: Vec<FleetImage>,
+    /// Number of images that are not listed, so that the response stays small. Those that are up to date are left out
+    /// first, and first those of the machines with the most images.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub left_out: u64,
 }
 
 /// One repository on all machines.

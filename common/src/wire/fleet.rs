@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ImageDigest;
+
 /// An entry as the warden stores it and as `GET /events` sends it. Unlike an
 /// [`AuditEntry`](super::AuditEntry) it may come from another program, so level and kind can be any string.
 ///
@@ -48,6 +50,9 @@ pub struct FleetEntry {
     /// Affected image, including the registry host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// Further images that failed in the same deployment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also_failed: Vec<ImageDigest>,
     /// Id of the agent whose token was used to send the entry; the body cannot override it.
     #[serde(default)]
     pub agent: String,

@@ -9,14 +9,15 @@ use serde::{Deserialize, Serialize};
 pub struct Health {
     /// `ok`, `starting` or `unavailable`.
     pub status: String,
-    /// Why the container engine is considered unavailable. From the warden: why its store is unreachable, only for requests
-    /// with `api.token`.
+    /// Why the container engine is considered unavailable. From the warden: why its store is unreachable, or what was
+    /// damaged, only for requests with `api.token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Why the program cannot write its state; nothing is deployed or healed meanwhile. Absent if writes succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// `away` while the warden cannot reach its store. Absent otherwise, and from an agent.
+    /// `away` while the warden cannot reach its store; `damaged` as long as a damaged file of it is set aside, while the store
+    /// itself works. Absent otherwise, and from an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
     /// Configuration warnings, each `<service>: <reason>`.

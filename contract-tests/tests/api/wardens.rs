@@ -143,6 +143,7 @@ impl Warden {
             polls: poll_limiter(),
             bodies: bodies(limits),
             throttle: Arc::default(),
+            quotas: Arc::default(),
             clock: Arc::new(SystemClock),
             metrics: Arc::new(Metrics::default()),
         };
@@ -189,6 +190,7 @@ fn ask(number: usize) -> FleetAsk {
         digest: format!("sha256:{number:064}"),
         service: format!("web-{number}"),
         ring: 0,
+        progress: None,
     }
 }
 

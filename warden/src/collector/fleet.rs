@@ -9,14 +9,14 @@ use std::time::Duration;
 use evenkeel_common::wire::{FleetAnswer, FleetDecisions, FleetImages, Inventory, Permission};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Collector;
 use crate::fleet::answer::{self, Answered, Asking, Facts, Rules};
-use crate::fleet::decisions::{DECISIONS, Decision, Decisions, FuseRule};
+use crate::fleet::decisions::{DECISIONS, Decision, Decisions, FUSE, Fuse, FuseRule};
 use crate::fleet::inventory::{self, Reported};
 use crate::fleet::lease::{self, Leases};
-use crate::fleet::retention::{self, Outdated};
+use crate::fleet::retention::{self, Outdated, Reduced};
 use crate::fleet::state::{bytes, parse};
 use crate::fleet::verdict::{self, DigestRecord};
 use crate::fleet::view::{POLLS, View};
@@ -30,6 +30,12 @@ const POLL_TIME: Duration = Duration::from_secs(1);
 const MAX_ATTEMPTS: usize = 20;
 /// Maximum number of values removed in one pass, so that other work is not delayed.
 const MAX_REMOVALS: usize = 100;
+/// Maximum number of leases of one agent.
+const MAX_LEASES: usize = 256;
+/// How many leases an agent may request for images that it has not reported, and the time until it may request another one:
+/// it reports its images a few seconds after its start.
+const MAX_UNREPORTED: u32 = 64;
+const NEXT_UNREPORTED: Duration = Duration::from_mins(1);
 /// Polls older than this are dropped.
 const POLL_RETENTION: SignedDuration = SignedDuration::from_hours(24);
 
@@ -45,6 +51,8 @@ pub(super) struct Fleet {
     lease_lock: tokio::sync::Mutex<()>,
     /// Polls that this warden received.
     polls: std::sync::Mutex<BTreeMap<String, Timestamp>>,
+    /// When the requests of an agent for images that it has not reported are no longer counted, by agent.
+    unreported: std::sync::Mutex<BTreeMap<String, Instant>>,
     answers: [AtomicU64; 3],
 }
 
@@ -143,8 +151,13 @@ impl Collector {
     /// Answers whether a deployment may begin. A lease is taken in the store before the answer is `Go`, so no answer is `Go`
     /// while the store is unavailable.
     pub async fn ask(&self, asking: &Asking<'_>) -> FleetAnswer {
-        let asked = timeout(ASK_TIME, self.try_ask(asking)).await;
-        let reply = asked.ok().and_then(Result::ok).unwrap_or_else(|| self.answer_from_memory(asking));
+        let reply = match self.over_limit(asking) {
+            Some(why) => answer::over_limit(why),
+            None => {
+                let asked = timeout(ASK_TIME, self.try_ask(asking)).await;
+                asked.ok().and_then(Result::ok).unwrap_or_else(|| self.answer_from_memory(asking))
+            }
+        };
         let kind = match reply.answer {
             Permission::Go => 0,
             Permission::Wait => 1,
@@ -152,6 +165,31 @@ impl Collector {
         };
         self.fleet.answers[kind].fetch_add(1, Ordering::Relaxed);
         reply
+    }
+
+    /// Returns why an agent gets no further lease, if it has too many.
+    fn over_limit(&self, asking: &Asking<'_>) -> Option<&'static str> {
+        let view = self.fleet.view();
+        if view.has_lease(asking.agent, asking.service, asking.repository, asking.digest) {
+            return None;
+        }
+        if view.leases_of(asking.agent, self.clock.now()) >= MAX_LEASES {
+            return Some("this machine has too many deployments in progress");
+        }
+        let has_reported = |own: &Reported| own.images_of(asking.repository).next().is_some();
+        if view.inventory(asking.agent).is_some_and(has_reported) {
+            return None;
+        }
+        drop(view);
+        let now = Instant::now();
+        let mut unreported = self.fleet.unreported.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = unreported.entry(asking.agent.to_owned()).or_insert(now);
+        let until = (*used).max(now) + NEXT_UNREPORTED;
+        if until.duration_since(now) > NEXT_UNREPORTED * MAX_UNREPORTED {
+            return Some("this machine has not reported this image");
+        }
+        *used = until;
+        None
     }
 
     async fn try_ask(&self, asking: &Asking<'_>) -> Result<FleetAnswer, KeepError> {
@@ -219,7 +257,8 @@ impl Collector {
         let of = lease::name(asking.repository);
         let released = self.update(&of, |value| {
             let leases: Leases = parse(value).unwrap_or_default();
-            leases.without(asking.agent, asking.service, asking.digest).map(|leases| bytes(&leases))
+            let leases = leases.without(asking.agent, asking.service, asking.digest, self.clock.now());
+            leases.map(|leases| bytes(&leases))
         });
         released.await
     }
@@ -288,6 +327,7 @@ impl Collector {
     pub async fn forget_outdated(&self, keep: SignedDuration) -> Result<bool, KeepError> {
         let now = self.clock.now();
         let machines = self.lock().ids().to_vec();
+        let is_more = self.forget_agents(&machines).await?;
         let outdated = self.fleet.view().outdated(&machines, keep, now);
         for Outdated { name, revision, decision, is_marked } in outdated.iter().take(MAX_REMOVALS) {
             if *is_marked {
@@ -304,7 +344,41 @@ impl Collector {
                 .await?;
             }
         }
-        Ok(outdated.len() > MAX_REMOVALS)
+        Ok(is_more || outdated.len() > MAX_REMOVALS)
+    }
+
+    /// Removes what is based on agents that are no longer configured, and what one agent has too much of. Returns whether
+    /// there may be more.
+    async fn forget_agents(&self, machines: &[String]) -> Result<bool, KeepError> {
+        if machines.is_empty() {
+            return Ok(false);
+        }
+        let reduced = self.fleet.view().reduced(machines);
+        for Reduced { name, revision, value, decision } in reduced.iter().take(MAX_REMOVALS) {
+            let is_replaced = self.replace(name, *revision, value.clone()).await?;
+            if let Some((repository, digest, failed)) = decision.as_ref().filter(|_| is_replaced) {
+                self.update(DECISIONS, |value| {
+                    let mut decisions: Decisions = parse(value)?;
+                    let changed = decisions.reduce_failed(repository, digest, failed.clone());
+                    changed.then(|| bytes(&decisions))
+                })
+                .await?;
+            }
+        }
+        let is_configured = |agent: &str| machines.iter().any(|machine| machine == agent);
+        if self.fleet.view().decisions().clone().forget_agents(is_configured) {
+            self.update(DECISIONS, |value| {
+                let mut decisions: Decisions = parse(value)?;
+                decisions.forget_agents(is_configured).then(|| bytes(&decisions))
+            })
+            .await?;
+            self.update(FUSE, |value| {
+                let mut fuse: Fuse = parse(value)?;
+                fuse.forget_agents(is_configured).then(|| bytes(&fuse))
+            })
+            .await?;
+        }
+        Ok(reduced.len() > MAX_REMOVALS)
     }
 
     /// Updates a value. Returns `false` if `change` leaves it as it is.

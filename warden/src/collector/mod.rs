@@ -17,7 +17,7 @@ use std::time::Duration;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::journal::Journal;
 use evenkeel_common::wire::{FleetEntry, MachineRecord};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::fleet::{Machine, Machines};
@@ -65,6 +65,8 @@ pub struct Collector {
     read_at: Mutex<Instant>,
     counters: Counters,
     fleet: fleet::Fleet,
+    /// Wakes the removal of outdated data: the verdicts of a removed agent should not wait for it.
+    removal: Notify,
     /// Address of the last authenticated request of each agent.
     addresses: Mutex<HashMap<String, IpAddr>>,
     clock: Arc<dyn Clock>,
@@ -115,6 +117,7 @@ impl Collector {
             read_at: Mutex::new(Instant::now()),
             counters: Counters::default(),
             fleet: fleet::Fleet::default(),
+            removal: Notify::new(),
             addresses: Mutex::default(),
             clock,
         });
@@ -161,6 +164,7 @@ impl Collector {
     /// Replaces the configured agents; those that remain keep their state.
     pub fn set_agents(&self, ids: impl IntoIterator<Item = String>) {
         self.lock().configure(ids);
+        self.removal.notify_one();
     }
 
     /// Subscribes to the state of the store.

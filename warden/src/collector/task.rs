@@ -56,6 +56,7 @@ impl Task {
     /// Runs until `stop` is cancelled, then stores the queued changes.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut hints = self.collector.keep.hints();
+        let collector = self.collector.clone();
         self.catch_up().await;
         let mut paced = Instant::now();
         let (mut reread, mut retention) = (paced + REREAD_INTERVAL, paced + RETENTION);
@@ -71,7 +72,7 @@ impl Task {
                     hints.mark_unchanged();
                     self.catch_up().await;
                 }
-                () = sleep_until(retention) => {
+                () = async { tokio::select! { () = sleep_until(retention) => {}, () = collector.removal.notified() => {} } } => {
                     retention = Instant::now() + if self.remove().await { NEXT_REMOVAL } else { RETENTION };
                     continue;
                 }

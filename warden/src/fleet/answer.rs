@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::decisions::{Decisions, covers};
 use super::entry::format_duration;
 use super::inventory::Reported;
-use super::lease::Leases;
+use super::lease::{Holder, Leases};
 use super::verdict::{DigestRecord, Verdict};
 pub use crate::config::Rules;
 
@@ -17,6 +17,10 @@ const RENEW: u64 = 30;
 const RETRY: u64 = 10;
 /// The longest time between two requests, in seconds.
 const MAX_RETRY: u64 = 300;
+/// Seconds after which to ask again when the time with a digest is used up.
+const SPENT_RETRY: u64 = 120;
+/// How many agents a sentence names.
+const MAX_NAMED: usize = 8;
 /// A machine that has not reported for this long is not waited for.
 const MAX_REPORT_AGE: SignedDuration = SignedDuration::from_hours(24);
 /// A machine in a lower ring that has not found the digest this long after the fleet first did follows another tag.
@@ -35,6 +39,8 @@ pub struct Asking<'a> {
     pub repository: &'a str,
     /// The digest.
     pub digest: &'a str,
+    /// The progress of its deployment, if it reports any.
+    pub progress: Option<u64>,
 }
 
 /// The state that an answer is based on.
@@ -65,23 +71,33 @@ pub struct Answered {
 /// started is brought to its end.
 pub fn answer(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Answered {
     let Facts { record, leases, rules, .. } = *facts;
-    let taken = || leases.with(asking.agent, asking.service, record, now);
+    let reported = facts.machines.iter().find(|(agent, _)| *agent == asking.agent);
+    let probation = reported.map_or(0, |(_, own)| own.probation_of(asking.repository, asking.service));
+    let Asking { agent, service, progress, .. } = *asking;
+    let taken = || leases.with(&Holder { agent, service, progress, probation }, record, now);
+    // Nothing is written if nothing has changed.
+    let renewed = || Some(taken()).filter(|taken| taken != leases);
     let is_mine = leases.has(asking.agent, asking.service, record, now);
     if let Some(reply) = held_by_decision(asking, facts, now) {
-        return Answered { reply, leases: is_mine.then(taken) };
+        return Answered { reply, leases: renewed().filter(|_| is_mine) };
     }
     if is_mine {
-        return Answered { reply: go("this machine has the lease".to_owned()), leases: Some(taken()) };
+        return Answered { reply: go("this machine has the lease".to_owned()), leases: renewed() };
     }
-    let held = held_by_ring(asking, facts, now).or_else(|| held_by_lease(asking, facts, now));
+    let held = held_by_ring(asking, facts, now)
+        .or_else(|| held_by_lease(asking, facts, now))
+        .or_else(|| held_by_time(asking, facts, now));
     if let Some(reply) = held {
         return Answered { reply, leases: None };
     }
-    if record.is_proven() && rules.max_at_once.is_none() {
+    if record.is_proven(now) && rules.max_at_once.is_none() {
         return Answered { reply: go("the digest is proven in the fleet".to_owned()), leases: None };
     }
-    let why =
-        if record.is_proven() { "there is room for one more machine" } else { "this machine is the first" };
+    let why = if record.is_proven(now) {
+        "there is room for one more machine"
+    } else {
+        "this machine is the first"
+    };
     Answered { reply: go(why.to_owned()), leases: Some(taken()) }
 }
 
@@ -94,9 +110,12 @@ pub fn held_by_decision(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) 
         return Some(hold(Permission::Wait, "freeze", why, left.clamp(RETRY, MAX_RETRY), None));
     }
     let failed = facts.record.withheld_from(asking.agent)?;
+    let named: Vec<&str> = failed.agents.iter().take(MAX_NAMED).map(String::as_str).collect();
+    let more = failed.more_agents + failed.agents.len().saturating_sub(MAX_NAMED) as u64;
     let why = format!(
-        "it failed on {}{}",
-        failed.agents.join(", "),
+        "it failed on {}{}{}",
+        named.join(", "),
+        if more > 0 { format!(" and {more} more") } else { String::new() },
         failed.reason.map(|reason| format!(": {reason}")).unwrap_or_default()
     );
     Some(hold(Permission::No, "immunity", why, MAX_RETRY, failed.agents.into_iter().next()))
@@ -177,9 +196,9 @@ fn proven_since(
 /// Lets one machine try a new digest first, and enforces `max_at_once`.
 fn held_by_lease(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
     let others: Vec<_> =
-        facts.leases.live(facts.record, now).filter(|lease| lease.agent != asking.agent).collect();
+        facts.leases.live_with(facts.record, now).filter(|lease| lease.agent != asking.agent).collect();
     let first = others.iter().find(|lease| lease.digest == asking.digest);
-    if let Some(first) = first.filter(|_| !facts.record.is_proven()) {
+    if let Some(first) = first.filter(|_| !facts.record.is_proven(now)) {
         let since = first.since.map(|since| format!(" since {}", whole_seconds(since))).unwrap_or_default();
         let why = format!("{} has been trying it first{since}; it is not proven anywhere yet", first.agent);
         return Some(hold(Permission::Wait, "ring", why, RETRY, Some(first.agent.clone())));
@@ -195,6 +214,19 @@ fn held_by_lease(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Opti
     Some(hold(Permission::Wait, "ring", why, RETRY, None))
 }
 
+/// Lets the others go first if a machine has had a digest for its whole time without a verdict.
+fn held_by_time(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
+    let has_others = facts.machines.iter().any(|(agent, reported)| {
+        *agent != asking.agent && reported.images_of(asking.repository).next().is_some()
+    });
+    if facts.record.is_proven(now) || !has_others || !facts.leases.has_spent(asking.agent, asking.digest, now)
+    {
+        return None;
+    }
+    let why = "this machine has tried it for a long time without a result; others go first";
+    Some(hold(Permission::Wait, "ring", why.to_owned(), SPENT_RETRY, None))
+}
+
 fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
@@ -205,6 +237,11 @@ fn go(why: String) -> FleetAnswer {
 
 fn hold(answer: Permission, gate: &str, why: String, again: u64, agent: Option<String>) -> FleetAnswer {
     FleetAnswer { answer, why, gate: Some(gate.to_owned()), again, agent, store: None }
+}
+
+/// The answer to an agent that has too many leases.
+pub fn over_limit(why: &str) -> FleetAnswer {
+    hold(Permission::Wait, "ring", why.to_owned(), RETRY, None)
 }
 
 /// The answer while the store is unavailable and no lease can be taken.

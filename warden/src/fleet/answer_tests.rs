@@ -14,13 +14,13 @@ fn record(said: &[(&str, &str, i64)]) -> DigestRecord {
     for (number, (agent, event, when)) in said.iter().enumerate() {
         let entry = entry(agent, event, "web", "d");
         let (_, _, found) = verdict(&entry).unwrap();
-        record.record(&entry, found, number as u64 + 1, at(*when));
+        record.record(&entry, found, number as u64 + 1, (at(*when), at(*when)));
     }
     record
 }
 
 fn asking(agent: &str, ring: u8) -> Asking<'_> {
-    Asking { agent, ring, service: "web", repository: "web", digest: "d" }
+    Asking { agent, ring, service: "web", repository: "web", digest: "d", progress: None }
 }
 
 fn reported(ring: u8, change: impl FnOnce(&mut InventoryImage)) -> Reported {
@@ -93,8 +93,8 @@ fn one_machine_tries_while_the_others_wait() {
     assert_eq!(world.word("b", 0, 149), waits());
     assert_eq!(world.word("b", 0, 150), GO, "a lease that was not renewed has expired");
     assert_eq!(world.word("a", 0, 151), waits());
-    world.leases = world.leases.without("b", "web", "d").unwrap();
-    assert!(world.leases.without("b", "web", "d").is_none());
+    world.leases = world.leases.without("b", "web", "d", at(151)).unwrap();
+    assert!(world.leases.without("b", "web", "d", at(151)).is_none());
     assert_eq!(world.word("a", 0, 152), GO, "it was released");
     world.record = record(&[("a", "updated", 160)]);
     assert_eq!(world.word("b", 0, 161), GO);

@@ -1,7 +1,7 @@
 //! The decisions in force, and how they change: freezes by operators and by the fuse, and withheld digests (DECISIONS 8). A
 //! decision can only defer or refuse a deployment.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_common::wire::{FailedDigest, FleetDecisions, FleetEntry, Freeze, FreezeScope, Kind, Level};
 use jiff::{SignedDuration, Timestamp};
@@ -18,12 +18,19 @@ pub const FUSE: &str = "fuse";
 pub const MAX_FREEZE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// Maximum number of freezes in force at once.
 pub const MAX_FREEZES: usize = 200;
-/// How many withheld digests are sent to agents, and how many of these with the black box. An agent that asks about an older
-/// one is still refused.
-const MAX_FAILED: usize = 200;
+/// How many withheld digests are listed, how many of these because of one agent, and how many with the black box. An agent
+/// that asks about another one is still refused.
+const MAX_FAILED: usize = 400;
+const MAX_FAILED_OF_AGENT: usize = 32;
 const MAX_OUTPUTS: usize = 16;
-/// Maximum number of failures that the fuse remembers.
-const MAX_FAILURES: usize = 1000;
+/// Maximum number of failures of one agent that the fuse remembers.
+const MAX_FAILURES_OF_AGENT: usize = 32;
+/// The failures of an agent count towards the fuse once in this time.
+const FUSE_REST: SignedDuration = SignedDuration::from_hours(24);
+/// How many agents and images the reason of a tripped fuse names.
+const MAX_NAMED: usize = 8;
+/// Maximum number of characters of that reason.
+const MAX_REASON: usize = 500;
 
 /// An operator's decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +66,14 @@ pub struct Decisions {
     pub freezes: Vec<Freeze>,
     /// The latest first.
     pub failed: Vec<FailedDigest>,
+    /// How many withheld digests were left out because there are too many.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub left_out: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The failures that the fuse counts: a value of the store.
@@ -66,12 +81,18 @@ pub struct Decisions {
 #[serde(default)]
 pub struct Fuse {
     failures: Vec<Failure>,
+    /// When the failures of an agent last tripped it, by id.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    tripped: BTreeMap<String, Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Failure {
     at: Timestamp,
     repository: String,
+    /// Empty in failures from an earlier version.
+    #[serde(default)]
+    agent: String,
 }
 
 impl Decisions {
@@ -86,8 +107,13 @@ impl Decisions {
             seconds_left: u64::try_from(freeze.until.duration_since(now).as_secs()).unwrap_or(0) + 1,
             ..freeze.clone()
         });
-        let failed = self.failed.clone();
-        FleetDecisions { revision, freezes: freezes.collect(), failed, ..FleetDecisions::default() }
+        FleetDecisions {
+            revision,
+            freezes: freezes.collect(),
+            failed: self.failed.clone(),
+            left_out: self.left_out,
+            ..FleetDecisions::default()
+        }
     }
 
     /// Adds a freeze. Returns `None` if there are already too many; this limit does not apply to the fuse, which only adds one
@@ -143,8 +169,55 @@ impl Decisions {
             (None, Some(failed)) => self.failed.insert(0, failed),
             (None, None) => {}
         }
-        self.failed.truncate(MAX_FAILED);
+        self.cut();
         self.failed.iter_mut().skip(MAX_OUTPUTS).for_each(|failed| failed.output = None);
+    }
+
+    /// Removes the oldest digests of agents that alone are the reason for many, so that one agent can't displace those of
+    /// others from the list.
+    fn cut(&mut self) {
+        let before = self.failed.len();
+        let mut of: BTreeMap<String, usize> = BTreeMap::new();
+        self.failed.retain(|failed| {
+            let [only] = &failed.agents[..] else { return true };
+            let count = of.entry(only.clone()).or_default();
+            *count += 1;
+            *count <= MAX_FAILED_OF_AGENT
+        });
+        while self.failed.len() > MAX_FAILED {
+            let most = of.iter().max_by_key(|(_, count)| **count).filter(|(_, count)| **count > 0);
+            let Some(agent) = most.map(|(agent, _)| agent.clone()) else { break };
+            of.entry(agent.clone()).and_modify(|count| *count -= 1);
+            let oldest = self.failed.iter().rposition(|failed| failed.agents == [agent.as_str()]);
+            oldest.map(|at| self.failed.remove(at));
+        }
+        self.failed.truncate(MAX_FAILED);
+        let cut = (before - self.failed.len()) as u64;
+        self.left_out = if self.failed.is_empty() { 0 } else { self.left_out.saturating_add(cut) };
+    }
+
+    /// Ends what is based on agents that are no longer configured: freezes of them, fuses that only they tripped, and
+    /// digests that failed only there. Returns whether there was anything.
+    pub(crate) fn forget_agents(&mut self, is_configured: impl Fn(&str) -> bool) -> bool {
+        let before = (self.freezes.len(), self.failed.len());
+        let has_some = |agents: &[String]| agents.is_empty() || agents.iter().any(|id| is_configured(id));
+        self.freezes.retain(|freeze| {
+            freeze.scope.machine.as_deref().is_none_or(&is_configured) && has_some(&freeze.agents)
+        });
+        self.failed.retain(|failed| has_some(&failed.agents));
+        (self.freezes.len(), self.failed.len()) != before
+    }
+
+    /// Replaces the decision about a digest whose verdicts were reduced. Returns whether it was listed.
+    pub(crate) fn reduce_failed(
+        &mut self,
+        repository: &str,
+        digest: &str,
+        failed: Option<FailedDigest>,
+    ) -> bool {
+        let before = self.failed.clone();
+        self.set_failed(repository, digest, failed);
+        self.failed != before
     }
 
     /// Removes the decision that was based on outdated verdicts, unless it has changed since. Returns whether it was removed.
@@ -173,6 +246,7 @@ pub(super) fn freeze_of(id: u64, by: &str, reason: String, until: Timestamp, now
         until,
         seconds_left: 0,
         scope: FreezeScope::default(),
+        agents: Vec::new(),
     }
 }
 
@@ -193,28 +267,60 @@ pub fn covers(scope: &FreezeScope, machine: &str, of: &str) -> bool {
 
 impl Fuse {
     /// Records a rollback at the time that its agent reports; a time in the future counts as now.
-    pub(super) fn record(&mut self, repository: &str, at: Timestamp, now: Timestamp) {
-        self.failures.push(Failure { at: at.min(now), repository: repository.to_owned() });
-        let excess = self.failures.len().saturating_sub(MAX_FAILURES);
-        self.failures.drain(..excess);
+    pub(super) fn record(&mut self, repository: &str, agent: &str, at: Timestamp, now: Timestamp) {
+        let (repository, agent) = (repository.to_owned(), agent.to_owned());
+        let of_agent = |failure: &Failure| failure.agent == agent;
+        if self.failures.iter().filter(|failure| of_agent(failure)).count() >= MAX_FAILURES_OF_AGENT
+            && let Some(first) = self.failures.iter().position(of_agent)
+        {
+            self.failures.remove(first);
+        }
+        self.failures.push(Failure { at: at.min(now), repository, agent });
     }
 
-    /// Returns the reason and the end of the freeze if the fuse trips. The counts are then cleared, so it trips once.
-    pub(super) fn trip(&mut self, rule: FuseRule, now: Timestamp) -> Option<(String, Timestamp)> {
+    /// Returns the freeze if the fuse trips. The counts are then cleared, so it trips once, and the failures of the same
+    /// agents count again a day later.
+    pub(super) fn trip(&mut self, rule: FuseRule, id: u64, now: Timestamp) -> Option<Freeze> {
         let begin = now.checked_sub(SignedDuration::from_secs(rule.within.into())).unwrap_or(Timestamp::MIN);
         self.failures.retain(|failure| failure.at > begin);
-        let images: BTreeSet<&str> =
-            self.failures.iter().map(|failure| failure.repository.as_str()).collect();
+        self.tripped.retain(|_, at| now.duration_since(*at).abs() < FUSE_REST);
+        let counted = || self.failures.iter().filter(|failure| !self.tripped.contains_key(&failure.agent));
+        let images: BTreeSet<&str> = counted().map(|failure| failure.repository.as_str()).collect();
         if rule.rollbacks == 0 || images.len() < usize::try_from(rule.rollbacks).unwrap_or(usize::MAX) {
             return None;
         }
         let window = entry::format_duration(SignedDuration::from_secs(rule.within.into()));
-        let images: Vec<&str> = images.into_iter().collect();
-        let reason =
-            format!("{} images were rolled back within {window}: {}", images.len(), images.join(", "));
-        let reason = reason.chars().take(500).collect();
+        let mut of: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for failure in counted().filter(|failure| !failure.agent.is_empty()) {
+            of.entry(&failure.agent).or_default().insert(&failure.repository);
+        }
+        let on = of.iter().take(MAX_NAMED).map(|(agent, images)| format!("{agent} ({})", some(images)));
+        let on: Vec<String> = on.collect();
+        let place = if on.is_empty() { some(&images) } else { format!("on {}", on.join(", ")) };
+        let reason = format!("{} images were rolled back within {window}: {place}", images.len());
+        let reason = reason.chars().take(MAX_REASON).collect();
+        let agents: Vec<String> = of.into_keys().map(str::to_owned).collect();
         let until = now.checked_add(SignedDuration::from_secs(rule.freeze.into()).min(MAX_FREEZE));
+        let until = until.unwrap_or(Timestamp::MAX);
         self.failures.clear();
-        Some((reason, until.unwrap_or(Timestamp::MAX)))
+        self.tripped.extend(agents.iter().map(|agent| (agent.clone(), now)));
+        let agents = agents.into_iter().take(MAX_FAILED_OF_AGENT).collect();
+        Some(Freeze { agents, ..freeze_of(id, BY_FUSE, reason, until, now) })
+    }
+
+    /// Forgets the failures of agents that are no longer configured. Returns whether there were any.
+    pub(crate) fn forget_agents(&mut self, is_configured: impl Fn(&str) -> bool) -> bool {
+        let before = self.failures.len();
+        self.failures.retain(|failure| failure.agent.is_empty() || is_configured(&failure.agent));
+        self.failures.len() != before
+    }
+}
+
+/// Lists some names, and says how many more there are.
+fn some(names: &BTreeSet<&str>) -> String {
+    let listed: Vec<&str> = names.iter().take(MAX_NAMED).copied().collect();
+    match names.len() - listed.len() {
+        0 => listed.join(", "),
+        more => format!("{} and {more} more", listed.join(", ")),
     }
 }

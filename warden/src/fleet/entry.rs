@@ -1,6 +1,6 @@
 //! An audit entry from an agent (`POST /ingest`): parsed, truncated, attributed to the agent whose token was used.
 
-use evenkeel_common::wire::{FleetEntry, Kind, Level};
+use evenkeel_common::wire::{FleetEntry, ImageDigest, Kind, Level};
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
@@ -34,8 +34,11 @@ struct Body {
     seq: Option<u64>,
     epoch: Option<String>,
     image: Option<String>,
+    also_failed: Option<serde_json::Value>,
 }
 
+/// Limit on `also_failed`; a project has no more images.
+const MAX_ALSO_FAILED: usize = 32;
 /// Limit in characters for `epoch`.
 const MAX_EPOCH: usize = 64;
 
@@ -84,8 +87,20 @@ pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
         seq: body.seq,
         epoch: body.epoch.filter(|epoch| !epoch.is_empty()),
         image: body.image.filter(|image| !image.is_empty()).map(|image| truncate(image, MAX_IMAGE)),
+        also_failed: also_failed(body.also_failed),
         agent: agent.to_owned(),
     })
+}
+
+/// Returns the further images as far as they can be understood: another program may use the name for something else.
+fn also_failed(value: Option<serde_json::Value>) -> Vec<ImageDigest> {
+    let Some(serde_json::Value::Array(elements)) = value else { return Vec::new() };
+    let parsed = elements.into_iter().take(MAX_ALSO_FAILED).filter(serde_json::Value::is_object);
+    let parsed = parsed.filter_map(|element| serde_json::from_value::<ImageDigest>(element).ok());
+    let is_whole = |other: &ImageDigest| {
+        (1..=MAX_IMAGE).contains(&other.image.len()) && (1..=MAX_NAME).contains(&other.digest.len())
+    };
+    parsed.filter(is_whole).collect()
 }
 
 /// Returns the elements of a body that is an array of at most `limit`; `None` if it is not an array.
@@ -121,6 +136,7 @@ pub(super) fn of_warden(kind: &Kind, level: Level, message: String, now: Timesta
         seq: None,
         epoch: None,
         image: None,
+        also_failed: Vec::new(),
         agent: String::new(),
     }
 }
@@ -134,8 +150,14 @@ fn truncate(mut text: String, bytes: usize) -> String {
     text
 }
 
+/// Returns the beginning of a text as one line.
+pub(super) fn one_line(text: &str, bytes: usize) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    truncate(line.trim().to_owned(), bytes)
+}
+
 /// Truncates a text that is too long, and keeps its end.
-fn truncate_start(text: String, bytes: usize) -> String {
+pub(super) fn truncate_start(text: String, bytes: usize) -> String {
     if text.len() <= bytes {
         return text;
     }

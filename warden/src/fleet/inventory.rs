@@ -1,6 +1,6 @@
 //! The images of a machine, as it reports them (DECISIONS 8, *skew map*).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_common::wire::{Inventory, InventoryImage};
 use jiff::{SignedDuration, Timestamp};
@@ -10,6 +10,10 @@ use super::repository;
 
 /// A report that equals the previous one is stored again only after this time.
 const REFRESH: SignedDuration = SignedDuration::from_mins(10);
+/// How long a repository that is no longer reported counts as reported, and how many of these are remembered: a verdict may
+/// arrive after the image was removed from the configuration.
+const PAST: SignedDuration = SignedDuration::from_hours(24);
+const MAX_PAST: usize = 64;
 /// A running digest that is not reported as proven may be on probation. It counts as proven if the machine still reports it
 /// after this time.
 const UNPROVEN: SignedDuration = SignedDuration::from_hours(1);
@@ -27,6 +31,12 @@ pub struct Reported {
     /// When the machine first found that a tag refers to a digest, by `reference@digest` and by the warden's clock.
     #[serde(default)]
     pub found: BTreeMap<String, Timestamp>,
+    /// Since when a running digest has been reported as proven, by `repository@digest`.
+    #[serde(default)]
+    pub proven: BTreeMap<String, Timestamp>,
+    /// When a repository that is no longer reported was last reported.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub past: BTreeMap<String, Timestamp>,
 }
 
 /// Returns the name of the value that holds an agent's report.
@@ -40,24 +50,32 @@ pub const PREFIX: &str = "inventory/";
 impl Reported {
     /// Creates the report that follows `before`.
     pub fn new(before: Option<&Self>, inventory: Inventory, now: Timestamp) -> Self {
-        let mut running = BTreeMap::new();
+        let (mut running, mut proven) = (BTreeMap::new(), BTreeMap::new());
         for image in &inventory.images {
             let Some(digest) = &image.digest else { continue };
             let key = format!("{}@{digest}", repository(&image.image));
-            let known = before.and_then(|before| before.running.get(&key).copied());
-            let since = known.unwrap_or(now).min(image.proven_at.unwrap_or(now)).min(now);
-            running
-                .entry(key)
-                .and_modify(|other: &mut Timestamp| *other = since.min(*other))
-                .or_insert(since);
+            // The times that an agent reports do not count: they would let it skip a soak.
+            let known = |of: fn(&Self) -> &BTreeMap<String, Timestamp>| {
+                before.and_then(|before| of(before).get(&key).copied()).unwrap_or(now).min(now)
+            };
+            let (since, proven_since) = (known(|before| &before.running), known(|before| &before.proven));
+            if image.proven_at.is_some() {
+                proven.insert(key.clone(), proven_since);
+            }
+            running.insert(key, since);
         }
-        let found = found(before, &inventory, now);
-        Self { at: now, inventory, running, found }
+        let (found, past) = (found(before, &inventory, now), past(before, &inventory, now));
+        Self { at: now, inventory, running, found, proven, past }
     }
 
     /// Reports whether storing this after `before` would add nothing new.
     pub fn repeats(&self, before: &Self) -> bool {
         self.inventory == before.inventory && self.at.duration_since(before.at).abs() < REFRESH
+    }
+
+    /// Returns the repositories of its images, some of them repeatedly.
+    pub fn repositories(&self) -> impl Iterator<Item = &str> {
+        self.inventory.images.iter().map(|image| repository(&image.image))
     }
 
     /// Returns its images of a repository.
@@ -71,12 +89,18 @@ impl Reported {
         self.found.range(format!("{image}@")..).map_while(move |(key, since)| Some((digest(key)?, *since)))
     }
 
-    /// Returns since when a running digest has been proven on the machine.
+    /// Returns the probation that the machine has reported for an image of a service, in seconds; 0 if it has not.
+    pub fn probation_of(&self, of: &str, service: &str) -> u32 {
+        let mut images = self.images_of(of).filter(|image| image.service == service);
+        images.find_map(|image| image.probation).unwrap_or(0)
+    }
+
+    /// Returns since when a running digest has been proven on the machine, by the warden's clock.
     pub fn proven_since(&self, of: &str, digest: &str) -> Option<Timestamp> {
-        let since = *self.running.get(&format!("{of}@{digest}"))?;
-        let runs = self.images_of(of).filter(|image| image.digest.as_deref() == Some(digest));
-        if let Some(reported) = runs.filter_map(|image| image.proven_at).min() {
-            return Some(reported.min(self.at));
+        let key = format!("{of}@{digest}");
+        let since = *self.running.get(&key)?;
+        if let Some(reported) = self.proven.get(&key) {
+            return Some(*reported);
         }
         // The time of the report counts, not the current time: the machine may have been disconnected during probation.
         since.checked_add(UNPROVEN).ok().filter(|proven| *proven <= self.at)
@@ -100,6 +124,22 @@ fn found(before: Option<&Reported>, inventory: &Inventory, now: Timestamp) -> BT
         }
     }
     found
+}
+
+/// Returns the repositories that are no longer reported, and when they were last.
+fn past(before: Option<&Reported>, inventory: &Inventory, now: Timestamp) -> BTreeMap<String, Timestamp> {
+    let Some(before) = before else { return BTreeMap::new() };
+    let reported: BTreeSet<&str> = inventory.images.iter().map(|image| repository(&image.image)).collect();
+    let latest = before.inventory.images.iter().map(|image| (repository(&image.image).to_owned(), before.at));
+    let mut past: BTreeMap<String, Timestamp> = before.past.clone();
+    past.extend(latest);
+    past.retain(|name, at| now.duration_since(*at) < PAST && !reported.contains(name.as_str()));
+    let mut times: Vec<Timestamp> = past.values().copied().collect();
+    times.sort_unstable_by(|one, other| other.cmp(one));
+    if let Some(oldest) = times.get(MAX_PAST - 1) {
+        past.retain(|_, at| *at >= *oldest);
+    }
+    past.into_iter().take(MAX_PAST).collect()
 }
 
 /// Returns the reference of the available image.

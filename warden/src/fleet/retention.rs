@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::inventory::Reported;
 use super::lease::Leases;
 use super::repository;
+use super::state::bytes;
 use super::verdict::DigestRecord;
 
 /// How long leases are kept. They expire after 90 s, but show when a machine was lost.
@@ -20,6 +21,8 @@ const UNCONFIGURED: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// Maximum numbers of kept reports from machines that are not configured, and of digests that no machine reports.
 const MAX_UNCONFIGURED: usize = 1000;
 const MAX_RECORDS: usize = 5000;
+/// Maximum number of verdicts of one machine.
+const MAX_VERDICTS_OF_AGENT: usize = 1000;
 /// How long the mark of a removed value is kept.
 const MARKS: SignedDuration = SignedDuration::from_hours(24);
 /// Prefix of the mark of a removed value. No JSON value starts with it.
@@ -87,7 +90,7 @@ pub(super) fn outdated(
     found.extend(unconfigured[..excess].iter().map(|(_, agent)| go(super::inventory::name(agent))));
 
     for (name, leases) in kept.leases {
-        if leases.held.iter().all(|lease| is_old(lease.renewed, LEASES)) {
+        if leases.is_outdated(LEASES, now) {
             found.push(go(name.clone()));
         }
     }
@@ -114,6 +117,74 @@ pub(super) fn outdated(
     found
 }
 
+/// A value to replace by a smaller one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reduced {
+    /// Its name.
+    pub name: String,
+    /// The value is kept if its revision has changed since.
+    pub revision: u64,
+    /// The new value.
+    pub value: Vec<u8>,
+    /// The repository, the digest and the new decision, if the verdicts on one were reduced.
+    pub decision: Option<(String, String, Option<FailedDigest>)>,
+}
+
+/// Returns the verdicts and leases without those of machines that are not configured, and without the oldest verdicts of a
+/// machine that has too many; those on digests that it reports stay longest.
+pub(super) fn reduced(
+    records: &BTreeMap<String, DigestRecord>,
+    leases: &BTreeMap<String, Leases>,
+    inventories: &BTreeMap<String, Reported>,
+    machines: &[String],
+    revision: &dyn Fn(&str) -> u64,
+) -> Vec<Reduced> {
+    // Without any agent there is rather no configuration than an empty fleet.
+    if machines.is_empty() {
+        return Vec::new();
+    }
+    let is_configured: BTreeSet<&str> = machines.iter().map(String::as_str).collect();
+    let excess = excess(records, inventories);
+    let mut found = Vec::new();
+    for (name, record) in records {
+        let is_kept =
+            |agent: &str| is_configured.contains(agent) && !excess.contains(&(agent, name.as_str()));
+        let Some(next) = record.only_of(is_kept) else { continue };
+        let decision = (record.repository.clone(), record.digest.clone(), next.withheld());
+        let (name, revision) = (name.clone(), revision(name));
+        found.push(Reduced { name, revision, value: bytes(&next), decision: Some(decision) });
+    }
+    for (name, leases) in leases {
+        let Some(next) = leases.only_of(|agent| is_configured.contains(agent)) else { continue };
+        let (name, revision) = (name.clone(), revision(name));
+        found.push(Reduced { name, revision, value: bytes(&next), decision: None });
+    }
+    found
+}
+
+/// Returns the verdicts beyond the limit: the agent, and the name of the value.
+fn excess<'a>(
+    records: &'a BTreeMap<String, DigestRecord>,
+    inventories: &BTreeMap<String, Reported>,
+) -> BTreeSet<(&'a str, &'a str)> {
+    let mut of: BTreeMap<&str, Vec<(Timestamp, &str)>> = BTreeMap::new();
+    for (name, record) in records {
+        for (agent, latest) in &record.agents {
+            of.entry(agent).or_default().push((latest.at, name));
+        }
+    }
+    let mut excess = BTreeSet::new();
+    for (agent, verdicts) in of.into_iter().filter(|(_, verdicts)| verdicts.len() > MAX_VERDICTS_OF_AGENT) {
+        let in_use: BTreeSet<String> = inventories.get(agent).into_iter().flat_map(digests).collect();
+        let mut sorted: Vec<_> =
+            verdicts.into_iter().map(|(at, name)| (in_use.contains(name), at, name)).collect();
+        sorted.sort_unstable();
+        let count = sorted.len() - MAX_VERDICTS_OF_AGENT;
+        excess.extend(sorted.into_iter().take(count).map(|(_, _, name)| (agent, name)));
+    }
+    excess
+}
+
 /// Returns the names of the values with the verdicts on digests that a machine runs, may run or has blocked.
 fn digests(reported: &Reported) -> impl Iterator<Item = String> + '_ {
     reported.inventory.images.iter().flat_map(|image| {
@@ -127,7 +198,7 @@ mod tests {
     use evenkeel_common::wire::Inventory;
 
     use super::*;
-    use crate::fleet::lease;
+    use crate::fleet::lease::{self, Holder};
     use crate::fleet::testing::{at, entry};
     use crate::fleet::verdict::{name, verdict};
     use crate::fleet::view::View;
@@ -140,7 +211,7 @@ mod tests {
         let mut record =
             DigestRecord { repository: "r/web".into(), digest: digest.into(), ..DigestRecord::default() };
         let entry = entry("a", event, "r/web", digest);
-        record.record(&entry, verdict(&entry).unwrap().2, 1, at(seconds));
+        record.record(&entry, verdict(&entry).unwrap().2, 1, (at(seconds), at(seconds)));
         (name("r/web", digest), bytes(&record))
     }
 
@@ -152,7 +223,8 @@ mod tests {
 
     fn leases(repository: &str, seconds: i64) -> (String, Vec<u8>) {
         let record = DigestRecord { digest: "d".into(), ..DigestRecord::default() };
-        let leases = Leases::default().with("a", "web", &record, at(seconds));
+        let holder = Holder { agent: "a", service: "web", progress: None, probation: 0 };
+        let leases = Leases::default().with(&holder, &record, at(seconds));
         (lease::name(repository), bytes(&leases))
     }
 

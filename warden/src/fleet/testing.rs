@@ -1,7 +1,14 @@
 //! Entries and times for tests.
 
-use evenkeel_common::wire::FleetEntry;
+use std::collections::BTreeMap;
+
+use evenkeel_common::wire::{FleetEntry, Inventory, InventoryImage};
 use jiff::{SignedDuration, Timestamp};
+
+use super::inventory::{self, Reported};
+use super::lease::{self, Holder, Leases};
+use super::state::bytes;
+use super::verdict::DigestRecord;
 
 /// Returns the time this many seconds after the start of the test.
 pub(crate) fn at(seconds: i64) -> Timestamp {
@@ -26,6 +33,33 @@ pub(crate) fn entry(agent: &str, event: &str, image: &str, digest: &str) -> Flee
         seq: None,
         epoch: None,
         image: Some(image.to_owned()),
+        also_failed: Vec::new(),
         agent: agent.to_owned(),
     }
+}
+
+/// Creates the values of a store in which these agents have reported these images.
+pub(crate) fn reported(agents: &[&str], images: &[&str]) -> BTreeMap<String, Vec<u8>> {
+    let image = |image: &&str| -> InventoryImage {
+        serde_json::from_str(&format!(r#"{{"service":"web","image":"{image}"}}"#)).unwrap()
+    };
+    let inventory = Inventory { ring: 0, images: images.iter().map(image).collect() };
+    let report = Reported::new(None, inventory, at(0));
+    agents.iter().map(|agent| (inventory::name(agent), bytes(&report))).collect()
+}
+
+/// Adds that an agent is trying a digest since `seconds`, with this probation.
+pub(crate) fn try_digest(
+    store: &mut BTreeMap<String, Vec<u8>>,
+    (agent, repository, digest): (&str, &str, &str),
+    seconds: i64,
+    probation: u32,
+) {
+    let name = lease::name(repository);
+    let before: Leases = store.get(&name).and_then(|value| super::state::parse(value)).unwrap_or_default();
+    let known = store.get(&super::verdict::name(repository, digest));
+    let known: DigestRecord = known.and_then(|value| super::state::parse(value)).unwrap_or_default();
+    let record = DigestRecord { repository: repository.to_owned(), digest: digest.to_owned(), ..known };
+    let holder = Holder { agent, service: "web", progress: None, probation };
+    store.insert(name, bytes(&before.with(&holder, &record, at(seconds))));
 }

@@ -6,10 +6,15 @@ use evenkeel_common::wire::{FailedDigest, FleetEntry, Kind, Level};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::repository;
+use super::{entry, repository};
 
 /// How many failures of a digest have their black box kept. The first one matters most to operators.
 const BLACK_BOXES: usize = 2;
+/// Limit in bytes for the reason and the black box of a failure: these are kept for every digest.
+const MAX_REASON: usize = 300;
+const MAX_OUTPUT: usize = 4 * 1024;
+/// How many agents a decision names.
+const MAX_NAMED: usize = 32;
 
 /// The outcome of a machine's latest deployment of a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +45,7 @@ pub struct AgentVerdict {
     pub verdict: Verdict,
     /// When it arrived.
     pub at: Timestamp,
-    /// Since when the agent's verdicts have been the same.
+    /// Since when the agent's verdicts have been the same, and counted. A proof counts from the end of the probation.
     pub since: Timestamp,
     /// Id of the entry.
     pub entry: u64,
@@ -59,7 +64,33 @@ pub struct AgentVerdict {
 
 /// Returns the name of the value that holds the verdicts on a digest.
 pub fn name(repository: &str, digest: &str) -> String {
-    format!("verdicts/{repository}@{digest}")
+    format!("{PREFIX}{repository}@{digest}")
+}
+
+/// Prefix of these names.
+pub const PREFIX: &str = "verdicts/";
+
+/// A verdict that an entry claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim<'a> {
+    /// Without a tag.
+    pub repository: &'a str,
+    /// The digest.
+    pub digest: &'a str,
+    /// The verdict.
+    pub verdict: Verdict,
+}
+
+/// Returns the verdicts that an entry claims: on its image, and on those that failed with it.
+pub fn claims(entry: &FleetEntry) -> impl Iterator<Item = Claim<'_>> {
+    let first = verdict(entry).map(|(repository, digest, verdict)| Claim { repository, digest, verdict });
+    let is_failed = first.is_some_and(|first| first.verdict == Verdict::Failed);
+    let others = entry.also_failed.iter().filter(move |_| is_failed).map(|other| Claim {
+        repository: repository(&other.image),
+        digest: &other.digest,
+        verdict: Verdict::Failed,
+    });
+    first.into_iter().chain(others)
 }
 
 /// Extracts the verdict of an entry: the repository, the digest, and the verdict. Errors, stops and aborted probations are
@@ -76,10 +107,17 @@ pub fn verdict(entry: &FleetEntry) -> Option<(&str, &str, Verdict)> {
 }
 
 impl DigestRecord {
-    /// Records the verdict of an entry with this id that has just arrived. The latest one counts.
-    pub fn record(&mut self, entry: &FleetEntry, verdict: Verdict, id: u64, now: Timestamp) {
+    /// Records the verdict of an entry with this id that has just arrived. The latest one counts, from `from` on unless it
+    /// repeats the one before.
+    pub fn record(
+        &mut self,
+        entry: &FleetEntry,
+        verdict: Verdict,
+        id: u64,
+        (from, now): (Timestamp, Timestamp),
+    ) {
         let before = self.agents.get(&entry.agent);
-        let since = before.filter(|before| before.verdict == verdict).map_or(now, |before| before.since);
+        let since = before.filter(|before| before.verdict == verdict).map_or(from, |before| before.since);
         let boxes = self.agents.values().filter(|agent| agent.output.is_some()).count();
         let is_failed = verdict == Verdict::Failed;
         let latest = AgentVerdict {
@@ -88,8 +126,16 @@ impl DigestRecord {
             since,
             entry: id,
             service: entry.service.clone(),
-            reason: if is_failed { entry.reason.clone() } else { None },
-            output: if is_failed && boxes < BLACK_BOXES { entry.output.clone() } else { None },
+            reason: entry
+                .reason
+                .as_deref()
+                .filter(|_| is_failed)
+                .map(|text| entry::one_line(text, MAX_REASON)),
+            output: entry
+                .output
+                .as_deref()
+                .filter(|_| is_failed && boxes < BLACK_BOXES)
+                .map(|text| entry::truncate_start(text.to_owned(), MAX_OUTPUT)),
             lifted: false,
         };
         self.agents.insert(entry.agent.clone(), latest);
@@ -109,9 +155,16 @@ impl DigestRecord {
         self.agents.get(agent).is_some_and(|agent| agent.verdict == Verdict::Proven)
     }
 
-    /// Reports whether it is proven on any machine.
-    pub fn is_proven(&self) -> bool {
-        self.agents.values().any(|agent| agent.verdict == Verdict::Proven)
+    /// Reports whether it is proven on any machine by now.
+    pub fn is_proven(&self, now: Timestamp) -> bool {
+        self.agents.values().any(|agent| agent.verdict == Verdict::Proven && agent.since <= now)
+    }
+
+    /// Returns the record without the verdicts of some agents; `None` if it has none of theirs.
+    pub fn only_of(&self, is_kept: impl Fn(&str) -> bool) -> Option<Self> {
+        let mut next = self.clone();
+        next.agents.retain(|agent, _| is_kept(agent));
+        (next.agents.len() < self.agents.len()).then_some(next)
     }
 
     /// Reports whether it failed on this agent and has not been lifted.
@@ -145,7 +198,8 @@ impl DigestRecord {
             since: first.at,
             reason: first.reason.clone(),
             output: first.output.clone(),
-            agents: failed.into_iter().map(|(id, _)| id.clone()).collect(),
+            more_agents: failed.len().saturating_sub(MAX_NAMED) as u64,
+            agents: failed.into_iter().take(MAX_NAMED).map(|(id, _)| id.clone()).collect(),
         })
     }
 }
@@ -199,7 +253,7 @@ mod tests {
             for (number, (agent, event)) in (0_u32..).zip(said.iter()) {
                 let entry = entry(agent, event, "web", "d");
                 let (_, _, verdict) = verdict(&entry).unwrap();
-                record.record(&entry, verdict, number.into(), at(number.into()));
+                record.record(&entry, verdict, number.into(), (at(number.into()), at(number.into())));
             }
             let agents = record.withheld().map(|failed| failed.agents).unwrap_or_default();
             assert_eq!(agents, expected, "{said:?}");
@@ -212,7 +266,8 @@ mod tests {
             let mut record = DigestRecord::default();
             for (number, (agent, event)) in (0_u32..).zip(said) {
                 let entry = entry(agent, event, "web", "d");
-                record.record(&entry, verdict(&entry).unwrap().2, number.into(), at(number.into()));
+                let now = at(number.into());
+                record.record(&entry, verdict(&entry).unwrap().2, number.into(), (now, now));
             }
             record
         };
@@ -234,10 +289,10 @@ mod tests {
     #[test]
     fn a_lifted_digest_is_withheld_again_after_a_new_failure() {
         let (mut record, failure) = (DigestRecord::default(), entry("a", "rolled_back", "web", "d"));
-        record.record(&failure, Verdict::Failed, 1, at(1));
+        record.record(&failure, Verdict::Failed, 1, (at(1), at(1)));
         assert!(record.lift() && record.withheld().is_none());
         assert!(!record.lift(), "once");
-        record.record(&failure, Verdict::Failed, 2, at(2));
+        record.record(&failure, Verdict::Failed, 2, (at(2), at(2)));
         let withheld = record.withheld().unwrap();
         assert_eq!(
             (withheld.agents, withheld.output.as_deref()),

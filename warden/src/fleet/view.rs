@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use evenkeel_common::wire::{
-    CellVerdict, FailedDigest, FleetCell, FleetDecisions, FleetImage, FleetImages, InventoryImage, SeenDigest,
+    CellVerdict, FailedDigest, FleetCell, FleetDecisions, FleetImage, FleetImages, Freeze, InventoryImage,
+    SeenDigest,
 };
 use jiff::{SignedDuration, Timestamp};
 
 use super::decisions::{DECISIONS, Decisions};
 use super::inventory::{self, Reported};
-use super::lease::Leases;
+use super::lease::{self, Leases};
 use super::repository;
-use super::retention::{self, Kept, Outdated};
+use super::retention::{self, Kept, Outdated, Reduced};
 use super::state::parse;
 use super::verdict::{self, DigestRecord, Verdict};
 
@@ -20,6 +21,12 @@ pub const POLLS: &str = "polls";
 
 /// Maximum number of digests of tags that one agent receives.
 const MAX_SEEN: usize = 2000;
+/// Approximate size limit of the decisions that an agent receives, in bytes. Earlier agents read 4 MiB.
+const MAX_DECISIONS: usize = 1024 * 1024;
+/// Approximate size limit of the map, in bytes: clients read 16 MiB (DECISIONS 8).
+const MAX_MAP: usize = 14 * 1024 * 1024;
+/// Size of a JSON object of either without its texts.
+const OBJECT: usize = 160;
 
 /// The complete state of the fleet.
 #[derive(Debug, Default)]
@@ -52,12 +59,12 @@ impl View {
             self.decisions = parse(value).unwrap_or_default();
         } else if let Some(agent) = name.strip_prefix(inventory::PREFIX) {
             set(&mut self.inventories, agent, parse(value));
-        } else if name.starts_with("verdicts/") {
+        } else if name.starts_with(verdict::PREFIX) {
             set(&mut self.records, name, parse(value));
         } else {
             if name == POLLS {
                 self.polls = parse(value).unwrap_or_default();
-            } else if name.starts_with("leases/") {
+            } else if name.starts_with(lease::PREFIX) {
                 set(&mut self.leases, name, parse(value));
             }
             return false;
@@ -75,6 +82,36 @@ impl View {
             gone: &self.gone,
         };
         retention::outdated(&kept, machines, keep, now)
+    }
+
+    /// Returns the values with parts of machines that are no longer configured, or with more of one machine than is kept.
+    pub fn reduced(&self, machines: &[String]) -> Vec<Reduced> {
+        let revisions = |name: &str| self.revisions.get(name).copied().unwrap_or_default();
+        retention::reduced(&self.records, &self.leases, &self.inventories, machines, &revisions)
+    }
+
+    /// Reports whether a service has taken a lease and not released it, whether it is in force or not.
+    pub fn has_lease(&self, agent: &str, service: &str, repository: &str, digest: &str) -> bool {
+        let leases = self.leases.get(&lease::name(repository));
+        leases.is_some_and(|leases| leases.held.iter().any(|lease| lease.is_of(agent, service, digest)))
+    }
+
+    /// Returns how many leases an agent has.
+    pub fn leases_of(&self, agent: &str, now: Timestamp) -> usize {
+        let of = |(name, leases): (&String, &Leases)| {
+            self.live_of(name, leases, now).filter(|lease| lease.agent == agent).count()
+        };
+        self.leases.iter().map(of).sum()
+    }
+
+    fn live_of<'a>(
+        &'a self,
+        name: &'a str,
+        leases: &'a Leases,
+        now: Timestamp,
+    ) -> impl Iterator<Item = &'a lease::Lease> {
+        let repository = name.strip_prefix(lease::PREFIX).unwrap_or(name);
+        leases.live(move |digest| self.record(repository, digest), now)
     }
 
     /// Forgets a value that was removed.
@@ -105,22 +142,35 @@ impl View {
 
     /// Returns the decisions in force that apply to an agent. The agent does not know its id on this warden, so the scope
     /// does not include it. `machines` are the configured agents; only their reports count.
+    ///
+    /// The response is limited in size: freezes come first, then the digests of the agent's own images, then the others.
     pub fn decisions_for(&self, agent: &str, machines: &[String], now: Timestamp) -> FleetDecisions {
         let mut found = self.decisions.at(self.revision(), now);
         found.freezes.retain(|freeze| freeze.scope.machine.as_deref().is_none_or(|only| only == agent));
         found.freezes.iter_mut().for_each(|freeze| freeze.scope.machine = None);
-        found.failed =
+        let mut failed: Vec<FailedDigest> =
             found.failed.into_iter().filter_map(|failed| self.withheld_from(agent, failed)).collect();
-        found.seen = self.seen_by(agent, machines, now);
+        let own: BTreeSet<&str> =
+            self.inventories.get(agent).into_iter().flat_map(Reported::repositories).collect();
+        failed.sort_by_key(|failed| !own.contains(failed.repository.as_str()));
+        let mut room = MAX_DECISIONS;
+        room = room.saturating_sub(found.freezes.iter().map(size_of_freeze).sum());
+        found.left_out += cut(&mut failed, &mut room, size_of_failed);
+        let mut seen = self.seen_by(agent, machines, now);
+        found.left_out += cut(&mut seen, &mut room, |seen| OBJECT + seen.image.len() + seen.digest.len());
+        (found.failed, found.seen) = (failed, seen);
         found.verdicts = self.verdicts_for(agent);
         found
     }
 
-    /// Returns a decision as it applies to an agent. The black box is omitted if the decisions omit it.
+    /// Returns a decision as it applies to an agent. Black boxes may contain secrets of the machine, so others do not get
+    /// them.
     fn withheld_from(&self, agent: &str, failed: FailedDigest) -> Option<FailedDigest> {
-        let Some(record) = self.record(&failed.repository, &failed.digest) else { return Some(failed) };
-        let own = record.withheld_from(agent)?;
-        Some(FailedDigest { output: own.output.filter(|_| failed.output.is_some()), ..own })
+        let decided = match self.record(&failed.repository, &failed.digest) {
+            Some(record) => record.withheld_from(agent)?,
+            None => failed,
+        };
+        Some(FailedDigest { output: None, ..decided })
     }
 
     /// Returns the digests that the tags of an agent's images refer to, and since when the fleet has known them.
@@ -166,21 +216,22 @@ impl View {
 
     /// Returns the number of leases in force.
     pub fn live_leases(&self, now: Timestamp) -> usize {
-        let of = |name: &str, leases: &Leases| {
-            let repository = name.strip_prefix("leases/").unwrap_or(name);
-            let held = leases.held.iter();
-            held.filter(|lease| lease.is_live(self.record(repository, &lease.digest), now)).count()
-        };
-        self.leases.iter().map(|(name, leases)| of(name, leases)).sum()
+        self.leases.iter().map(|(name, leases)| self.live_of(name, leases, now).count()).sum()
     }
 
     /// Returns the images of these machines.
     pub fn images(&self, machines: Vec<String>, now: Timestamp) -> FleetImages {
         let FleetDecisions { revision, freezes, failed, .. } = self.decisions.at(self.revision(), now);
+        let mut left_out = 0;
+        let least = self.least_share(&machines);
         let mut images: BTreeMap<&str, Vec<FleetCell>> = BTreeMap::new();
         for machine in &machines {
             let Some(reported) = self.inventories.get(machine) else { continue };
             let mut sorted: Vec<&InventoryImage> = reported.inventory.images.iter().collect();
+            if let Some(mut room) = least {
+                sorted.sort_by_key(|image| is_up_to_date(image));
+                left_out += cut(&mut sorted, &mut room, |image| size_of_cell(machine, image));
+            }
             sorted.sort_by(|a, b| a.service.cmp(&b.service));
             for image in sorted {
                 images.entry(repository(&image.image)).or_default().push(FleetCell {
@@ -196,7 +247,29 @@ impl View {
             .into_iter()
             .map(|(repository, cells)| FleetImage { repository: repository.to_owned(), cells })
             .collect();
-        FleetImages { revision, machines, freezes, failed, images }
+        FleetImages { revision, machines, freezes, failed, images, left_out }
+    }
+
+    /// Returns the size, in bytes, that the images of one machine may take in the map; `None` if all fit. Machines that
+    /// need less leave the rest to the others.
+    fn least_share(&self, machines: &[String]) -> Option<usize> {
+        let size = |machine: &String| {
+            let images = self.inventories.get(machine).into_iter().flat_map(|own| &own.inventory.images);
+            images.map(|image| size_of_cell(machine, image)).sum::<usize>()
+        };
+        let mut sizes: Vec<usize> = machines.iter().map(size).collect();
+        if sizes.iter().sum::<usize>() <= MAX_MAP {
+            return None;
+        }
+        sizes.sort_unstable();
+        let (mut room, mut count) = (MAX_MAP, sizes.len());
+        for size in sizes {
+            if size > room / count {
+                break;
+            }
+            (room, count) = (room - size, count - 1);
+        }
+        Some(room / count.max(1))
     }
 
     /// Returns a machine's latest verdict on the available digest if it is trying or has tried that, otherwise on the running
@@ -205,14 +278,9 @@ impl View {
         let of = repository(&image.image);
         let word = |digest: &str| {
             let record = self.record(of, digest);
-            let leases = self.leases.get(&super::lease::name(of));
-            let is_trying = leases.is_some_and(|leases| {
-                leases.held.iter().any(|lease| {
-                    lease.agent == agent
-                        && lease.service == image.service
-                        && lease.digest == digest
-                        && lease.is_live(record, now)
-                })
+            let leases = self.leases.get_key_value(&lease::name(of));
+            let is_trying = leases.is_some_and(|(name, leases)| {
+                self.live_of(name, leases, now).any(|lease| lease.is_of(agent, &image.service, digest))
             });
             if is_trying {
                 return Some(CellVerdict::Trying);
@@ -233,6 +301,49 @@ fn set<T>(values: &mut BTreeMap<String, T>, key: &str, value: Option<T>) {
         Some(value) => drop(values.insert(key.to_owned(), value)),
         None => drop(values.remove(key)),
     }
+}
+
+/// Removes what exceeds the size from the end of a list. Returns how many.
+fn cut<T>(list: &mut Vec<T>, room: &mut usize, size: impl Fn(&T) -> usize) -> u64 {
+    let before = list.len();
+    let kept = list.iter().take_while(|item| {
+        let size = size(item);
+        let fits = size <= *room;
+        *room = if fits { *room - size } else { 0 };
+        fits
+    });
+    let kept = kept.count();
+    list.truncate(kept);
+    (before - kept) as u64
+}
+
+/// Returns the size of a text in JSON at most: of its characters, only control characters take six bytes.
+fn size_of_text(text: &str) -> usize {
+    text.len() + text.bytes().filter(|byte| *byte < 0x20 || matches!(byte, b'"' | b'\\')).count() * 5
+}
+
+fn size_of_freeze(freeze: &Freeze) -> usize {
+    let scope = [&freeze.scope.machine, &freeze.scope.image];
+    let texts = [&freeze.id, &freeze.reason, &freeze.by].into_iter().chain(scope.into_iter().flatten());
+    OBJECT + texts.chain(&freeze.agents).map(|text| size_of_text(text) + 4).sum::<usize>()
+}
+
+fn size_of_failed(failed: &FailedDigest) -> usize {
+    let more = [&failed.reason, &failed.output];
+    let texts = [&failed.repository, &failed.digest].into_iter().chain(more.into_iter().flatten());
+    OBJECT + texts.chain(&failed.agents).map(|text| size_of_text(text) + 4).sum::<usize>()
+}
+
+fn size_of_cell(machine: &str, image: &InventoryImage) -> usize {
+    let more =
+        [&image.digest, &image.available, &image.available_image, &image.blocked, &image.gate, &image.why];
+    let texts = [&image.service, &image.image].into_iter().chain(more.into_iter().flatten());
+    OBJECT + machine.len() + texts.map(|text| size_of_text(text) + 20).sum::<usize>()
+}
+
+/// Reports whether there is nothing to see about an image in the map.
+fn is_up_to_date(image: &InventoryImage) -> bool {
+    image.available.is_none() && image.blocked.is_none() && image.gate.is_none() && image.digest.is_some()
 }
 
 /// Renders the images as CSV. A cell that a spreadsheet would interpret as a formula starts with an apostrophe.

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use evenkeel_common::http::{Request, Response, StatusCode, error, json, too_many};
-use evenkeel_common::wire::{FleetAsk, Inventory, InventoryReply, ReleaseReply};
+use evenkeel_common::wire::{FleetAsk, Inventory, InventoryImage, InventoryReply, ReleaseReply};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::Api;
 use super::ingest::{agent, authenticate, store_away};
+use super::quota::Quota;
 use crate::fleet::answer::Asking;
 use crate::fleet::entry::{MAX_IMAGE, object};
 use crate::fleet::repository;
@@ -22,6 +23,10 @@ const MAX_IMAGES: usize = 1000;
 /// Longest accepted digest or service name, and the length to which sentences are truncated, in bytes.
 const MAX_NAME: usize = 256;
 const MAX_TEXT: usize = 1024;
+/// Size limit of the texts of a report, in bytes. Beyond it, sentences are truncated to the length below, and images are left
+/// out.
+const MAX_REPORT: usize = 512 * 1024;
+const SHORT_TEXT: usize = 200;
 
 /// `GET /fleet`: the decisions that apply to the agent. Answers at once if `after` or `verdicts` is outdated, otherwise after
 /// a change or when `wait` expires.
@@ -92,22 +97,53 @@ pub(super) async fn inventory(api: Api, request: Request) -> Response {
         Err(refusal) => return refusal,
     };
     // A gate's text comes from a command or an operator. Truncate a long one rather than reject the whole inventory.
-    inventory.images.iter_mut().filter_map(|image| image.why.as_mut()).for_each(cut);
+    inventory.images.iter_mut().filter_map(|image| image.why.as_mut()).for_each(|why| cut(why, MAX_TEXT));
     if let Some(fault) = fault_of(&inventory) {
         return error(StatusCode::BAD_REQUEST, fault);
     }
+    if let Err(refusal) = api.quotas.take(&agent, Quota::Reports, 1) {
+        return refusal;
+    }
+    let left_out = shorten(&mut inventory);
     match api.collector.report(&agent, inventory).await {
         Ok(()) => {
             let fleet = api.collector.fleet_revision();
-            json(StatusCode::OK, &InventoryReply { status: "accepted".to_owned(), fleet })
+            json(StatusCode::OK, &InventoryReply { status: "accepted".to_owned(), fleet, left_out })
         }
         Err(fault) => store_away(&fault),
     }
 }
 
-fn cut(text: &mut String) {
-    let at = (0..=MAX_TEXT.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    text.truncate(at.unwrap_or(0));
+fn cut(text: &mut String, bytes: usize) {
+    text.truncate(text.floor_char_boundary(bytes));
+}
+
+/// Shortens a report that is too large. Returns how many images are left out.
+fn shorten(inventory: &mut Inventory) -> u64 {
+    let size = |image: &InventoryImage| {
+        let texts = [
+            &image.digest,
+            &image.available,
+            &image.available_image,
+            &image.blocked,
+            &image.gate,
+            &image.why,
+        ];
+        let texts = texts.into_iter().flatten().map(String::len);
+        image.service.len() + image.image.len() + texts.sum::<usize>()
+    };
+    if inventory.images.iter().map(size).sum::<usize>() <= MAX_REPORT {
+        return 0;
+    }
+    inventory.images.iter_mut().filter_map(|image| image.why.as_mut()).for_each(|why| cut(why, SHORT_TEXT));
+    let before = inventory.images.len();
+    let mut room = MAX_REPORT;
+    inventory.images.retain(|image| {
+        let fits = size(image) <= room;
+        room = if fits { room - size(image) } else { 0 };
+        fits
+    });
+    (before - inventory.images.len()) as u64
 }
 
 fn fault_of(inventory: &Inventory) -> Option<String> {
@@ -156,6 +192,7 @@ fn asked(api: &Api, request: &Request) -> Result<(String, FleetAsk), Response> {
         let text = format!("ring: {}; allowed: 0 to {MAX_RING}", ask.ring);
         return Err(error(StatusCode::BAD_REQUEST, text));
     }
+    api.quotas.take(&agent, Quota::Asks, 1)?;
     Ok((agent, ask))
 }
 
@@ -166,6 +203,7 @@ fn asking<'a>(agent: &'a str, ask: &'a FleetAsk) -> Asking<'a> {
         service: &ask.service,
         repository: repository(&ask.image),
         digest: &ask.digest,
+        progress: ask.progress,
     }
 }
 

@@ -9,10 +9,12 @@ use http::header::{HeaderValue, RETRY_AFTER};
 use super::Api;
 use super::authorize::{unauthorized, whole_seconds};
 use super::metrics::IngestRefusal;
+use super::quota::Quota;
 use crate::auth::throttle;
 use crate::auth::tokens;
 use crate::config::SHORT_TOKEN;
 use crate::fleet::entry::{self, InvalidEntry};
+use crate::fleet::verdict::claims;
 use crate::keep::KeepError;
 
 /// `Retry-After` in seconds for an agent with too many concurrent requests.
@@ -68,6 +70,10 @@ pub(super) async fn ingest(api: Api, request: Request) -> Response {
     let Some(agent) = agent(&api, &request.headers) else {
         return unauthorized("the bearer token belongs to no agent of this warden");
     };
+    if let Err(refusal) = api.quotas.take(&agent, Quota::Bytes, request.body.len()) {
+        api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
+        return refusal;
+    }
     let (entries, rejected) = match read(&request.body, &agent) {
         Ok(read) => read,
         Err(fault) => {
@@ -77,6 +83,12 @@ pub(super) async fn ingest(api: Api, request: Request) -> Response {
     };
     for rejected in &rejected {
         note_malformed(&api, &agent, &rejected.error);
+    }
+    let verdicts = entries.iter().map(|entry| claims(entry).count()).sum();
+    let counted = api.quotas.take(&agent, Quota::Entries, entries.len());
+    if let Err(refusal) = counted.and_then(|()| api.quotas.take(&agent, Quota::Verdicts, verdicts)) {
+        api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
+        return refusal;
     }
     if !entries.is_empty()
         && let Err(fault) = api.collector.store(entries).await

@@ -10,6 +10,7 @@ mod ingest;
 mod login;
 mod metrics;
 mod page;
+mod quota;
 mod read;
 mod store_metrics;
 
@@ -26,6 +27,7 @@ use crate::collector::Collector;
 use crate::reload::ConfigReceiver;
 
 pub use metrics::Metrics;
+pub use quota::Quotas;
 
 /// State shared by the endpoints.
 #[derive(Clone)]
@@ -40,6 +42,8 @@ pub struct Api {
     pub requests: Limiter<String>,
     /// Limit on long polls of agents, by id.
     pub polls: Limiter<String>,
+    /// Limits on the rates of agents.
+    pub quotas: Arc<Quotas>,
     /// Memory for the bodies of agents, and for those of logins; neither can use up the other's.
     pub bodies: (Bodies, Bodies),
     /// Limit on wrong tokens.

@@ -33,13 +33,15 @@ pub(super) async fn machines(api: Api, request: Request) -> Response {
 }
 
 /// `GET /health`: needs no token, and only reports that the program is running and whether its store works. The reason why
-/// the store is unavailable is shown to users only. The status stays 200: restarting the warden would not help.
+/// the store is unavailable, or what was lost of it, is shown to users only. The status stays 200: restarting the warden would not help.
 pub(super) async fn health(api: Api, request: Request) -> Response {
     let away = api.collector.store_state().borrow().error().map(str::to_owned);
+    let store = |text: String| ("away", text);
+    let trouble = away.map(store).or_else(|| Some(("damaged", api.collector.keep().damage()?)));
     let health = Health {
         status: "ok".to_owned(),
-        store: away.as_ref().map(|_| "away".to_owned()),
-        error: away.filter(|_| api.authorize(&request).is_ok()),
+        store: trouble.as_ref().map(|(word, _)| (*word).to_owned()),
+        error: trouble.map(|(_, text)| text).filter(|_| api.authorize(&request).is_ok()),
         state: None,
         config_warnings: Vec::new(),
     };

@@ -162,6 +162,11 @@ pub trait Keep: Send + Sync + 'static {
     /// Returns a receiver that is woken when another warden may have recorded something. Hints may be spurious or missing.
     fn hints(&self) -> watch::Receiver<u64>;
 
+    /// Returns what is known about a damaged file that was set aside; `None` if there is none.
+    fn damage(&self) -> Option<String> {
+        None
+    }
+
     /// Returns how far this machine's clock is ahead of the store's; negative if it is behind. `None` if the store has no
     /// clock of its own, or has not been asked yet.
     fn clock_ahead(&self) -> Option<SignedDuration> {

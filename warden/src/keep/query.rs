@@ -72,11 +72,14 @@ pub enum Field {
     Event,
     /// `level`
     Level,
+    /// `agent`: only for the retention, which is per agent.
+    Agent,
 }
 
 impl Field {
     /// All fields, the most selective first.
-    pub const ALL: [Field; 5] = [Self::Image, Self::Machine, Self::Service, Self::Event, Self::Level];
+    pub const ALL: [Field; 6] =
+        [Self::Image, Self::Machine, Self::Service, Self::Event, Self::Level, Self::Agent];
 
     /// Returns the field's value in an entry.
     pub fn of(self, entry: &FleetEntry) -> Option<&str> {
@@ -86,6 +89,7 @@ impl Field {
             Self::Image => entry.image.as_deref(),
             Self::Event => Some(&entry.event),
             Self::Level => Some(&entry.level),
+            Self::Agent => Some(&entry.agent),
         }
     }
 }
@@ -99,6 +103,7 @@ impl Query {
             Field::Image => self.image.as_deref(),
             Field::Event => self.event.as_deref(),
             Field::Level => self.level.as_deref(),
+            Field::Agent => None,
         }
     }
 

@@ -39,6 +39,12 @@ async fn ask(warden: &TestWarden, token: &str) -> Value {
     parsed(&post(warden, "/fleet/ask", &bearer(token), &sent).await)
 }
 
+/// An agent reports that it runs these images: only for these do its verdicts count.
+async fn report(warden: &TestWarden, token: &str, images: &[&str]) {
+    let images: Vec<Value> = images.iter().map(|image| json!({"service": "web", "image": image})).collect();
+    parsed(&post(warden, "/inventory", &bearer(token), &json!({"images": images})).await);
+}
+
 fn verdict(event: &str, seq: u64) -> String {
     json!({"timestamp": "2026-01-02T03:04:05Z", "service": "web", "event": event, "message": "m", "level": "info",
         "image": "r:5000/web:1", "new_digest": DIGEST, "reason": "exit code 1", "output": "the last line", "seq": seq,
@@ -121,6 +127,7 @@ async fn the_end_of_a_freeze_is_in_the_history_of_its_machine_and_image() {
 #[tokio::test]
 async fn a_digest_that_fails_on_one_machine_is_withheld_from_the_others() {
     let warden = TestWarden::start();
+    report(&warden, A, &["r:5000/web:1"]).await;
     assert_eq!(ask(&warden, A).await["answer"], "go");
     let waits = ask(&warden, B).await;
     assert_eq!((&waits["answer"], &waits["agent"]), (&json!("wait"), &json!("a")));
@@ -154,6 +161,8 @@ async fn a_verdict_wakes_the_agents_that_found_its_digest_and_no_others() {
     let found = json!({"images": [{"service": "web", "image": "r:5000/web:1", "digest": "sha256:old",
         "available": DIGEST}]});
     parsed(&post(&warden, "/inventory", &bearer(B), &found).await);
+    report(&warden, A, &["r:5000/web:1"]).await;
+    assert_eq!(ask(&warden, A).await["answer"], "go");
     let (a, b) = (bearer(A), bearer(B));
     let polls = async |path: &str, headers: &str| parsed(&warden.get(path, headers).await);
     let first = polls("/fleet", &b).await;
@@ -185,6 +194,7 @@ async fn a_verdict_wakes_the_agents_that_found_its_digest_and_no_others() {
 #[tokio::test]
 async fn three_rollbacks_of_different_images_freeze_the_fleet_once() {
     let warden = TestWarden::start();
+    report(&warden, A, &["r/a", "r/b", "r/c", "r/d"]).await;
     for (seq, image) in [(1, "r/a"), (2, "r/b"), (3, "r/c"), (4, "r/d")] {
         let mut entry: Value = serde_json::from_str(&verdict("rolled_back", seq)).unwrap();
         entry["image"] = json!(image);
@@ -276,6 +286,9 @@ async fn agents_learn_since_when_the_fleet_has_seen_a_tags_digest() {
 #[tokio::test]
 async fn a_digest_that_failed_only_here_is_not_withheld_here_and_others_wait_for_the_verdict() {
     let warden = TestWarden::start();
+    for token in [A, B] {
+        report(&warden, token, &["r:5000/web:1"]).await;
+    }
     parsed(&warden.post(A, &verdict("rolled_back", 1)).await);
     let failed = async |token: &str| parsed(&warden.get("/fleet", &bearer(token)).await)["failed"].clone();
     assert_eq!(failed(A).await, json!([]), "its own block applies there");
@@ -424,8 +437,14 @@ async fn two_wardens_grant_a_lease_to_only_one_machine() {
             let (collector, digest) = (Arc::clone(&wardens[n % 2]), digest.clone());
             async move {
                 let agent = format!("agent-{n}");
-                let asking =
-                    Asking { agent: &agent, ring: 0, service: "web", repository: "r/web", digest: &digest };
+                let asking = Asking {
+                    agent: &agent,
+                    ring: 0,
+                    service: "web",
+                    repository: "r/web",
+                    digest: &digest,
+                    progress: None,
+                };
                 (agent.clone(), collector.ask(&asking).await)
             }
         });

@@ -295,6 +295,7 @@ impl World {
                     service: "web",
                     repository: "r/web",
                     digest: DIGESTS[*digest],
+                    progress: None,
                 };
                 collector.ask(&asking).await.answer
             }

@@ -90,6 +90,7 @@ impl TestWarden {
             streams: stream_limiter(),
             requests: requests.clone(),
             polls: poll_limiter(),
+            quotas: Arc::default(),
             bodies: bodies.clone(),
             throttle: Arc::default(),
             clock: Arc::new(SystemClock),

@@ -138,9 +138,10 @@ async fn a_torn_json_state_is_set_aside_in_part_and_everything_is_stored_again()
             matches!(put(&keep, 9).await, Outcome::Stored(id) if id > 1 << 50),
             "{name}: ids are not reused"
         );
-        let names = fs::read_dir(&path).unwrap().map(|file| file.unwrap().file_name());
+        let names = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name());
         let names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
-        assert!(names.iter().any(|name| name.starts_with("warden-state.json.damaged-")), "{name}: {names:?}");
+        let aside = format!("{name}.damaged-");
+        assert!(names.iter().any(|name| name.starts_with(&aside)), "{name}: {names:?}");
     }
 }
 

@@ -9,6 +9,7 @@ use crate::service::outcome::DeployOutcome;
 use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, wording};
 
 use super::deployment::Deployment;
+use super::plan::ImageChange;
 use super::probation::{Failure, Interference, Outcome};
 use super::step::{Failed, Phase};
 
@@ -119,5 +120,8 @@ fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
     let of = of_blamed.or_else(|| deployment.changes().next());
     let digests = of.map(|change| (change.old_digest.clone(), change.digest.clone()));
     let image = of.map(|change| change.reference.clone());
-    FailedDeployment { images: wording::names(deployment.changes()), image, digests, failure, output }
+    let is_other = |change: &&ImageChange| of.is_none_or(|of| of.configured != change.configured);
+    let others = deployment.changes().filter(is_other);
+    let others = others.map(|change| (change.reference.clone(), change.digest.clone())).collect();
+    FailedDeployment { images: wording::names(deployment.changes()), image, digests, others, failure, output }
 }

@@ -406,5 +406,5 @@ fn report(plan: &SwarmPlan, failed: SwarmFailed) -> FailedDeployment {
     let digests = plan.change.as_ref().map(|change| (change.old_digest.clone(), change.digest.clone()));
     let SwarmFailed { failure, output, .. } = failed;
     let image = plan.change.as_ref().map(|change| change.reference.clone());
-    FailedDeployment { images: plan.image().to_owned(), image, digests, failure, output }
+    FailedDeployment { images: plan.image().to_owned(), image, digests, others: Vec::new(), failure, output }
 }

@@ -68,7 +68,13 @@ impl Scenario {
 }
 
 fn question() -> FleetAsk {
-    FleetAsk { image: IMAGE.into(), digest: digest('2').to_string(), service: "web".into(), ring: 0 }
+    FleetAsk {
+        image: IMAGE.into(),
+        digest: digest('2').to_string(),
+        service: "web".into(),
+        ring: 0,
+        progress: None,
+    }
 }
 
 fn answer(answer: Permission, again: u64) -> FleetAnswer {
@@ -88,6 +94,7 @@ pub(super) fn freeze_from(since: Timestamp, seconds: i64) -> Freeze {
         until: since + SignedDuration::from_secs(seconds),
         seconds_left: 0,
         scope: FreezeScope::default(),
+        agents: Vec::new(),
     }
 }
 
@@ -96,6 +103,7 @@ pub(super) fn failed() -> FailedDigest {
         repository: "localhost:5000/web".into(),
         digest: digest('2').to_string(),
         agents: vec!["a".into()],
+        more_agents: 0,
         since: Timestamp::UNIX_EPOCH,
         reason: Some("exit code 1".into()),
         output: Some("panic at start".into()),

@@ -69,13 +69,14 @@ fn deploying_two_images() -> Scenario {
 }
 
 #[test]
-fn the_image_that_is_not_to_blame_gets_no_verdict_and_releases_its_lease() {
-    for (blamed, remote, free) in [(IMAGE, '2', API), (API, '6', IMAGE)] {
+fn all_images_of_a_failed_deployment_have_failed() {
+    for (blamed, remote, other, other_remote) in [(IMAGE, '2', API, '6'), (API, '6', IMAGE, '2')] {
         let mut scenario = deploying_two_images();
         let failed = FailedDeployment {
             images: blamed.into(),
             image: Reference::parse(blamed).ok(),
             digests: Some((None, digest(remote))),
+            others: vec![(Reference::parse(other).unwrap(), digest(other_remote))],
             failure: Failure::general("exit code 1"),
             output: String::new(),
         };
@@ -83,10 +84,14 @@ fn the_image_that_is_not_to_blame_gets_no_verdict_and_releases_its_lease() {
         scenario.service.emit(Event::RollbackFailed { failed, why, containers }, scenario.now);
         scenario.service.durable.deployment.as_mut().unwrap().enter(Phase::Unpin, scenario.now);
         let decided = scenario.service.permits.decided.iter().map(|ask| ask.image.as_str());
-        assert_eq!(decided.collect::<Vec<_>>(), [blamed]);
-        let Some(Action::ReleaseFleet(ask)) = scenario.act() else { panic!("no lease is released") };
-        assert_eq!(ask.image, free);
-        assert_eq!(scenario.service.leases(), []);
+        assert_eq!(decided.collect::<Vec<_>>(), [IMAGE, API]);
+        assert_eq!(scenario.service.leases(), [], "the verdicts end them");
+        let entries = scenario.service.take_entries();
+        let entry = entries.iter().find(|entry| entry.event == Kind::ROLLBACK_FAILED).unwrap();
+        assert_eq!(entry.image.as_deref(), Some(blamed));
+        let also: Vec<_> =
+            entry.also_failed.iter().map(|also| (also.image.as_str(), also.digest.clone())).collect();
+        assert_eq!(also, [(other, digest(other_remote).to_string())]);
     }
 }
 

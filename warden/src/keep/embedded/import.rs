@@ -7,15 +7,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use evenkeel_common::file;
 use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
+use super::salvage;
 use crate::fleet::{Machine, entry};
 
 /// Name of the file.
@@ -48,7 +49,7 @@ enum Record {
 }
 
 /// The state that an earlier version kept.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SavedState {
     /// Version of the file's format.
     pub version: u32,
@@ -62,23 +63,62 @@ pub struct SavedState {
     pub machines: Vec<Machine>,
 }
 
-/// Creates the folder of the store. A state file of an earlier version in its place is moved into the folder for the import.
-/// Any other file is left alone: the path may be mistyped.
-pub(super) fn make_room(folder: &Path) -> io::Result<()> {
+/// A damaged file that was set aside, and how many entries of it were kept.
+pub(super) type Damaged = (PathBuf, usize);
+
+/// Creates the folder of the store. A state file of an earlier version in its place is moved into the folder for the import;
+/// of one that is incomplete, what can be read is, and the file is set aside. Any other file is left alone: the path may be
+/// mistyped.
+pub(super) fn make_room(folder: &Path, now: Timestamp) -> io::Result<Option<Damaged>> {
     let (before, inside) = (folder.with_added_extension("before"), folder.join(FILE));
+    let mut damaged = None;
     if folder.exists() && !folder.is_dir() {
-        read(folder).map_err(|why| in_the_way(folder, &why))?;
-        if before.exists() {
-            return Err(in_the_way(&before, &"the file to import would be moved there"));
+        match read(folder) {
+            Err(why) => {
+                let rest = torn(folder).ok_or_else(|| in_the_way(folder, &why))?;
+                damaged = Some(set_aside_torn(folder, &before, rest, now)?);
+            }
+            Ok(_) if before.exists() => {
+                return Err(in_the_way(&before, &"the file to import would be moved there"));
+            }
+            Ok(_) => fs::rename(folder, &before)?,
         }
-        fs::rename(folder, &before)?;
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     // A crash may have left it there between the two steps.
     if !inside.exists() && read(&before).is_ok() {
         fs::rename(&before, inside)?;
     }
-    Ok(())
+    Ok(damaged)
+}
+
+/// Writes what can be read of an incomplete file to the place of the file to import, and sets the file aside.
+fn set_aside_torn(file: &Path, before: &Path, rest: SavedState, now: Timestamp) -> io::Result<Damaged> {
+    let count = rest.entries.len();
+    if !before.exists() {
+        file::write_atomically(before, &serde_json::to_vec(&rest)?)?;
+    }
+    Ok((file::move_aside(file, now)?, count))
+}
+
+/// Returns what can be read of a file that ends early, or was overwritten in part. `None` if it is not a warden's.
+fn torn(path: &Path) -> Option<SavedState> {
+    let metadata = fs::metadata(path).ok()?;
+    if !metadata.is_file() || metadata.len() > MAX_BYTES {
+        return None;
+    }
+    let content = fs::read(path).ok()?;
+    let (mut entries, machines) = salvage::parse(&content);
+    let begins = |text: &str| content.starts_with(text.as_bytes());
+    let is_empty = content.iter().all(|byte| *byte == 0);
+    if !begins(r#"{"version":1,"#) && !is_empty && entries.is_empty() {
+        return None;
+    }
+    entries.sort_by_key(|entry| entry.timestamp);
+    for entry in entries.iter_mut().filter(|entry| entry.agent.is_empty()) {
+        entry.agent.clone_from(&entry.machine);
+    }
+    Some(SavedState { version: OLD_VERSION, entries, machines, ..SavedState::default() })
 }
 
 fn in_the_way(path: &Path, why: &dyn std::fmt::Display) -> io::Error {
@@ -89,42 +129,31 @@ fn in_the_way(path: &Path, why: &dyn std::fmt::Display) -> io::Error {
     ))
 }
 
-/// Reads the state to import. A file that cannot be used is moved aside and reported in the log.
-pub(super) fn load(folder: &Path, now: Timestamp) -> Option<SavedState> {
+/// Reads the state to import. A file that cannot be used completely is moved aside, and returned as well.
+pub(super) fn load(folder: &Path, now: Timestamp) -> (Option<SavedState>, Option<Damaged>) {
     let path = folder.join(FILE);
     // A folder with this name is another store: in earlier configurations, `api.state_path` was this path.
     if path.is_dir() {
-        return None;
+        return (None, None);
     }
-    let error = match read(&path) {
+    let state = match read(&path) {
         Ok((state, 0)) => {
             tracing::info!(path = %path.display(), entries = state.entries.len(), "importing the state of an earlier version");
-            return Some(state);
+            return (Some(state), None);
         }
-        Ok((state, damaged)) => {
-            let moved = move_aside(&path, now);
-            tracing::error!(
-                "STATE DAMAGED: {} of {} cannot be used; the rest is imported, and {moved}",
-                if damaged == 1 { "a part".to_owned() } else { format!("{damaged} lines") },
-                path.display(),
-            );
-            return Some(state);
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => return None,
-        Err(error) => error,
+        Ok((state, _)) => state,
+        Err(error) if error.kind() == ErrorKind::NotFound => return (None, None),
+        Err(_) => torn(&path).unwrap_or_default(),
     };
-    let moved = move_aside(&path, now);
-    tracing::error!(
-        "STATE LOST: {} cannot be used ({error}); {moved}, and the warden starts without it",
-        path.display()
-    );
-    None
-}
-
-fn move_aside(path: &Path, now: Timestamp) -> String {
-    match file::move_aside(path, now) {
-        Ok(aside) => format!("the file was moved to {}", aside.display()),
-        Err(error) => format!("the file cannot be moved aside ({error})"),
+    match file::move_aside(&path, now) {
+        Ok(aside) => {
+            let count = state.entries.len();
+            (Some(state), Some((aside, count)))
+        }
+        Err(error) => {
+            tracing::error!(path = %path.display(), %error, "cannot move the damaged state of an earlier version aside");
+            (Some(state), None)
+        }
     }
 }
 
@@ -159,10 +188,8 @@ pub fn parse(content: &[u8]) -> io::Result<(SavedState, usize)> {
     match content.first() {
         // An empty file: nothing was ever written.
         None => return Ok((SavedState::default(), 0)),
-        Some(b'{') => return parse_old(content).map(|state| (state, 0)).or_else(|why| salvage(content, why)),
-        Some(b'[') => {
-            return parse_buffer(content).map(|state| (state, 0)).or_else(|why| salvage(content, why));
-        }
+        Some(b'{') => return Ok((parse_old(content)?, 0)),
+        Some(b'[') => return Ok((parse_buffer(content)?, 0)),
         Some(_) => {}
     }
     let mut parser = Parser::default();
@@ -197,63 +224,6 @@ fn parse_buffer(content: &[u8]) -> io::Result<SavedState> {
         Ok(entry)
     });
     Ok(SavedState { entries: entries.collect::<io::Result<_>>()?, ..SavedState::default() })
-}
-
-/// Reads the entries of a JSON file that was torn by a crash, up to the tear. Such a file begins like a state file; any other
-/// file may be somebody else's.
-fn salvage(content: &[u8], why: io::Error) -> io::Result<(SavedState, usize)> {
-    let is_object = content.first() == Some(&b'{');
-    // A file that is JSON as a whole is not torn.
-    let is_torn = serde_json::from_slice::<serde::de::IgnoredAny>(content).is_err();
-    if !is_torn || !(if is_object { begins_like_old(content) } else { begins_like_buffer(content) }) {
-        return Err(why);
-    }
-    let list = if is_object {
-        find(content, b"\"entries\"").and_then(|at| find_byte(content, at, b'['))
-    } else {
-        Some(0)
-    };
-    let mut rest = list.map_or(&[][..], |at| &content[at + 1..]);
-    let mut entries = Vec::new();
-    while let Some(Ok(element)) = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>().next() {
-        let text = element.get();
-        let entry = if is_object {
-            serde_json::from_str::<FleetEntry>(text).ok()
-        } else {
-            entry::parse(text.as_bytes(), "")
-                .ok()
-                .map(|entry| FleetEntry { agent: entry.machine.clone(), ..entry })
-        };
-        let Some(entry) = entry else { break };
-        entries.push(entry);
-        let Some(next) = find(rest, text.as_bytes()).and_then(|at| find_byte(rest, at + text.len(), b','))
-        else {
-            break;
-        };
-        rest = &rest[next + 1..];
-    }
-    Ok((SavedState { entries, ..SavedState::default() }, 1))
-}
-
-fn begins_like_old(content: &[u8]) -> bool {
-    let begin: Vec<u8> =
-        content.iter().filter(|byte| !byte.is_ascii_whitespace()).take(12).copied().collect();
-    begin == b"{\"version\":1"
-}
-
-fn begins_like_buffer(content: &[u8]) -> bool {
-    let begin = &content[..content.len().min(4096)];
-    let second = begin.iter().skip(1).find(|byte| !byte.is_ascii_whitespace());
-    second == Some(&b'{')
-        && [&b"\"timestamp\""[..], b"\"service\"", b"\"event\""].iter().all(|key| find(begin, key).is_some())
-}
-
-fn find(content: &[u8], part: &[u8]) -> Option<usize> {
-    content.windows(part.len()).position(|window| window == part)
-}
-
-fn find_byte(content: &[u8], from: usize, byte: u8) -> Option<usize> {
-    content.get(from..)?.iter().position(|found| *found == byte).map(|at| from + at)
 }
 
 #[derive(Default)]
@@ -327,53 +297,4 @@ fn parse_line(line: &[u8]) -> Option<Record> {
 
 fn checksum(text: &[u8]) -> String {
     hex::encode(&Sha256::digest(text)[..CHECKSUM_DIGITS / 2])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn entry(second: u8) -> String {
-        format!(
-            "{{\"timestamp\":\"2026-01-01T00:00:0{second}Z\",\"machine\":\"a\",\"service\":\"web\",\"event\":\"checked\",\"message\":\"x\",\"level\":\"info\",\"agent\":\"a\"}}"
-        )
-    }
-
-    #[test]
-    fn a_json_file_of_an_earlier_version_that_was_torn_is_read_up_to_the_tear() {
-        let old = format!(
-            "{{\"version\":1,\"is_complete\":false,\"next_id\":2,\"entries\":[{},{}],\"machines\":[]}}",
-            entry(1),
-            entry(2)
-        );
-        let buffer = format!("[{}, {}]", entry(1), entry(2));
-        assert_eq!(parse(old.as_bytes()).unwrap().0.entries.len(), 2);
-        for whole in [&old, &buffer] {
-            let begin = whole.find("\"level\"").unwrap();
-            for at in begin..whole.len() - 1 {
-                let (state, damaged) = parse(&whole.as_bytes()[..at]).unwrap();
-                let expected = whole[..at].matches("\"agent\":\"a\"}").count();
-                assert_eq!((state.entries.len(), damaged), (expected, 1), "{}", &whole[..at]);
-            }
-            // A power cut may leave zeros at the end.
-            let zeros = [&whole.as_bytes()[..whole.len() - 40], &[0; 40]].concat();
-            assert_eq!(parse(&zeros).unwrap().0.entries.len(), 1);
-        }
-    }
-
-    #[test]
-    fn another_file_is_not_taken_for_one() {
-        for text in [
-            "{\"version\":\"3\",\"services\":{",
-            "{\"name\":\"x\"",
-            "{\"version\":7,\"entries\":[]}",
-            "{\"version\":1}x",
-            "[{\"a\":1",
-            "[1,2",
-            "[]x",
-        ] {
-            let torn = parse(text.as_bytes());
-            assert_eq!(torn.is_ok(), text.starts_with("{\"version\":1}"), "{text}: {torn:?}");
-        }
-    }
 }

@@ -1,10 +1,18 @@
 //! The embedded store: one redb file, for one warden. Without a folder, it is in memory and smaller.
+//!
+//! A damaged file is replaced by a new one with everything that can still be read (`recover.rs`), whenever the damage is
+//! noticed: when the file is opened, or by a later call.
 
 mod import;
 mod read;
+mod recover;
+mod retain;
+mod salvage;
 mod tables;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -17,6 +25,8 @@ use tokio::sync::watch;
 use super::{
     Change, Duty, Keep, KeepError, News, Outcome, Page, Position, Query, Retention, Stored, Usage, Versioned,
 };
+
+use recover::Damage;
 
 pub use import::{SavedState, parse as parse_state_file};
 
@@ -43,6 +53,10 @@ struct Shared {
     clock: Arc<dyn Clock>,
     /// `None` until the file has been opened.
     file: Mutex<Option<DatabaseFile>>,
+    /// How many calls in a row have found damage that opening the file does not find.
+    strikes: AtomicU32,
+    /// What was set aside because it was damaged.
+    damage: Mutex<Option<Damage>>,
 }
 
 impl Embedded {
@@ -52,7 +66,7 @@ impl Embedded {
     pub fn open(folder: &Path, clock: Arc<dyn Clock>) -> Result<Self, InUse> {
         // The lock is on the folder itself, whatever path leads to it.
         let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-        let shared = Shared { folder, clock, file: Mutex::new(None) };
+        let shared = Shared::new(folder, clock);
         match shared.open() {
             Ok(file) => *shared.guard() = Some(file),
             Err(OpenError::InUse) => return Err(InUse(shared.folder)),
@@ -67,7 +81,7 @@ impl Embedded {
     /// Creates a store in memory.
     pub fn in_memory(clock: Arc<dyn Clock>) -> Result<Self, KeepError> {
         let file = DatabaseFile::in_memory(OPTIONS).map_err(|error| KeepError(error.to_string()))?;
-        let shared = Shared { folder: PathBuf::new(), clock, file: Mutex::new(None) };
+        let shared = Shared::new(PathBuf::new(), clock);
         shared.prepare(&file)?;
         *shared.guard() = Some(file);
         Ok(Self::of(shared, true))
@@ -94,6 +108,10 @@ impl Shared {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn new(folder: PathBuf, clock: Arc<dyn Clock>) -> Self {
+        Self { folder, clock, file: Mutex::new(None), strikes: AtomicU32::new(0), damage: Mutex::new(None) }
+    }
+
     fn run<R>(
         &self,
         doing: &'static str,
@@ -106,42 +124,51 @@ impl Shared {
                 KeepError(format!("cannot open the store in {}: {error}", self.folder.display()))
             })?,
         };
-        Ok(slot.insert(file).run(doing, work)?)
+        let file = slot.insert(file);
+        // A panic of the work leaves the value that was set before it.
+        let ended = Cell::new(Ended::BeforeWork);
+        let done = file.run(doing, |database| {
+            ended.set(Ended::ByPanic);
+            let done = work(database);
+            ended.set(match &done {
+                Err(error) if error.is_damage() => Ended::Damaged,
+                _ => Ended::Properly,
+            });
+            done
+        });
+        let ended = ended.get();
+        if done.is_ok() {
+            self.strikes.store(0, Ordering::Relaxed);
+        } else if ended != Ended::Properly && self.folder != Path::new("") {
+            // The next call opens the file again, checks it, and replaces it if it is damaged.
+            *slot = None;
+            if ended == Ended::Damaged {
+                self.strikes.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(done?)
     }
+}
 
-    fn open(&self) -> Result<DatabaseFile, OpenError> {
-        import::make_room(&self.folder).map_err(OpenError::Io)?;
-        let (file, aside) = DatabaseFile::open(&self.folder, OPTIONS)?;
-        if let Some(aside) = aside {
-            tracing::error!(
-                "STATE LOST: {} was damaged ({}); it was moved to {} and the history starts empty",
-                file.path().display(),
-                aside.cause,
-                aside.path.display()
-            );
-        }
-        self.prepare(&file).map_err(|error| OpenError::Io(std::io::Error::other(error.0)))?;
-        Ok(file)
-    }
-
-    /// Creates the tables of a new file, and imports the state of an earlier version.
-    fn prepare(&self, file: &DatabaseFile) -> Result<(), KeepError> {
-        let now = self.clock.now();
-        if file.run("write", |database| tables::prepare(database, now))?
-            && let Some(saved) = import::load(&self.folder, now)
-        {
-            file.run("write", |database| tables::import(database, &saved, now))?;
-        }
-        if self.folder != Path::new("") {
-            import::set_aside(&self.folder);
-        }
-        Ok(())
-    }
+/// How a call to the file ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// The file could not be opened again.
+    BeforeWork,
+    /// redb may panic on a damaged file.
+    ByPanic,
+    /// The content is damaged.
+    Damaged,
+    /// Successfully, or with an error that is not about the content.
+    Properly,
 }
 
 /// Why work on the tables failed.
 #[derive(Debug, thiserror::Error)]
 enum TableError {
+    /// A newer version of the program has written the tables.
+    #[error("{0}")]
+    Newer(String),
     #[error(transparent)]
     Database(#[from] redb::Error),
     #[error("{0}")]
@@ -159,6 +186,25 @@ macro_rules! from_redb {
 }
 
 from_redb!(StorageError, TableError, TransactionError, CommitError);
+
+impl TableError {
+    /// Reports whether the content of the file is at fault, rather than the disk or the memory.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::Newer(_) => false,
+            Self::Content(_) => true,
+            Self::Database(error) => matches!(
+                error,
+                redb::Error::Corrupted(_)
+                    | redb::Error::TableTypeMismatch { .. }
+                    | redb::Error::TableIsMultimap(_)
+                    | redb::Error::TableIsNotMultimap(_)
+                    | redb::Error::TypeDefinitionChanged { .. }
+                    | redb::Error::TableDoesNotExist(_)
+            ),
+        }
+    }
+}
 
 impl From<serde_json::Error> for TableError {
     fn from(error: serde_json::Error) -> Self {
@@ -214,7 +260,7 @@ impl Keep for Embedded {
         if self.is_in_memory {
             limits.bytes = limits.bytes.min(IN_MEMORY_BYTES);
         }
-        self.run("write", move |database| tables::retain(database, limits, now)).await
+        self.run("write", move |database| retain::retain(database, limits, now)).await
     }
 
     async fn usage(&self) -> Result<Usage, KeepError> {
@@ -223,5 +269,9 @@ impl Keep for Embedded {
 
     fn hints(&self) -> watch::Receiver<u64> {
         self.hints.subscribe()
+    }
+
+    fn damage(&self) -> Option<String> {
+        self.shared.damage_in_words()
     }
 }

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_common::wire::FleetEntry;
 use jiff::Timestamp;
-use redb::{Database, ReadableTable, Table, TableDefinition, WriteTransaction};
+use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::TableError;
 use super::import::SavedState;
+use super::retain::add_bytes;
 use crate::fleet::Machine;
 use crate::keep::query::Field;
-use crate::keep::{Change, Folded, Outcome, Retention, fold, needs};
+use crate::keep::{Change, Folded, Outcome, fold, needs};
 
 /// Counters, by name.
 pub(super) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -33,14 +33,14 @@ pub(super) const SCHEMA: &str = "schema";
 pub(super) const NEXT_ID: &str = "next_id";
 pub(super) const REVISION: &str = "revision";
 pub(super) const BYTES: &str = "bytes";
+/// Id of the first entry from which on all entries are in the index of agents; 0 if all are.
+pub(super) const AGENTS_FROM: &str = "agents_from";
 /// Version of these tables.
 const SCHEMA_VERSION: u64 = 1;
-/// Maximum number of entries removed in one transaction, so that other work is not delayed.
-const REMOVED_AT_ONCE: usize = 2000;
 
 /// Begins a transaction with quick repair: after a crash, redb would otherwise read the whole file when opening it. The cost
 /// is that each commit writes more and waits for the disk twice.
-fn begin_write(database: &Database) -> Result<WriteTransaction, TableError> {
+pub(super) fn begin_write(database: &Database) -> Result<WriteTransaction, TableError> {
     let mut transaction = database.begin_write()?;
     transaction.set_quick_repair(true);
     Ok(transaction)
@@ -52,17 +52,17 @@ pub(super) fn prepare(database: &Database, now: Timestamp) -> Result<bool, Table
     let is_new = {
         let mut meta = transaction.open_table(META)?;
         let schema = meta.get(SCHEMA)?.map(|schema| schema.value());
-        if let Some(version) = schema.filter(|version| *version > SCHEMA_VERSION) {
-            return Err(TableError::Content(format!(
-                "its version is {version}, written by a newer evenkeel; this one supports up to {SCHEMA_VERSION}"
-            )));
-        }
+        supported(schema.unwrap_or(0))?;
         if schema.is_none() {
             meta.insert(SCHEMA, SCHEMA_VERSION)?;
             // Greater than any id of a previous store, since fewer than one entry per microsecond arrives.
             meta.insert(NEXT_ID, u64::try_from(now.as_microsecond()).unwrap_or(1).max(1))?;
             meta.insert(REVISION, 0)?;
             meta.insert(BYTES, 0)?;
+            meta.insert(AGENTS_FROM, 0)?;
+        } else if meta.get(AGENTS_FROM)?.is_none() {
+            let next = counter(&meta, NEXT_ID)?;
+            meta.insert(AGENTS_FROM, next)?;
         }
         schema.is_none()
     };
@@ -143,7 +143,7 @@ pub(super) fn commit(
     Ok(folded.outcomes)
 }
 
-fn add(transaction: &WriteTransaction, folded: &Folded, now: Timestamp) -> Result<(), TableError> {
+pub(super) fn add(transaction: &WriteTransaction, folded: &Folded, now: Timestamp) -> Result<(), TableError> {
     let Folded { entries, machines, values, .. } = folded;
     let mut meta = transaction.open_table(META)?;
     let mut table = transaction.open_table(ENTRIES)?;
@@ -153,6 +153,7 @@ fn add(transaction: &WriteTransaction, folded: &Folded, now: Timestamp) -> Resul
         let line = serde_json::to_string(entry)?;
         bytes += line.len() as u64;
         table.insert(id, (now.as_microsecond(), line.as_str()))?;
+        add_bytes(&mut meta, &entry.agent, line.len())?;
         for field in Field::ALL {
             if let Some(value) = field.of(entry) {
                 index.insert((field as u8, value, id), ())?;
@@ -227,46 +228,47 @@ pub(super) fn remove(database: &Database, name: &str, expected: u64) -> Result<b
     Ok(true)
 }
 
-/// [`crate::keep::Keep::retain`]
-pub(super) fn retain(database: &Database, limits: Retention, now: Timestamp) -> Result<u64, TableError> {
-    let age = i64::from(limits.days).saturating_mul(24 * 3600 * 1_000_000);
-    let oldest = now.as_microsecond().saturating_sub(age);
-    let transaction = begin_write(database)?;
-    let mut removed = 0;
-    {
-        let mut meta = transaction.open_table(META)?;
-        let mut table = transaction.open_table(ENTRIES)?;
-        let mut index = transaction.open_table(INDEX)?;
-        let mut bytes = counter(&meta, BYTES)?;
-        let mut gone = Vec::new();
-        for item in table.range::<u64>(..)?.take(REMOVED_AT_ONCE) {
-            let (id, row) = item?;
-            let (arrival, line) = row.value();
-            if arrival >= oldest && bytes <= limits.bytes {
-                break;
-            }
-            bytes = bytes.saturating_sub(line.len() as u64);
-            gone.push((id.value(), line.to_owned()));
-        }
-        for (id, line) in &gone {
-            table.remove(*id)?;
-            let Ok(entry) = serde_json::from_str::<FleetEntry>(line) else { continue };
-            for field in Field::ALL {
-                if let Some(value) = field.of(&entry) {
-                    index.remove((field as u8, value, *id))?;
-                }
-            }
-        }
-        meta.insert(BYTES, bytes)?;
-        removed += gone.len() as u64;
-    }
-    if removed == 0 {
-        transaction.abort()?;
-    } else {
-        transaction.commit()?;
-    }
-    Ok(removed)
+/// Checks whether this program supports the tables.
+pub(super) fn check_version(database: &Database) -> Result<(), TableError> {
+    let transaction = database.begin_read()?;
+    let version = transaction.open_table(META)?.get(SCHEMA)?.map_or(0, |version| version.value());
+    supported(version)
 }
+
+fn supported(version: u64) -> Result<(), TableError> {
+    if version > SCHEMA_VERSION {
+        return Err(TableError::Newer(format!(
+            "its version is {version}, written by a newer evenkeel; this one supports up to {SCHEMA_VERSION}"
+        )));
+    }
+    Ok(())
+}
+
+/// Reads what every later call needs, so that a damaged file is noticed when it is opened.
+pub(super) fn verify(database: &Database) -> Result<(), TableError> {
+    let transaction = database.begin_read()?;
+    let meta = transaction.open_table(META)?;
+    for name in [NEXT_ID, REVISION, BYTES] {
+        counter(&meta, name)?;
+    }
+    for item in transaction.open_table(MACHINES)?.iter()? {
+        serde_json::from_str::<Machine>(item?.1.value().1)?;
+    }
+    for item in transaction.open_table(VALUES)?.iter()? {
+        item?;
+    }
+    for item in transaction.open_table(CHANGED)?.iter()? {
+        item?;
+    }
+    for item in transaction.open_table(ENTRIES)?.iter()?.rev().take(VERIFIED) {
+        item?;
+    }
+    transaction.open_table(INDEX)?;
+    Ok(())
+}
+
+/// How many entries are read to verify a file.
+const VERIFIED: usize = 1000;
 
 /// Reads a counter of [`META`]; [`prepare`] has created them all.
 pub(super) fn counter(meta: &impl ReadableTable<&'static str, u64>, name: &str) -> Result<u64, TableError> {
@@ -286,7 +288,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use redb::{Builder, ReadableDatabase};
+    use redb::Builder;
 
     use super::*;
     use crate::keep::Position;

@@ -116,6 +116,7 @@ fn column(field: Field) -> &'static str {
         Field::Service => "service",
         Field::Image => "image",
         Field::Event => "event",
-        Field::Level => "level",
+        // No query names an agent.
+        Field::Level | Field::Agent => "level",
     }
 }

@@ -7,6 +7,7 @@ use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::{FleetEntry, FreezeScope};
 use evenkeel_warden::collector::Collector;
 use evenkeel_warden::fleet::decisions::{DECISIONS, Decision, Decisions, FuseRule};
+use evenkeel_warden::fleet::inventory;
 use evenkeel_warden::fleet::verdict::{self, DigestRecord, Verdict};
 use evenkeel_warden::keep::{
     Change, Keep, News, Outcome, Position, Query, Retention, SCAN_BUDGET, Stored, Versioned,
@@ -41,6 +42,15 @@ fn changes(entries: impl IntoIterator<Item = FleetEntry>) -> Vec<Change> {
 
 async fn put(keep: &dyn Keep, entries: impl IntoIterator<Item = FleetEntry>) -> Vec<Outcome> {
     keep.commit(changes(entries), at(0)).await.unwrap()
+}
+
+/// Stores that an agent has reported these images: only for these do its verdicts count.
+async fn report(keep: &dyn Keep, agent: &str, images: &[&str]) {
+    let images: Vec<_> =
+        images.iter().map(|image| serde_json::json!({"service": "s", "image": image})).collect();
+    let value = serde_json::json!({"at": at(0), "inventory": {"ring": 0, "images": images}});
+    let name = inventory::name(agent);
+    assert!(keep.swap(&name, 0, value.to_string().into_bytes()).await.unwrap().is_some());
 }
 
 fn messages(entries: &[Stored]) -> Vec<String> {
@@ -250,9 +260,9 @@ pub(crate) async fn outdated_fleet_values_are_marked_and_then_removed(world: &dy
         new_digest: Some("sha256:bad".to_owned()),
         ..entry("a", 1)
     };
-    first.store(vec![failed.clone()]).await.unwrap();
     let image = r#"{"images":[{"service":"web","image":"r/web:1","blocked":"sha256:bad"}]}"#;
     first.report("a", serde_json::from_str(image).unwrap()).await.unwrap();
+    first.store(vec![failed.clone()]).await.unwrap();
     assert_eq!(first.decisions_for("b").failed.len(), 1);
     // As long as a machine has blocked it, it is kept, however old it is.
     day(29);
@@ -296,6 +306,10 @@ pub(crate) async fn the_fuse_trips_once_however_many_wardens_see_the_rollbacks(w
         timestamp: at(0),
         ..entry("a", n)
     };
+    let images: Vec<String> =
+        (1..=12).map(|n| format!(r#"{{"service":"s","image":"r/image-{n}:1"}}"#)).collect();
+    let images = format!(r#"{{"images":[{}]}}"#, images.join(","));
+    wardens[0].report("a", serde_json::from_str(&images).unwrap()).await.unwrap();
     let told = (1..=12).map(|n| {
         let warden = wardens[usize::try_from(n % 2).unwrap()].clone();
         async move { warden.store(vec![rolled_back(n)]).await.unwrap() }
@@ -319,6 +333,9 @@ pub(crate) async fn the_latest_verdict_of_a_machine_counts(world: &dyn World) {
         new_digest: Some(digest.to_owned()),
         ..entry(agent, seq)
     };
+    for agent in ["a", "b", "c"] {
+        report(&*keep, agent, &["r:5000/web:1"]).await;
+    }
     put(&*keep, [told("a", 1, "updated", "d1"), told("b", 1, "rolled_back", "d1")]).await;
     put(
         &*keep,
@@ -332,7 +349,7 @@ pub(crate) async fn the_latest_verdict_of_a_machine_counts(world: &dyn World) {
     };
     let both = [("a".to_owned(), Verdict::Failed), ("b".to_owned(), Verdict::Failed)];
     assert_eq!(record("r:5000/web", "d1").await, both);
-    assert_eq!(record("r:5000/web", "d2").await, [("c".to_owned(), Verdict::Proven)]);
+    assert_eq!(record("r:5000/web", "d2").await, [], "c was not seen trying it");
     assert_eq!(record("r:5000/we", "d1").await, []);
 }
 
@@ -361,6 +378,7 @@ pub(crate) async fn a_decision_and_its_entry_are_one_commit(world: &dyn World) {
     let (last, thawed) = decisions().await;
     assert!(last > first && thawed.freezes.is_empty());
     let rule = FuseRule { rollbacks: 2, ..FuseRule::default() };
+    report(&*keep, "a", &["web", "db"]).await;
     let failed = |image: &str, seq| FleetEntry {
         timestamp: at(0),
         event: "rolled_back".to_owned(),

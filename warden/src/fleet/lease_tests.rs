@@ -1,0 +1,104 @@
+//! Leases that are renewed without end, and what is remembered of those that are lost.
+
+use super::*;
+use crate::fleet::testing::at;
+
+fn record() -> DigestRecord {
+    DigestRecord { repository: "r/web".to_owned(), digest: "d".to_owned(), ..DigestRecord::default() }
+}
+
+fn holder(progress: Option<u64>, probation: u32) -> Holder<'static> {
+    Holder { agent: "a", service: "web", progress, probation }
+}
+
+/// Renews a lease every 30 s until it ends, and returns when that is.
+fn lasts(progress: impl Fn(i64) -> Option<u64>, probation: u32) -> i64 {
+    let (record, mut leases) = (record(), Leases::default());
+    for now in (0..200_000).step_by(30) {
+        if now > 0 && !leases.has("a", "web", &record, at(now)) {
+            return now;
+        }
+        leases = leases.with(&holder(progress(now), probation), &record, at(now));
+    }
+    i64::MAX
+}
+
+#[test]
+fn a_lease_ends_after_three_renewals_without_progress() {
+    assert_eq!(lasts(|_| Some(7), 0), 120);
+    assert_eq!(
+        lasts(|now| Some(u64::try_from(now / 60).unwrap()), 0),
+        3630,
+        "it gets on, but has had its time"
+    );
+}
+
+#[test]
+fn a_lease_without_reported_progress_ends_after_its_time_and_its_probation() {
+    assert_eq!(lasts(|_| None, 0), 3630);
+    assert_eq!(lasts(|_| None, 7200), 3600 + 7200 + 30);
+    assert!(lasts(|_| None, u32::MAX) < 80_000, "whatever probation it reports");
+}
+
+#[test]
+fn a_machine_that_has_used_up_its_time_can_take_the_lease_again_a_day_later() {
+    let (record, mut leases) = (record(), Leases::default());
+    for now in (0..=4000).step_by(30) {
+        leases = leases.with(&holder(None, 0), &record, at(now));
+    }
+    assert!(leases.has_spent("a", "d", at(4000)) && !leases.has_spent("b", "d", at(4000)));
+    assert!(!leases.has_spent("a", "e", at(4000)), "another digest");
+    assert!(!leases.has("a", "web", &record, at(4000)));
+    assert!(!leases.has_spent("a", "d", at(86_401)));
+    leases = leases.with(&holder(None, 0), &record, at(86_401));
+    assert!(leases.has("a", "web", &record, at(86_402)));
+}
+
+#[test]
+fn taking_and_releasing_a_lease_again_and_again_uses_up_the_time_as_well() {
+    let (record, mut leases) = (record(), Leases::default());
+    let mut count = 0;
+    while !leases.has_spent("a", "d", at(count)) {
+        leases = leases.with(&holder(None, 0), &record, at(count));
+        leases = leases.without("a", "web", "d", at(count)).unwrap();
+        count += 1;
+    }
+    assert_eq!(count, 360);
+    // And so does letting it expire.
+    let mut leases = Leases::default();
+    let mut now = 0;
+    while !leases.has_spent("a", "d", at(now)) {
+        leases = leases.with(&holder(None, 0), &record, at(now));
+        now += 91;
+    }
+    assert!((3000..4000).contains(&now), "{now}");
+}
+
+#[test]
+fn a_request_that_comes_too_soon_renews_nothing() {
+    let record = record();
+    let first = Leases::default().with(&holder(None, 0), &record, at(0));
+    assert_eq!(first.with(&holder(None, 0), &record, at(19)), first);
+    assert_ne!(first.with(&holder(None, 0), &record, at(20)), first);
+}
+
+#[test]
+fn the_trials_of_one_agent_are_limited() {
+    let mut leases = Leases::default();
+    for n in 0..1000 {
+        let record = DigestRecord { digest: format!("d{n}"), ..record() };
+        leases = leases.with(&holder(None, 0), &record, at(n));
+        leases = leases.without("a", "web", &record.digest, at(n)).unwrap();
+    }
+    assert_eq!((leases.tried.len(), leases.held.len()), (MAX_TRIALS_OF_AGENT, 0));
+}
+
+#[test]
+fn a_lease_from_an_earlier_version_is_evidence_of_a_trial() {
+    let text =
+        r#"{"held":[{"agent":"a","service":"web","digest":"d","renewed":"2026-01-02T03:04:05Z","after":0}]}"#;
+    let leases: Leases = serde_json::from_str(text).unwrap();
+    assert_eq!(leases.proof("a", &record(), at(500)), Some(at(500)));
+    assert_eq!(leases.proof("b", &record(), at(500)), None);
+    assert_eq!(serde_json::to_string(&leases).unwrap().matches("progress").count(), 0);
+}

@@ -1,0 +1,136 @@
+//! Limits on the rate at which one agent may send (DECISIONS 8: a token is worth one machine). A correct agent never reaches
+//! them, even if it delivers everything that it has queued during an outage; one that does keeps its entries and continues
+//! later. Each warden counts for itself.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use evenkeel_common::http::{Response, too_many};
+use tokio::time::Instant;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quota {
+    /// Entries.
+    Entries,
+    /// Bytes of request bodies at `/ingest`.
+    Bytes,
+    /// Entries with a verdict on an image.
+    Verdicts,
+    /// Requests for leases, and their releases.
+    Asks,
+    /// Inventories.
+    Reports,
+}
+
+/// How much may be sent at once, and how long it takes until as much may be sent again.
+struct Rate {
+    burst: u64,
+    period: Duration,
+}
+
+impl Quota {
+    const COUNT: usize = 5;
+
+    fn rate(self) -> Rate {
+        let (burst, seconds) = match self {
+            // A queue has up to 10,000 entries (DECISIONS 5).
+            Self::Entries => (10_000, 500),
+            Self::Bytes => (32 * 1024 * 1024, 1024),
+            Self::Verdicts => (1000, 2000),
+            // A machine with 256 images renews 256 leases each 30 s.
+            Self::Asks => (600, 60),
+            Self::Reports => (60, 300),
+        };
+        Rate { burst, period: Duration::from_secs(seconds) }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Entries => "entries",
+            Self::Bytes => "bytes",
+            Self::Verdicts => "verdicts",
+            Self::Asks => "requests for leases",
+            Self::Reports => "inventories",
+        }
+    }
+}
+
+/// The use of all quotas by all agents.
+#[derive(Default)]
+pub struct Quotas {
+    agents: Mutex<HashMap<String, [Used; Quota::COUNT]>>,
+}
+
+/// When what has been sent is no longer counted: later than now by the share of the burst that is used.
+#[derive(Clone, Copy, Default)]
+struct Used {
+    until: Option<Instant>,
+    /// Whether the limit was logged since it was last kept.
+    is_logged: bool,
+}
+
+impl Quotas {
+    /// Counts what an agent sends, or returns the refusal if it is too much.
+    #[allow(clippy::result_large_err)]
+    pub(super) fn take(&self, agent: &str, quota: Quota, count: usize) -> Result<(), Response> {
+        let Err(wait) = self.take_at(agent, quota, count as u64, Instant::now()) else { return Ok(()) };
+        let seconds = u16::try_from(wait.as_secs() + 1).unwrap_or(u16::MAX);
+        Err(too_many(&format!("this agent sends too many {}", quota.name()), seconds))
+    }
+
+    fn take_at(&self, agent: &str, quota: Quota, count: u64, now: Instant) -> Result<(), Duration> {
+        let Rate { burst, period } = quota.rate();
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        if !agents.contains_key(agent) {
+            agents.insert(agent.to_owned(), [Used::default(); Quota::COUNT]);
+        }
+        let Some(used) = agents.get_mut(agent).map(|of_agent| &mut of_agent[quota as usize]) else {
+            return Ok(());
+        };
+        let cost = period.mul_f64(count as f64 / burst as f64);
+        let until = used.until.unwrap_or(now).max(now) + cost;
+        let excess = until.duration_since(now).saturating_sub(period);
+        // More than a burst at once is accepted if nothing else was sent.
+        if excess.is_zero() || used.until.is_none_or(|until| until <= now) {
+            *used = Used { until: Some(until), is_logged: false };
+            return Ok(());
+        }
+        if !std::mem::replace(&mut used.is_logged, true) {
+            let what = quota.name();
+            tracing::warn!(agent, "the agent sends too many {what}; some of its requests are refused");
+        }
+        Err(excess)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_may_send_a_burst_and_then_at_the_rate() {
+        let (quotas, start) = (Quotas::default(), Instant::now());
+        let take = |agent, count, seconds| {
+            quotas.take_at(agent, Quota::Asks, count, start + Duration::from_secs(seconds))
+        };
+        for _ in 0..600 {
+            assert_eq!(take("a", 1, 0), Ok(()));
+        }
+        assert!(take("a", 1, 0).is_err());
+        assert_eq!(take("b", 600, 0), Ok(()), "each agent has its own");
+        assert_eq!(take("a", 10, 1), Ok(()));
+        assert!(take("a", 1, 1).is_err());
+        assert_eq!(take("a", 600, 100), Ok(()), "the burst is available again");
+    }
+
+    #[test]
+    fn a_correct_agent_delivers_its_whole_queue() {
+        let (quotas, start) = (Quotas::default(), Instant::now());
+        for _ in 0..20 {
+            assert_eq!(quotas.take_at("a", Quota::Entries, 500, start), Ok(()));
+            assert_eq!(quotas.take_at("a", Quota::Bytes, 1024 * 1024, start), Ok(()));
+        }
+    }
+}
