@@ -173,7 +173,7 @@ impl Service {
             match self.compared(view, observation) {
                 Comparison::Pinned | Comparison::Managed => {}
                 Comparison::Blocked => self.note_blocked(view),
-                Comparison::Unanswered | Comparison::Unsigned => {
+                Comparison::Unanswered | Comparison::Unsigned | Comparison::Pulled { .. } => {
                     all.matching &= self.ran_before(view, &observation.containers);
                 }
                 Comparison::UpToDate => {
@@ -209,13 +209,6 @@ impl Service {
                     let gate = gates::failed_before(&self.config.name, &image, &remote);
                     let old = view.running.first().and_then(|old| compare::shown_digest(old, None));
                     self.emit(Event::UpdateAvailable { image, digest: remote, old_digest: old, gate }, now);
-                }
-                Comparison::Stale { remote }
-                    if view.running.is_empty()
-                        && !self.config.auto_start
-                        && self.durable.pulled.get(&image) == Some(&remote) =>
-                {
-                    all.matching &= self.ran_before(view, &observation.containers);
                 }
                 Comparison::Stale { remote } => {
                     // A held update does not count as available yet: the previous image may be started.
@@ -333,6 +326,13 @@ impl Service {
                 if observation.unsigned.contains_key(&view.configured) =>
             {
                 Comparison::Unsigned
+            }
+            Comparison::Stale { remote }
+                if view.running.is_empty()
+                    && !self.starts_project(&observation.containers)
+                    && self.durable.pulled.get(&view.configured) == Some(&remote) =>
+            {
+                Comparison::Pulled { remote }
             }
             compared => compared,
         }

@@ -29,6 +29,11 @@ pub(super) enum Comparison {
     /// The registry has a different digest, which must be signed and does not count as signed: it is neither pulled nor
     /// started, and the running image is kept (DECISIONS 7).
     Unsigned,
+    /// Nothing runs, and the digest in the registry has been pulled: it is deployed once something runs.
+    Pulled {
+        /// The digest in the registry.
+        remote: Digest,
+    },
     /// The registry has a different digest than the running one.
     Stale {
         /// The digest in the registry.

@@ -148,7 +148,7 @@ fn an_edit_that_was_not_applied_holds_the_update_until_it_is_applied_or_undone()
     agent.trigger("shop");
     let why = waits_for(&agent, "shop", "definition");
     assert!(why.contains("web: ") && why.contains("environment MODE") && why.contains("entrypoint"), "{why}");
-    assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1);
+    agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
     agent.trigger("shop");
     agent.wait_entry(&Kind::CHECKED, 2);
     assert_eq!(agent.entries(&Kind::UPDATE_AVAILABLE).len(), 1, "told once");

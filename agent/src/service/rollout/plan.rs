@@ -304,17 +304,14 @@ impl Service {
         if image_changes.is_empty() && cause == Cause::Update {
             return false;
         }
+        let is_live = observation.containers.iter().any(Container::is_live);
         let up_mode = match &cause {
             Cause::Redeploy => UpMode::All,
             Cause::Start | Cause::ForceUp { .. } if !observation.unlisted_files.is_empty() => {
                 UpMode::StartOnly
             }
             // An operator has stopped the project: its images are pulled, nothing is started.
-            Cause::Update
-                if !self.config.auto_start && !observation.containers.iter().any(Container::is_live) =>
-            {
-                UpMode::Services(Vec::new())
-            }
+            Cause::Update if !self.config.auto_start && !is_live => UpMode::Services(Vec::new()),
             _ => UpMode::Changed,
         };
         let is_compared = cause == Cause::Update;
@@ -331,7 +328,7 @@ impl Service {
             kept_tags,
             before: Baseline::all(&observation.containers),
             tag,
-            starts_project: self.config.auto_start && !observation.containers.iter().any(Container::is_live),
+            starts_project: self.starts_project(&observation.containers),
             pull_missing,
             definition,
         };
@@ -374,6 +371,7 @@ impl Service {
                 reference = view.target().clone();
                 remote
             }
+            Comparison::Pulled { remote } if *cause == Cause::Redeploy => remote,
             // The same content under the newer tag that other images move to.
             Comparison::UpToDate if view.newer.is_some() && self.moves_tag(observation, cause, now) => {
                 reference = view.target().clone();
@@ -414,6 +412,11 @@ impl Service {
 }
 
 impl Service {
+    /// Reports whether an update starts the whole project, because none of its containers runs.
+    pub(in crate::service) fn starts_project(&self, containers: &[Container]) -> bool {
+        self.config.auto_start && !containers.iter().any(Container::is_live)
+    }
+
     /// Reports whether compose may pull images that are not present locally: only if it brings up the whole project and no
     /// image is withheld, because it would pull a withheld image as well.
     fn may_pull_missing(&self, observation: &Observation, cause: &Cause, now: Timestamp) -> bool {
@@ -423,7 +426,7 @@ impl Service {
             Cause::RetryRollback | Cause::RecreateContainer { .. } => false,
         };
         let is_allowed = |view: &ImageView| match self.compared(view, observation) {
-            Comparison::UpToDate | Comparison::Pinned => true,
+            Comparison::UpToDate | Comparison::Pinned | Comparison::Pulled { .. } => true,
             Comparison::Stale { .. } => !self.is_held(view, observation, cause, now),
             Comparison::NotFound { .. } if *cause == Cause::Start => {
                 self.is_first_start(view, observation) && !self.is_held(view, observation, cause, now)
