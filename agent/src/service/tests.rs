@@ -94,7 +94,9 @@ impl Scenario {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let (service, entries) =
             Service::new(Arc::new(config), Durable::default(), boot_of("one", ""), StartReason::Start, start);
-        Self { service, start, now: start, entries }
+        let mut scenario = Self { service, start, now: start, entries };
+        scenario.reconnected();
+        scenario
     }
 
     fn at(&mut self, seconds: i64) -> &mut Self {

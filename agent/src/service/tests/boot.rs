@@ -10,6 +10,7 @@ fn restart_agent(scenario: &mut Scenario, boot: &str) {
     let boot = Boot { now: boot.into(), before: scenario.service.boot.now.clone(), ..Boot::default() };
     scenario.service =
         Service::new(scenario.service.config.clone(), durable, boot, StartReason::Start, scenario.now).0;
+    scenario.reconnected();
 }
 
 #[test]
@@ -58,6 +59,11 @@ fn an_exit_that_looks_like_a_stop_while_the_agent_was_down_is_not_healed_in_the_
             scenario.now,
         )
         .0;
+        if boot == "one" {
+            scenario.reconnected()
+        } else {
+            scenario.engine_back()
+        };
         let ended = Container { finished_at: scenario.seconds(20), oom_killed, ..exited("a", code) };
         assert_eq!(scenario.look(&[&ended]).restarts(), [""; 0]);
         if is_replayed {

@@ -29,7 +29,7 @@ impl Scenario {
         let boot = Boot { at, ..boot_of(boot, "one") };
         let config = self.service.shared_config();
         self.service = Service::new(config, durable, boot, StartReason::Start, self.now).0;
-        self
+        self.reconnected()
     }
 
     /// Advances the clock to this second and polls the registry; returns whether the update begins.
