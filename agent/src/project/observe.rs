@@ -83,15 +83,13 @@ impl Check {
         }));
         let members = Members::of(config.compose_project.as_deref(), config.container_name.as_deref());
         let engine = world.engine.as_ref();
-        let containers = async {
-            match &members {
-                Some(members) => engine.containers(members).await,
-                None => Ok(Vec::new()),
-            }
-        };
         // Where the files are is known from the containers.
         let local = async {
-            let containers: Arc<[Container]> = containers.await.map_err(engine_fault)?.into();
+            let containers = match &members {
+                Some(members) => engine.containers(members).await.map_err(engine_fault)?,
+                None => Vec::new(),
+            };
+            let containers: Arc<[Container]> = containers.into();
             let files = match &self.files {
                 Some(asked) => Box::pin(read_files(world, &asked.as_started(&containers))).await,
                 None => Files::Unread,

@@ -485,8 +485,11 @@ fn nothing_to_do(view: &View<'_>) -> String {
     };
     let runs: String = view.snapshot.images.iter().filter_map(runs).collect();
     let frozen = fleet::freeze_in_force(view).map(|gate| format!("; {}", gate.why)).unwrap_or_default();
-    let unlisted = view.snapshot.warnings.iter().filter(|text| text.starts_with("update.tags: "));
-    let unlisted: String = unlisted.map(|text| format!("; {text}")).collect();
+    let mut unlisted = String::new();
+    for text in view.snapshot.warnings.iter().filter(|text| text.starts_with("update.tags: ")) {
+        unlisted.push_str("; ");
+        unlisted.push_str(text);
+    }
     if view.snapshot.update_wanted {
         return format!("an update was found, and begins now{runs}");
     }

@@ -135,11 +135,8 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             new(Kind::UPDATE_AVAILABLE, Level::Info, format!("{image}: the registry has the newer tag {tag}"))
         }
         Event::TagOfOtherScheme { image, tag } => {
-            let message = format!(
-                "{image}: the registry has the tag {tag}, which is not taken for newer: few tags have such numbers"
-            );
-            let reason = "to deploy it, narrow update.tags down to its numbers".to_owned();
-            because(reason, new(Kind::UPDATE_AVAILABLE, Level::Info, message))
+            let (message, advice) = images::tag_of_other_scheme(&image, &tag);
+            because(advice, new(Kind::UPDATE_AVAILABLE, Level::Info, message))
         }
         Event::TagLineNotRestored { tag, why } => {
             let why = why.unwrap_or_else(|| "it was changed in the meantime".to_owned());

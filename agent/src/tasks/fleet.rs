@@ -70,10 +70,13 @@ pub struct FleetListener {
 #[derive(Default)]
 pub struct Saving(Mutex<Saved>);
 
+/// The row as it should be; `None`: there is none.
+struct Row(Option<Vec<u8>>);
+
 #[derive(Default)]
 struct Saved {
     row: Option<Vec<u8>>,
-    waiting: Option<Option<Vec<u8>>>,
+    waiting: Option<Row>,
     /// When the writes so far no longer count.
     until: Option<Instant>,
 }
@@ -220,7 +223,7 @@ impl FleetListener {
                 }
                 // The decisions that are known stay in force, and updates are held until a warden's answer can be read.
                 Err(FleetError::Unreadable(why)) => {
-                    if std::mem::replace(&mut unreadable, Some(why.clone())).as_ref() != Some(&why) {
+                    if unreadable.replace(why.clone()).as_ref() != Some(&why) {
                         tracing::warn!(
                             "the fleet's decisions cannot be read: {why}; the known ones stay in force"
                         );
@@ -275,20 +278,20 @@ impl FleetListener {
             _ => {}
         }
         let row = (view.link != Link::None).then(|| row_of(&view)).flatten();
-        self.save(Some(row)).await;
+        self.save(Some(Row(row))).await;
         self.view.send_replace(Arc::new(view));
     }
 
     /// Stores a row, or what is waiting to be stored. If there have been too many writes, it waits.
-    async fn save(&self, row: Option<Option<Vec<u8>>>) {
+    async fn save(&self, row: Option<Row>) {
         let mut saved = self.saving.0.lock().await;
-        let Some(row) = row.or_else(|| saved.waiting.take()) else { return };
+        let Some(Row(row)) = row.or_else(|| saved.waiting.take()) else { return };
         saved.waiting = None;
         if saved.row.is_some() && saved.row == row {
             return;
         }
         if !saved.may_write(Instant::now()) {
-            saved.waiting = Some(row);
+            saved.waiting = Some(Row(row));
             return;
         }
         // A failed write is reported by the state health task; the view is used all the same.

@@ -151,12 +151,11 @@ impl Collector {
     /// Answers whether a deployment may begin. A lease is taken in the store before the answer is `Go`, so no answer is `Go`
     /// while the store is unavailable.
     pub async fn ask(&self, asking: &Asking<'_>) -> FleetAnswer {
-        let reply = match self.over_limit(asking) {
-            Some(why) => answer::over_limit(why),
-            None => {
-                let asked = timeout(ASK_TIME, self.try_ask(asking)).await;
-                asked.ok().and_then(Result::ok).unwrap_or_else(|| self.answer_from_memory(asking))
-            }
+        let reply = if let Some(why) = self.over_limit(asking) {
+            answer::over_limit(why)
+        } else {
+            let asked = timeout(ASK_TIME, self.try_ask(asking)).await;
+            asked.ok().and_then(Result::ok).unwrap_or_else(|| self.answer_from_memory(asking))
         };
         let kind = match reply.answer {
             Permission::Go => 0,

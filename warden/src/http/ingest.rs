@@ -85,10 +85,11 @@ pub(super) async fn ingest(api: Api, request: Request) -> Response {
         note_malformed(&api, &agent, &rejected.error);
     }
     let verdicts = entries.iter().map(|entry| claims(entry).count()).sum();
-    let counted = api.quotas.take(&agent, Quota::Entries, entries.len());
-    if let Err(refusal) = counted.and_then(|()| api.quotas.take(&agent, Quota::Verdicts, verdicts)) {
-        api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
-        return refusal;
+    for (quota, count) in [(Quota::Entries, entries.len()), (Quota::Verdicts, verdicts)] {
+        if let Err(refusal) = api.quotas.take(&agent, quota, count) {
+            api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
+            return refusal;
+        }
     }
     if !entries.is_empty()
         && let Err(fault) = api.collector.store(entries).await

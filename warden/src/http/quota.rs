@@ -77,7 +77,7 @@ impl Quotas {
     pub(super) fn take(&self, agent: &str, quota: Quota, count: usize) -> Result<(), Response> {
         let Err(wait) = self.take_at(agent, quota, count as u64, Instant::now()) else { return Ok(()) };
         let seconds = u16::try_from(wait.as_secs() + 1).unwrap_or(u16::MAX);
-        Err(too_many(&format!("this agent sends too many {}", quota.name()), seconds))
+        Err(too_many(format!("this agent sends too many {}", quota.name()), seconds))
     }
 
     fn take_at(&self, agent: &str, quota: Quota, count: u64, now: Instant) -> Result<(), Duration> {

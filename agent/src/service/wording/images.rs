@@ -107,6 +107,14 @@ pub(super) fn tag_line_left(tag: &TagChange) -> String {
     format!("{line} was not restored to {old}; the images that ran with {old} are brought up anyway")
 }
 
+/// The announcement of a tag of another numbering scheme, and what to do if it is wanted.
+pub(super) fn tag_of_other_scheme(image: &str, tag: &str) -> (String, String) {
+    let message = format!(
+        "{image}: the registry has the tag {tag}, which is not taken for newer: few tags have such numbers"
+    );
+    (message, "to deploy it, narrow update.tags down to its numbers".to_owned())
+}
+
 /// ` from 1.27.3 to 1.27.4`, if the image labels tell; by revision if their versions do not differ.
 pub(super) fn label_change(labels: &LabelChange) -> String {
     let LabelChange { old, new } = labels;

@@ -76,7 +76,7 @@ pub(super) fn make_room(folder: &Path, now: Timestamp) -> io::Result<Option<Dama
         match read(folder) {
             Err(why) => {
                 let rest = torn(folder).ok_or_else(|| in_the_way(folder, &why))?;
-                damaged = Some(set_aside_torn(folder, &before, rest, now)?);
+                damaged = Some(set_aside_torn(folder, &before, &rest, now)?);
             }
             Ok(_) if before.exists() => {
                 return Err(in_the_way(&before, &"the file to import would be moved there"));
@@ -93,10 +93,10 @@ pub(super) fn make_room(folder: &Path, now: Timestamp) -> io::Result<Option<Dama
 }
 
 /// Writes what can be read of an incomplete file to the place of the file to import, and sets the file aside.
-fn set_aside_torn(file: &Path, before: &Path, rest: SavedState, now: Timestamp) -> io::Result<Damaged> {
+fn set_aside_torn(file: &Path, before: &Path, rest: &SavedState, now: Timestamp) -> io::Result<Damaged> {
     let count = rest.entries.len();
     if !before.exists() {
-        file::write_atomically(before, &serde_json::to_vec(&rest)?)?;
+        file::write_atomically(before, &serde_json::to_vec(rest)?)?;
     }
     Ok((file::move_aside(file, now)?, count))
 }
