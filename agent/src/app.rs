@@ -34,7 +34,7 @@ use crate::adapters::env_file::LocalEnvFiles;
 use crate::adapters::gate_command::GateCommandRunner;
 use crate::adapters::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
 use crate::adapters::warden::CurrentWardens;
-use crate::audit::{Audit, Deliveries, FileSink, Settings, trial};
+use crate::audit::{self, Audit, Deliveries, FileSink, Settings, trial};
 use crate::config::active::ActiveConfig;
 use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::http::metrics::{Depth, Metrics};
@@ -352,7 +352,7 @@ async fn open_audit(
     let mut names: Vec<String> = channels.iter().map(Settings::name).collect();
     names.extend(config.audit_path.is_some().then(|| FileSink::NAME.to_owned()));
     // A channel that is off because a variable is not set keeps its queue: the variable may be set later.
-    names.extend(config.faulty_channels.iter().cloned());
+    names.extend(audit::names_of_off(&config.faulty_channels));
     let queue::Opened { outbox, continued } = open_outbox(store, &parts.clock, &names, warnings).await;
     supervisor.spawn_delivery("outbox", outbox.clone().run(supervisor.delivery_token()));
     let unwritten = outbox.clone();
@@ -365,7 +365,7 @@ async fn open_audit(
         let sink = FileSink::new(path.clone(), destination, parts.clock.clone());
         supervisor.spawn_delivery("audit file", sink.run(supervisor.delivery_token()));
     }
-    let deliveries = Deliveries::new(outbox.clone(), supervisor.delivery_token());
+    let deliveries = Deliveries::new(outbox.clone(), parts.clock.clone(), supervisor.delivery_token());
     let (off, machine) = (&config.faulty_channels, trial::machine_name(&config));
     let faults = deliveries.reconfigure(channels, off, &machine).await.faults;
     if !faults.is_empty() {

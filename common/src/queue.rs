@@ -168,6 +168,29 @@ impl Log {
     }
 }
 
+/// Reports whether two destinations are of one family, of which a name is the first part: `mail`, `mail/a`, `mail/b`.
+fn is_family(one: &str, other: &str) -> bool {
+    let is_part = |whole: &str, part: &str| {
+        part == whole || part.strip_prefix(whole).is_some_and(|rest| rest.starts_with('/'))
+    };
+    is_part(one, other) || is_part(other, one)
+}
+
+/// Reports whether listing a name keeps a destination: its own name, or `mail/*` for all parts of `mail`.
+fn is_kept_by(listed: &str, name: &str) -> bool {
+    listed == name || listed.strip_suffix('*').is_some_and(|family| name.starts_with(family))
+}
+
+/// Where a new destination continues: where the first of its family is, of those that are not listed any more.
+fn start_of<'a>(
+    name: &str,
+    listed: &[String],
+    known: impl Iterator<Item = (&'a str, u64)>,
+) -> Option<u64> {
+    let is_replaced = |known: &str| is_family(name, known) && !listed.iter().any(|name| name == known);
+    known.filter(|(known, _)| is_replaced(known)).map(|(_, at)| at).min()
+}
+
 /// An entry for a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
@@ -309,22 +332,29 @@ impl Outbox {
         log.pending.len() + log.deferred.len()
     }
 
-    /// Replaces the set of destinations. A new destination gets the entries from now on. A destination that is no longer
-    /// listed and has no [`Destination`] handle is removed; the removed ones are returned with the number of their waiting
-    /// entries.
+    /// Replaces the set of destinations; `mail/*` keeps those of a family as they are. A new destination gets the entries from now on, or continues for those of its family
+    /// that it replaces. A destination that is no longer listed and has no [`Destination`] handle is removed; the removed ones
+    /// that have no successor are returned with the number of their waiting entries.
     pub fn set_destinations(&self, names: &[String]) -> Vec<(String, u64)> {
         let mut removed = Vec::new();
         self.log.send_modify(|log| {
             let (next, first) = (log.next, log.first);
+            let known: Vec<(String, u64)> =
+                log.cursors.iter().map(|(name, cursor)| (name.clone(), cursor.next)).collect();
+            let is_listed = |name: &String| names.iter().any(|listed| is_kept_by(listed, name));
             for (name, cursor) in
-                log.cursors.extract_if(.., |name, cursor| !cursor.open && !names.contains(name))
+                log.cursors.extract_if(.., |name, cursor| !cursor.open && !is_listed(name))
             {
-                removed.push((name.clone(), next - cursor.next.max(first)));
+                if !names.iter().any(|listed| is_family(listed, &name)) {
+                    removed.push((name.clone(), next - cursor.next.max(first)));
+                }
                 log.to_remove.insert(name);
             }
-            for name in names {
+            for name in names.iter().filter(|name| !name.ends_with('*')) {
                 log.to_remove.remove(name);
-                log.cursors.entry(name.clone()).or_insert(Cursor { next, stored: None, open: false });
+                let inherited = start_of(name, names, known.iter().map(|(known, at)| (known.as_str(), *at)));
+                let start = inherited.unwrap_or(next);
+                log.cursors.entry(name.clone()).or_insert(Cursor { next: start, stored: None, open: false });
             }
         });
         removed

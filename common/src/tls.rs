@@ -51,6 +51,48 @@ pub fn client_config_without_roots() -> ClientConfig {
     builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth()
 }
 
+/// Returns why a server's certificate was refused, in words, if that is the cause of an error.
+pub fn certificate_error(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let tls = error
+            .downcast_ref::<rustls::Error>()
+            .or_else(|| inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()));
+        if let Some(rustls::Error::InvalidCertificate(refused)) = tls {
+            return Some(describe(refused));
+        }
+        // `io::Error` does not return what it wraps as its source.
+        cause = match inner {
+            Some(inner) => Some(inner as &(dyn std::error::Error + 'static)),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+fn describe(refused: &CertificateError) -> String {
+    let what = match refused {
+        CertificateError::UnknownIssuer => {
+            "it is not signed by an authority that this machine trusts (self-signed, or a private CA)"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "it is not valid yet; is this machine's clock right?"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "it was issued for another host name"
+        }
+        CertificateError::Revoked => "it was revoked",
+        other if other.to_string().contains("CaUsedAsEndEntity") => {
+            "it is a CA's own certificate, which is not valid for a server (a self-signed one made without \
+             basicConstraints=CA:FALSE)"
+        }
+        other => return other.to_string(),
+    };
+    what.to_owned()
+}
+
 /// TLS settings that accept any certificate, for `registry.insecure` (spec 2.9).
 pub fn unverified_client_config() -> ClientConfig {
     builder()

@@ -12,7 +12,6 @@ fn wardens(urls: &[String]) -> Wardens {
     Wardens::new(&PushConfig {
         warden_urls: urls.to_vec(),
         token: Secret::new("token-1"),
-        machine_id: String::new(),
         ring: 2,
         patience: Duration::ZERO,
     })

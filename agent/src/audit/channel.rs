@@ -3,7 +3,7 @@
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{AuditEntry, PushedEntry};
 
-use super::channels::{Discord, Push, Sent, Smtp, Webhook};
+use super::channels::{Discord, Push, Sent, Smtp, Webhook, recipients};
 use super::delivery::{Delivery, DeliveryError};
 use super::redact::Redactor;
 use crate::config::{Config, DiscordConfig, EntryFilter, PushConfig, SmtpConfig, WebhookConfig};
@@ -15,8 +15,13 @@ pub enum Settings {
     Push(PushConfig),
     /// A Discord webhook.
     Discord(DiscordConfig),
-    /// Mail.
-    Smtp(SmtpConfig),
+    /// Mail to one recipient.
+    Smtp {
+        /// The server, the sender and all recipients.
+        config: SmtpConfig,
+        /// The address of this one.
+        recipient: String,
+    },
     /// One of the custom webhooks.
     Webhook(WebhookConfig),
 }
@@ -25,13 +30,17 @@ impl Settings {
     /// Returns the settings of all configured channels; the push comes first.
     pub fn of(config: &Config) -> Vec<Self> {
         let notifications = config.notifications.clone();
+        let mails = notifications.smtp.into_iter().flat_map(|config| {
+            let recipients = recipients(&config).into_iter();
+            recipients.map(move |recipient| Self::Smtp { config: config.clone(), recipient })
+        });
         config
             .push
             .clone()
             .map(Self::Push)
             .into_iter()
             .chain(notifications.discord.map(Self::Discord))
-            .chain(notifications.smtp.map(Self::Smtp))
+            .chain(mails)
             .chain(notifications.webhooks.into_iter().map(Self::Webhook))
             .collect()
     }
@@ -41,8 +50,20 @@ impl Settings {
         match self {
             Self::Push(_) => "push".to_owned(),
             Self::Discord(_) => "discord".to_owned(),
-            Self::Smtp(_) => "smtp".to_owned(),
+            Self::Smtp { config, .. } if recipients(config).len() == 1 => "smtp".to_owned(),
+            Self::Smtp { recipient, .. } => format!("smtp/{recipient}"),
             Self::Webhook(config) => format!("webhook/{}", config.name),
+        }
+    }
+
+    /// Its section of the configuration, as warnings name it.
+    pub fn key(&self) -> String {
+        match self {
+            Self::Push(_) => "push".to_owned(),
+            Self::Discord(_) => "notifications.discord".to_owned(),
+            Self::Smtp { config, .. } if recipients(config).len() == 1 => "notifications.smtp".to_owned(),
+            Self::Smtp { recipient, .. } => format!("notifications.smtp ({recipient})"),
+            Self::Webhook(config) => format!("notifications.webhooks ({})", config.name),
         }
     }
 
@@ -53,7 +74,9 @@ impl Settings {
         let (carrier, filter) = match self {
             Self::Push(config) => (Carrier::Warden(Push::new(config)?), EntryFilter::default()),
             Self::Discord(config) => rendered(Box::new(Discord::new(config)?), &config.filter),
-            Self::Smtp(config) => rendered(Box::new(Smtp::new(config)?), &config.filter),
+            Self::Smtp { config, recipient } => {
+                rendered(Box::new(Smtp::new(config, recipient)?), &config.filter)
+            }
             Self::Webhook(config) => rendered(Box::new(Webhook::new(config)?), &config.filter),
         };
         Ok(Channel { name: self.name(), filter, redactor: self.redactor(), carrier })
@@ -70,7 +93,7 @@ impl Settings {
                 }
             }
             Self::Discord(config) => redactor.hide_url(&config.webhook_url),
-            Self::Smtp(config) => {
+            Self::Smtp { config, .. } => {
                 if let (Some(name), Some(password)) = (&config.username, &config.password) {
                     redactor.login(name, password.expose());
                     redactor.hide(password);
@@ -216,7 +239,6 @@ mod tests {
             let push = PushConfig {
                 warden_urls: vec![format!("http://{place}/secret-base")],
                 token: Secret::new("push-token-1"),
-                machine_id: String::new(),
                 ring: 0,
                 patience: Duration::ZERO,
             };

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
-use lettre::{AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor};
+use lettre::address::Envelope;
+use lettre::{AsyncSmtpTransport, AsyncTransport, Tokio1Executor};
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, Url};
@@ -31,8 +32,8 @@ pub(super) type Mailer = AsyncSmtpTransport<Tokio1Executor>;
 pub(super) enum Delivery {
     /// An HTTP request.
     Request(Client, Box<Request>),
-    /// A mail.
-    Mail(Mailer, Box<Message>),
+    /// A mail, to the receiver of the envelope only.
+    Mail(Mailer, Box<Envelope>, Vec<u8>),
 }
 
 /// Why a delivery failed, classified by how to react to it.
@@ -46,13 +47,14 @@ pub enum DeliveryError {
         /// The retry delay that the receiver asked for, if any.
         after: Option<Duration>,
     },
-    /// Nothing can be delivered until an operator changes something, such as a token or an address.
+    /// The receiver answered, and refused it. Whether because of this entry or because of the channel (its address, token or
+    /// settings), no status code says: the next entry shows it (DECISIONS 5).
     #[error("{why}")]
-    Misconfigured {
+    Refused {
         /// What went wrong.
         why: String,
     },
-    /// The receiver will never accept this entry; it may accept others.
+    /// This entry can't be sent to this receiver; others may be.
     #[error("{why}")]
     Permanent {
         /// What went wrong.
@@ -98,14 +100,13 @@ impl Delivery {
                 let answer = exchange(&client, *request, redactor, ANSWER_LIMIT).await?;
                 answer.judged().map(|answer| answer.text)
             }
-            Self::Mail(mailer, message) => {
-                let sent = tokio::time::timeout(MAIL_TIMEOUT, mailer.send(*message)).await;
-                match sent {
+            Self::Mail(mailer, envelope, mail) => {
+                match tokio::time::timeout(MAIL_TIMEOUT, mailer.send_raw(&envelope, &mail)).await {
                     Ok(Ok(response)) => {
                         let text: Vec<_> = response.message().collect();
                         Ok(shown(&format!("{} {}", response.code(), text.join(" ")), redactor, false))
                     }
-                    Ok(Err(error)) => Err(refused_mail(&mailer, &error, redactor).await),
+                    Ok(Err(error)) => Err(mail_failure(&error, redactor)),
                     Err(_) => {
                         Err(transient(format!("the mail server took over {} s", MAIL_TIMEOUT.as_secs())))
                     }
@@ -135,7 +136,7 @@ pub(super) async fn exchange(
 ) -> Result<Answer, DeliveryError> {
     let response = client.execute(request).await;
     let response =
-        response.map_err(|error| transient(shown(&chain(&error.without_url()), redactor, false)))?;
+        response.map_err(|error| transient(shown(&failure(&error.without_url()), redactor, false)))?;
     Ok(read(response, redactor, limit).await)
 }
 
@@ -169,61 +170,34 @@ impl Answer {
 
 fn refusal(status: StatusCode, text: String, wait: Option<Duration>) -> DeliveryError {
     match status {
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS => {
-            DeliveryError::Transient { why: text, after: wait }
-        }
-        _ if status.is_server_error() => DeliveryError::Transient { why: text, after: wait },
-        StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
-            DeliveryError::Permanent { why: text }
-        }
-        _ if status.is_redirection() => DeliveryError::Misconfigured {
+        StatusCode::REQUEST_TIMEOUT
+        | StatusCode::TOO_EARLY
+        | StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => DeliveryError::Transient { why: text, after: wait },
+        _ if status.is_redirection() => DeliveryError::Refused {
             why: format!("{text} (redirects are not followed: configure the address itself)"),
         },
-        _ => DeliveryError::Misconfigured { why: text },
+        _ => DeliveryError::Refused { why: text },
     }
 }
 
-/// Classifies a mail that was not accepted. A server that rejects every connection has not rejected this mail in particular.
-async fn refused_mail(
-    mailer: &Mailer,
-    error: &lettre::transport::smtp::Error,
-    redactor: &Redactor,
-) -> DeliveryError {
+/// Classifies a mail that was not accepted: 5xx replies are refusals, and so is a server that has no common login method or no
+/// STARTTLS, or a certificate that is not trusted. Those do not change by themselves.
+fn mail_failure(error: &lettre::transport::smtp::Error, redactor: &Redactor) -> DeliveryError {
+    let certificate = tls::certificate_error(error);
+    if let Some(what) = &certificate {
+        let remedy = "trust its CA on this machine (or in SSL_CERT_FILE); smtp.tls: none sends unencrypted";
+        return DeliveryError::Refused { why: format!("the mail server's certificate is refused: {what}; {remedy}") };
+    }
     let why = shown(&chain(error), redactor, false);
-    let code = error.status().map(u16::from);
-    match code {
-        Some(code @ 500..) if is_about_the_mail(code, &chain(error)) => {
-            let test = tokio::time::timeout(MAIL_TIMEOUT, mailer.test_connection()).await;
-            if matches!(test, Ok(Ok(true))) {
-                DeliveryError::Permanent { why }
-            } else {
-                DeliveryError::Misconfigured { why }
-            }
-        }
-        // Login, sender, relaying or quota: an operator can fix these, and every other mail would fail the same way.
-        Some(500..) => DeliveryError::Misconfigured { why },
-        // No common login method or no STARTTLS: the server's capabilities do not change by themselves.
-        None if error.is_client() => DeliveryError::Misconfigured { why },
-        _ => transient(why),
+    let is_refused = error.status().is_some_and(|code| u16::from(code) >= 500);
+    if is_refused || (error.status().is_none() && error.is_client()) {
+        DeliveryError::Refused { why }
+    } else {
+        transient(why)
     }
-}
-
-/// Reports whether a 5xx SMTP reply rejects this mail for its content or size (RFC 3463: 5.6.x, 5.3.4) rather than the
-/// sending account.
-fn is_about_the_mail(code: u16, text: &str) -> bool {
-    let enhanced = text.split_whitespace().find_map(enhanced_code);
-    match (code, enhanced) {
-        // A full mailbox is a temporary condition.
-        (552, Some([5, 2, 2])) => false,
-        (_, Some([5, 6, _] | [5, 3, 4])) | (552, _) | (554, None) => true,
-        _ => false,
-    }
-}
-
-/// Parses the enhanced status code of a permanent failure (RFC 3463).
-fn enhanced_code(word: &str) -> Option<[u16; 3]> {
-    let numbers: Option<Vec<u16>> = word.split('.').map(|number| number.parse().ok()).collect();
-    <[u16; 3]>::try_from(numbers?).ok().filter(|[class, ..]| *class == 5)
 }
 
 /// Parses `Retry-After`, either in seconds (Discord sends fractions) or as a date relative to the server's own clock.
@@ -240,6 +214,14 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     };
     // Zero would cause a busy loop.
     Some(wait.clamp(Duration::from_millis(500), LONGEST_WAIT))
+}
+
+/// Formats why a request got no answer.
+fn failure(error: &reqwest::Error) -> String {
+    match tls::certificate_error(error) {
+        Some(what) => format!("the server's certificate is refused: {what}"),
+        None => chain(error),
+    }
 }
 
 /// Formats an error with its chain of causes.
@@ -287,24 +269,6 @@ mod tests {
         assert_eq!(wait("Thu, 01 Jan 2026 00:02:00 GMT"), Some(120.0));
         assert_eq!(wait("Wed, 01 Jan 2025 00:02:00 GMT"), Some(0.5));
         assert_eq!(retry_after(&HeaderMap::new(), now), None);
-    }
-
-    #[test]
-    fn only_a_reply_about_the_mail_itself_is_permanent() {
-        for (code, text, expected) in [
-            (552, "permanent error (552): message size exceeds fixed limit", true),
-            (552, "permanent error (552): 5.3.4 too big", true),
-            (550, "permanent error (550): 5.6.1 this kind of content is not accepted", true),
-            (554, "permanent error (554): transaction failed", true),
-            (552, "permanent error (552): 5.2.2 mailbox is full", false),
-            (554, "permanent error (554): 5.7.1 rejected", false),
-            (550, "permanent error (550): relay denied for 5.6.1.9", false),
-            (553, "permanent error (553): sender rejected", false),
-            (550, "permanent error (550): 5.4.5 daily quota exceeded", false),
-            (535, "permanent error (535): 5.7.8 wrong password", false),
-        ] {
-            assert_eq!(is_about_the_mail(code, text), expected, "{text}");
-        }
     }
 
     #[test]

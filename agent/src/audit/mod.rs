@@ -21,7 +21,7 @@ use evenkeel_common::wire::{AuditEntry, Level};
 pub use channel::{Channel, Settings};
 pub use file::FileSink;
 pub use read::read_latest;
-pub use sink::{Deliveries, DeliveryStats, Reconfigured};
+pub use sink::{Deliveries, DeliveryStats, Reconfigured, UNDELIVERED, names_of_off};
 
 /// The handle through which every part of the agent records entries.
 #[derive(Clone)]

@@ -5,20 +5,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use evenkeel_common::clock::Clock;
 use evenkeel_common::queue::{Destination, Item, Outbox};
 use evenkeel_common::supervisor::TaskSet;
-use evenkeel_common::wire::PushedEntry;
+use evenkeel_common::wire::{AuditEntry, Kind, Level, PushedEntry};
+use jiff::Timestamp;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Audit;
 use super::channel::{Channel, Settings};
 use super::channels::Sent;
 use super::delivery::DeliveryError;
+use crate::PROGRAM;
+use crate::model::text;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_mins(1);
-/// Pause between two attempts while only an operator can fix the problem.
-const MISCONFIGURED_PAUSE: Duration = Duration::from_mins(1);
+/// After this many refusals of an entry, the ones after it are tried (DECISIONS 5).
+const REFUSALS: u32 = 3;
+/// An entry that gets no answer for this long is treated like a refused one; a channel that delivers nothing for this long is
+/// reported.
+const LONG: Duration = Duration::from_mins(10);
+/// Maximum number of entries after a refused one that are read to find one that the receiver accepts.
+const AHEAD: usize = 100;
+/// The beginning of a warning about a destination.
+pub const UNDELIVERED: &str = "nothing has been delivered since";
 /// How long a destination may continue after shutdown was requested; remaining entries are sent after the next start.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -28,6 +41,22 @@ struct Counts {
     sent: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+/// Why nothing is delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Trouble {
+    /// When the first attempt failed.
+    since: Timestamp,
+    /// The same by the monotonic clock.
+    began: Instant,
+    /// Why the last one failed.
+    why: String,
+    /// How often the receiver has refused the oldest entry.
+    refusals: u32,
+    /// How many of the entries after it were refused, too.
+    refused_after: usize,
 }
 
 /// A snapshot of a destination's counters.
@@ -52,6 +81,7 @@ pub struct Deliveries(Arc<Inner>);
 
 struct Inner {
     outbox: Outbox,
+    clock: Arc<dyn Clock>,
     sinks: Mutex<Vec<Running>>,
     tasks: TaskSet,
     stop: CancellationToken,
@@ -82,9 +112,9 @@ pub struct Reconfigured {
 
 impl Deliveries {
     /// Starts without destinations. When `stop` is cancelled, the destinations deliver what they still can and end.
-    pub fn new(outbox: Outbox, stop: CancellationToken) -> Self {
+    pub fn new(outbox: Outbox, clock: Arc<dyn Clock>, stop: CancellationToken) -> Self {
         let (sinks, tasks) = (Mutex::default(), TaskSet::new());
-        Self(Arc::new(Inner { outbox, sinks, tasks, stop }))
+        Self(Arc::new(Inner { outbox, clock, sinks, tasks, stop }))
     }
 
     /// Applies these settings; `machine` is the origin set in entries. A destination with unchanged settings keeps
@@ -107,7 +137,7 @@ impl Deliveries {
             known.push((sink.settings.name(), sink.counts));
         }
         let outbox = &self.0.outbox;
-        let names: Vec<String> = settings.iter().map(Settings::name).chain(off.iter().cloned()).collect();
+        let names: Vec<String> = settings.iter().map(Settings::name).chain(names_of_off(off)).collect();
         let queued: Vec<bool> = fresh.iter().map(|wanted| outbox.has_destination(&wanted.name())).collect();
         let mut reconfigured =
             Reconfigured { removed: outbox.set_destinations(&names), ..Reconfigured::default() };
@@ -132,8 +162,10 @@ impl Deliveries {
             machine: machine.to_owned(),
             epoch: self.0.outbox.epoch().to_owned(),
             counts: counts.clone(),
-            trouble: None,
+            audit: Audit::new(self.0.outbox.clone()),
+            clock: self.0.clock.clone(),
             pause: FIRST_PAUSE,
+            singly: 0,
         };
         let close = CancellationToken::new();
         let (end, ended) = oneshot::channel::<()>();
@@ -168,9 +200,24 @@ impl Deliveries {
         self.sinks().iter().map(stats).collect()
     }
 
-    fn sinks(&self) -> MutexGuard<'_, Vec<Running>> {
-        self.0.sinks.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns a warning for each destination to which nothing could be delivered for a while: `<key>: <since when and why>`.
+    pub fn warnings(&self) -> Vec<String> {
+        let warning = |sink: &Running| {
+            let trouble = lock(&sink.counts.trouble).clone().filter(|trouble| trouble.began.elapsed() >= LONG)?;
+            let since = text::seconds(trouble.since);
+            Some(format!("{}: {UNDELIVERED} {since}: {}", sink.settings.key(), trouble.why))
+        };
+        self.sinks().iter().filter_map(warning).collect()
     }
+
+    fn sinks(&self) -> MutexGuard<'_, Vec<Running>> {
+        lock(&self.0.sinks)
+    }
+}
+
+/// The names that the outbox keeps for destinations that are off: several recipients have a queue each.
+pub fn names_of_off(off: &[String]) -> impl Iterator<Item = String> {
+    off.iter().flat_map(|name| [name.clone(), format!("{name}/*")])
 }
 
 /// A task that delivers the entries of one destination, in order.
@@ -181,14 +228,11 @@ struct Sink {
     /// The epoch of the entries' sequence numbers.
     epoch: String,
     counts: Arc<Counts>,
-    trouble: Option<Trouble>,
+    audit: Audit,
+    clock: Arc<dyn Clock>,
     pause: Duration,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
-    Transient,
-    Misconfigured,
+    /// How many entries are sent one at a time, after several at once were refused.
+    singly: usize,
 }
 
 impl Sink {
@@ -215,18 +259,52 @@ impl Sink {
 
     /// Waits for entries and sends them. Returns the delay before the next step.
     async fn step(&mut self) -> Duration {
-        let mut items = self.destination.next_batch(self.channel.batch()).await;
-        let wants = |item: &Item| item.is_loss || self.channel.wants(&item.entry);
+        let limit = if self.singly > 0 { 1 } else { self.channel.batch() };
+        let mut items = self.destination.next_batch(limit).await;
         if let [first, ..] = &items[..]
-            && !wants(first)
+            && !self.wants(first)
         {
             self.destination.done(first);
             return Duration::ZERO;
         }
-        items.truncate(items.iter().take_while(|item| wants(item)).count());
+        items.truncate(items.iter().take_while(|item| self.wants(item)).count());
+        let failure = match self.send(&items).await {
+            Ok(sent) => {
+                self.settle(&items, &sent);
+                return Duration::ZERO;
+            }
+            Err(failure) => failure,
+        };
+        let Some(first) = items.first() else { return Duration::ZERO };
+        if let DeliveryError::Permanent { why } = failure {
+            self.set_aside(first, &why);
+            self.destination.done(first);
+            return Duration::ZERO;
+        }
+        let trouble = self.note(&failure);
+        if items.len() > 1 && matches!(failure, DeliveryError::Refused { .. }) {
+            // One of them may be the reason.
+            self.singly = items.len();
+        } else if (trouble.refusals >= REFUSALS || trouble.began.elapsed() >= LONG)
+            && self.passes(first, trouble.refused_after).await
+        {
+            return Duration::ZERO;
+        }
+        let wait = match failure {
+            DeliveryError::Transient { after: Some(after), .. } => after,
+            _ => jitter(self.pause),
+        };
+        self.pause = LAST_PAUSE.min(self.pause * 2);
+        wait
+    }
+
+    fn wants(&self, item: &Item) -> bool {
+        item.is_loss || self.channel.wants(&item.entry)
+    }
+
+    async fn send(&self, items: &[Item]) -> Result<Sent, DeliveryError> {
         let entries: Vec<PushedEntry> = items.iter().map(|item| self.pushed(item)).collect();
-        let outcome = self.channel.send_some(&entries).await;
-        self.settle(&items, outcome)
+        self.channel.send_some(&entries).await
     }
 
     fn pushed(&self, item: &Item) -> PushedEntry {
@@ -236,60 +314,124 @@ impl Sink {
         PushedEntry { image: entry.image.take(), entry, seq: item.seq, epoch, agent: None }
     }
 
-    fn refused(&self, item: &Item, why: &str) {
-        self.counts.refused.fetch_add(1, Ordering::Relaxed);
-        let (destination, service, event) =
-            (self.channel.name(), &item.entry.service, item.entry.event.as_str());
-        tracing::error!(destination, service, event, why, "an entry was refused and is not sent again");
+    /// Removes the settled items from the queue.
+    fn settle(&mut self, items: &[Item], sent: &Sent) {
+        let settled = &items[..sent.settled.min(items.len())];
+        let taken = settled.len().saturating_sub(sent.refused.len());
+        self.counts.sent.fetch_add(taken as u64, Ordering::Relaxed);
+        for (at, why) in &sent.refused {
+            if let Some(item) = settled.get(*at) {
+                self.set_aside(item, why);
+            }
+        }
+        if let Some(last) = settled.last() {
+            self.destination.done(last);
+        }
+        self.singly = self.singly.saturating_sub(settled.len());
+        if lock(&self.counts.trouble).take().is_some() {
+            tracing::info!(destination = self.channel.name(), "entries are delivered again");
+        }
+        self.pause = FIRST_PAUSE;
     }
 
-    /// Removes the settled items from the queue. Returns the delay before the next step.
-    fn settle(&mut self, items: &[Item], outcome: Result<Sent, DeliveryError>) -> Duration {
-        let destination = self.channel.name();
-        let (trouble, why, wait) = match outcome {
-            Ok(sent) => {
-                let settled = &items[..sent.settled.min(items.len())];
-                let taken = settled.len().saturating_sub(sent.refused.len());
-                self.counts.sent.fetch_add(taken as u64, Ordering::Relaxed);
-                for (at, why) in &sent.refused {
-                    if let Some(item) = settled.get(*at) {
-                        self.refused(item, why);
-                    }
-                }
-                if let Some(last) = settled.last() {
-                    self.destination.done(last);
-                }
-                if self.trouble.take().is_some() {
-                    tracing::info!(destination, "entries are delivered again");
-                }
-                self.pause = FIRST_PAUSE;
-                return Duration::ZERO;
-            }
-            Err(DeliveryError::Permanent { why }) => {
-                if let Some(first) = items.first() {
-                    self.refused(first, &why);
-                    self.destination.done(first);
-                }
-                return Duration::ZERO;
-            }
-            Err(DeliveryError::Transient { why, after }) => {
-                let wait = after.unwrap_or_else(|| jitter(self.pause));
-                self.pause = LAST_PAUSE.min(self.pause * 2);
-                (Trouble::Transient, why, wait)
-            }
-            Err(DeliveryError::Misconfigured { why }) => {
-                (Trouble::Misconfigured, why, jitter(MISCONFIGURED_PAUSE))
-            }
-        };
+    /// Counts a failed attempt to deliver the oldest entry.
+    fn note(&self, failure: &DeliveryError) -> Trouble {
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
-        if self.trouble == Some(trouble) {
+        let (destination, why) = (self.channel.name(), failure.to_string());
+        let mut trouble = lock(&self.counts.trouble);
+        if trouble.is_some() {
             tracing::debug!(destination, why, "entries still can't be delivered");
         } else {
             tracing::warn!(destination, why, "entries can't be delivered; they stay queued and are retried");
         }
-        self.trouble = Some(trouble);
-        wait
+        let noted = trouble.get_or_insert_with(|| Trouble {
+            since: self.clock.now(),
+            began: Instant::now(),
+            why: String::new(),
+            refusals: 0,
+            refused_after: 0,
+        });
+        noted.refusals += u32::from(matches!(failure, DeliveryError::Refused { .. }));
+        noted.why = why;
+        noted.clone()
     }
+
+    /// Tries an entry after a refused one. If the receiver accepts that, the refusal was about the entry: those before it are
+    /// tried once more, and set aside if they are refused again. Otherwise the channel is at fault, or the entry after that is
+    /// to be tried. Returns whether the queue has moved.
+    async fn passes(&mut self, first: &Item, refused_after: usize) -> bool {
+        let mut before = vec![first.clone()];
+        let mut last = first.clone();
+        for _ in 0..AHEAD {
+            let Some(item) = self.destination.after(&last).await else { break };
+            last = item;
+            if !self.wants(&last) {
+                continue;
+            }
+            if before.len() <= refused_after {
+                before.push(last.clone());
+                continue;
+            }
+            return match self.send(std::slice::from_ref(&last)).await {
+                Ok(sent) => {
+                    self.pass(&before).await;
+                    self.settle(std::slice::from_ref(&last), &sent);
+                    true
+                }
+                Err(DeliveryError::Transient { .. }) => false,
+                Err(DeliveryError::Refused { .. } | DeliveryError::Permanent { .. }) => {
+                    self.set_refused_after(refused_after + 1);
+                    false
+                }
+            };
+        }
+        // All that wait have been refused; the next round begins with the first of them.
+        self.set_refused_after(0);
+        false
+    }
+
+    fn set_refused_after(&self, count: usize) {
+        if let Some(trouble) = lock(&self.counts.trouble).as_mut() {
+            trouble.refused_after = count;
+        }
+    }
+
+    /// Sends entries once more, after a later one was accepted.
+    async fn pass(&self, items: &[Item]) {
+        for item in items {
+            match self.send(std::slice::from_ref(item)).await {
+                Ok(sent) if sent.refused.is_empty() => {
+                    self.counts.sent.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(sent) => {
+                    let why = sent.refused.first().map(|(_, why)| why.as_str());
+                    self.set_aside(item, why.unwrap_or_default());
+                }
+                Err(failure) => self.set_aside(item, &failure.to_string()),
+            }
+        }
+    }
+
+    /// Records that an entry is not sent again. An entry about that is not reported in turn.
+    fn set_aside(&self, item: &Item, why: &str) {
+        self.counts.refused.fetch_add(1, Ordering::Relaxed);
+        let (destination, entry) = (self.channel.name(), &item.entry);
+        let (service, event) = (&entry.service, entry.event.as_str());
+        tracing::error!(destination, service, event, why, "an entry was refused and is not sent again");
+        if entry.event == Kind::NOT_DELIVERED {
+            return;
+        }
+        let message = format!(
+            "{destination} does not accept the entry {event} of {service} from {}; it is not sent there again",
+            text::seconds(entry.timestamp)
+        );
+        let told = AuditEntry::new(self.clock.now(), PROGRAM, Kind::NOT_DELIVERED, Level::Warning, message);
+        self.audit.record(AuditEntry { reason: Some(why.to_owned()), ..told });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns between 75 % and 100 % of the pause, so that many agents do not retry at the same instant.

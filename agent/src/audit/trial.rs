@@ -14,11 +14,10 @@ use crate::config::{Config, PushConfig};
 
 /// Returns the machine name for entries sent to remote destinations: `push.machine_id`, or else the host name.
 pub fn machine_name(config: &Config) -> String {
-    let configured = config.push.as_ref().map(|push| push.machine_id.as_str()).unwrap_or_default();
-    if configured.is_empty() {
+    if config.machine_id.is_empty() {
         rustix::system::uname().nodename().to_string_lossy().into_owned()
     } else {
-        configured.to_owned()
+        config.machine_id.clone()
     }
 }
 
@@ -73,9 +72,12 @@ pub fn trials(config: &Config, only: Option<&str>) -> Result<Trials, String> {
     let known = names().collect::<Vec<_>>().join(", ");
     if let Some(only) = only {
         let webhook = format!("webhook/{only}");
-        let found = if names().any(|name| name == only) { only } else { &webhook };
-        channels.retain(|channel| channel.name() == found);
-        broken.retain(|(name, _)| name == found);
+        let is_of = |name: &str, wanted: &str| {
+            name == wanted || (wanted == "smtp" && name.starts_with("smtp/"))
+        };
+        let found = if names().any(|name| is_of(name, only)) { only } else { &webhook };
+        channels.retain(|channel| is_of(channel.name(), found));
+        broken.retain(|(name, _)| is_of(name, found));
     }
     match (only, channels.is_empty() && broken.is_empty()) {
         (_, false) => Ok(Trials { channels, broken, machine: machine_name(config) }),

@@ -12,12 +12,13 @@ mod terminal;
 mod views;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use evenkeel_common::cli::pages::{self, Pages, Place};
 use evenkeel_common::cli::{self, Flags, eprint_line};
+use evenkeel_common::config::source::{self, ReadError};
 use evenkeel_common::config::ConfigSource;
 
 use self::fleet::FleetTask;
@@ -109,8 +110,25 @@ pub fn perform(task: &Task, args: &Args) -> ExitCode {
     }
 }
 
+/// The configuration with the variables of this process and, for those that are not set, of the unit's `agent.env` beside the
+/// file.
+fn source_with_unit_variables(config: &Path) -> ConfigSource {
+    let process = ConfigSource::of_process(config.to_owned());
+    let path = config.with_file_name("agent.env");
+    let variables = match source::read(&path) {
+        Ok(text) => doctor::variables(&text),
+        Err(ReadError::Missing) => return process,
+        Err(error) => {
+            eprint_line(format_args!("evenkeel: {} is not used: {error}", path.display()));
+            return process;
+        }
+    };
+    let env = move |name: &str| process.variable(name).or_else(|| variables.get(name).cloned());
+    ConfigSource::new(config.to_owned(), env)
+}
+
 fn test_notify(channel: Option<&str>, args: &Args) -> ExitCode {
-    let source = ConfigSource::of_process(args.config.clone());
+    let source = source_with_unit_variables(&args.config);
     let config: Config = match source.load() {
         Ok(config) => config,
         Err(faults) => return cli::report_errors(&faults),

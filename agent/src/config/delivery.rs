@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(hook.body.as_deref(), Some("{{ .Service }} $HOOK"));
         let push = config.push.unwrap();
         assert_eq!(
-            (push.warden_urls[0].as_str(), push.token.expose(), push.machine_id.as_str()),
+            (push.warden_urls[0].as_str(), push.token.expose(), config.machine_id.as_str()),
             ("https://warden.example/base", "secret-token", "m1")
         );
     }

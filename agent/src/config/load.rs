@@ -38,7 +38,8 @@ impl Configuration for Config {
             .map(|service| service.as_ref().map(|s| s.name.clone()).unwrap_or_default())
             .collect();
         let registry = global::registry(&file.registry, &mut findings);
-        let (push, fleet_terms_without_push) = push::push(file.push, env, &mut findings);
+        let push::Push { config: push, terms_without: fleet_terms_without_push, machine_id } =
+            push::push(file.push, env, &mut findings);
         let (services, left_out) =
             service::services(file.services, &registry.host, &misplaced, &mut findings);
         let mut config = Self {
@@ -50,6 +51,7 @@ impl Configuration for Config {
             docker_health: global::docker_health(&file.docker_health, &mut findings),
             notifications: delivery::notifications(file.notifications, env, &mut findings),
             push,
+            machine_id,
             fleet_terms_without_push,
             notes: if has_registry { Vec::new() } else { notes::images_without_host(&services) },
             services,

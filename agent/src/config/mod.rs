@@ -75,6 +75,8 @@ pub struct Config {
     pub notifications: NotificationsConfig,
     /// Where entries are pushed to; `None` disables it.
     pub push: Option<PushConfig>,
+    /// `push.machine_id`: the name of this machine in notifications and at the warden; empty: the host name.
+    pub machine_id: String,
     /// The terms of the fleet if `push` is configured but disabled because of a fault: the known state of the fleet then
     /// applies as if no warden answered.
     pub fleet_terms_without_push: Option<FleetTerms>,
@@ -245,8 +247,6 @@ pub struct PushConfig {
     pub warden_urls: Vec<String>,
     /// Bearer token, expanded, never empty.
     pub token: Secret,
-    /// Name of this machine in the warden's dashboard; may be empty.
-    pub machine_id: String,
     /// Ring in the fleet, 0 to 9.
     pub ring: u8,
     /// How long a machine in ring 1 to 9 delays an update while no warden answers.

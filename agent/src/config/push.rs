@@ -14,13 +14,18 @@ use super::{FleetTerms, PushConfig};
 /// The last ring of a fleet.
 const LAST_RING: u8 = 9;
 
-/// `push`: enabled if a warden is configured. It then needs a token, because wardens reject an empty one. If the push is
-/// disabled because of a fault, the second value holds the terms of the fleet that still apply.
-pub(super) fn push(
-    file: PushFile,
-    env: Env<'_>,
-    findings: &mut Findings,
-) -> (Option<PushConfig>, Option<FleetTerms>) {
+/// The section `push`.
+pub(super) struct Push {
+    /// `None` if no warden is configured, or because of a fault.
+    pub(super) config: Option<PushConfig>,
+    /// The terms of the fleet that still apply while the push is disabled because of a fault.
+    pub(super) terms_without: Option<FleetTerms>,
+    /// The name of this machine, which counts without a warden, too.
+    pub(super) machine_id: String,
+}
+
+/// `push`: enabled if a warden is configured. It then needs a token, because wardens reject an empty one.
+pub(super) fn push(file: PushFile, env: Env<'_>, findings: &mut Findings) -> Push {
     let at = KeyPath::of("push");
     let ring = unless_faulty(file.ring, &at.key("ring"), "the last ring, 9, is used", findings);
     let patience = unless_faulty(file.patience, &at.key("patience"), "the default is used", findings);
@@ -41,10 +46,10 @@ pub(super) fn push(
     }
     let machine_id = machine_id.unwrap_or_default();
     let FleetTerms { ring, patience } = terms;
-    let config = PushConfig { warden_urls, token, machine_id, ring, patience };
+    let config = PushConfig { warden_urls, token, ring, patience };
     match unless_faulty(config, &at, "the push is off", findings) {
-        Some(config) => (Some(config).filter(|_| wanted), None),
-        None => (None, Some(terms)),
+        Some(config) => Push { config: Some(config).filter(|_| wanted), terms_without: None, machine_id },
+        None => Push { config: None, terms_without: Some(terms), machine_id },
     }
 }
 
@@ -104,7 +109,7 @@ mod tests {
         );
         let push = config.push.expect("one warden is left");
         assert_eq!(
-            (push.warden_urls, push.ring, push.machine_id),
+            (push.warden_urls, push.ring, config.machine_id),
             (vec!["http://w2".into()], 9, String::new())
         );
         assert_eq!(push.patience, Duration::from_secs(PushFile::default().patience));
@@ -138,5 +143,6 @@ mod tests {
     fn a_push_without_a_warden_needs_nothing() {
         let config = config(&json!({"push": {"warden_url": "", "token": "$NOPE", "machine_id": "m"}}));
         assert_eq!((config.push, config.fleet_terms_without_push, config.warnings), (None, None, vec![]));
+        assert_eq!(config.machine_id, "m", "notifications name the machine, too");
     }
 }

@@ -89,6 +89,8 @@ pub(super) async fn health(api: Api, _: Request) -> Response {
     let mut config_warnings = api.active.borrow().warnings.as_ref().clone();
     config_warnings.extend(api.services.warnings());
     config_warnings.extend(api.fleet.borrow().warning());
+    let recording = api.recording.get();
+    config_warnings.extend(recording.into_iter().flat_map(|recording| recording.deliveries.warnings()));
     let state = api.services.state_error();
     let answer =
         json(code, &Health { status: status.to_owned(), error, state, store: None, config_warnings });

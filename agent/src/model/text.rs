@@ -2,6 +2,13 @@
 
 use std::io::{self, ErrorKind};
 
+use jiff::Timestamp;
+
+/// Formats a time for users, in UTC.
+pub fn seconds(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
 /// Returns the end of `text`, at most `max` bytes, cut at a character boundary.
 pub fn tail(text: &str, max: usize) -> &str {
     let mut start = text.len().saturating_sub(max);

@@ -2,6 +2,7 @@
 //!
 //! Fault texts are stable: they contain no port, time or ID. A repeated fault is recognised by its text (spec 2.6).
 
+pub(super) use crate::model::text::seconds;
 use evenkeel_common::wire::{AuditEntry, Gate, ImageDigest, KeptImage, Kind, Level};
 use jiff::Timestamp;
 
@@ -494,11 +495,6 @@ pub(super) fn made_from_elsewhere(files: &str) -> String {
 /// The fault of a gate command that failed.
 pub(super) fn command_failed(fault: &str) -> String {
     format!("the gate command gave no answer: {fault}")
-}
-
-/// Formats a time for users.
-pub(super) fn seconds(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 /// The images of a deployment, as configured.

@@ -7,11 +7,18 @@ pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// The variable is not set.
-    #[error("the environment variable {0} is not set")]
+    #[error("the environment variable {0} is not set (a literal $ is written $$)")]
     Unset(String),
     /// The variable is empty. It must never become an empty token that matches another empty token.
     #[error("the environment variable {0} is empty")]
     Empty(String),
+    /// What follows the dollar sign is no variable that is set, and does not look like the name of one: it may be the rest of a
+    /// password.
+    #[error(
+        "has a $ before something that is not the name of a variable that is set, and is not shown since it may be part of a \
+         secret; a literal $ is written $$"
+    )]
+    Hidden,
     /// `${` that is not followed by a name and `}`.
     #[error(
         "has a \"${{\" without a name and \"}}\" after it; allowed: $NAME, ${{NAME}}, and $$ for a dollar"
@@ -74,11 +81,19 @@ fn split_name(text: &str) -> (&str, &str) {
     text.split_at(if starts { end } else { 0 })
 }
 
+/// Reports whether a name may be shown: it looks like a variable's, not like the rest of a password (DECISIONS 2).
+pub fn is_shown(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_uppercase() || b == b'_')
+        && bytes.all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+}
+
 fn lookup(name: &str, env: Env<'_>) -> Result<String, ExpandError> {
     match env(name) {
+        Some(value) if !value.is_empty() => Ok(value),
+        _ if !is_shown(name) => Err(ExpandError::Hidden),
         None => Err(ExpandError::Unset(name.to_owned())),
-        Some(value) if value.is_empty() => Err(ExpandError::Empty(name.to_owned())),
-        Some(value) => Ok(value),
+        Some(_) => Err(ExpandError::Empty(name.to_owned())),
     }
 }
 
@@ -123,6 +138,19 @@ mod tests {
         assert_eq!(expand("x$NONE", &env), Err(ExpandError::Unset("NONE".into())));
         assert_eq!(expand("$AB", &env), Err(ExpandError::Unset("AB".into())));
         assert_eq!(expand("Bearer ${EMPTY}", &env), Err(ExpandError::Empty("EMPTY".into())));
+    }
+
+    #[test]
+    fn what_may_be_the_rest_of_a_password_is_not_shown() {
+        for text in ["p$ecret", "p${ecret}", "pa$Word1", "$1x$s3cret", "p$_secret"] {
+            let error = expand(text, &env).unwrap_err();
+            assert_eq!(error, ExpandError::Hidden, "{text}");
+            let said = error.to_string();
+            assert!(said.contains("$$") && !said.contains("ecret") && !said.contains("Word"), "{said}");
+        }
+        // A variable may have any name if it is set.
+        let lower = |name: &str| (name == "token").then(|| "value".to_owned());
+        assert_eq!(expand("$token", &lower).as_deref(), Ok("value"));
     }
 
     #[test]

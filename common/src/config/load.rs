@@ -91,6 +91,11 @@ impl ConfigSource {
         Self::new(path, |name| std::env::var(name).ok().or_else(|| credential(name)))
     }
 
+    /// A variable that the file may reference.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        (self.env)(name)
+    }
+
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path

@@ -33,12 +33,16 @@ impl Destination {
     pub async fn next_batch(&mut self, limit: usize) -> Vec<Item> {
         let mut items = vec![self.next().await];
         while items.len() < limit {
-            let cursor = items[items.len() - 1].after;
-            let available = self.outbox.log.borrow().has_item_at(cursor);
-            let Some(item) = (if available { self.fetch(cursor).await } else { None }) else { break };
+            let Some(item) = self.after(&items[items.len() - 1]).await else { break };
             items.push(item);
         }
         items
+    }
+
+    /// Returns the entry after this one, if it is available without waiting.
+    pub async fn after(&self, item: &Item) -> Option<Item> {
+        let available = self.outbox.log.borrow().has_item_at(item.after);
+        if available { self.fetch(item.after).await } else { None }
     }
 
     fn cursor(&self) -> u64 {

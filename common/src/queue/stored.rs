@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::{CAPACITY, Cursor, DONE, ENTRIES, HISTORY, cursor_key};
+use super::{CAPACITY, Cursor, DONE, ENTRIES, HISTORY, cursor_key, is_family, is_kept_by, start_of};
 use crate::store::{Change, Store, StoreError};
 use crate::wire::AuditEntry;
 
@@ -58,11 +58,22 @@ pub(super) async fn read_cursors(
         rows.filter_map(|(key, row)| Some((key[DONE.len()..].to_owned(), number(&row)?))).collect();
     let cursor = |name: &String| {
         let stored = known.get(name).copied().filter(|_| has_numbers);
-        (name.clone(), Cursor { next: stored.unwrap_or(next).min(next), stored, open: false })
+        let inherited = || start_of(name, names, known.iter().map(|(known, at)| (known.as_str(), *at)));
+        let start = stored.or_else(|| inherited().filter(|_| has_numbers)).unwrap_or(next);
+        (name.clone(), Cursor { next: start.min(next), stored, open: false })
     };
-    let cursors: BTreeMap<String, Cursor> = names.iter().map(cursor).collect();
-    let unknown = known.keys().filter(|name| !cursors.contains_key(*name));
+    let mut cursors: BTreeMap<String, Cursor> =
+        names.iter().filter(|name| !name.ends_with('*')).map(cursor).collect();
+    for (name, at) in &known {
+        if has_numbers && !cursors.contains_key(name) && names.iter().any(|listed| is_kept_by(listed, name)) {
+            cursors.insert(name.clone(), Cursor { next: (*at).min(next), stored: Some(*at), open: false });
+        }
+    }
+    let unknown = known.keys().filter(|name| !names.iter().any(|listed| is_kept_by(listed, name)));
     let remove = |name: &String| {
+        if names.iter().any(|listed| is_family(listed, name)) {
+            return (cursor_key(name), None);
+        }
         let waiting = known[name].min(next).abs_diff(next).min(CAPACITY);
         tracing::warn!(
             destination = name,

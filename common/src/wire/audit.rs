@@ -109,6 +109,8 @@ kinds! {
     TRIGGER_FAILED = "trigger_failed";
     /// A persistent fault began or changed.
     ERROR = "error";
+    /// A receiver does not accept an entry, but others: the entry is not sent to it again.
+    NOT_DELIVERED = "not_delivered";
     /// A persistent fault has been resolved.
     RECOVERED = "recovered";
     /// The local image could not be resolved.

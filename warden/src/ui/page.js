@@ -17,7 +17,7 @@ const POLL_MS = 10000;
 const FIELDS = ["machine", "service", "image", "kind", "level", "since", "until", "text"];
 // The kinds of this version; the history may contain others that are not loaded.
 const KINDS = [
-  "started", "shutdown", "manual_trigger", "checked", "trigger_failed", "error", "recovered", "not_found",
+  "started", "shutdown", "manual_trigger", "checked", "trigger_failed", "error", "not_delivered", "recovered", "not_found",
   "approved", "updated", "pulled", "rolled_back", "rollback_failed", "update_available", "way_back", "compose_drift",
   "force_redeploy", "force_redeploy_failed", "unblocked", "unhealthy", "restarting", "restart_failed", "restarted",
   "exhausted", "healthy", "died", "resource_alert", "resumed", "config_reloaded", "config_rejected", "daemon_down",

@@ -2,9 +2,11 @@
 
 use evenkeel_common::wire::AuditEntry;
 
-/// `[level] event: service`, on one line.
+/// `[level] event: service on machine`, on one line.
 pub(super) fn title(entry: &AuditEntry) -> String {
-    one_line(&format!("[{}] {}: {}", entry.level, entry.event, entry.service))
+    let machine =
+        if entry.machine.is_empty() { String::new() } else { format!(" on {}", entry.machine) };
+    one_line(&format!("[{}] {}: {}{machine}", entry.level, entry.event, entry.service))
 }
 
 /// The entry's other non-empty fields with their labels.

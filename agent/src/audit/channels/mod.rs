@@ -12,7 +12,7 @@ use crate::config::EntryFilter;
 
 pub(super) use discord::Discord;
 pub(super) use push::{Push, Sent};
-pub(super) use smtp::Smtp;
+pub(super) use smtp::{Smtp, recipients};
 pub(super) use webhook::Webhook;
 
 impl EntryFilter {

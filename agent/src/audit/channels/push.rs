@@ -27,8 +27,8 @@ const SINGLE_FOR: Duration = Duration::from_hours(1);
 const ANSWER_LIMIT: usize = 256 * 1024;
 /// Maximum number of bytes read from an answer to `GET /health`.
 const HEALTH_LIMIT: usize = 64 * 1024;
-/// Delay assumed for a failure that only an operator can fix.
-const MISCONFIGURED_WAIT: Duration = Duration::from_mins(1);
+/// Delay assumed for a refusal.
+const REFUSED_WAIT: Duration = Duration::from_mins(1);
 
 /// The wardens as a destination.
 pub(in crate::audit) struct Push {
@@ -107,7 +107,7 @@ impl Push {
         let why = "no warden is configured".to_owned();
         // The shortest delay counts: a warden that asks for a long pause must not delay the others.
         let failure = failures.into_iter().min_by_key(wait_after);
-        Err(failure.unwrap_or(DeliveryError::Misconfigured { why }))
+        Err(failure.unwrap_or(DeliveryError::Refused { why }))
     }
 }
 
@@ -184,8 +184,12 @@ impl Warden {
     /// Classifies an answer. Only a warden can reject an entry permanently: a proxy, or a TLS server that is sent plain
     /// HTTP, answers 400 to everything.
     async fn judged(&self, answer: Answer, redactor: &Redactor) -> Result<Answer, DeliveryError> {
+        let is_about_the_entry = matches!(
+            answer.status,
+            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY
+        );
         let why = match answer.judged() {
-            Err(DeliveryError::Permanent { why }) => why,
+            Err(DeliveryError::Refused { why }) if is_about_the_entry => why,
             outcome => return outcome,
         };
         if self.is_warden(redactor).await? {
@@ -194,7 +198,7 @@ impl Warden {
         // It was not a warden that rejected the array.
         *lock(&self.single_until) = None;
         let why = format!("{why} (not from a warden: its GET /health does not answer like a warden's)");
-        Err(DeliveryError::Misconfigured { why })
+        Err(DeliveryError::Refused { why })
     }
 
     /// Reports whether a warden answers at this address, even if its store is unavailable.
@@ -227,7 +231,7 @@ fn permanent(error: reqwest::Error) -> DeliveryError {
 fn wait_after(failure: &DeliveryError) -> Duration {
     match failure {
         DeliveryError::Transient { after, .. } => after.unwrap_or_default(),
-        DeliveryError::Misconfigured { .. } => MISCONFIGURED_WAIT,
+        DeliveryError::Refused { .. } => REFUSED_WAIT,
         DeliveryError::Permanent { .. } => Duration::ZERO,
     }
 }

@@ -13,7 +13,6 @@ fn push(wardens: &[&MockServer]) -> Push {
     Push::new(&PushConfig {
         warden_urls: wardens.iter().map(|warden| warden.uri()).collect(),
         token: Secret::new("token-1"),
-        machine_id: String::new(),
         ring: 0,
         patience: Duration::ZERO,
     })

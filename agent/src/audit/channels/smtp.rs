@@ -1,12 +1,15 @@
 //! The mail channel: a message with a plain and an HTML part.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::AuditEntry;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Mailboxes, MultiPart};
+use lettre::address::Envelope;
 use lettre::transport::smtp::authentication::Credentials;
+use lettre::transport::smtp::extension::ClientId;
 use lettre::transport::smtp::client::{CertificateStore, Tls, TlsParameters};
 use lettre::{Message, Tokio1Executor};
 
@@ -21,29 +24,61 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const IMPLICIT_PORT: u16 = 465;
 const SUBJECT: usize = 200;
 
-/// A mail server with sender and recipients.
+/// A mail server with sender and recipients. Each recipient is a channel with a queue of its own: one that is refused does not
+/// keep the mail from the others (DECISIONS 5). All are named in the header.
 pub(in crate::audit) struct Smtp {
     mailer: Mailer,
     from: Mailbox,
     to: Mailboxes,
+    envelope: Envelope,
 }
 
 impl Smtp {
-    /// Creates the channel from its configuration.
-    pub(in crate::audit) fn new(config: &SmtpConfig) -> Result<Self, String> {
+    /// Creates the channel of one recipient.
+    pub(in crate::audit) fn new(config: &SmtpConfig, recipient: &str) -> Result<Self, String> {
         let mut builder = Mailer::builder_dangerous(config.host.as_str())
             .port(config.port)
             .timeout(Some(TIMEOUT))
+            .hello_name(greeting(rustix::system::uname().nodename().to_str().unwrap_or_default()))
             .tls(encryption(config)?);
         if let Some(user) = &config.username {
             let password = config.password.as_ref().map(Secret::expose).unwrap_or_default();
             builder = builder.credentials(Credentials::new(user.clone(), password.to_owned()));
         }
-        Ok(Self {
-            mailer: builder.build::<Tokio1Executor>(),
-            from: mail::sender(&config.from)?,
-            to: mail::receivers(&config.to)?,
-        })
+        let (from, to) = (mail::sender(&config.from)?, mail::receivers(&config.to)?);
+        let recipient = recipient.parse().map_err(|error| format!("{recipient}: {error}"))?;
+        let envelope = Envelope::new(Some(from.email.clone()), vec![recipient]);
+        let envelope = envelope.map_err(|error| error.to_string())?;
+        Ok(Self { mailer: builder.build::<Tokio1Executor>(), from, to, envelope })
+    }
+}
+
+/// The addresses of the recipients, each once.
+pub(in crate::audit) fn recipients(config: &SmtpConfig) -> Vec<String> {
+    let mut found = Vec::new();
+    for mailbox in mail::receivers(&config.to).unwrap_or_default() {
+        let address = mailbox.email.to_string();
+        if !found.contains(&address) {
+            found.push(address);
+        }
+    }
+    found
+}
+
+/// The argument of EHLO: the name of this machine if it is one that a mail server accepts (RFC 5321 4.1.2 has no underscores),
+/// or else an address literal.
+fn greeting(name: &str) -> ClientId {
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    if name.len() <= 253 && name.split('.').all(is_label) {
+        ClientId::Domain(name.to_owned())
+    } else {
+        ClientId::Ipv4(Ipv4Addr::LOCALHOST)
     }
 }
 
@@ -88,7 +123,7 @@ impl Render for Smtp {
             .raw_header(automatic)
             .multipart(MultiPart::alternative_plain_html(plain(entry), html(entry)))
             .map_err(|error| error.to_string())?;
-        Ok(Delivery::Mail(self.mailer.clone(), Box::new(message)))
+        Ok(Delivery::Mail(self.mailer.clone(), Box::new(self.envelope.clone()), message.formatted()))
     }
 }
 
@@ -137,7 +172,9 @@ mod tests {
     use crate::config::EntryFilter;
 
     fn channel(from: &str, to: &str) -> Result<Smtp, String> {
-        Smtp::new(&config(from, to))
+        let config = config(from, to);
+        let first = recipients(&config).into_iter().next().unwrap_or_default();
+        Smtp::new(&config, &first)
     }
 
     fn config(from: &str, to: &str) -> SmtpConfig {
@@ -179,8 +216,9 @@ mod tests {
 
     fn mail(entry: &AuditEntry) -> String {
         let channel = channel("Evenkeel <e@a.example>", "x@b.example, Y <y@b.example>").unwrap();
-        let Ok(Delivery::Mail(_, message)) = channel.render(entry, Some(7)) else { panic!("not a mail") };
-        String::from_utf8(message.formatted()).unwrap()
+        let Ok(Delivery::Mail(_, envelope, mail)) = channel.render(entry, Some(7)) else { panic!("not a mail") };
+        assert_eq!(envelope.to(), ["x@b.example".parse().unwrap()], "each has a mail of its own");
+        String::from_utf8(mail).unwrap()
     }
 
     #[test]
@@ -192,7 +230,7 @@ mod tests {
         for part in [
             "From: Evenkeel <e@a.example>",
             "To: x@b.example, Y <y@b.example>",
-            "Subject: [info] updated: web\r\n",
+            "Subject: [info] updated: web on box 1\r\n",
             "Date: ",
             "Message-ID: <evenkeel.7@box1>",
             "Auto-Submitted: auto-generated",
@@ -201,6 +239,21 @@ mod tests {
             "&lt;b&gt;up",
         ] {
             assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_no_host_name_is_greeted_with_as_an_address() {
+        for (name, is_name) in [
+            ("nas", true),
+            ("nas.home.arpa", true),
+            ("my_nas", false),
+            ("-nas", false),
+            ("nas.", false),
+            ("", false),
+            ("küche", false),
+        ] {
+            assert_eq!(matches!(greeting(name), ClientId::Domain(_)), is_name, "{name}");
         }
     }
 

@@ -63,6 +63,17 @@ pub(super) fn channels(config: &Config) -> Vec<Finding> {
     warned.map(|text| of_warning(text)).chain(broken).collect()
 }
 
+/// Findings for channels through which the running agent has delivered nothing for a while, from its warnings.
+pub(super) fn undelivered(warnings: &[String]) -> Vec<Finding> {
+    let finding = |warning: &String| {
+        let (subject, what) = warning.split_once(": ")?;
+        let why = "entries wait in its queue, at most 10,000";
+        let remedy = "correct the channel, or what refuses it, then test it: `evenkeel test-notify`";
+        what.starts_with(UNDELIVERED).then(|| Words { what, why, remedy }.error(CHANNELS, subject))
+    };
+    warnings.iter().filter_map(finding).collect()
+}
+
 fn is_of_channels(warning: &str) -> bool {
     warning.starts_with("notifications")
 }

@@ -39,6 +39,7 @@ use evenkeel_common::config::{ConfigSource, source};
 use evenkeel_common::http::{self, BasePath, BindError};
 use evenkeel_common::permissions::is_private;
 use evenkeel_common::store;
+use evenkeel_common::wire::Health;
 use futures_util::future::{FutureExt as _, LocalBoxFuture, join_all};
 use futures_util::stream::{self, StreamExt as _};
 use tokio::time::timeout;
@@ -122,9 +123,11 @@ fn hangs(area: &'static str) -> Finding {
 fn areas<'a>(config: &'a Config, path: &'a Path, unit: Option<&'a unit::Unit>) -> Vec<Group<'a>> {
     let mut groups = vec![
         Group::new(&[configuration::AREA, configuration::CHANNELS], async move {
+            let mut channels = configuration::channels(config);
+            channels.extend(configuration::undelivered(&reported_by_agent(config).await));
             vec![
                 (configuration::AREA, Some(configuration::warnings(config))),
-                (configuration::CHANNELS, Some(configuration::channels(config))),
+                (configuration::CHANNELS, Some(channels)),
             ]
         }),
         Group::new(&[files::AREA], async move {
@@ -452,6 +455,20 @@ async fn holder(address: &str, base: &BasePath) -> api::Holder {
         }
         Err(error) => api::Holder::Unusable(error.to_string()),
     }
+}
+
+/// Returns the warnings of the running agent, if there is one.
+async fn reported_by_agent(config: &Config) -> Vec<String> {
+    for address in &config.api.addresses {
+        let ask = async {
+            let url = format!("{}{}", reachable(address), config.api.base_path);
+            Client::new(Some(&url), Path::new("")).ok()?.get::<Health>(&["health"]).await.ok()
+        };
+        if let Ok(Some(health)) = timeout(REQUEST_LIMIT, ask).await {
+            return health.config_warnings;
+        }
+    }
+    Vec::new()
 }
 
 /// Identifies the program at an address: an agent is recognised by its metrics.

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use evenkeel_common::config::expand::is_shown;
+
 use super::finding::{Finding, Words};
 
 pub(super) const AREA: &str = "service unit";
@@ -81,7 +83,7 @@ impl Unit {
 }
 
 /// Parses an environment file like systemd: `NAME=value` lines, quotes removed.
-pub(super) fn variables(text: &str) -> BTreeMap<String, String> {
+pub(in crate::cli) fn variables(text: &str) -> BTreeMap<String, String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
     lines
         .filter_map(|line| line.split_once('='))
@@ -160,7 +162,8 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
         found.push(words.error(AREA, UNIT));
     }
     let named: BTreeSet<&str> = unit.named().chain(facts.given.iter().map(String::as_str)).collect();
-    for variable in facts.needed.iter().filter(|variable| !named.contains(variable.as_str())) {
+    let needed = facts.needed.iter().filter(|name| is_shown(name));
+    for variable in needed.filter(|variable| !named.contains(variable.as_str())) {
         let words = Words {
             what: format!("the configuration uses {variable}, but the unit does not set it"),
             why: "the channel or push that needs it is off in the agent, even if your shell sets it",

@@ -132,7 +132,6 @@ mod tests {
         let config = PushConfig {
             warden_urls: vec![format!("{}/base", server.uri())],
             token: Secret::new(token),
-            machine_id: String::new(),
             ring: 0,
             patience: Duration::ZERO,
         };
