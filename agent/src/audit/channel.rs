@@ -126,7 +126,14 @@ enum Carrier {
     Each(Box<dyn Render>),
     /// Sends batches of entries.
     Warden(Push),
+    /// A receiver that is a function.
+    #[cfg(test)]
+    Scripted(usize, Scripted),
 }
+
+/// The answers of a receiver in tests.
+#[cfg(test)]
+pub(super) type Scripted = Box<dyn Fn(&[PushedEntry]) -> Result<Sent, DeliveryError> + Send + Sync>;
 
 /// One destination outside this machine.
 pub struct Channel {
@@ -138,6 +145,13 @@ pub struct Channel {
 }
 
 impl Channel {
+    /// A channel named `x` to a scripted receiver.
+    #[cfg(test)]
+    pub(super) fn scripted(batch: usize, answer: Scripted) -> Self {
+        let (filter, redactor) = (EntryFilter::default(), Redactor::default());
+        Self { name: "x".to_owned(), filter, redactor, carrier: Carrier::Scripted(batch, answer) }
+    }
+
     /// See [`Settings::name`].
     pub fn name(&self) -> &str {
         &self.name
@@ -153,6 +167,8 @@ impl Channel {
         match &self.carrier {
             Carrier::Each(_) => 1,
             Carrier::Warden(push) => push.batch(),
+            #[cfg(test)]
+            Carrier::Scripted(batch, _) => *batch,
         }
     }
 
@@ -167,6 +183,8 @@ impl Channel {
         let render = match &self.carrier {
             Carrier::Each(render) => render,
             Carrier::Warden(push) => return push.send(entries, &self.redactor).await,
+            #[cfg(test)]
+            Carrier::Scripted(_, answer) => return answer(entries),
         };
         let Some(first) = entries.first() else {
             return Ok(Sent { settled: 0, refused: Vec::new(), answer: String::new() });

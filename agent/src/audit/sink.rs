@@ -440,13 +440,5 @@ fn jitter(pause: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_are_spread_but_never_longer() {
-        let pauses: Vec<_> = (0..200).map(|_| jitter(Duration::from_secs(40))).collect();
-        assert!(pauses.iter().all(|pause| (30.0..=40.0).contains(&pause.as_secs_f64())));
-        assert!(pauses.iter().any(|pause| *pause != pauses[0]));
-    }
-}
+#[path = "sink_tests.rs"]
+mod tests;

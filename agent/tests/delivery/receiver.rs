@@ -63,6 +63,7 @@ impl Received {
 pub(crate) struct Receiver {
     server: MockServer,
     answer: Arc<Mutex<Answer>>,
+    refused: Arc<Mutex<Vec<(String, Answer)>>>,
     received: Arc<Mutex<Vec<Received>>>,
     /// Runs the server.
     _runtime: Runtime,
@@ -73,7 +74,8 @@ impl Receiver {
     pub(crate) fn start() -> Self {
         let answer = Arc::new(Mutex::new(Answer::status(204, "")));
         let received = Arc::new(Mutex::new(Vec::new()));
-        let (answers, all) = (answer.clone(), received.clone());
+        let refused = Arc::<Mutex<Vec<(String, Answer)>>>::default();
+        let (answers, refusals, all) = (answer.clone(), refused.clone(), received.clone());
         let respond = move |request: &Request| {
             // It accepts entries and does not support fleets, like an old warden.
             if request.url.path() == "/health" {
@@ -83,7 +85,11 @@ impl Receiver {
                 return ResponseTemplate::new(404);
             }
             // Locked until the request is in the list, so that requests listed after a change of the answer got the new one.
-            let answer = answers.lock().unwrap();
+            let usual = answers.lock().unwrap();
+            let refusals = refusals.lock().unwrap();
+            let body = String::from_utf8_lossy(&request.body);
+            let refusal = refusals.iter().find(|(text, _)| body.contains(text));
+            let answer = refusal.map_or(&*usual, |(_, refusal)| refusal);
             all.lock().unwrap().push(Received { request: request.clone(), was_accepted: answer.accepts });
             answer.template.clone()
         };
@@ -94,7 +100,7 @@ impl Receiver {
             Mock::given(any()).respond_with(respond).mount(&server).await;
             server
         });
-        Self { server, answer, received, _runtime: runtime }
+        Self { server, answer, refused, received, _runtime: runtime }
     }
 
     /// `http://host:port`
@@ -104,6 +110,11 @@ impl Receiver {
 
     pub(crate) fn answer(&self, answer: Answer) {
         *self.answer.lock().unwrap() = answer;
+    }
+
+    /// Responds with this to requests whose body contains a text.
+    pub(crate) fn refuse(&self, text: &str, answer: Answer) {
+        self.refused.lock().unwrap().push((text.to_owned(), answer));
     }
 
     pub(crate) fn received(&self) -> Vec<Received> {

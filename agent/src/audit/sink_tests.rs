@@ -1,0 +1,140 @@
+use evenkeel_common::clock::SystemClock;
+use evenkeel_common::store::MemoryStore;
+
+use super::*;
+
+/// A destination whose receiver refuses entries by their message.
+struct Case {
+    sink: Sink,
+    outbox: Outbox,
+    refused: Arc<Mutex<Vec<&'static str>>>,
+    accepted: Arc<Mutex<Vec<String>>>,
+}
+
+impl Case {
+    async fn new(batch: usize, refused: &[&'static str], entries: &[&str]) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let store = Arc::new(MemoryStore::new());
+        let outbox = Outbox::open(store, clock.clone(), PROGRAM, &["x".to_owned()]).await.unwrap().outbox;
+        let (accepted, refused) = (Arc::default(), Arc::new(Mutex::new(refused.to_vec())));
+        let (taken, refusals): (Arc<Mutex<Vec<String>>>, _) = (Arc::clone(&accepted), refused.clone());
+        let answer = move |entries: &[PushedEntry]| {
+            let messages: Vec<_> = entries.iter().map(|pushed| pushed.entry.message.clone()).collect();
+            let is_refused = |message: &String| lock(&refusals).iter().any(|text| message.contains(text));
+            if messages.iter().any(is_refused) {
+                return Err(DeliveryError::Refused { why: "no".to_owned() });
+            }
+            lock(&taken).extend(messages);
+            Ok(Sent { settled: entries.len(), refused: Vec::new(), answer: String::new() })
+        };
+        let sink = Sink {
+            channel: Channel::scripted(batch, Box::new(answer)),
+            destination: outbox.destination("x").unwrap(),
+            machine: String::new(),
+            epoch: String::new(),
+            counts: Arc::default(),
+            audit: Audit::new(outbox.clone()),
+            clock,
+            pause: FIRST_PAUSE,
+            singly: 0,
+        };
+        let case = Self { sink, outbox, refused, accepted };
+        case.record(entries).await;
+        case
+    }
+
+    async fn record(&self, messages: &[&str]) {
+        let entry =
+            |text: &&str| Arc::new(AuditEntry::new(SystemClock.now(), "web", Kind::UPDATED, Level::Info, *text));
+        self.outbox.commit(Vec::new(), messages.iter().map(entry).collect()).await.unwrap();
+    }
+
+    /// Runs for this long, or until nothing waits.
+    async fn run(&mut self, time: Duration) -> &mut Self {
+        let end = Instant::now() + time;
+        while !self.sink.destination.is_empty() && Instant::now() < end {
+            let wait = self.sink.step().await;
+            tokio::time::sleep(wait).await;
+            // Entries that were put meanwhile become available.
+            if self.outbox.unwritten() > 0 {
+                self.record(&["-"]).await;
+            }
+        }
+        self
+    }
+
+    fn accepted(&self) -> Vec<String> {
+        lock(&self.accepted).iter().filter(|text| *text != "-").cloned().collect()
+    }
+
+    fn refused_count(&self) -> u64 {
+        self.sink.counts.refused.load(Ordering::Relaxed)
+    }
+}
+
+const HOUR: Duration = Duration::from_hours(1);
+
+fn about(entry: &str) -> impl Fn(&String) -> bool {
+    move |text| text.starts_with("x does not accept the entry") && !text.contains(entry)
+}
+
+#[test]
+fn pauses_are_spread_but_never_longer() {
+    let pauses: Vec<_> = (0..200).map(|_| jitter(Duration::from_secs(40))).collect();
+    assert!(pauses.iter().all(|pause| (30.0..=40.0).contains(&pause.as_secs_f64())));
+    assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_entry_is_set_aside_once_the_next_is_accepted() {
+    for batch in [1, 10] {
+        let mut case = Case::new(batch, &["spam"], &["a", "spam", "b", "c"]).await;
+        case.run(HOUR).await;
+        let accepted = case.accepted();
+        assert_eq!(accepted[..3], ["a", "b", "c"], "batch {batch}");
+        assert!(accepted[3..].iter().all(about("spam")) && accepted.len() == 4, "{accepted:?}");
+        assert_eq!(case.refused_count(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_refused_entries_in_a_row_silence_nobody() {
+    let mut case = Case::new(1, &["spam"], &["spam 1", "spam 2", "spam 3", "a", "b"]).await;
+    case.run(HOUR).await;
+    assert_eq!(case.accepted()[..2], ["a", "b"]);
+    assert_eq!(case.refused_count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_set_aside_while_everything_is_refused() {
+    let mut case = Case::new(10, &[""], &["a", "b", "c"]).await;
+    case.run(3 * HOUR).await;
+    assert_eq!((case.accepted().len(), case.refused_count()), (0, 0));
+    let trouble = lock(&case.sink.counts.trouble).clone().expect("it is known");
+    assert!(trouble.began.elapsed() >= LONG && trouble.why == "no", "{trouble:?}");
+    lock(&case.refused).clear();
+    case.run(HOUR).await;
+    assert_eq!(case.accepted(), ["a", "b", "c"], "in order");
+    assert_eq!(*lock(&case.sink.counts.trouble), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_entry_without_another_one_waits_for_the_next() {
+    let mut case = Case::new(1, &["spam"], &["spam"]).await;
+    case.run(HOUR).await;
+    assert_eq!((case.accepted().len(), case.refused_count()), (0, 0));
+    case.record(&["a"]).await;
+    case.run(HOUR).await;
+    assert_eq!(case.accepted()[0], "a");
+    assert_eq!(case.refused_count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_that_is_refused_is_not_reported() {
+    let mut case = Case::new(1, &["spam", "does not accept"], &["spam", "a", "b"]).await;
+    case.run(HOUR).await;
+    case.record(&["c", "d"]).await;
+    case.run(HOUR).await;
+    assert_eq!(case.accepted(), ["a", "b", "c", "d"]);
+    assert_eq!(case.refused_count(), 2, "the entry and the report about it");
+}
