@@ -32,7 +32,9 @@ use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
 use crate::adapters::env_file::LocalEnvFiles;
 use crate::adapters::gate_command::GateCommandRunner;
-use crate::adapters::registry::{Credentials, CurrentRegistry, RegistryClient, RegistrySettings};
+use crate::adapters::registry::{
+    AskInsecure, Credentials, CurrentRegistry, Insecure, RegistryClient, RegistrySettings,
+};
 use crate::adapters::warden::CurrentWardens;
 use crate::audit::{self, Audit, Deliveries, FileSink, Settings, trial};
 use crate::config::active::ActiveConfig;
@@ -42,6 +44,7 @@ use crate::http::{Api, AuditAnswers, Recording, routes};
 use crate::model::text;
 use crate::ports::Compose as _;
 use crate::ports::meter::Meter;
+use crate::ports::survey::Survey as _;
 use crate::project::published::Changed;
 use crate::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
 use crate::project::worker::{Record, World};
@@ -160,9 +163,10 @@ impl Parts {
         let credentials = Arc::new(Credentials::from_env());
         let engine = Arc::new(DockerEngine::new(endpoint.clone(), credentials.clone()));
         let metrics = Arc::new(Metrics::new());
-        let make_registry = registry_maker(metrics.clone(), credentials, listeners);
+        let make_registry = registry_maker(metrics.clone(), credentials, insecure_of(&engine), listeners);
         let registry = Arc::new(CurrentRegistry::new(Arc::new(make_registry(&config.registry)?)));
-        let compose = Arc::new(ComposeCli::new(config.runtime, &endpoint, std::env::vars_os()));
+        let compose = ComposeCli::new(config.runtime, &endpoint, std::env::vars_os());
+        let compose = Arc::new(compose.with_definitions(config.state_path.join("definitions")));
         compose.withhold(&config.named_variables);
 
         let watches = Watches::new(config);
@@ -279,6 +283,7 @@ impl Parts {
 fn registry_maker(
     metrics: Arc<Metrics>,
     credentials: Arc<Credentials>,
+    insecure: AskInsecure,
     listeners: &[TcpListener],
 ) -> MakeRegistry {
     let meter = Meter::new(move |outcome, took| metrics.requested(outcome, took));
@@ -286,7 +291,20 @@ fn registry_maker(
     let own_ports: Vec<u16> = listeners.iter().filter_map(port).collect();
     Arc::new(move |config| {
         let client = RegistryClient::new(RegistrySettings::from(config), credentials.clone())?;
-        Ok(client.with_meter(meter.clone()).with_own_ports(own_ports.clone()))
+        let client = client.with_meter(meter.clone()).with_own_ports(own_ports.clone());
+        Ok(client.with_engine(insecure.clone()))
+    })
+}
+
+/// Asks the engine which registries it uses without TLS.
+fn insecure_of(engine: &Arc<DockerEngine>) -> AskInsecure {
+    let engine = engine.clone();
+    Arc::new(move || {
+        let engine = engine.clone();
+        Box::pin(async move {
+            let info = engine.info().await.ok()?;
+            Some(Insecure { names: info.insecure_registries, networks: info.insecure_networks })
+        })
     })
 }
 

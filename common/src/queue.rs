@@ -182,11 +182,7 @@ fn is_kept_by(listed: &str, name: &str) -> bool {
 }
 
 /// Where a new destination continues: where the first of its family is, of those that are not listed any more.
-fn start_of<'a>(
-    name: &str,
-    listed: &[String],
-    known: impl Iterator<Item = (&'a str, u64)>,
-) -> Option<u64> {
+fn start_of<'a>(name: &str, listed: &[String], known: impl Iterator<Item = (&'a str, u64)>) -> Option<u64> {
     let is_replaced = |known: &str| is_family(name, known) && !listed.iter().any(|name| name == known);
     known.filter(|(known, _)| is_replaced(known)).map(|(_, at)| at).min()
 }
@@ -342,8 +338,7 @@ impl Outbox {
             let known: Vec<(String, u64)> =
                 log.cursors.iter().map(|(name, cursor)| (name.clone(), cursor.next)).collect();
             let is_listed = |name: &String| names.iter().any(|listed| is_kept_by(listed, name));
-            for (name, cursor) in
-                log.cursors.extract_if(.., |name, cursor| !cursor.open && !is_listed(name))
+            for (name, cursor) in log.cursors.extract_if(.., |name, cursor| !cursor.open && !is_listed(name))
             {
                 if !names.iter().any(|listed| is_family(listed, &name)) {
                     removed.push((name.clone(), next - cursor.next.max(first)));

@@ -7,7 +7,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 /// TLS settings for `reqwest::ClientBuilder::tls_backend_preconfigured`.
@@ -37,6 +37,25 @@ pub fn roots_of_pem(pem: &[u8]) -> Option<RootCertStore> {
 /// TLS settings that trust these CA certificates.
 pub fn client_config_with_roots(roots: RootCertStore) -> ClientConfig {
     builder().with_root_certificates(roots).with_no_client_auth()
+}
+
+/// TLS settings that trust the CA certificates in a PEM text in addition to the system's, with a client certificate and its key
+/// in PEM, if any. Returns what is wrong with them otherwise.
+pub fn client_config_with_files(
+    authorities: &[u8],
+    client: Option<(&[u8], &[u8])>,
+) -> Result<ClientConfig, String> {
+    let mut roots = system_roots();
+    for certificate in CertificateDer::pem_slice_iter(authorities) {
+        let certificate = certificate.map_err(|error| format!("a CA certificate can't be read: {error}"))?;
+        roots.add(certificate).map_err(|error| format!("a CA certificate is not valid: {error}"))?;
+    }
+    let builder = builder().with_root_certificates(roots);
+    let Some((chain, key)) = client else { return Ok(builder.with_no_client_auth()) };
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
+    let chain = chain.map_err(|error| format!("the client certificate can't be read: {error}"))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("the client key can't be read: {error}"))?;
+    builder.with_client_auth_cert(chain, key).map_err(|error| format!("the client certificate is not valid: {error}"))
 }
 
 /// TLS settings that trust these CA certificates without verifying the host name (`sslmode=verify-ca`).

@@ -189,7 +189,9 @@ fn mail_failure(error: &lettre::transport::smtp::Error, redactor: &Redactor) -> 
     let certificate = tls::certificate_error(error);
     if let Some(what) = &certificate {
         let remedy = "trust its CA on this machine (or in SSL_CERT_FILE); smtp.tls: none sends unencrypted";
-        return DeliveryError::Refused { why: format!("the mail server's certificate is refused: {what}; {remedy}") };
+        return DeliveryError::Refused {
+            why: format!("the mail server's certificate is refused: {what}; {remedy}"),
+        };
     }
     let why = shown(&chain(error), redactor, false);
     let is_refused = error.status().is_some_and(|code| u16::from(code) >= 500);

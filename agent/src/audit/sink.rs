@@ -203,7 +203,8 @@ impl Deliveries {
     /// Returns a warning for each destination to which nothing could be delivered for a while: `<key>: <since when and why>`.
     pub fn warnings(&self) -> Vec<String> {
         let warning = |sink: &Running| {
-            let trouble = lock(&sink.counts.trouble).clone().filter(|trouble| trouble.began.elapsed() >= LONG)?;
+            let trouble =
+                lock(&sink.counts.trouble).clone().filter(|trouble| trouble.began.elapsed() >= LONG)?;
             let since = text::seconds(trouble.since);
             Some(format!("{}: {UNDELIVERED} {since}: {}", sink.settings.key(), trouble.why))
         };

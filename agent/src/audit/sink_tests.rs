@@ -44,8 +44,9 @@ impl Case {
     }
 
     async fn record(&self, messages: &[&str]) {
-        let entry =
-            |text: &&str| Arc::new(AuditEntry::new(SystemClock.now(), "web", Kind::UPDATED, Level::Info, *text));
+        let entry = |text: &&str| {
+            Arc::new(AuditEntry::new(SystemClock.now(), "web", Kind::UPDATED, Level::Info, *text))
+        };
         self.outbox.commit(Vec::new(), messages.iter().map(entry).collect()).await.unwrap();
     }
 

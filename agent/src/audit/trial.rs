@@ -72,9 +72,8 @@ pub fn trials(config: &Config, only: Option<&str>) -> Result<Trials, String> {
     let known = names().collect::<Vec<_>>().join(", ");
     if let Some(only) = only {
         let webhook = format!("webhook/{only}");
-        let is_of = |name: &str, wanted: &str| {
-            name == wanted || (wanted == "smtp" && name.starts_with("smtp/"))
-        };
+        let is_of =
+            |name: &str, wanted: &str| name == wanted || (wanted == "smtp" && name.starts_with("smtp/"));
         let found = if names().any(|name| is_of(name, only)) { only } else { &webhook };
         channels.retain(|channel| is_of(channel.name(), found));
         broken.retain(|(name, _)| is_of(name, found));

@@ -18,8 +18,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use evenkeel_common::cli::pages::{self, Pages, Place};
 use evenkeel_common::cli::{self, Flags, eprint_line};
-use evenkeel_common::config::source::{self, ReadError};
 use evenkeel_common::config::ConfigSource;
+use evenkeel_common::config::source::{self, ReadError};
 
 use self::fleet::FleetTask;
 use self::remote::RemoteTask;

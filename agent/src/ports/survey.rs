@@ -32,6 +32,8 @@ pub struct EngineInfo {
     pub data_folder: Option<PathBuf>,
     /// Registries that it uses without TLS, as named in image references. Loopback registries are not listed.
     pub insecure_registries: Vec<String>,
+    /// The networks whose registries it uses without TLS, as `address/bits`.
+    pub insecure_networks: Vec<String>,
 }
 
 /// A running container.

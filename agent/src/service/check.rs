@@ -9,7 +9,7 @@ use crate::model::{Container, Origin, State};
 
 use super::action::{Action, FilesAsked};
 use super::compare::{self, Comparison};
-use super::event::{Event, Fault, FaultCause, Unblock};
+use super::event::{Event, Fault, FaultCause, Local, Unblock};
 use super::input::{CheckFault, ImageView, Observation};
 use super::rollout::plan::Cause;
 use super::{Service, gates, wording};
@@ -20,6 +20,21 @@ struct Compared {
     stale: bool,
     /// All match the registry, as far as that can be determined.
     matching: bool,
+}
+
+/// What is on this machine of an image that can't be compared.
+fn local(view: &ImageView, containers: &[Container]) -> Local {
+    let is_pinned = |c: &Container| {
+        Reference::parse(&c.config_image)
+            .is_ok_and(|of| of.digest.is_some() && of.repository == view.reference.repository)
+    };
+    if !view.running.is_empty() || view.tagged.is_some() {
+        Local::WithoutDigest
+    } else if containers.iter().any(is_pinned) {
+        Local::PinnedByCompose
+    } else {
+        Local::Absent
+    }
 }
 
 impl Service {
@@ -199,8 +214,8 @@ impl Service {
                     all.matching = false;
                     if new {
                         self.durable.not_found.insert(image.clone(), remote.clone());
-                        let is_here = !view.running.is_empty() || view.tagged.is_some();
-                        self.emit(Event::NotFound { image, remote, is_here }, now);
+                        let local = local(view, &observation.containers);
+                        self.emit(Event::NotFound { image, remote, local }, now);
                     }
                 }
                 Comparison::Stale { remote } if self.durable.failed_before(&image, &remote) => {

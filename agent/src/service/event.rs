@@ -17,6 +17,17 @@ use super::rollout::probation::{Failure, Interference};
 use super::rollout::tag::TagChange;
 use super::{Service, wording};
 
+/// What is on this machine of an image that can't be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Local {
+    /// An image without a registry digest.
+    WithoutDigest,
+    /// Nothing.
+    Absent,
+    /// Containers of the project run a digest that the compose files name.
+    PinnedByCompose,
+}
+
 /// Something that happened to a service, or that was decided about it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Event {
@@ -33,7 +44,7 @@ pub(super) enum Event {
     /// A user approved a digest.
     Approved { image: String, digest: Digest },
     /// There is no local digest to compare the registry's with.
-    NotFound { image: String, remote: Digest, is_here: bool },
+    NotFound { image: String, remote: Digest, local: Local },
     /// Blocked digests may be deployed again.
     Unblocked(Unblock),
     /// There is a new persistent fault, or a different one than before.

@@ -260,7 +260,7 @@ impl Service {
         self.maintenance.way_back_at = Some(now);
     }
 
-    /// An update is proven: schedules the removal of images that are no longer needed.
+    /// An update is proven, or rolled back: schedules the removal of images that are no longer needed.
     pub(super) fn remove_old_images_soon(&mut self) {
         self.maintenance.removal_due = true;
     }

@@ -11,8 +11,8 @@ use crate::model::image::{Digest, Reference};
 
 use super::boot::StartReason;
 use super::event::{
-    ContainerSummary, Event, FailedDeployment, Fault, FaultCause, ResourceAlert, RollbackProblem, Unblock,
-    Updated,
+    ContainerSummary, Event, FailedDeployment, Fault, FaultCause, Local, ResourceAlert, RollbackProblem,
+    Unblock, Updated,
 };
 use super::input::StepResult;
 use super::rollout::plan::{Cause, ImageChange};
@@ -95,7 +95,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             let entry = new(Kind::APPROVED, Level::Info, format!("the update of {image} was approved"));
             with_digests(entry, None, Some(&digest))
         }
-        Event::NotFound { image, remote, is_here } => not_found(&image, &remote, is_here, in_swarm, new),
+        Event::NotFound { image, remote, local } => not_found(&image, &remote, local, in_swarm, new),
         Event::Unblocked(unblock) => unblocked(unblock, new),
         Event::Faulted { fault: Fault { text, from_check }, output } => {
             let reason = if from_check { "the check failed" } else { "the deploy failed" };
@@ -288,7 +288,7 @@ fn redeployed(
 fn not_found(
     image: &str,
     remote: &Digest,
-    is_here: bool,
+    local: Local,
     in_swarm: Option<&str>,
     new: impl Fn(Kind, Level, String) -> AuditEntry,
 ) -> AuditEntry {
@@ -299,10 +299,15 @@ fn not_found(
     let message = format!(
         "{image} has no registry digest on this machine, so it can't be compared; nothing is deployed until the registry has a new digest"
     );
-    let reason = if is_here {
-        "the image has no registry digest here (built, loaded or untagged here); a redeploy replaces it"
-    } else {
-        "the image is not on this machine; a redeploy fetches it"
+    let reason = match local {
+        Local::WithoutDigest => {
+            "the image has no registry digest here (built, loaded or untagged here); a redeploy replaces it"
+        }
+        Local::Absent => "the image is not on this machine; a redeploy fetches it",
+        Local::PinnedByCompose => {
+            "the compose files pin this image to a digest, so that nothing but an edit of them changes what runs; remove \
+             the digest there to get updates, or list the image here as the compose files name it"
+        }
     };
     let entry =
         AuditEntry { reason: Some(reason.to_owned()), ..new(Kind::NOT_FOUND, Level::Warning, message) };

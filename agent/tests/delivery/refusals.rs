@@ -35,7 +35,9 @@ fn set_aside(folder: &Path) -> String {
 #[test]
 fn a_recipient_that_is_refused_keeps_the_mail_from_no_other() {
     let stub = SmtpStub::start(|at| match at {
-        At::Recipient("dead@b.example") => Some("550 5.1.1 <dead@b.example>: Recipient address rejected: User unknown"),
+        At::Recipient("dead@b.example") => {
+            Some("550 5.1.1 <dead@b.example>: Recipient address rejected: User unknown")
+        }
         At::Recipient("full@b.example") => Some("452 4.2.2 Mailbox full"),
         At::Recipient("gone@b.example") => Some("552 5.2.2 mailbox full"),
         _ => None,
@@ -46,7 +48,8 @@ fn a_recipient_that_is_refused_keeps_the_mail_from_no_other() {
     let subjects = |address: &str| -> Vec<String> {
         let mails = stub.received();
         let own = mails.iter().filter(|mail| mail.to == [address]);
-        let subject = own.flat_map(|mail| mail.text.lines().filter_map(|line| line.strip_prefix("Subject: ")));
+        let subject =
+            own.flat_map(|mail| mail.text.lines().filter_map(|line| line.strip_prefix("Subject: ")));
         subject.map(str::to_owned).collect()
     };
     for address in ["good@b.example", "fine@b.example"] {
@@ -91,7 +94,9 @@ fn a_body_that_a_firewall_refuses_is_set_aside_on_every_channel() {
         let url = receiver.url();
         let config = match channel {
             "discord" => json!({ "notifications": { "discord": { "webhook_url": url } } }),
-            "webhook" => json!({ "notifications": { "webhooks": [{ "name": "x", "url": url, "method": "POST" }] } }),
+            "webhook" => {
+                json!({ "notifications": { "webhooks": [{ "name": "x", "url": url, "method": "POST" }] } })
+            }
             _ => json!({ "push": { "warden_url": url, "token": "token", "machine_id": "m1" } }),
         };
         let folder = TempDir::new().unwrap();
@@ -101,7 +106,8 @@ fn a_body_that_a_firewall_refuses_is_set_aside_on_every_channel() {
         wait_for("the other entries arrive", || {
             let received = receiver.received();
             let bodies = received.iter().filter(|received| received.was_accepted);
-            let bodies: Vec<_> = bodies.map(|received| String::from_utf8_lossy(received.body()).into_owned()).collect();
+            let bodies: Vec<_> =
+                bodies.map(|received| String::from_utf8_lossy(received.body()).into_owned()).collect();
             let has = |text: &str| bodies.iter().any(|body| body.contains(text));
             if has("daemon_down") && has("not_delivered") { Ok(()) } else { Err(format!("{bodies:?}")) }
         });

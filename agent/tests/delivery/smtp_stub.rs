@@ -34,9 +34,7 @@ pub(crate) struct SmtpStub {
 }
 
 impl SmtpStub {
-    pub(crate) fn start(
-        replies: impl Fn(At<'_>) -> Option<&'static str> + Send + Sync + 'static,
-    ) -> Self {
+    pub(crate) fn start(replies: impl Fn(At<'_>) -> Option<&'static str> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let received = Arc::<Mutex<Vec<Received>>>::default();

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+use crate::model::definition::RECORDED_SUFFIX;
 use crate::model::text::describe_io_error;
 use crate::model::{Model, Project};
 
@@ -38,8 +39,7 @@ pub(super) async fn written<'a>(
     let (mut described, mut temporary) = (Cow::Borrowed(project), None);
     if let Some(model) = &project.definition {
         // Containers name the file in their labels, so it is always the same one.
-        let name = &project.name;
-        let path = folder.join(format!("{name}.json"));
+        let path = folder.join(format!("{}{RECORDED_SUFFIX}", project.name));
         let path = if is_read_only { unique(path) } else { path };
         temporary = is_read_only.then(|| path.clone());
         write(&path, model).await.map_err(|error| {

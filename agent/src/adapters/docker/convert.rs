@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::answer::{amount, flag, list, map, number, text, texts};
+use crate::model::definition::RECORDED_SUFFIX;
 use crate::model::image::{ImageId, ImageLabels};
 use crate::model::output::{clean, clip_end, stable};
 use crate::model::{
@@ -105,7 +106,8 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             .remove(FILES_LABEL)
             .unwrap_or_default()
             .split(',')
-            .filter(|file| !file.is_empty())
+            // A rollback reads what was recorded; it says nothing of the project's own files.
+            .filter(|file| !file.is_empty() && !file.ends_with(RECORDED_SUFFIX))
             .map(PathBuf::from)
             .collect(),
         origin: Origin {

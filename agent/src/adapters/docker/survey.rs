@@ -33,6 +33,7 @@ impl Survey for DockerEngine {
             is_podman,
             data_folder: answer::text(&info, "/DockerRootDir").map(PathBuf::from),
             insecure_registries: insecure(&info),
+            insecure_networks: networks(&info),
         })
     }
 
@@ -43,6 +44,12 @@ impl Survey for DockerEngine {
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }
+}
+
+/// Returns the networks whose registries the engine uses without TLS.
+fn networks(info: &Value) -> Vec<String> {
+    let known = info.pointer("/RegistryConfig/InsecureRegistryCIDRs").and_then(Value::as_array);
+    known.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// Returns the registries that the engine is configured to use without TLS.

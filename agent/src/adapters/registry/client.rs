@@ -77,6 +77,11 @@ impl Client {
         &self.connector
     }
 
+    #[cfg(test)]
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.connector.is_same(&other.connector)
+    }
+
     /// Sends a request to `url`, which must match the request's URI. Redirects are not followed.
     pub(super) async fn send(
         &self,

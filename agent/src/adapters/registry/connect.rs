@@ -38,21 +38,34 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 /// TLS settings, created lazily: the system's root certificates alone take a few hundred kilobytes. Clones share them.
 #[derive(Clone)]
-pub(super) struct Tls(Arc<LazyLock<Arc<ClientConfig>>>);
+pub(super) enum Tls {
+    /// Made when they are first needed: loading the CA certificates takes time and memory.
+    Lazy(Arc<LazyLock<Arc<ClientConfig>>>),
+    /// Made.
+    Ready(Arc<ClientConfig>),
+}
 
 impl Tls {
     /// Verifies certificates.
     pub(super) fn verified() -> Self {
-        Self(Arc::new(LazyLock::new(|| Arc::new(tls::client_config()))))
+        Self::Lazy(Arc::new(LazyLock::new(|| Arc::new(tls::client_config()))))
     }
 
     /// Accepts any certificate.
     pub(super) fn unverified() -> Self {
-        Self(Arc::new(LazyLock::new(|| Arc::new(tls::unverified_client_config()))))
+        Self::Lazy(Arc::new(LazyLock::new(|| Arc::new(tls::unverified_client_config()))))
+    }
+
+    /// These settings.
+    pub(super) fn with(config: ClientConfig) -> Self {
+        Self::Ready(Arc::new(config))
     }
 
     fn config(&self) -> Arc<ClientConfig> {
-        LazyLock::force(&self.0).clone()
+        match self {
+            Self::Lazy(config) => LazyLock::force(config).clone(),
+            Self::Ready(config) => config.clone(),
+        }
     }
 }
 
@@ -73,6 +86,16 @@ impl Connector {
         // The connector divides this time among the addresses of a name.
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         Self { tcp, tls, proxies }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let is_same_tls = match (&self.tls, &other.tls) {
+            (Tls::Lazy(one), Tls::Lazy(other)) => Arc::ptr_eq(one, other),
+            (Tls::Ready(one), Tls::Ready(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        is_same_tls && self.proxies.is_some() == other.proxies.is_some()
     }
 
     #[cfg(test)]

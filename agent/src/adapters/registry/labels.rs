@@ -62,7 +62,7 @@ impl RegistryClient {
         repository: &Repository,
         digest: &Digest,
     ) -> Result<ImageLabels, RegistryError> {
-        let host = self.host(&repository.host)?;
+        let host = self.host(&repository.host).await?;
         let pass = host.gate.pass(Urgency::Routine).await?;
         let read = timeout(TIMEOUT, Box::pin(self.read_labels(&host, repository, digest))).await;
         let too_slow = || Fault::Repository(format!("{}: timed out reading the labels", subject(repository)));

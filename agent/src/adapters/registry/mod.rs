@@ -35,6 +35,7 @@ mod reach;
 mod signature;
 mod tags;
 mod transport;
+mod trust;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -101,6 +102,7 @@ pub struct RegistryClient {
     hosts: Mutex<HashMap<String, Arc<Host>>>,
     signed: signature::Remembered,
     tag_lists: tags::Lists,
+    trust: Trust,
 }
 
 /// A request about a repository.
@@ -127,6 +129,7 @@ impl RegistryClient {
             hosts: Mutex::default(),
             signed: Mutex::default(),
             tag_lists: Mutex::default(),
+            trust: Trust::default(),
         })
     }
 
@@ -151,13 +154,16 @@ impl RegistryClient {
         self
     }
 
-    fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {
-        let mut hosts = lock(&self.hosts);
-        if let Some(host) = hosts.get(name) {
+    async fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {
+        if let Some(host) = lock(&self.hosts).get(name) {
             return Ok(host.clone());
         }
-        let host = Arc::new(Host::new(self.base(name)?, self.concurrency));
-        hosts.insert(name.to_owned(), host.clone());
+        let (base, is_final) = Box::pin(self.trusted(name, self.base(name)?)).await?;
+        let host = Arc::new(Host::new(base, self.concurrency));
+        if is_final {
+            // Another request may have been faster; its back-off counts.
+            return Ok(lock(&self.hosts).entry(name.to_owned()).or_insert(host).clone());
+        }
         Ok(host)
     }
 
@@ -358,7 +364,7 @@ impl Registry for RegistryClient {
         if let Some(pinned) = &reference.digest {
             return Ok(pinned.clone());
         }
-        let host = self.host(&reference.repository.host)?;
+        let host = self.host(&reference.repository.host).await?;
         let image = key(reference);
         if let Some(error) = host.results.backed_off(&image, urgency) {
             return Err(error);
@@ -383,7 +389,7 @@ impl Registry for RegistryClient {
         if let Some(pinned) = &reference.digest {
             return Ok(pinned.clone());
         }
-        let host = self.host(&reference.repository.host)?;
+        let host = self.host(&reference.repository.host).await?;
         let pass = host.gate.pass(Urgency::Manual).await?;
         let outcome = Box::pin(self.hash(&host, reference)).await;
         pass.settle(&outcome);
@@ -392,7 +398,7 @@ impl Registry for RegistryClient {
 
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
         let pinned = Reference { repository: repository.clone(), tag: None, digest: Some(digest.clone()) };
-        let host = self.host(&repository.host)?;
+        let host = self.host(&repository.host).await?;
         let pass = host.gate.pass(Urgency::Routine).await?;
         let outcome = Box::pin(self.serves(&host, &pinned)).await;
         pass.settle(&outcome);

@@ -17,6 +17,9 @@ use crate::ports::{Tags, Urgency};
 
 /// Requested page size. Registries may return fewer tags.
 const PAGE: u32 = 1000;
+/// The longest tag that the OCI distribution specification allows, in bytes; with the limit on their count, it bounds the
+/// memory of a list.
+const MAX_TAG_LENGTH: usize = 128;
 /// Maximum number of tags of a repository.
 const MAX_TAGS: usize = 100_000;
 /// Maximum number of pages: a registry could return a single tag on each.
@@ -61,7 +64,7 @@ impl Tags for RegistryClient {
 
 impl RegistryClient {
     async fn read_tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError> {
-        let host = self.host(&repository.host)?;
+        let host = self.host(&repository.host).await?;
         let pass = host.gate.pass(Urgency::Routine).await?;
         let listed = timeout(TIMEOUT, self.list(&host, repository)).await;
         let too_slow =
@@ -83,7 +86,8 @@ impl RegistryClient {
             };
             let list: Tagged =
                 serde_json::from_slice(&body).map_err(|_| fault("the response is not a list of tags for"))?;
-            tags.extend(list.tags.unwrap_or_default());
+            // A name that is no tag can't be deployed, and may be of any length.
+            tags.extend(list.tags.into_iter().flatten().filter(|tag| tag.len() <= MAX_TAG_LENGTH));
             if tags.len() > MAX_TAGS {
                 return Err(fault("more than 100,000 tags are listed for"));
             }

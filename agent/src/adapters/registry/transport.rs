@@ -1,6 +1,8 @@
 //! HTTP exchanges with a registry or its token service: client selection, redirects, error texts.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION};
@@ -13,6 +15,7 @@ use url::Url;
 use super::client::{Client, ExchangeError, Response};
 use super::connect::{CONNECT_TIMEOUT, Connector, Tls};
 use super::fault::{Fault, status_text};
+use super::lock;
 use super::reach::{Lookup, Reach, Resolver, system_lookup};
 use crate::ports::meter::{DateSink, Meter, RequestOutcome};
 
@@ -27,6 +30,8 @@ pub(super) struct Transport {
     /// For the host whose certificate is not verified (`registry.insecure`).
     unverified: Option<(String, Client)>,
     verified_config: Tls,
+    /// Other settings for the origins that the engine trusts otherwise.
+    special: Mutex<HashMap<(String, u16), (Tls, Client)>>,
     proxies: Arc<Matcher>,
     lookup: Lookup,
     /// Records requests.
@@ -92,6 +97,7 @@ impl Transport {
             loopback: client(&verified, false),
             unverified,
             verified_config: verified,
+            special: Mutex::default(),
             proxies,
             lookup,
             meter: Meter::default(),
@@ -100,12 +106,29 @@ impl Transport {
         }
     }
 
-    fn client(&self, url: &Url) -> &Client {
+    fn client(&self, url: &Url) -> Client {
+        let special = origin(url).and_then(|origin| Some(lock(&self.special).get(&origin)?.1.clone()));
         match &self.unverified {
-            Some((host, client)) if url.host_str() == Some(host) => client,
-            _ if is_local(url) => &self.loopback,
-            _ => &self.remote,
+            Some((host, client)) if url.host_str() == Some(host) => client.clone(),
+            _ if special.is_some() => special.unwrap_or_else(|| self.remote.clone()),
+            _ if is_local(url) => self.loopback.clone(),
+            _ => self.remote.clone(),
         }
+    }
+
+    /// Uses these settings for the origin of a URL.
+    pub(super) fn trust(&self, url: &Url, tls: Tls) {
+        let Some(origin) = origin(url) else { return };
+        let resolver = Resolver { lookup: self.lookup.clone(), limit: None };
+        let proxies = (!is_local(url)).then(|| self.proxies.clone());
+        let client = Client::new(Connector::new(tls.clone(), resolver, proxies));
+        lock(&self.special).insert(origin, (tls, client));
+    }
+
+    /// Returns the addresses of a host; none if its name does not resolve.
+    pub(super) async fn resolve(&self, host: &str) -> Vec<IpAddr> {
+        let found = tokio::time::timeout(CONNECT_TIMEOUT, (self.lookup)(host.to_owned())).await;
+        found.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     /// Creates a client for a URL that a server chose: it connects to no address of narrower scope than `limit`. It is used
@@ -117,7 +140,10 @@ impl Transport {
         let host = url.host_str().unwrap_or_default();
         let config = match &self.unverified {
             Some((unverified, _)) if unverified == host => Tls::unverified(),
-            _ => self.verified_config.clone(),
+            _ => {
+                let special = origin(url).and_then(|origin| Some(lock(&self.special).get(&origin)?.0.clone()));
+                special.unwrap_or_else(|| self.verified_config.clone())
+            }
         };
         let resolver = Resolver { lookup: self.lookup.clone(), limit: Some((host.to_owned(), limit)) };
         let proxies = (!is_local(url)).then(|| self.proxies.clone());
@@ -134,9 +160,8 @@ impl Transport {
         if connected == Reach::Public {
             return connected;
         }
-        let found = (self.lookup)(url.host_str().unwrap_or_default().to_owned());
-        let found = tokio::time::timeout(CONNECT_TIMEOUT, found).await;
-        let named = found.ok().and_then(Result::ok).unwrap_or_default().into_iter().map(Reach::of).max();
+        let found = self.resolve(url.host_str().unwrap_or_default()).await;
+        let named = found.into_iter().map(Reach::of).max();
         connected.min(named.unwrap_or(Reach::Public))
     }
 
@@ -182,7 +207,7 @@ impl Transport {
         // A server on this host may redirect to this host, but not to the agent's own API.
         let limit = limit.map(|limit| if is_own { limit.min(Reach::Link) } else { limit });
         let client = match limit {
-            None | Some(Reach::Here) => self.client(&request.url).clone(),
+            None | Some(Reach::Here) => self.client(&request.url),
             Some(limit) => self.guarded(subject, &request.url, limit)?,
         };
         let message = request.message(subject)?;
@@ -208,6 +233,11 @@ impl Transport {
         }
         outcome.map_err(|error| Fault::of(subject, &error))
     }
+}
+
+/// The host and port of a URL.
+fn origin(url: &Url) -> Option<(String, u16)> {
+    Some((url.host_str()?.to_owned(), url.port_or_known_default()?))
 }
 
 /// Returns the target of a redirect, or `None` for a final response.
@@ -371,16 +401,13 @@ mod tests {
         let transport = Transport::new(Some(&url("https://registry.lan:5000")));
         let unverified = |text| {
             let (_, client) = transport.unverified.as_ref().unwrap();
-            std::ptr::eq(transport.client(&url(text)), client)
+            transport.client(&url(text)).is_same(client)
         };
         assert!(unverified("https://registry.lan:5000/v2/"));
         assert!(unverified("https://registry.lan:5001/token"));
         assert!(!unverified("https://other.lan:5000/v2/"));
         assert!(!unverified("https://registry.lan.evil.example/"));
-        assert!(std::ptr::eq(
-            transport.client(&url("http://localhost:5000/")),
-            &raw const transport.loopback
-        ));
+        assert!(transport.client(&url("http://localhost:5000/")).is_same(&transport.loopback));
         assert!(!transport.loopback.connector().has_proxies());
     }
 }

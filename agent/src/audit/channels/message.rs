@@ -4,8 +4,7 @@ use evenkeel_common::wire::AuditEntry;
 
 /// `[level] event: service on machine`, on one line.
 pub(super) fn title(entry: &AuditEntry) -> String {
-    let machine =
-        if entry.machine.is_empty() { String::new() } else { format!(" on {}", entry.machine) };
+    let machine = if entry.machine.is_empty() { String::new() } else { format!(" on {}", entry.machine) };
     one_line(&format!("[{}] {}: {}{machine}", entry.level, entry.event, entry.service))
 }
 

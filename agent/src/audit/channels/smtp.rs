@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::AuditEntry;
+use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Mailboxes, MultiPart};
-use lettre::address::Envelope;
 use lettre::transport::smtp::authentication::Credentials;
-use lettre::transport::smtp::extension::ClientId;
 use lettre::transport::smtp::client::{CertificateStore, Tls, TlsParameters};
+use lettre::transport::smtp::extension::ClientId;
 use lettre::{Message, Tokio1Executor};
 
 use super::message::{fields, one_line, title};
@@ -216,7 +216,9 @@ mod tests {
 
     fn mail(entry: &AuditEntry) -> String {
         let channel = channel("Evenkeel <e@a.example>", "x@b.example, Y <y@b.example>").unwrap();
-        let Ok(Delivery::Mail(_, envelope, mail)) = channel.render(entry, Some(7)) else { panic!("not a mail") };
+        let Ok(Delivery::Mail(_, envelope, mail)) = channel.render(entry, Some(7)) else {
+            panic!("not a mail")
+        };
         assert_eq!(envelope.to(), ["x@b.example".parse().unwrap()], "each has a mail of its own");
         String::from_utf8(mail).unwrap()
     }

@@ -17,6 +17,9 @@ use serde_json::Value;
 
 use super::compose::Model;
 
+/// The end of the name of a file with a recorded definition, which compose reads in place of the project's files.
+pub const RECORDED_SUFFIX: &str = ".evenkeel-recorded.json";
+
 /// Label with the hash of the definition that a container or a network was created from.
 const HASH_LABEL: &str = "com.docker.compose.config-hash";
 /// Label with the version of the compose that created a container.

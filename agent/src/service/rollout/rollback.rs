@@ -38,6 +38,8 @@ impl Service {
         self.durable.rollback_failed = false;
         let (failed, also_recreated) = (report(deployment, failed), deployment.also_recreated.clone());
         self.end(DeployOutcome::RolledBack, false, now);
+        // Each failed image would otherwise stay until an update succeeds.
+        self.remove_old_images_soon();
         self.set_fault(self.remaining_fault(true), now);
         self.emit(Event::RolledBack { failed, remaining, also_recreated }, now);
     }
