@@ -196,11 +196,11 @@ if [ -n "$ALL" ]; then
     export EVENKEEL_EVERY_CALL=1 EVENKEEL_LIVES="${EVENKEEL_LIVES:-5000}"
     export EVENKEEL_FUZZ_ROUNDS="${EVENKEEL_FUZZ_ROUNDS:-4000}"
 fi
-# The networks of containers come and go during the tests on an engine, and a browser then closes its connections.
+# Not beside those on an engine, whose networks come and go: a browser then closes its connections.
+phase pages
+run_tests "$profile" "$log" -E "binary(browser)${without:+ and $without}" || status=$?
 phase tests
-run_tests "$profile" "$log" -E "not binary(docker)${without:+ and $without}" || status=$?
-phase "tests on an engine"
-run_tests "$profile" "$log.engine" -E "binary(docker)${without:+ and $without}" || status=$?
+run_tests "$profile" "$log.engine" -E "not binary(browser)${without:+ and $without}" || status=$?
 # Tests that need root and the machine for themselves are marked as ignored.
 if [ "$(id -u)" -eq 0 ]; then
     phase "tests that run alone"

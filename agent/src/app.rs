@@ -45,6 +45,7 @@ use crate::model::text;
 use crate::ports::Compose as _;
 use crate::ports::meter::Meter;
 use crate::ports::survey::Survey as _;
+use crate::project::files::Offload;
 use crate::project::published::Changed;
 use crate::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
 use crate::project::worker::{Record, World};
@@ -244,6 +245,7 @@ impl Parts {
             swarm: self.engine.clone(),
             compose: self.compose.clone(),
             env_files: Arc::new(LocalEnvFiles),
+            offload: Offload::Threads,
             gate_command: Arc::new(GateCommandRunner::default()),
             fleet: self.wardens.clone(),
             fleet_view: self.watches.fleet.subscribe(),

@@ -19,8 +19,8 @@ pub use swarm::Swarm;
 use crate::model::image::ImageLabels;
 use crate::model::{
     ComposeError, Container, ContainerEvent, Digest, EngineError, ImageId, Members, Model, Platform, Project,
-    PullPolicy, Reference, RegistryError, Repository, Running, SignatureError, SignatureVerdict, UpMode,
-    Usage,
+    PullPolicy, Reference, RegistryError, Repository, Running, SignatureError, SignatureVerdict, Signers,
+    UpMode, Usage,
 };
 
 /// The container engine operations that updates need. Every call has its own deadline.
@@ -154,13 +154,14 @@ pub trait Registry: Send + Sync + 'static {
 /// Verifies image signatures.
 #[async_trait]
 pub trait Signatures: Send + Sync + 'static {
-    /// Reports whether one of the public keys in the files `keys` signed exactly this digest (cosign, key-based). The
-    /// files are read each time. A valid verdict is cached for the digest and the content of the files.
+    /// Reports whether one of the keys signed exactly this digest, for this repository or one that is allowed in its place
+    /// (cosign, key-based). The files are read each time. A valid verdict is cached for the digest and the content of the
+    /// files.
     async fn verify(
         &self,
         repository: &Repository,
         digest: &Digest,
-        keys: &[PathBuf],
+        signers: &Signers,
     ) -> Result<SignatureVerdict, SignatureError>;
 
     /// Returns an error for each key file that cannot be used.

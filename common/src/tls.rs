@@ -54,8 +54,11 @@ pub fn client_config_with_files(
     let Some((chain, key)) = client else { return Ok(builder.with_no_client_auth()) };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
     let chain = chain.map_err(|error| format!("the client certificate can't be read: {error}"))?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("the client key can't be read: {error}"))?;
-    builder.with_client_auth_cert(chain, key).map_err(|error| format!("the client certificate is not valid: {error}"))
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|error| format!("the client key can't be read: {error}"))?;
+    builder
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| format!("the client certificate is not valid: {error}"))
 }
 
 /// TLS settings that trust these CA certificates without verifying the host name (`sslmode=verify-ca`).

@@ -364,6 +364,9 @@ pub(super) struct UpdateFile {
     /// Absolute path of a cosign public key, or a list of paths: one of the keys must have signed the image.
     #[schemars(schema_with = "one_or_many", default)]
     pub(super) signed_by: Option<Items<String>>,
+    /// Repositories that a signature may name instead of the image's own, for example `ghcr.io/acme/web` for a mirror of it.
+    #[schemars(schema_with = "one_or_many", default)]
+    pub(super) signed_for: Option<Items<String>>,
     /// Newer tags to look for: a version range ("~1.27") or a pattern ("1.27.*-alpine").
     pub(super) tags: String,
     /// The variable in `env_file` that holds the tag used in the compose files. A newer tag is written there and deployed.

@@ -322,6 +322,8 @@ pub struct UpdateConfig {
     pub gate: Vec<String>,
     /// Public keys, one of which must have signed the image; if empty, no signature is required.
     pub signed_by: Vec<PathBuf>,
+    /// Other repositories that a signature may name.
+    pub signed_for: Vec<Repository>,
     /// The newer tags to look for.
     pub tags: Option<TagPattern>,
     /// The variable in `env_file` that a newer tag is written to.

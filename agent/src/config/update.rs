@@ -11,6 +11,7 @@ use jiff::tz::TimeZone;
 use super::UpdateConfig;
 use super::file::{Items, UpdateFile};
 use super::misplaced::HELD;
+use crate::model::image::{Reference, Repository};
 use crate::model::tags::TagPattern;
 use crate::model::window::{WINDOW_FORM, Window};
 
@@ -23,6 +24,7 @@ pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -
         approve: file.approve,
         gate: command(file.gate.as_ref(), &at.key("gate"), findings),
         signed_by: keys(file.signed_by.as_ref(), &at.key("signed_by"), findings),
+        signed_for: repositories(file.signed_for.as_ref(), &at.key("signed_for"), findings),
         tags: tags(&file.tags, &at.key("tags"), findings),
         tag_variable: variable(&file.tag_variable, &at.key("tag_variable"), findings),
     }
@@ -40,9 +42,10 @@ pub(super) fn hold<'a>(
 ) -> Option<UpdateConfig> {
     let mut faults: Vec<String> = misplaced.cloned().collect();
     // A redeploy by an operator passes this hold, but never a signature that is required.
-    let mut requires_key = faults.iter().any(|fault| fault.contains("signed_by"));
+    let mut requires_key = faults.iter().any(|fault| fault.contains("signed_"));
     for fault in findings.take_faults(&service.key("update")) {
-        requires_key |= fault.at.is_under(&service.key("update").key("signed_by"));
+        let is_of = |key: &str| fault.at.is_under(&service.key("update").key(key));
+        requires_key |= is_of("signed_by") || is_of("signed_for");
         let inside = fault.at.inside(service);
         faults.push(format!("{inside}: {}", fault.message));
         findings.warn(&fault.at, format!("{} ({HELD})", fault.message));
@@ -85,6 +88,9 @@ pub(super) fn warn(
     }
     if !file.timezone.is_empty() && file.window.is_none() {
         findings.warn(&at.key("timezone"), "has no effect without window");
+    }
+    if file.signed_for.is_some() && file.signed_by.is_none() {
+        findings.warn(&at.key("signed_for"), "has no effect without signed_by");
     }
     let keys = file.signed_by.iter().flatten().flatten().enumerate();
     for (n, key) in keys.filter(|(_, key)| key.starts_with('/')) {
@@ -146,6 +152,21 @@ fn keys(files: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) ->
         findings.fault(&at.index(n), what);
     }
     files.into_iter().map(PathBuf::from).collect()
+}
+
+/// `signed_for`: repositories that signatures may name.
+fn repositories(texts: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) -> Vec<Repository> {
+    let mut found = Vec::new();
+    for (n, text) in texts.into_iter().flatten().flatten().enumerate() {
+        match Reference::parse(text) {
+            Ok(Reference { repository, tag: None, digest: None }) => found.push(repository),
+            _ => {
+                let allowed = "allowed: a repository without tag and digest, such as ghcr.io/acme/web";
+                findings.fault(&at.index(n), format!("{}; {allowed}", quote(text)));
+            }
+        }
+    }
+    found
 }
 
 /// `tags`: a version range or a pattern.

@@ -42,4 +42,4 @@ pub use errors::{ComposeError, EngineError, RegistryError, SwarmError};
 pub use image::{Digest, ImageId, Reference, Repository};
 pub use platform::Platform;
 pub use project::{Origin, Project, PullPolicy, UpMode};
-pub use signature::{SignatureError, SignatureFlaw, SignatureVerdict};
+pub use signature::{SignatureError, SignatureFlaw, SignatureVerdict, Signers};

@@ -1,5 +1,18 @@
 //! Results of verifying an image's signatures with a set of keys.
 
+use std::path::PathBuf;
+
+use super::image::Repository;
+
+/// Whose signatures count for an image.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Signers {
+    /// Files with the public keys.
+    pub keys: Vec<PathBuf>,
+    /// Repositories, other than that of the image, that a signature may name: those that it is a mirror or a copy of.
+    pub signed_for: Vec<Repository>,
+}
+
 /// Result of verifying an image's signatures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignatureVerdict {
@@ -21,6 +34,8 @@ pub enum SignatureFlaw {
     OtherKey,
     /// It was made by one of the keys, but for another image.
     OtherDigest,
+    /// It was made by one of the keys for this image, but in another repository.
+    OtherRepository,
 }
 
 /// Why an image's signatures could not be verified. Messages are stable: the same fault gives the same text.

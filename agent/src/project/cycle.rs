@@ -1,14 +1,13 @@
 //! One registry request per unique image, shared by all services of a poll cycle (DECISIONS 4, 7).
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 
 use crate::model::image::{Digest, Reference, Repository};
-use crate::model::{RegistryError, SignatureError, SignatureVerdict};
+use crate::model::{RegistryError, SignatureError, SignatureVerdict, Signers};
 use crate::ports::{Registry, Signatures, Urgency};
 
 use super::observe::Check;
@@ -18,7 +17,7 @@ type Shareable<T> = Shared<BoxFuture<'static, T>>;
 type Answer = Shareable<Result<Digest, RegistryError>>;
 type Verdict = Shareable<Result<SignatureVerdict, SignatureError>>;
 /// An image and the key files.
-type Signed = (Repository, Digest, Vec<PathBuf>);
+type Signed = (Repository, Digest, Signers);
 
 /// The requests of one cycle and their results.
 pub struct Cycle {
@@ -75,14 +74,14 @@ impl Cycle {
         signatures: &Arc<dyn Signatures>,
         repository: &Repository,
         digest: &Digest,
-        keys: &[PathBuf],
+        signers: &Signers,
     ) -> Result<SignatureVerdict, SignatureError> {
-        let signed = (repository.clone(), digest.clone(), keys.to_vec());
+        let signed = (repository.clone(), digest.clone(), signers.clone());
         let verdict = {
             let mut verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
             let ask = || {
-                let (signatures, (repository, digest, keys)) = (signatures.clone(), signed.clone());
-                async move { signatures.verify(&repository, &digest, &keys).await }.boxed().shared()
+                let (signatures, (repository, digest, signers)) = (signatures.clone(), signed.clone());
+                async move { signatures.verify(&repository, &digest, &signers).await }.boxed().shared()
             };
             verdicts.entry(signed.clone()).or_insert_with(ask).clone()
         };

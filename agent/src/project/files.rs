@@ -44,12 +44,35 @@ impl Hashed {
     }
 }
 
+/// Where work runs that blocks on the disk.
+#[derive(Debug, Clone, Copy)]
+pub enum Offload {
+    /// On another thread: a disk may hang.
+    Threads,
+    /// Here: a simulation then gives the same run each time.
+    Inline,
+}
+
+impl Offload {
+    /// Runs it; `None` if it has panicked.
+    async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        match self {
+            Self::Threads => tokio::task::spawn_blocking(work).await.ok(),
+            Self::Inline => Some(work()),
+        }
+    }
+}
+
 /// Computes the SHA-256 over all files in order. Each file is prefixed with its length, so that text moved from one file to
 /// the next changes the hash. The error names the file. The agent itself writes the file of a tag variable, `own_file`, so
 /// that it does not count.
-pub(super) async fn hash(project: &Project, own_file: Option<&Path>) -> Result<Hashed, String> {
+pub(super) async fn hash(
+    offload: Offload,
+    project: &Project,
+    own_file: Option<&Path>,
+) -> Result<Hashed, String> {
     let (project, own_file) = (project.clone(), own_file.map(Path::to_owned));
-    let hashed = tokio::task::spawn_blocking(move || {
+    let hashed = offload.run(move || {
         let mut hasher = Sha256::new();
         let mut contents = Vec::new();
         for path in &project.files {
@@ -71,7 +94,7 @@ pub(super) async fn hash(project: &Project, own_file: Option<&Path>) -> Result<H
         let hash = format!("{MARK}{}:{}", &places[..16], hex::encode(hasher.finalize()));
         Ok(Hashed { hash, configured_only })
     });
-    hashed.await.unwrap_or_else(|_| Err("the compose files can't be read".to_owned()))
+    hashed.await.unwrap_or_else(|| Err("the compose files can't be read".to_owned()))
 }
 
 /// Reads the files that compose reads besides these, in a stable order; `None` for one that is absent or unreadable.
@@ -121,13 +144,17 @@ pub(super) struct Superset {
 
 /// Returns the sets of files that contain more than the configured ones. A set without any configured file belongs to
 /// another project, or to this one before it moved. Relative paths are ignored, because their base directory is unknown.
-pub(super) async fn supersets(mut sets: BTreeSet<Vec<PathBuf>>, configured: &[PathBuf]) -> Vec<Superset> {
+pub(super) async fn supersets(
+    offload: Offload,
+    mut sets: BTreeSet<Vec<PathBuf>>,
+    configured: &[PathBuf],
+) -> Vec<Superset> {
     sets.retain(|set| set.iter().any(|file| !configured.contains(file)));
     if sets.is_empty() {
         return Vec::new();
     }
     let configured: Vec<PathBuf> = configured.to_vec();
-    let inspected = tokio::task::spawn_blocking(move || {
+    let inspected = offload.run(move || {
         let known: Vec<_> = configured.iter().map(|file| (identity(file), file)).collect();
         // Returns the configured name of a file, even if the file is missing.
         let named = |file: &PathBuf| {
@@ -197,10 +224,10 @@ mod tests {
         std::fs::write(&a, "a").unwrap();
         std::fs::write(&b, "bc").unwrap();
         let project = Project { files: vec![a.clone(), b.clone()], ..Project::default() };
-        let before = hash(&project, None).await.unwrap();
+        let before = hash(Offload::Inline, &project, None).await.unwrap();
         std::fs::write(&a, "ab").unwrap();
         std::fs::write(&b, "c").unwrap();
-        assert_ne!(hash(&project, None).await.unwrap(), before);
+        assert_ne!(hash(Offload::Inline, &project, None).await.unwrap(), before);
     }
 
     #[tokio::test]
@@ -220,7 +247,7 @@ mod tests {
         let project = Project { files, env_files: vec![write("prod.env", "A=1\n")], ..Project::default() };
         let own = write("tags.env", "TAG=1\n");
         let project = Project { env_file: Some(own.clone()), ..project };
-        let hashed = || async { hash(&project, Some(&own)).await.unwrap() };
+        let hashed = || async { hash(Offload::Inline, &project, Some(&own)).await.unwrap() };
         let mut before = hashed().await;
         assert_eq!(hashed().await, before);
         for name in ["parts/db.yml", "base.yml", "prod.env", "web.env", "parts/db.env", ".env"] {
@@ -235,7 +262,7 @@ mod tests {
         assert_eq!(hashed().await, before, "the agent writes this file itself");
         assert!(before.is_upgrade_of(&before.configured_only) && !before.is_upgrade_of(&before.hash));
         let elsewhere = Project { folder: Some("/srv".into()), ..project.clone() };
-        assert!(hash(&elsewhere, None).await.unwrap().is_upgrade_of(&before.hash));
+        assert!(hash(Offload::Inline, &elsewhere, None).await.unwrap().is_upgrade_of(&before.hash));
     }
 
     #[tokio::test]
@@ -251,7 +278,7 @@ mod tests {
             let set = |names: &&[&str]| names.iter().map(|name| path(name)).collect();
             let sets: BTreeSet<Vec<PathBuf>> = sets.iter().map(set).collect();
             let configured = [path("real/a.yml")];
-            async move { supersets(sets, &configured).await }
+            async move { supersets(Offload::Inline, sets, &configured).await }
         };
         let same: [&[&str]; 5] =
             [&[], &["real/a.yml"], &["alias/a.yml"], &["real/a.yml", "gone.yml"], &["real/a.yml", "real"]];
@@ -263,7 +290,7 @@ mod tests {
         };
         assert_eq!(of(&[&["alias/a.yml", "real/b.yml", "gone.yml"]]).await, [expected()]);
         let relative = BTreeSet::from([vec![path("real/a.yml"), "b.yml".into()]]);
-        assert_eq!(supersets(relative, &[path("real/a.yml")]).await, []);
+        assert_eq!(supersets(Offload::Inline, relative, &[path("real/a.yml")]).await, []);
         // The file is missing while an editor rewrites it.
         std::fs::remove_file(path("real/a.yml")).unwrap();
         assert_eq!(of(&[&["real/a.yml", "real/b.yml"]]).await, [expected()]);
@@ -274,7 +301,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let hash = |file: PathBuf| async {
-            hash(&Project { files: vec![file], ..Project::default() }, None).await.unwrap_err()
+            hash(Offload::Inline, &Project { files: vec![file], ..Project::default() }, None)
+                .await
+                .unwrap_err()
         };
         assert!(hash(path("none")).await.contains("does not exist"));
         std::fs::write(path("file"), "x").unwrap();

@@ -21,7 +21,7 @@
 mod bring_up;
 pub mod cycle;
 pub(crate) mod definition;
-mod files;
+pub mod files;
 mod fleet;
 pub mod inbox;
 mod journal;

@@ -12,7 +12,9 @@ use tokio::sync::watch;
 use crate::config::{ConfiguredImage, ServiceConfig, TagVariable};
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference, digests_in};
-use crate::model::{Container, EngineError, Members, Origin, Project, RegistryError, SignatureVerdict};
+use crate::model::{
+    Container, EngineError, Members, Origin, Project, RegistryError, SignatureVerdict, Signers,
+};
 use crate::ports::{Engine, Registry};
 use crate::service::action::FilesAsked;
 use crate::service::fleet::FleetView;
@@ -213,11 +215,11 @@ impl Check {
         view: &ImageView,
         patience: Option<Duration>,
     ) -> Result<Option<Unsigned>, Unanswered> {
-        let keys = signed_by(&self.config);
-        if keys.is_empty() {
-            return Ok(None);
-        }
-        let asked = self.cycle.signature(&self.world.signatures, &view.reference.repository, digest, keys);
+        let update = self.config.update.as_ref().filter(|update| !update.signed_by.is_empty());
+        let Some(update) = update else { return Ok(None) };
+        let signers = Signers { keys: update.signed_by.clone(), signed_for: update.signed_for.clone() };
+        let repository = &view.reference.repository;
+        let asked = self.cycle.signature(&self.world.signatures, repository, digest, &signers);
         let verdict = match patience {
             Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| Unanswered::Pending)?,
             None => asked.await,
@@ -280,7 +282,7 @@ async fn unlisted_files(world: &World, project: Option<&Project>, containers: &[
     let Some(project) = project else { return Vec::new() };
     let made_with: BTreeSet<Vec<PathBuf>> =
         containers.iter().map(|container| container.compose_files.clone()).collect();
-    let sets = files::supersets(made_with, &project.files).await;
+    let sets = files::supersets(world.offload, made_with, &project.files).await;
     if sets.is_empty() {
         return Vec::new();
     }
@@ -330,7 +332,7 @@ async fn compared(
 /// Hashes the compose files. A change counts only if two reads agree and compose accepts it, because editors write in
 /// several steps (DOMAIN 3.2).
 async fn read_files(world: &World, asked: &FilesAsked) -> Files {
-    let hash = || files::hash(&asked.project, asked.own_file.as_deref());
+    let hash = || files::hash(world.offload, &asked.project, asked.own_file.as_deref());
     let first = hash().await;
     if let Ok(hashed) = &first {
         match &asked.known {

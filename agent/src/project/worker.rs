@@ -29,6 +29,7 @@ use crate::service::outcome::DeployOutcome;
 use crate::service::shared::add_shared_candidates;
 
 use super::cycle::Cycle;
+use super::files::Offload;
 use super::inbox;
 use super::member::Event;
 pub use super::member::Member;
@@ -75,6 +76,8 @@ pub struct World {
     pub store: Arc<dyn Store>,
     /// Writes durable state.
     pub commit: Commit,
+    /// Where work runs that blocks on the disk.
+    pub offload: Offload,
     /// Clock.
     pub clock: Arc<dyn Clock>,
     /// Records audit entries without a state change.

@@ -78,6 +78,9 @@ pub struct Candidate {
     pub approved: bool,
     /// Why it does not count as signed, if a signature is required.
     pub unsigned: Option<Unsigned>,
+    /// Whether a signature is required, and the digest was proven here and left for another one: its signature is none for
+    /// today (DECISIONS 7).
+    pub played_back: bool,
     /// A manual trigger has found it.
     pub triggered: bool,
     /// The gate command's answer; `None` while there is none.
@@ -249,6 +252,7 @@ impl Service {
             first_seen: found.first_seen,
             approved: found.approved,
             unsigned,
+            played_back: self.requires_signature() && self.durable.has_left(&view.configured, &remote),
             triggered: found.triggered,
             command: self.command_answer(&view.configured, &remote).cloned(),
             others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
@@ -256,6 +260,10 @@ impl Service {
             fleet: self.fleet_hold(&view.configured, &remote),
             digest: remote,
         })
+    }
+
+    fn requires_signature(&self) -> bool {
+        self.config.update.as_ref().is_some_and(|update| !update.signed_by.is_empty())
     }
 
     /// The records of a digest, one per tag that points to it.
@@ -344,7 +352,8 @@ impl Service {
 
     /// Approves the waiting digest, or the one that is named.
     pub(super) fn approve(&mut self, named: Option<&Digest>, now: Timestamp) -> ServiceReply {
-        let Some(rules) = self.rules(now).filter(|rules| rules.update.approve) else {
+        let Some(rules) = self.rules(now).filter(|rules| rules.update.approve || self.requires_signature())
+        else {
             return ServiceReply::NothingWaiting;
         };
         let candidates = self.seen_candidates();

@@ -224,7 +224,8 @@ impl Rules<'_> {
 
     /// Whether a digest waits for an approval, possibly along with other gates.
     pub(super) fn awaits_approval(&self, candidate: &Candidate) -> bool {
-        approval(self, candidate).holds
+        let is_asked = self.update.approve || candidate.played_back;
+        is_asked && !candidate.approved
     }
 }
 
@@ -289,9 +290,13 @@ fn redeploy(rules: &Rules<'_>) -> String {
     format!("POST /redeploy/{}", rules.service)
 }
 
-/// Only a valid signature opens this gate (DECISIONS 7).
-fn signature(_: &Rules<'_>, candidate: &Candidate) -> Gate {
+/// Only a valid signature opens this gate, and for a digest of former times a person's approval as well (DECISIONS 7).
+fn signature(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let Some(unsigned) = &candidate.unsigned else {
+        if candidate.played_back && !candidate.approved {
+            let why = wording::played_back(&candidate.image, &candidate.digest);
+            return cleared_by(format!("POST /approve/{}", rules.service), held(SIGNATURE, why));
+        }
         return open(SIGNATURE, "its signature is accepted");
     };
     let why = wording::unsigned(&candidate.image, &candidate.digest, unsigned);

@@ -33,6 +33,10 @@ pub struct Durable {
     /// does; until then the tag stays on the earlier image, so that nothing starts an unproven one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pulled: BTreeMap<String, Digest>,
+    /// Digests that were proven here and left for others, oldest first, per image as configured: a registry that serves one
+    /// again may be playing it back.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub left: BTreeMap<String, Vec<Digest>>,
     /// Failed digests of tags that are newer than the one in force (`tag_variable`).
     #[serde(skip_serializing_if = "FailedTags::is_empty")]
     pub failed_tags: FailedTags,
@@ -105,18 +109,34 @@ pub struct Durable {
     pub clock: Option<boot::NotedClock>,
 }
 
-/// How many failed digests of an image are remembered.
-const MAX_FAILED: usize = 50;
+/// How many failed digests of an image are remembered, and how many that it has left.
+const MAX_DIGESTS: usize = 50;
+
+/// Adds a digest as the newest one.
+fn remember(digests: &mut Vec<Digest>, digest: &Digest) {
+    digests.retain(|known| known != digest);
+    digests.push(digest.clone());
+    let surplus = digests.len().saturating_sub(MAX_DIGESTS);
+    digests.drain(..surplus);
+}
 
 impl Durable {
     /// Blocks a digest that has failed, and remembers it for the case that the tag returns to it.
     pub(super) fn block(&mut self, image: &str, digest: &Digest) {
         self.blocked.insert(image.to_owned(), digest.clone());
-        let failed = self.failed_digests.entry(image.to_owned()).or_default();
-        failed.retain(|known| known != digest);
-        failed.push(digest.clone());
-        let surplus = failed.len().saturating_sub(MAX_FAILED);
-        failed.drain(..surplus);
+        remember(self.failed_digests.entry(image.to_owned()).or_default(), digest);
+    }
+
+    /// Notes that an image has moved from one proven digest to another.
+    pub(super) fn leave(&mut self, image: &str, old: &Digest, new: &Digest) {
+        let left = self.left.entry(image.to_owned()).or_default();
+        left.retain(|known| known != new);
+        remember(left, old);
+    }
+
+    /// Whether this digest was proven here and left for another.
+    pub(super) fn has_left(&self, image: &str, digest: &Digest) -> bool {
+        self.left.get(image).is_some_and(|left| left.contains(digest))
     }
 
     /// Forgets that a digest has failed: it was proven, or a user has unblocked it.

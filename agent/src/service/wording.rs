@@ -28,8 +28,8 @@ use images::{label_change, label_lines, tag_change};
 pub(super) use container::{facts, flaw, interference, managed, note, symptom, unhealthy_reason};
 pub(super) use definition::{definition_differs, unreadable_definition};
 pub(super) use images::{
-    blocked, blocked_elsewhere, failed_because, held_elsewhere, not_checked_yet, rollback_risks, tag_taken,
-    unsigned, unsigned_elsewhere,
+    blocked, blocked_elsewhere, failed_because, held_elsewhere, not_checked_yet, played_back, rollback_risks,
+    tag_taken, unsigned, unsigned_elsewhere,
 };
 
 /// Warning about an unusable `signed_by` file.

@@ -33,6 +33,7 @@ use evenkeel_agent::audit::Audit;
 use evenkeel_agent::config::{ServiceConfig, UpdateConfig};
 use evenkeel_agent::ports::Urgency;
 use evenkeel_agent::project::cycle::Cycle;
+use evenkeel_agent::project::files::Offload;
 use evenkeel_agent::project::placement::Placement;
 use evenkeel_agent::project::published::Changed;
 use evenkeel_agent::project::worker::{Command, Handle, Member, World, state_key};
@@ -123,6 +124,7 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<Wo
         compose: Arc::new(fake.clone()),
         env_files: Arc::new(fake.clone()),
         gate_command: Arc::new(fake.clone()),
+        offload: Offload::Inline,
         fleet: Arc::new(fake.clone()),
         fleet_view: watch::Sender::new(Arc::default()).subscribe(),
         changed: Changed::default(),

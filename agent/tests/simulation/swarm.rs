@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use evenkeel_agent::config::{ServiceConfig, UpdateConfig};
 use evenkeel_agent::model::image::{Digest, Reference, Repository};
-use evenkeel_agent::model::{SignatureError, SignatureVerdict};
+use evenkeel_agent::model::{SignatureError, SignatureVerdict, Signers};
 use evenkeel_agent::ports::Signatures;
 use evenkeel_agent::project::worker::{Member, World, state_key};
 use evenkeel_agent::service::Durable;
@@ -230,7 +230,7 @@ impl Signatures for NoKeys {
         &self,
         _: &Repository,
         _: &Digest,
-        _: &[PathBuf],
+        _: &Signers,
     ) -> Result<SignatureVerdict, SignatureError> {
         Ok(SignatureVerdict::Missing)
     }

@@ -235,7 +235,7 @@ fn a_warden_keeps_its_data_across_sigterm_and_sigkill() {
     fs::write(warden.folder.path().join("state/s/warden.redb"), "no database").unwrap();
     warden.restart();
     assert_eq!(warden.machine()["counts_by_level"]["info"], 0);
-    assert!(warden.log().contains("STATE LOST"), "{}", warden.log());
+    assert!(warden.log().contains("STATE DAMAGED"), "{}", warden.log());
     let kept = fs::read_dir(warden.folder.path().join("state/s"))
         .unwrap()
         .filter_map(|file| file.ok()?.file_name().into_string().ok());

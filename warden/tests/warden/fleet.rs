@@ -139,7 +139,8 @@ async fn a_digest_that_fails_on_one_machine_is_withheld_from_the_others() {
     );
     let decisions = parsed(&warden.get("/fleet", &bearer(B)).await);
     assert_eq!(decisions["revision"], told["fleet"]);
-    assert_eq!(decisions["failed"][0]["output"], "the last line");
+    // The logs of its containers are nothing for other agents.
+    assert_eq!(decisions["failed"][0].get("output"), None);
     let unblock = json!({"image": "r:5000/web", "digest": DIGEST});
     for expected in ["unblocked", "not_blocked"] {
         let lifted = parsed(&post(&warden, "/unblock", &bearer(API_TOKEN), &unblock).await);

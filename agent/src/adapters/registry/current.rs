@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::RegistryClient;
 use crate::model::image::{Digest, ImageLabels, Reference, Repository};
-use crate::model::{RegistryError, SignatureError, SignatureVerdict};
+use crate::model::{RegistryError, SignatureError, SignatureVerdict, Signers};
 use crate::ports::{Registry, Signatures, Tags, Urgency};
 
 /// Forwards every call to the client currently in use.
@@ -54,9 +54,9 @@ impl Signatures for CurrentRegistry {
         &self,
         repository: &Repository,
         digest: &Digest,
-        keys: &[PathBuf],
+        signers: &Signers,
     ) -> Result<SignatureVerdict, SignatureError> {
-        self.client().verify(repository, digest, keys).await
+        self.client().verify(repository, digest, signers).await
     }
 
     async fn key_errors(&self, keys: &[PathBuf]) -> Vec<String> {

@@ -141,7 +141,8 @@ impl Transport {
         let config = match &self.unverified {
             Some((unverified, _)) if unverified == host => Tls::unverified(),
             _ => {
-                let special = origin(url).and_then(|origin| Some(lock(&self.special).get(&origin)?.0.clone()));
+                let special =
+                    origin(url).and_then(|origin| Some(lock(&self.special).get(&origin)?.0.clone()));
                 special.unwrap_or_else(|| self.verified_config.clone())
             }
         };

@@ -50,7 +50,9 @@ fn is_in(address: IpAddr, network: &str) -> bool {
         (IpAddr::V4(address), IpAddr::V4(base)) => {
             prefix(address.to_bits().into(), 32) == prefix(base.to_bits().into(), 32)
         }
-        (IpAddr::V6(address), IpAddr::V6(base)) => prefix(address.to_bits(), 128) == prefix(base.to_bits(), 128),
+        (IpAddr::V6(address), IpAddr::V6(base)) => {
+            prefix(address.to_bits(), 128) == prefix(base.to_bits(), 128)
+        }
         _ => false,
     }
 }
@@ -98,7 +100,8 @@ impl RegistryClient {
         if base.scheme() != "https" {
             return Ok((base, true));
         }
-        if let Some(folder) = self.trust.folders.iter().map(|folder| folder.join(name)).find(|at| at.is_dir()) {
+        if let Some(folder) = self.trust.folders.iter().map(|folder| folder.join(name)).find(|at| at.is_dir())
+        {
             let tls = of_folder(&folder).map_err(|why| RegistryError(format!("registry {name}: {why}")))?;
             self.transport.trust(&base, tls);
         }
@@ -139,11 +142,13 @@ impl RegistryClient {
 /// The TLS settings of a folder: CA certificates in `*.crt`, in addition to the system's, and a client certificate in `*.cert`
 /// with its key in the `*.key` of the same name.
 fn of_folder(folder: &Path) -> Result<Tls, String> {
-    let failed = |path: &Path, error: &std::io::Error| format!("{}: {}", path.display(), describe_io_error(error));
+    let failed =
+        |path: &Path, error: &std::io::Error| format!("{}: {}", path.display(), describe_io_error(error));
     let entries = std::fs::read_dir(folder).map_err(|error| failed(folder, &error))?;
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.sort();
-    let of_kind = |kind: &'static str| files.iter().filter(move |path| path.extension().is_some_and(|end| end == kind));
+    let of_kind =
+        |kind: &'static str| files.iter().filter(move |path| path.extension().is_some_and(|end| end == kind));
     let read = |path: &Path| std::fs::read(path).map_err(|error| failed(path, &error));
     let mut authorities = Vec::new();
     for path in of_kind("crt") {
@@ -161,7 +166,133 @@ fn of_folder(folder: &Path) -> Result<Tls, String> {
 
 #[cfg(test)]
 mod tests {
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::server::WebPkiClientVerifier;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio_rustls::TlsAcceptor;
+
+    use super::super::{Credentials, RegistrySettings};
     use super::*;
+    use crate::model::image::{Digest, Reference};
+    use crate::ports::{Registry as _, Urgency};
+
+    fn client() -> RegistryClient {
+        let settings = RegistrySettings {
+            home: "http://registry.example".to_owned(),
+            home_host: "registry.example".to_owned(),
+            insecure: false,
+            concurrency: 2,
+        };
+        RegistryClient::new(settings, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
+    }
+
+    fn pem(what: &str, der: &[u8]) -> String {
+        let text = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, der);
+        let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+        format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", lines.join("\n"))
+    }
+
+    /// Serves HEAD requests at a port of this host until it is dropped.
+    async fn serve(listener: tokio::net::TcpListener, acceptor: TlsAcceptor, digest: Digest) {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else { return };
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut head = [0; 4096];
+            while stream.read(&mut head).await.is_ok_and(|read| read > 0) {
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\ndocker-content-digest: {digest}\r\ncontent-length: 0\r\n\r\n"
+                );
+                if stream.write_all(answer.as_bytes()).await.is_err() || stream.flush().await.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn certificates_in_the_engines_folder_are_used() {
+        let folder = tempfile::TempDir::new().unwrap();
+        // The server's own certificate is the CA of both sides.
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = || PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone()).build().unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![made.cert.der().clone()], key())
+            .unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let digest = Digest::of(b"a manifest");
+        let server = serve(listener, TlsAcceptor::from(Arc::new(config)), digest.clone());
+        let asks = async {
+            // A registry on this host that has TLS all the same.
+            let name = format!("localhost:{port}");
+            let settings = RegistrySettings {
+                home: format!("https://{name}"),
+                home_host: name.clone(),
+                insecure: false,
+                concurrency: 2,
+            };
+            let client = || {
+                let credentials = Arc::new(Credentials::new(None, String::new().into()));
+                let client = RegistryClient::new(settings.clone(), credentials).unwrap();
+                client.with_certificates_in(folder.path().to_owned())
+            };
+            let image = Reference::parse(&format!("{name}/web:1")).unwrap();
+            let error = client().digest(&image, Urgency::Manual).await.unwrap_err().to_string();
+            assert!(error.contains("certificate"), "{error}");
+
+            let own = folder.path().join(&name);
+            std::fs::create_dir(&own).unwrap();
+            std::fs::write(own.join("ca.crt"), pem("CERTIFICATE", made.cert.der())).unwrap();
+            std::fs::write(own.join("client.cert"), pem("CERTIFICATE", made.cert.der())).unwrap();
+            let error = client().digest(&image, Urgency::Manual).await.unwrap_err().to_string();
+            assert!(error.contains("client.key: does not exist"), "{error}");
+
+            std::fs::write(own.join("client.key"), pem("PRIVATE KEY", &made.signing_key.serialize_der()))
+                .unwrap();
+            assert_eq!(client().digest(&image, Urgency::Manual).await.unwrap(), digest);
+            std::fs::write(own.join("ca.crt"), "-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n")
+                .unwrap();
+            let error = client().digest(&image, Urgency::Manual).await.unwrap_err().to_string();
+            assert!(error.contains(&name) && error.contains("a CA certificate"), "{error}");
+        };
+        tokio::select! {
+            () = server => panic!("the server ended"),
+            () = asks => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn a_registry_that_the_engine_uses_without_tls_is_asked_without() {
+        let server = wiremock::MockServer::start().await;
+        let digest = Digest::of(b"a manifest");
+        let answer =
+            wiremock::ResponseTemplate::new(200).insert_header("docker-content-digest", digest.as_str());
+        wiremock::Mock::given(wiremock::matchers::any()).respond_with(answer).mount(&server).await;
+        // Connects to this host, and is no loopback address.
+        let name = format!("0.0.0.0:{}", server.address().port());
+        let image = Reference::parse(&format!("{name}/web:1")).unwrap();
+        let error = client().digest(&image, Urgency::Manual).await;
+        assert!(error.is_err(), "the engine would not reach it either: {error:?}");
+        for (names, networks) in [(vec![name.clone()], vec![]), (vec![], vec!["0.0.0.0/32".to_owned()])] {
+            let insecure = Insecure { names, networks };
+            let ask: AskInsecure = Arc::new(move || {
+                let insecure = insecure.clone();
+                Box::pin(async move { Some(insecure) })
+            });
+            let client = client().with_engine(ask);
+            assert_eq!(client.digest(&image, Urgency::Manual).await.unwrap(), digest);
+        }
+        let away: AskInsecure = Arc::new(|| Box::pin(async { None }));
+        assert!(client().with_engine(away).digest(&image, Urgency::Manual).await.is_err());
+    }
 
     #[test]
     fn networks_include_addresses_by_their_prefix() {

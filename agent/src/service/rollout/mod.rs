@@ -156,6 +156,11 @@ impl Service {
                 self.note_proof(&image, &change.digest, now);
             }
             self.durable.not_found.remove(&image);
+            if let (Some(old), true) = (&change.old_digest, used)
+                && *old != change.digest
+            {
+                self.durable.leave(&image, old, &change.digest);
+            }
             if deployment.plan().is_used(&change) {
                 self.durable.pulled.remove(&image);
                 self.durable.forget_failure(&image, &change.digest);

@@ -338,6 +338,36 @@ fn a_held_image_stays_while_the_other_is_updated() {
     assert_eq!(kept[0].0, reference);
 }
 
+#[test]
+fn a_signed_digest_that_was_replaced_here_waits_for_an_approval_when_it_is_served_again() {
+    let signed = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(with(signed));
+    scenario.service.durable.leave(IMAGE, &digest('2'), &digest('1'));
+    for request in ["poll", "trigger"] {
+        scenario.at(if request == "poll" { 0 } else { 60 });
+        if request == "poll" {
+            scenario.poll(found('2'))
+        } else {
+            scenario.trigger(found('2'))
+        };
+        assert!(!scenario.updates(), "{request}");
+        let waiting = scenario.record().waiting.expect("it waits");
+        assert_eq!((waiting.gate.as_str(), waiting.clear.as_str()), ("signature", "POST /approve/web"));
+        assert!(waiting.why.contains("ran here before"), "{}", waiting.why);
+    }
+    // Another one is not held.
+    assert!(scenario.at(120).poll(found('3')).updates());
+    let mut scenario = Scenario::of(with(UpdateConfig {
+        signed_by: vec!["/etc/cosign.pub".into()],
+        ..UpdateConfig::default()
+    }));
+    scenario.service.durable.leave(IMAGE, &digest('2'), &digest('1'));
+    scenario.poll(found('2'));
+    let now = scenario.now;
+    scenario.service.approve(None, now);
+    assert!(scenario.at(1).poll(found('2')).updates());
+}
+
 /// A gate, and a change that makes it hold.
 type Hold = (&'static str, fn(&mut UpdateConfig, &mut FleetView, &mut Observation));
 

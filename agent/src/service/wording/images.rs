@@ -79,9 +79,22 @@ pub(in crate::service) fn unsigned(image: &str, digest: &Digest, why: &Unsigned)
         Unsigned::Invalid(SignatureFlaw::OtherDigest) => {
             format!("{image}: {digest} carries a signature that was made for another image")
         }
+        Unsigned::Invalid(SignatureFlaw::OtherRepository) => {
+            format!(
+                "{image}: {digest} is signed for another repository; if it is a copy of that, list it in signed_for"
+            )
+        }
         Unsigned::Elsewhere(text) => text.clone(),
         Unsigned::Unknown(text) => format!("{image}: can't tell whether {digest} is signed: {text}"),
     }
+}
+
+/// Why a signed digest waits for an approval.
+pub(in crate::service) fn played_back(image: &str, digest: &Digest) -> String {
+    format!(
+        "{image}: {} is signed, but it ran here before and was replaced; a registry that serves an old image again needs an approval",
+        digest.short()
+    )
 }
 
 /// ` from tag 1.27.3 to 1.27.4`; `None` if the tag does not change.

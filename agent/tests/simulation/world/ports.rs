@@ -292,7 +292,7 @@ impl Signatures for FakeWorld {
         &self,
         _: &Repository,
         digest: &Digest,
-        _: &[PathBuf],
+        _: &Signers,
     ) -> Result<SignatureVerdict, SignatureError> {
         self.point().await;
         let is_signed = self.lock().signed.contains(digest);

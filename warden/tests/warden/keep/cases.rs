@@ -282,7 +282,8 @@ pub(crate) async fn outdated_fleet_values_are_marked_and_then_removed(world: &dy
     for name in [verdicts, "inventory/a"] {
         assert_eq!(keep.value(name).await.unwrap(), Versioned::default(), "{name}");
     }
-    // A new failure counts again.
+    // A new failure counts again, once the repository is reported again.
+    first.report("a", serde_json::from_str(image).unwrap()).await.unwrap();
     first.store(vec![FleetEntry { seq: Some(2), ..failed }]).await.unwrap();
     assert_eq!(first.decisions_for("b").failed.len(), 1);
     stop.cancel();

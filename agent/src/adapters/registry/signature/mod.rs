@@ -31,7 +31,7 @@ use super::content::{Listing, Page};
 use super::fault::Fault;
 use super::{Host, RegistryClient, lock, subject};
 use crate::model::image::{Digest, Reference, Repository};
-use crate::model::signature::{SignatureError, SignatureFlaw, SignatureVerdict};
+use crate::model::signature::{SignatureError, SignatureFlaw, SignatureVerdict, Signers};
 use crate::ports::{Signatures, Urgency};
 
 /// Type of a layer with a simple signing payload. The signature is in an annotation.
@@ -53,7 +53,7 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum number of cached verdicts.
 const MAX_CACHED: usize = 4096;
 
-/// Images with a valid signature, with the digest of the keys. A valid signature stays valid.
+/// Images with a valid signature, with the digest of the keys and of the other repositories. A valid signature stays valid.
 pub(super) type Remembered = Mutex<HashSet<(Repository, Digest, Digest)>>;
 
 #[async_trait]
@@ -62,10 +62,13 @@ impl Signatures for RegistryClient {
         &self,
         repository: &Repository,
         digest: &Digest,
-        keys: &[PathBuf],
+        signers: &Signers,
     ) -> Result<SignatureVerdict, SignatureError> {
         // Read each time, so that a changed file takes effect immediately.
-        let KeySet { keys, content, .. } = KeySet::read(keys).await.usable()?;
+        let KeySet { keys, mut content, .. } = KeySet::read(&signers.keys).await.usable()?;
+        for repository in &signers.signed_for {
+            content.extend_from_slice(format!("\n{repository}").as_bytes());
+        }
         let image = (repository.clone(), digest.clone(), Digest::of(&content));
         if lock(&self.signed).contains(&image) {
             return Ok(SignatureVerdict::Valid);
@@ -80,7 +83,7 @@ impl Signatures for RegistryClient {
             client: self,
             host: &host,
             repository,
-            expected: Expected { keys: &keys, digest },
+            expected: Expected { keys: &keys, digest, repository, signed_for: &signers.signed_for },
             reads_left: MAX_READS,
             flaws: Vec::new(),
         };

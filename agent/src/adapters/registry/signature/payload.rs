@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
 use super::key::PublicKey;
-use crate::model::image::Digest;
+use crate::model::image::{Digest, Reference, Repository};
 use crate::model::signature::SignatureFlaw;
 
 /// The type in a simple signing payload of cosign.
@@ -22,9 +22,13 @@ const STATEMENT_TYPE: &str = "application/vnd.in-toto+json";
 /// results), which does not approve running it.
 const SIGNATURE_PREDICATE: &str = "https://sigstore.dev/cosign/sign/v1";
 
-/// The keys and the digest to verify a signature against.
+/// What a signature is verified against.
 #[derive(Clone, Copy)]
 pub(super) struct Expected<'a> {
+    /// The repository of the image.
+    pub(super) repository: &'a Repository,
+    /// Other repositories that a signature may name.
+    pub(super) signed_for: &'a [Repository],
     /// The accepted keys.
     pub(super) keys: &'a [PublicKey],
     /// The digest that must be signed.
@@ -45,7 +49,20 @@ impl Expected<'_> {
         if critical.kind != SIMPLE_TYPE {
             return Err(SignatureFlaw::Malformed);
         }
-        if critical.image.digest == self.digest.as_str() { Ok(()) } else { Err(SignatureFlaw::OtherDigest) }
+        if critical.image.digest != self.digest.as_str() {
+            return Err(SignatureFlaw::OtherDigest);
+        }
+        if self.is_for(&critical.identity.reference) { Ok(()) } else { Err(SignatureFlaw::OtherRepository) }
+    }
+
+    /// Reports whether a payload that names this repository counts: a signature that was made for a debug image is none for the
+    /// service.
+    fn is_for(&self, reference: &str) -> bool {
+        let Ok(named) = Reference::parse(reference) else { return false };
+        let named = named.repository;
+        let is_it =
+            |wanted: &Repository| wanted.path == named.path && wanted.host.eq_ignore_ascii_case(&named.host);
+        is_it(self.repository) || self.signed_for.iter().any(is_it)
     }
 
     /// Verifies a Sigstore bundle with an envelope. Returns `None` if it has a signature over the manifest itself.
@@ -73,7 +90,13 @@ impl Expected<'_> {
             let (algorithm, hex) = self.digest.as_str().split_once(':').unwrap_or_default();
             subject.digest.get(algorithm).is_some_and(|named| named == hex)
         };
-        if statement.subject.iter().any(names_it) { Ok(()) } else { Err(SignatureFlaw::OtherDigest) }
+        let named: Vec<&Subject> = statement.subject.iter().filter(|subject| names_it(subject)).collect();
+        if named.is_empty() {
+            return Err(SignatureFlaw::OtherDigest);
+        }
+        // Cosign leaves the name out, which then binds the signature to the digest alone.
+        let is_for = |subject: &&Subject| subject.name.is_empty() || self.is_for(&subject.name);
+        if named.iter().any(is_for) { Ok(()) } else { Err(SignatureFlaw::OtherRepository) }
     }
 
     /// Verifies a bundle's signature over the image's manifest.
@@ -114,9 +137,16 @@ struct Simple {
 
 #[derive(Deserialize)]
 struct Critical {
+    identity: Identity,
     image: SignedImage,
     #[serde(rename = "type")]
     kind: String,
+}
+
+#[derive(Deserialize)]
+struct Identity {
+    #[serde(rename = "docker-reference")]
+    reference: String,
 }
 
 #[derive(Deserialize)]
@@ -170,6 +200,8 @@ struct Statement {
 
 #[derive(Deserialize)]
 struct Subject {
+    #[serde(default)]
+    name: String,
     digest: std::collections::BTreeMap<String, String>,
 }
 
@@ -177,7 +209,7 @@ struct Subject {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::testing::{Signer, bundle, simple, statement};
+    use super::super::testing::{Signer, bundle, simple, simple_for, statement};
     use super::*;
 
     const MANIFEST: &[u8] = br#"{"schemaVersion":2}"#;
@@ -186,16 +218,18 @@ mod tests {
         signer: Signer,
         keys: Vec<PublicKey>,
         digest: Digest,
+        repository: Repository,
     }
 
     fn case(signer: Signer) -> Case {
         let keys = vec![signer.public_key()];
-        Case { signer, keys, digest: Digest::of(MANIFEST) }
+        let repository = Repository { host: "registry.example".into(), path: "web".into() };
+        Case { signer, keys, digest: Digest::of(MANIFEST), repository }
     }
 
     impl Case {
         fn expected(&self) -> Expected<'_> {
-            Expected { keys: &self.keys, digest: &self.digest }
+            Expected { keys: &self.keys, digest: &self.digest, repository: &self.repository, signed_for: &[] }
         }
 
         fn simple(&self, payload: &[u8]) -> Result<(), SignatureFlaw> {
@@ -206,6 +240,32 @@ mod tests {
             let bundle = Bundle::parse(text.to_string().as_bytes())?;
             self.expected().bundle(&bundle).unwrap_or_else(|| self.expected().message(&bundle, MANIFEST))
         }
+    }
+
+    #[test]
+    fn a_signature_counts_for_the_repository_that_it_names() {
+        let mut case = case(Signer::ecdsa());
+        let payload = simple(&case.digest);
+        let signature = case.signer.sign_base64(&payload);
+        assert_eq!(case.expected().simple(&payload, &signature), Ok(()));
+        let bundle_of = |case: &Case, name: &str| {
+            let mut statement = statement(&case.digest);
+            statement["subject"][0]["name"] = name.into();
+            Bundle::parse(bundle(&case.signer, &statement).to_string().as_bytes()).unwrap()
+        };
+        let named = bundle_of(&case, "registry.example/debugtools");
+        assert_eq!(case.expected().bundle(&named), Some(Err(SignatureFlaw::OtherRepository)));
+        assert_eq!(case.expected().bundle(&bundle_of(&case, "registry.example/web")), Some(Ok(())));
+        case.repository.path = "debugtools".into();
+        assert_eq!(case.expected().simple(&payload, &signature), Err(SignatureFlaw::OtherRepository));
+        let copied = [Repository { host: "registry.example".into(), path: "web".into() }];
+        let expected = Expected { signed_for: &copied, ..case.expected() };
+        assert_eq!(expected.simple(&payload, &signature), Ok(()));
+        // Docker Hub has two names.
+        let hub = simple_for("index.docker.io/library/nginx", &case.digest);
+        case.repository = Reference::parse("nginx").unwrap().repository;
+        let signature = case.signer.sign_base64(&hub);
+        assert_eq!(case.expected().simple(&hub, &signature), Ok(()));
     }
 
     #[test]

@@ -66,9 +66,14 @@ pub(super) fn pem(label: &str, der: &[u8]) -> String {
 
 /// A simple signing payload for `digest`.
 pub(super) fn simple(digest: &Digest) -> Vec<u8> {
+    simple_for("registry.example/web", digest)
+}
+
+/// The same for another repository.
+pub(super) fn simple_for(reference: &str, digest: &Digest) -> Vec<u8> {
     json!({
         "critical": {
-            "identity": {"docker-reference": "registry.example/web"},
+            "identity": {"docker-reference": reference},
             "image": {"docker-manifest-digest": digest},
             "type": "cosign container image signature",
         },

@@ -96,7 +96,8 @@ impl World {
     async fn verify(&self) -> Result<SignatureVerdict, SignatureError> {
         let repository = Repository { host: self.server.address().to_string(), path: "web".into() };
         let keys: [PathBuf; 1] = [self.folder.path().join("cosign.pub")];
-        self.client.verify(&repository, &self.digest, &keys).await
+        let signed_for = vec![Repository { host: "registry.example".into(), path: "web".into() }];
+        self.client.verify(&repository, &self.digest, &Signers { keys: keys.to_vec(), signed_for }).await
     }
 
     async fn requests(&self) -> usize {
