@@ -304,7 +304,7 @@ fn insecure_of(engine: &Arc<DockerEngine>) -> AskInsecure {
     Arc::new(move || {
         let engine = engine.clone();
         Box::pin(async move {
-            let info = engine.info().await.ok()?;
+            let info = engine.about().await.ok()?;
             Some(Insecure { names: info.insecure_registries, networks: info.insecure_networks })
         })
     })

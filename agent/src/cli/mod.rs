@@ -116,7 +116,7 @@ fn source_with_unit_variables(config: &Path) -> ConfigSource {
     let process = ConfigSource::of_process(config.to_owned());
     let path = config.with_file_name("agent.env");
     let variables = match source::read(&path) {
-        Ok(text) => doctor::variables(&text),
+        Ok(text) => doctor::unit_file_variables(&text),
         Err(ReadError::Missing) => return process,
         Err(error) => {
             eprint_line(format_args!("evenkeel: {} is not used: {error}", path.display()));

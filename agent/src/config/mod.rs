@@ -28,7 +28,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Project;
-use crate::model::image::Reference;
+use crate::model::image::{Reference, Repository};
 use crate::model::tags::TagPattern;
 use crate::model::window::Window;
 

@@ -19,7 +19,7 @@ use super::{Service, wording};
 
 /// What is on this machine of an image that can't be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Local {
+pub(super) enum Local {
     /// An image without a registry digest.
     WithoutDigest,
     /// Nothing.

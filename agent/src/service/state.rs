@@ -36,7 +36,7 @@ pub struct Durable {
     /// Digests that were proven here and left for others, oldest first, per image as configured: a registry that serves one
     /// again may be playing it back.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub left: BTreeMap<String, Vec<Digest>>,
+    pub left_digests: BTreeMap<String, Vec<Digest>>,
     /// Failed digests of tags that are newer than the one in force (`tag_variable`).
     #[serde(skip_serializing_if = "FailedTags::is_empty")]
     pub failed_tags: FailedTags,
@@ -129,14 +129,14 @@ impl Durable {
 
     /// Notes that an image has moved from one proven digest to another.
     pub(super) fn leave(&mut self, image: &str, old: &Digest, new: &Digest) {
-        let left = self.left.entry(image.to_owned()).or_default();
+        let left = self.left_digests.entry(image.to_owned()).or_default();
         left.retain(|known| known != new);
         remember(left, old);
     }
 
     /// Whether this digest was proven here and left for another.
     pub(super) fn has_left(&self, image: &str, digest: &Digest) -> bool {
-        self.left.get(image).is_some_and(|left| left.contains(digest))
+        self.left_digests.get(image).is_some_and(|left| left.contains(digest))
     }
 
     /// Forgets that a digest has failed: it was proven, or a user has unblocked it.

@@ -45,6 +45,7 @@ use http::{Method, StatusCode};
 use tokio::time::Instant;
 use url::Url;
 
+pub use self::trust::{AskInsecure, Insecure};
 use self::auth::Access;
 use self::challenge::Challenge;
 use self::client::Response;
@@ -54,6 +55,7 @@ use self::fault::Fault;
 use self::host::{Host, key};
 use self::reach::Reach;
 use self::transport::{Outgoing, Transport};
+use self::trust::Trust;
 use crate::config::RegistryConfig;
 use crate::model::RegistryError;
 use crate::model::image::{Digest, HUB, ImageLabels, Reference, Repository};
@@ -443,7 +445,8 @@ mod tests {
         let client = client("https://registry.lan:5000/mirror/", "registry.lan:5000");
         let address = |text: &str| {
             let reference = Reference::parse(text).unwrap();
-            let host = client.host(&reference.repository.host).unwrap();
+            let base = client.base(&reference.repository.host).unwrap();
+            let host = Host::new(base, 1);
             host.manifest_url(&reference).unwrap().to_string()
         };
         assert_eq!(address("registry.lan:5000/a/b:1"), "https://registry.lan:5000/mirror/v2/a/b/manifests/1");

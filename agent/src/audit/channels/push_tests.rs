@@ -139,7 +139,7 @@ async fn only_a_warden_can_reject_an_entry_permanently() {
         let push = push(&[&server]);
         for count in [1, 3] {
             let failed = push.send(&entries(count, 0), &Redactor::default()).await;
-            assert!(matches!(failed, Err(DeliveryError::Misconfigured { .. })), "{body}: {failed:?}");
+            assert!(matches!(failed, Err(DeliveryError::Refused { .. })), "{body}: {failed:?}");
         }
         // Nor does it disable arrays.
         assert_eq!(push.batch(), BATCH);

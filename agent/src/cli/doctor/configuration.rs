@@ -3,7 +3,7 @@
 use evenkeel_common::config::ConfigErrors;
 
 use super::finding::{Finding, Severity, Words};
-use crate::audit::Settings;
+use crate::audit::{Settings, UNDELIVERED};
 use crate::config::{Config, HELD};
 
 /// The file itself.

@@ -44,6 +44,8 @@ use futures_util::future::{FutureExt as _, LocalBoxFuture, join_all};
 use futures_util::stream::{self, StreamExt as _};
 use tokio::time::timeout;
 
+pub(super) use self::unit::variables as unit_file_variables;
+
 use self::finding::{Finding, Report, Words};
 use super::client::{Client, reachable};
 use super::terminal::{Terminal, print};

@@ -10,7 +10,7 @@ use evenkeel_agent::model::image::{Digest, ImageId, ImageLabels, Reference, Repo
 use evenkeel_agent::model::swarm::SwarmService;
 use evenkeel_agent::model::{
     Container, ContainerEvent, EngineError, Members, Platform, RegistryError, Running, SignatureError,
-    SignatureVerdict, SwarmError, Usage,
+    SignatureVerdict, Signers, SwarmError, Usage,
 };
 use evenkeel_agent::ports::fleet::{DecisionsResponse, Fleet, FleetError, KnownRevisions};
 use evenkeel_agent::ports::{

@@ -73,7 +73,7 @@ impl Signatures for RegistryClient {
         if lock(&self.signed).contains(&image) {
             return Ok(SignatureVerdict::Valid);
         }
-        let host = self.host(&repository.host)?;
+        let host = self.host(&repository.host).await?;
         let pass = host
             .gate
             .pass(Urgency::Routine)

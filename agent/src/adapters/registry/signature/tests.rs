@@ -272,7 +272,8 @@ fn samples_of_other_programs_are_valid() {
     let digest = Digest::of(IMAGE);
     let judge = |pem: &[u8], by: &dyn Fn(&Expected<'_>) -> Result<(), SignatureFlaw>| {
         let keys = key::PublicKey::all_in(pem).unwrap();
-        by(&Expected { keys: &keys, digest: &digest })
+        let repository = Repository { host: "registry.example".into(), path: "web".into() };
+        by(&Expected { keys: &keys, digest: &digest, repository: &repository, signed_for: &[] })
     };
     let bundle = Bundle::parse(include_bytes!("samples/bundle.json")).unwrap();
     assert_eq!(
