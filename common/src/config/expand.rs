@@ -7,7 +7,7 @@ pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// The variable is not set.
-    #[error("the environment variable {0} is not set (a literal $ is written $$)")]
+    #[error("the environment variable {0} is not set")]
     Unset(String),
     /// The variable is empty. It must never become an empty token that matches another empty token.
     #[error("the environment variable {0} is empty")]
@@ -142,11 +142,11 @@ mod tests {
 
     #[test]
     fn what_may_be_the_rest_of_a_password_is_not_shown() {
-        for text in ["p$ecret", "p${ecret}", "pa$Word1", "$1x$s3cret", "p$_secret"] {
+        for text in ["p$xyzzy", "p${xyzzy}", "pa$Xyzzy1", "$1x$xyzzy", "p$_xyzzy"] {
             let error = expand(text, &env).unwrap_err();
             assert_eq!(error, ExpandError::Hidden, "{text}");
             let said = error.to_string();
-            assert!(said.contains("$$") && !said.contains("ecret") && !said.contains("Word"), "{said}");
+            assert!(said.contains("$$") && !said.contains("yzzy"), "{said}");
         }
         // A variable may have any name if it is set.
         let lower = |name: &str| (name == "token").then(|| "value".to_owned());

@@ -45,7 +45,6 @@ use http::{Method, StatusCode};
 use tokio::time::Instant;
 use url::Url;
 
-pub use self::trust::{AskInsecure, Insecure};
 use self::auth::Access;
 use self::challenge::Challenge;
 use self::client::Response;
@@ -56,6 +55,7 @@ use self::host::{Host, key};
 use self::reach::Reach;
 use self::transport::{Outgoing, Transport};
 use self::trust::Trust;
+pub use self::trust::{AskInsecure, Insecure};
 use crate::config::RegistryConfig;
 use crate::model::RegistryError;
 use crate::model::image::{Digest, HUB, ImageLabels, Reference, Repository};

@@ -119,7 +119,7 @@ mod tests {
             body(&entry),
             json!({
                 "embeds": [{
-                    "title": "[warning] rolled_back: web",
+                    "title": "[warning] rolled_back: web on m1",
                     "description": "went back",
                     "color": 0x00f1_c40f,
                     "timestamp": "2026-01-02T03:04:05Z",

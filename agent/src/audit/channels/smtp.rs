@@ -220,7 +220,8 @@ mod tests {
             panic!("not a mail")
         };
         assert_eq!(envelope.to(), ["x@b.example".parse().unwrap()], "each has a mail of its own");
-        String::from_utf8(mail).unwrap()
+        // Long lines are wrapped in quoted-printable.
+        String::from_utf8(mail).unwrap().replace("=\r\n", "")
     }
 
     #[test]
