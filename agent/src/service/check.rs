@@ -46,7 +46,7 @@ impl Service {
         if self.wanted.is_some() {
             return None;
         }
-        let is_manual = self.checks.start()?;
+        let is_manual = self.checks.start(now)?;
         let project = self.compose_project().filter(|_| self.config.compose_watch);
         Some(Action::Check {
             generation: self.generation,

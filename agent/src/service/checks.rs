@@ -1,6 +1,9 @@
 //! The state of a service's checks: which one is due, which one is running, and which requests it answers.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+
+/// The least time between two checks that users request.
+const MANUAL_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 
 /// Checks that are due, and the one that is running.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +15,8 @@ pub(super) struct Checks {
     redeploy: Redeploy,
     /// When to check again outside of the poll cycle.
     pub(super) again_at: Option<Timestamp>,
+    /// When the last check began that a user had requested.
+    pub(super) manual_at: Option<Timestamp>,
     /// When the last complete check ended.
     pub(super) last: Option<Timestamp>,
 }
@@ -44,8 +49,12 @@ impl Checks {
     }
 
     /// Makes a check due that a user requested; returns `false` if it joins one that was requested before.
-    pub(super) fn request_manual(&mut self) -> bool {
-        self.is_due = true;
+    pub(super) fn request_manual(&mut self, now: Timestamp) -> bool {
+        match self.manual_at.filter(|at| now.duration_since(*at).abs() < MANUAL_INTERVAL) {
+            // A flood of requests is worth one check a second.
+            Some(at) => self.request_by(at + MANUAL_INTERVAL),
+            None => self.is_due = true,
+        }
         !std::mem::replace(&mut self.is_manual, true)
     }
 
@@ -100,7 +109,7 @@ impl Checks {
     }
 
     /// Starts the check that is due, if none is running; returns whether a user requested it.
-    pub(super) fn start(&mut self) -> Option<bool> {
+    pub(super) fn start(&mut self, now: Timestamp) -> Option<bool> {
         if !self.is_due || self.is_running() {
             return None;
         }
@@ -108,7 +117,11 @@ impl Checks {
         if self.redeploy == Redeploy::AfterRunningCheck {
             self.redeploy = Redeploy::Requested;
         }
-        Some(std::mem::take(&mut self.is_manual))
+        let is_manual = std::mem::take(&mut self.is_manual);
+        if is_manual {
+            self.manual_at = Some(now);
+        }
+        Some(is_manual)
     }
 
     /// Records a result of the running check; `is_pending`: the rest of it follows. Returns whether it is the rest.

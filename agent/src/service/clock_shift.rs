@@ -36,6 +36,7 @@ impl Service {
         moved_if(&mut self.steps.retry_at);
         moved_if(&mut self.known.external_change_at);
         moved_if(&mut self.checks.again_at);
+        moved_if(&mut self.checks.manual_at);
     }
 }
 

@@ -38,7 +38,7 @@ impl Service {
             ServiceRequest::Check => {
                 self.on_manual_action();
                 // Join a pending check: it will find everything that this one would.
-                if self.checks.request_manual() {
+                if self.checks.request_manual(now) {
                     self.emit(Event::ManualTrigger, now);
                 }
                 self.gate_command.new_cycle = true;

@@ -29,6 +29,38 @@ impl Scenario {
 }
 
 #[test]
+fn a_flood_of_triggers_is_one_check_a_second_and_one_entry_for_each() {
+    let mut scenario = Scenario::of(with(asked()));
+    let (mut checks, mut asked, mut entries) = (0, 0, 0);
+    for tenth in 0..120 {
+        scenario.now = scenario.start + SignedDuration::from_millis(100 * tenth);
+        let now = scenario.now;
+        let (reply, told) = scenario.service.handle_request(ServiceRequest::Check, now);
+        assert_eq!(reply, ServiceReply::Accepted);
+        entries += told.iter().filter(|entry| entry.event == Kind::MANUAL_TRIGGER).count();
+        while let Some(action) = scenario.service.next(now) {
+            match action {
+                Action::Check { is_manual, .. } => {
+                    checks += 1;
+                    let result = Ok(found('2'));
+                    let generation = scenario.service.generation;
+                    scenario.input(Input::Checked { generation, is_manual, result });
+                }
+                Action::RunGateCommand { .. } => {
+                    asked += 1;
+                    scenario.answers(GateAnswer::Wait { reason: String::new() });
+                }
+                Action::Inspect { .. } => scenario.service.inspections.end(),
+                _ => break,
+            }
+        }
+    }
+    assert!((11..=13).contains(&checks), "{checks} checks");
+    assert!((1..=13).contains(&asked), "{asked} questions");
+    assert!(entries <= checks + 1, "{entries} entries of {checks} checks");
+}
+
+#[test]
 fn a_manual_trigger_counts_as_approval_and_passes_min_age_and_window() {
     let closed = Window::parse(["12:00-13:00"], TimeZone::UTC).unwrap();
     let update = UpdateConfig { approve: true, window: Some(closed), ..old_enough() };
