@@ -116,6 +116,7 @@ struct Parts {
     registry: Arc<CurrentRegistry>,
     make_registry: MakeRegistry,
     compose: Arc<ComposeCli>,
+    gate_command: Arc<GateCommandRunner>,
     wardens: Arc<CurrentWardens>,
     watches: Watches,
     services: Arc<Services>,
@@ -170,6 +171,7 @@ impl Parts {
         let compose = Arc::new(compose.with_definitions(config.state_path.join("definitions")));
         compose.withhold(&config.named_variables);
 
+        let gate_command = Arc::new(GateCommandRunner::new(&config.state_path));
         let watches = Watches::new(config);
         let (polls, poll_requests) = mpsc::unbounded_channel();
         let dependencies = Dependencies {
@@ -198,6 +200,7 @@ impl Parts {
             registry,
             make_registry,
             compose,
+            gate_command,
             wardens: Arc::default(),
             watches,
             services,
@@ -246,7 +249,7 @@ impl Parts {
             compose: self.compose.clone(),
             env_files: Arc::new(LocalEnvFiles),
             offload: Offload::Threads,
-            gate_command: Arc::new(GateCommandRunner::default()),
+            gate_command: self.gate_command.clone(),
             fleet: self.wardens.clone(),
             fleet_view: self.watches.fleet.subscribe(),
             changed: self.watches.services.clone(),
@@ -356,6 +359,9 @@ async fn open_store(parts: &Parts, warnings: &mut Vec<String>) -> anyhow::Result
     let path = parts.config().state_path.clone();
     let opened =
         tokio::task::spawn_blocking(move || store::open(&path)).await.context("cannot open the state")??;
+    // Only now is it certain that no other agent has this state. Nothing waits for it.
+    let commands = parts.gate_command.clone();
+    drop(tokio::task::spawn_blocking(move || commands.kill_stragglers()));
     warnings.extend(opened.warning.map(|warning| format!("state.path: {warning}")));
     Ok(Arc::new(MonitoredStore::new(opened.store, parts.watches.failing_state.clone())))
 }

@@ -2,7 +2,9 @@
 
 use std::env;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +12,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 
 use super::child::{Leftovers, Outcome, run};
+use super::stragglers::{self, Marks};
 use crate::model::output::{Tail, clip_end};
 use crate::model::text::describe_io_error;
 use crate::ports::{GateAnswer, GateCommand, GateQuestion};
@@ -26,11 +29,18 @@ const REASON_LIMIT: usize = 200;
 /// Runs gate commands as child processes.
 pub struct GateCommandRunner {
     limit: Duration,
+    marks: Arc<Marks>,
 }
 
-impl Default for GateCommandRunner {
-    fn default() -> Self {
-        Self { limit: LIMIT }
+impl GateCommandRunner {
+    /// Runs the commands of the agent with this state.
+    pub fn new(state: &Path) -> Self {
+        Self { limit: LIMIT, marks: Arc::new(Marks::of(state)) }
+    }
+
+    /// Kills what the commands of an earlier run have left behind: an agent that is killed can't.
+    pub fn kill_stragglers(&self) {
+        self.marks.kill_of_earlier_runs();
     }
 }
 
@@ -49,8 +59,12 @@ impl GateCommand for GateCommandRunner {
             ("EK_DIGEST", question.digest.to_string()),
             ("EK_OLD_DIGEST", question.old_digest.as_ref().map(ToString::to_string).unwrap_or_default()),
         ]);
+        let mark = self.marks.next();
+        command.env(mark.0, &mark.1);
         let mut tail = Tail::default();
         let end = run(command, None, Instant::now() + self.limit, Leftovers::Kill, &mut tail).await;
+        // A child may have left the process group.
+        let _ = tokio::task::spawn_blocking(move || stragglers::kill(&mark)).await;
         let reason = last_line(&tail.text());
         let failed = |what: String| format!("{program} {what}");
         match end {
@@ -103,10 +117,14 @@ mod tests {
         }
     }
 
+    fn runner() -> GateCommandRunner {
+        GateCommandRunner::new(Path::new("/nowhere/of-this-test"))
+    }
+
     /// Runs a shell script with this time limit.
     async fn answer(script: &str, limit: Duration) -> GateAnswer {
         let argv = ["/bin/sh", "-c", script, "name", "first argument"].map(str::to_owned);
-        GateCommandRunner { limit }.ask(&argv, &question()).await
+        GateCommandRunner { limit, ..runner() }.ask(&argv, &question()).await
     }
 
     async fn run_script(script: &str) -> GateAnswer {
@@ -159,11 +177,33 @@ mod tests {
         assert!(reason.chars().count() <= REASON_LIMIT + 1);
         let folder = tempfile::tempdir().unwrap();
         let pid = folder.path().join("pid");
-        // The second child does not hold the output open.
-        for to in ["", ">/dev/null 2>&1"] {
-            let forks = format!("sleep 600 {to} & echo $! > {}; echo forked", pid.display());
+        // The second child does not hold the output open, the third one leaves the process group.
+        for (run, to) in [("", ""), ("", ">/dev/null 2>&1"), ("setsid", ">/dev/null 2>&1")] {
+            let forks = format!("{run} sleep 600 {to} & echo $! > {}; echo forked", pid.display());
             assert_eq!(run_script(&forks).await, GateAnswer::Go { reason: "forked".into() });
             wait_for_exit(&pid).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_agent_that_was_killed_has_left_behind_is_killed_by_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let marks = Marks::of(folder.path());
+        let spawn = |mark: &str| {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("600").env("EK_RUN", mark).spawn().unwrap()
+        };
+        let (name, own) = marks.next();
+        assert_eq!(name, "EK_RUN");
+        // Of an earlier process, of another agent, and of this one.
+        let earlier = own.replace(&format!("-{}-", std::process::id()), "-1-");
+        let (mut earlier, mut other, mut own) = (spawn(&earlier), spawn("0123456789abcdef-1-0"), spawn(&own));
+        marks.kill_of_earlier_runs();
+        earlier.wait().unwrap();
+        for kept in [&mut other, &mut own] {
+            assert_eq!(kept.try_wait().unwrap(), None);
+            kept.kill().unwrap();
+            kept.wait().unwrap();
         }
     }
 
@@ -201,7 +241,7 @@ mod tests {
         for (program, why) in [(&none, "does not exist"), (&plain, "permission denied")] {
             let program = program.to_str().unwrap().to_owned();
             let fault = format!("{program} can't be run: {why}");
-            let answer = GateCommandRunner::default().ask(&[program], &question()).await;
+            let answer = runner().ask(&[program], &question()).await;
             assert_eq!(answer, GateAnswer::Failed { fault, reason: String::new() });
         }
     }

@@ -7,4 +7,5 @@ pub mod env_file;
 pub mod gate_command;
 mod login;
 pub mod registry;
+mod stragglers;
 pub mod warden;
