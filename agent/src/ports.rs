@@ -149,6 +149,12 @@ pub trait Registry: Send + Sync + 'static {
 
     /// Returns an image's labels without pulling it. Empty if the registry does not return them in time.
     async fn labels(&self, repository: &Repository, digest: &Digest) -> ImageLabels;
+
+    /// Returns when an image was created, by its own account. `None` if it does not say (a reproducible build often gives the
+    /// epoch), or the registry does not return it in time.
+    async fn created(&self, _: &Reference) -> Option<Timestamp> {
+        None
+    }
 }
 
 /// Verifies image signatures.

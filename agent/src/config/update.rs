@@ -158,12 +158,13 @@ fn keys(files: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) ->
 fn repositories(texts: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) -> Vec<Repository> {
     let mut found = Vec::new();
     for (n, text) in texts.into_iter().flatten().flatten().enumerate() {
-        match Reference::parse(text) {
-            Ok(Reference { repository, tag: None, digest: None }) => found.push(repository),
-            _ => {
-                let allowed = "allowed: a repository without tag and digest, such as ghcr.io/acme/web";
-                findings.fault(&at.index(n), format!("{}; {allowed}", quote(text)));
-            }
+        let is_repository =
+            !text.contains('@') && !text.rsplit('/').next().is_some_and(|name| name.contains(':'));
+        if let (Ok(reference), true) = (Reference::parse(text), is_repository) {
+            found.push(reference.repository);
+        } else {
+            let allowed = "allowed: a repository without tag and digest, such as ghcr.io/acme/web";
+            findings.fault(&at.index(n), format!("{}; {allowed}", quote(text)));
         }
     }
     found
@@ -304,6 +305,12 @@ mod tests {
                 json!({"tags": "^1", "tag_variable": "WEB-TAG"}),
                 "update.tag_variable: \"WEB-TAG\"; allowed: the name of a variable: letters, digits and \"_\"".into(),
             ),
+            (
+                json!({"signed_for": ["ghcr.io/acme/web:1"]}),
+                "update.signed_for[0]: \"ghcr.io/acme/web:1\"; allowed: a repository without tag and digest, such as \
+                 ghcr.io/acme/web"
+                    .into(),
+            ),
             (json!({"signed_by": 5}), "update.signed_by: 5; allowed: a string or an array of strings".into()),
             (json!({"approve": "yes"}), "update.approve: \"yes\"; allowed: true or false".into()),
             (json!({"gate": "/bin/true"}), "update.gate: \"/bin/true\"; allowed: an array of strings".into()),
@@ -322,7 +329,7 @@ mod tests {
             assert_eq!(warnings[0], format!("web: {reason} ({HELD})"), "{update}");
             let gates = service.unwrap().update.unwrap();
             assert_eq!(gates.fault.as_ref(), Some(&reason), "{update}");
-            let is_of_key = update.get("signed_by").is_some();
+            let is_of_key = update.get("signed_by").or(update.get("signed_for")).is_some();
             assert_eq!(gates.signed_by, if is_of_key { vec![PathBuf::from(NO_KEY)] } else { vec![] });
         }
     }

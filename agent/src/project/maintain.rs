@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
 use crate::model::{EngineError, Project};
+use crate::ports::Registry;
 use crate::service::maintenance::{
-    FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage, RollbackRisk, RunningImage,
-    TagInUse,
+    FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, NotNewer, RemovableImage, RollbackRisk,
+    RunningImage, TagInUse,
 };
 use crate::service::newer_tags::MAX_NEWER;
 
@@ -69,13 +70,43 @@ async fn find_newer(
             let tags = tags.iter().map(String::as_str);
             tags.filter(|tag| !image.is_shared || shared.iter().all(|list| list.contains(tag)))
         };
-        let newer = pattern.newer(&image.tag, tags(), MAX_NEWER);
+        let mut newer = pattern.newer(&image.tag, tags(), MAX_NEWER);
+        let older = drop_older(world.registry.as_ref(), image, &mut newer).await;
         found.newer.insert(image.configured.clone(), newer.into_iter().map(str::to_owned).collect());
-        if let Some(tag) = pattern.of_other_scheme(&image.tag, tags()) {
-            found.of_other_scheme.insert(image.configured.clone(), tag.to_owned());
+        let of_other_scheme = pattern.of_other_scheme(&image.tag, tags());
+        let not_newer = of_other_scheme.map(|tag| (tag, NotNewer::OtherScheme));
+        if let Some((tag, why)) = not_newer.or(older.map(|tag| (tag, NotNewer::Older))) {
+            found.not_newer.insert(image.configured.clone(), (tag.to_owned(), why));
         }
     }
     MaintenanceResult::NewerTags(found)
+}
+
+/// Removes the tags at the top of the list, newest first, whose images were created before the one in use: such numbers mean
+/// something else. Returns the first of them. An image whose creation is unknown counts as newer.
+async fn drop_older<'a>(
+    registry: &dyn Registry,
+    image: &TagInUse,
+    newer: &mut Vec<&'a str>,
+) -> Option<&'a str> {
+    let of = |tag: &str| Reference {
+        repository: image.repository.clone(),
+        tag: Some(tag.to_owned()),
+        digest: None,
+    };
+    if newer.is_empty() {
+        return None;
+    }
+    let in_use = registry.created(&of(&image.tag)).await?;
+    let mut older = None;
+    while let Some(tag) = newer.first().copied() {
+        if registry.created(&of(tag)).await.is_none_or(|created| created >= in_use) {
+            break;
+        }
+        older = older.or(Some(tag));
+        newer.remove(0);
+    }
+    older
 }
 
 /// Returns the reasons why a rollback to the running images would fail. Fails if the engine does not respond.
@@ -135,5 +166,70 @@ async fn not_served(world: &World, image: &RunningImage) -> Option<MissingReason
         Ok(true) => None,
         Ok(false) => Some(MissingReason::Removed),
         Err(error) => Some(MissingReason::Unknown(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::model::RegistryError;
+    use crate::model::image::{Digest, ImageLabels, Repository};
+    use crate::ports::Urgency;
+
+    /// A registry that knows when some tags were created, in days.
+    struct Created(BTreeMap<&'static str, i64>);
+
+    #[async_trait]
+    impl Registry for Created {
+        async fn digest(&self, _: &Reference, _: Urgency) -> Result<Digest, RegistryError> {
+            unreachable!("only the time of creation is read")
+        }
+
+        async fn digest_from_content(&self, _: &Reference) -> Result<Digest, RegistryError> {
+            unreachable!("only the time of creation is read")
+        }
+
+        async fn has(&self, _: &Repository, _: &Digest) -> Result<bool, RegistryError> {
+            unreachable!("only the time of creation is read")
+        }
+
+        async fn labels(&self, _: &Repository, _: &Digest) -> ImageLabels {
+            unreachable!("only the time of creation is read")
+        }
+
+        async fn created(&self, reference: &Reference) -> Option<Timestamp> {
+            let days = self.0.get(reference.tag.as_deref()?)?;
+            Timestamp::from_second(days * 86_400).ok()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tag_whose_image_was_created_before_the_one_in_use_is_not_newer() {
+        let repository = Repository { host: "r.example".into(), path: "media".into() };
+        let image =
+            TagInUse { configured: "media".into(), repository, tag: "10.11".into(), is_shared: false };
+        for (created, newer, left, older) in [
+            // Unknown times prove nothing.
+            (vec![], vec!["12.0", "11.0"], vec!["12.0", "11.0"], None),
+            (vec![("10.11", 100)], vec!["12.0"], vec!["12.0"], None),
+            (vec![("12.0", 1)], vec!["12.0"], vec!["12.0"], None),
+            (vec![("10.11", 100), ("12.0", 200)], vec!["12.0", "11.0"], vec!["12.0", "11.0"], None),
+            (vec![("10.11", 100), ("12.0", 100)], vec!["12.0"], vec!["12.0"], None),
+            (
+                vec![("10.11", 100), ("12.0", 90), ("11.0", 120)],
+                vec!["12.0", "11.0"],
+                vec!["11.0"],
+                Some("12.0"),
+            ),
+            (vec![("10.11", 100), ("12.0", 90), ("11.0", 80)], vec!["12.0", "11.0"], vec![], Some("12.0")),
+        ] {
+            let registry = Created(created.into_iter().collect());
+            let mut tags = newer;
+            assert_eq!(drop_older(&registry, &image, &mut tags).await, older, "{left:?}");
+            assert_eq!(tags, left);
+        }
     }
 }

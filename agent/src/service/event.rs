@@ -11,6 +11,7 @@ use crate::model::image::{Digest, LabelChange, Reference};
 use crate::model::{Container, Manager, State};
 
 use super::boot::StartReason;
+use super::maintenance::NotNewer;
 use super::outcome::{DeployOutcome, Ended};
 use super::rollout::plan::{Cause, ImageChange};
 use super::rollout::probation::{Failure, Interference};
@@ -86,7 +87,7 @@ pub(super) enum Event {
     /// The registry has a newer tag than the configured one.
     NewerTag { image: String, tag: String },
     /// The registry has a tag of another numbering scheme, which would be newer by its numbers.
-    TagOfOtherScheme { image: String, tag: String },
+    NotNewerTag { image: String, tag: String, why: NotNewer },
     /// The line with the tag was not restored: it was changed by someone else, or could not be written.
     TagLineNotRestored { tag: TagChange, why: Option<String> },
     /// A rollback would fail now, or for a different reason than before.
@@ -227,7 +228,7 @@ impl Event {
             | Event::Approved { image, .. }
             | Event::NotFound { image, .. }
             | Event::NewerTag { image, .. }
-            | Event::TagOfOtherScheme { image, .. }
+            | Event::NotNewerTag { image, .. }
             | Event::Unblocked(Unblock::UpToDate { image, .. } | Unblock::NewDigest { image, .. }) => {
                 of(image)
             }

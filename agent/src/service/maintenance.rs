@@ -91,14 +91,23 @@ pub struct RunningImage {
     pub size: u64,
 }
 
+/// Why a tag with greater numbers is not newer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotNewer {
+    /// It is of another numbering scheme.
+    OtherScheme,
+    /// Its image was created before the one in use.
+    Older,
+}
+
 /// The newer tags of a look-up, by image as configured.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FoundTags {
     /// Tags that are newer than the one in use: newest first, at most [`MAX_NEWER`](super::newer_tags::MAX_NEWER). Images whose
     /// tags could not be read are omitted.
     pub newer: BTreeMap<String, Vec<String>>,
-    /// A tag of another numbering scheme, which would be newer by its numbers.
-    pub of_other_scheme: BTreeMap<String, String>,
+    /// A tag that would be newer by its numbers, and is not taken for newer.
+    pub not_newer: BTreeMap<String, (String, NotNewer)>,
     /// Why tags could not be listed.
     pub errors: BTreeMap<String, String>,
 }
@@ -331,10 +340,10 @@ impl Service {
         let before = self.tags_to_deploy();
         self.maintenance.has_tags |= !found.newer.is_empty();
         self.maintenance.tag_errors = found.errors;
-        for (image, tag) in found.of_other_scheme {
+        for (image, (tag, why)) in found.not_newer {
             if self.durable.told_tags_of_other_scheme.get(&image) != Some(&tag) {
                 self.durable.told_tags_of_other_scheme.insert(image.clone(), tag.clone());
-                self.emit(Event::TagOfOtherScheme { image, tag }, now);
+                self.emit(Event::NotNewerTag { image, tag, why }, now);
             }
         }
         for (image, newer) in found.newer {

@@ -135,8 +135,8 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
         Event::NewerTag { image, tag } => {
             new(Kind::UPDATE_AVAILABLE, Level::Info, format!("{image}: the registry has the newer tag {tag}"))
         }
-        Event::TagOfOtherScheme { image, tag } => {
-            let (message, advice) = images::tag_of_other_scheme(&image, &tag);
+        Event::NotNewerTag { image, tag, why } => {
+            let (message, advice) = images::tag_not_newer(&image, &tag, why);
             because(advice, new(Kind::UPDATE_AVAILABLE, Level::Info, message))
         }
         Event::TagLineNotRestored { tag, why } => {

@@ -68,12 +68,11 @@ fn serve(stream: TcpStream, replies: &Replies, kept: &Mutex<Vec<Received>>) -> s
             }
             "RCPT" => {
                 let address = rest.split(['<', '>']).nth(1).unwrap_or_default().to_owned();
-                match replies(At::Recipient(&address)) {
-                    Some(refusal) => refusal.to_owned(),
-                    None => {
-                        mail.to.push(address);
-                        "250 Accepted".to_owned()
-                    }
+                if let Some(refusal) = replies(At::Recipient(&address)) {
+                    refusal.to_owned()
+                } else {
+                    mail.to.push(address);
+                    "250 Accepted".to_owned()
                 }
             }
             "DATA" => {
@@ -85,12 +84,11 @@ fn serve(stream: TcpStream, replies: &Replies, kept: &Mutex<Vec<Received>>) -> s
                         line => mail.text.extend([line, "\n"]),
                     }
                 }
-                match replies(At::Mail(&mail.text)) {
-                    Some(refusal) => refusal.to_owned(),
-                    None => {
-                        kept.lock().unwrap().push(mail.clone());
-                        "250 OK id=1".to_owned()
-                    }
+                if let Some(refusal) = replies(At::Mail(&mail.text)) {
+                    refusal.to_owned()
+                } else {
+                    kept.lock().unwrap().push(mail.clone());
+                    "250 OK id=1".to_owned()
                 }
             }
             "MAIL" | "RSET" => {

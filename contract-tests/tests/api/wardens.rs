@@ -177,7 +177,6 @@ fn agent_of(wardens: &[&Warden]) -> Wardens {
     Wardens::new(&PushConfig {
         warden_urls: wardens.iter().map(|warden| format!("http://{}", warden.at)).collect(),
         token: Secret::new(TOKEN),
-        machine_id: String::new(),
         ring: 0,
         patience: Duration::ZERO,
     })

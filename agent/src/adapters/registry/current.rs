@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
 use super::RegistryClient;
 use crate::model::image::{Digest, ImageLabels, Reference, Repository};
@@ -45,6 +46,10 @@ impl Registry for CurrentRegistry {
 
     async fn labels(&self, repository: &Repository, digest: &Digest) -> ImageLabels {
         self.client().labels(repository, digest).await
+    }
+
+    async fn created(&self, reference: &Reference) -> Option<Timestamp> {
+        self.client().created(reference).await
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -16,6 +17,9 @@ use crate::ports::Urgency;
 const CONFIG_LIMIT: usize = 1024 * 1024;
 /// Timeout of all requests together, as an update waits for them.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// 1990-01-01T00:00:00Z.
+const EARLIEST: i64 = 631_152_000;
 
 /// An index or a manifest.
 #[derive(Deserialize)]
@@ -46,6 +50,7 @@ struct Platform {
 
 #[derive(Deserialize)]
 struct Image {
+    created: Option<String>,
     #[serde(default)]
     config: Config,
 }
@@ -62,21 +67,38 @@ impl RegistryClient {
         repository: &Repository,
         digest: &Digest,
     ) -> Result<ImageLabels, RegistryError> {
+        let config = self.config_of(repository, digest).await?;
+        Ok(config.map(|blob| labels(&blob)).unwrap_or_default())
+    }
+
+    /// Returns when an image was created. Times before 1990 are those of reproducible builds.
+    pub(super) async fn created_of(&self, repository: &Repository, digest: &Digest) -> Option<Timestamp> {
+        let blob = self.config_of(repository, digest).await.ok()??;
+        let image: Image = serde_json::from_slice(&blob).ok()?;
+        let created: Timestamp = image.created?.parse().ok()?;
+        (created.as_second() > EARLIEST).then_some(created)
+    }
+
+    async fn config_of(
+        &self,
+        repository: &Repository,
+        digest: &Digest,
+    ) -> Result<Option<Vec<u8>>, RegistryError> {
         let host = self.host(&repository.host).await?;
         let pass = host.gate.pass(Urgency::Routine).await?;
-        let read = timeout(TIMEOUT, Box::pin(self.read_labels(&host, repository, digest))).await;
+        let read = timeout(TIMEOUT, Box::pin(self.read_config(&host, repository, digest))).await;
         let too_slow = || Fault::Repository(format!("{}: timed out reading the labels", subject(repository)));
         let outcome = read.unwrap_or_else(|_| Err(too_slow()));
         pass.settle(&outcome);
         Ok(outcome?)
     }
 
-    async fn read_labels(
+    async fn read_config(
         &self,
         host: &Host,
         repository: &Repository,
         digest: &Digest,
-    ) -> Result<ImageLabels, Fault> {
+    ) -> Result<Option<Vec<u8>>, Fault> {
         let mut digest = digest.clone();
         // An index, then the image of one platform, as all are built from the same sources. An index may also list
         // attestations, whose platform is unknown.
@@ -88,14 +110,13 @@ impl RegistryClient {
                 break;
             };
             if let Some(config) = manifest.config {
-                let blob = self.blob(host, repository, &config.digest, CONFIG_LIMIT).await?;
-                return Ok(blob.map(|blob| labels(&blob)).unwrap_or_default());
+                return self.blob(host, repository, &config.digest, CONFIG_LIMIT).await;
             }
             let is_image = |entry: &Entry| entry.platform.os != "unknown";
             let Some(entry) = manifest.manifests.into_iter().find(is_image) else { break };
             digest = entry.digest;
         }
-        Ok(ImageLabels::default())
+        Ok(None)
     }
 }
 
@@ -128,14 +149,24 @@ mod tests {
     async fn labels_are_read_directly_and_through_an_index_and_are_empty_if_the_image_is_missing() {
         let server = MockServer::start().await;
         let labels = json!({ "org.opencontainers.image.version": "1.2", "other": "x" });
-        let config = put(&server, "blobs", &json!({ "config": { "Labels": labels } })).await;
+        let config = put(
+            &server,
+            "blobs",
+            &json!({ "created": "2026-01-02T03:04:05.678Z", "config": { "Labels": labels } }),
+        )
+        .await;
         let manifest = json!({ "schemaVersion": 2, "config": { "digest": config } });
         let image = put(&server, "manifests", &manifest).await;
         let attestation = json!({ "digest": config, "platform": { "os": "unknown" } });
         let entry = json!({ "digest": image, "platform": { "os": "linux" } });
         let index = json!({ "schemaVersion": 2, "manifests": [attestation, entry] });
         let index = put(&server, "manifests", &index).await;
-        let bare = put(&server, "blobs", &json!({ "config": { "Labels": null } })).await;
+        let bare = put(
+            &server,
+            "blobs",
+            &json!({ "created": "1970-01-01T00:00:00Z", "config": { "Labels": null } }),
+        )
+        .await;
         let bare =
             put(&server, "manifests", &json!({ "schemaVersion": 2, "config": { "digest": bare } })).await;
 
@@ -154,6 +185,8 @@ mod tests {
         {
             let said = client.labels(&repository, digest).await;
             assert_eq!((said.version.as_deref(), said.source), (version, None), "{digest}");
+            let created = client.created_of(&repository, digest).await.map(|at| at.to_string());
+            assert_eq!(created.as_deref(), version.map(|_| "2026-01-02T03:04:05.678Z"), "{digest}");
         }
     }
 }

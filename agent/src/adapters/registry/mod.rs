@@ -42,6 +42,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use http::{Method, StatusCode};
+use jiff::Timestamp;
 use tokio::time::Instant;
 use url::Url;
 
@@ -413,6 +414,11 @@ impl Registry for RegistryClient {
             tracing::debug!(%repository, %digest, "cannot read the image's labels: {error}");
             ImageLabels::default()
         })
+    }
+
+    async fn created(&self, reference: &Reference) -> Option<Timestamp> {
+        let digest = self.digest(reference, Urgency::Routine).await.ok()?;
+        self.created_of(&reference.repository, &digest).await
     }
 }
 

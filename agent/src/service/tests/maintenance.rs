@@ -8,7 +8,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::tags::TagPattern;
 use crate::service::maintenance::{
-    DeployedImage, FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, RemovableImage,
+    DeployedImage, FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, NotNewer, RemovableImage,
     RollbackRisk, RunningImage, TagInUse,
 };
 
@@ -97,7 +97,7 @@ fn a_list_of_tags_that_is_refused_is_said_where_people_look_for_updates() {
     assert_eq!(warnings(&scenario), Vec::<String>::new());
     // A tag of another scheme is told once, and never offered.
     let found = || FoundTags {
-        of_other_scheme: BTreeMap::from([(IMAGE.to_owned(), "2021.12.16".to_owned())]),
+        not_newer: BTreeMap::from([(IMAGE.to_owned(), ("2021.12.16".to_owned(), NotNewer::OtherScheme))]),
         ..FoundTags::default()
     };
     assert_eq!(scenario.maintained(MaintenanceResult::NewerTags(found())), [Kind::UPDATE_AVAILABLE]);

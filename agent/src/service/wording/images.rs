@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use crate::model::SignatureFlaw;
 use crate::model::image::{Digest, LabelChange};
 use crate::service::input::Unsigned;
+use crate::service::maintenance::NotNewer;
 use crate::service::maintenance::{MissingReason, RollbackRisk};
 use crate::service::rollout::plan::ImageChange;
 use crate::service::rollout::tag::TagChange;
@@ -120,12 +121,19 @@ pub(super) fn tag_line_left(tag: &TagChange) -> String {
     format!("{line} was not restored to {old}; the images that ran with {old} are brought up anyway")
 }
 
-/// The announcement of a tag of another numbering scheme, and what to do if it is wanted.
-pub(super) fn tag_of_other_scheme(image: &str, tag: &str) -> (String, String) {
-    let message = format!(
-        "{image}: the registry has the tag {tag}, which is not taken for newer: few tags have such numbers"
-    );
-    (message, "to deploy it, narrow update.tags down to its numbers".to_owned())
+/// The announcement of a tag that is not taken for newer, and what to do if it is wanted.
+pub(super) fn tag_not_newer(image: &str, tag: &str, why: NotNewer) -> (String, String) {
+    let (why, advice) = match why {
+        NotNewer::OtherScheme => {
+            ("few tags have such numbers", "to deploy it, narrow update.tags down to its numbers")
+        }
+        NotNewer::Older => (
+            "its image was created before the one in use",
+            "to deploy it, set the tag in the compose files or the env file",
+        ),
+    };
+    let message = format!("{image}: the registry has the tag {tag}, which is not taken for newer: {why}");
+    (message, advice.to_owned())
 }
 
 /// ` from 1.27.3 to 1.27.4`, if the image labels tell; by revision if their versions do not differ.
