@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,11 +17,16 @@ use tempfile::TempDir;
 const PEOPLE: &str = "0123456789abcdef-people";
 const AGENT: &str = "0123456789abcdef-agent";
 
+/// More than a test triggers in a second.
+const SERVICES: usize = 40;
+
 struct Fleet {
     folder: TempDir,
     warden_port: u16,
     agent_port: u16,
     running: Vec<Child>,
+    /// Which service is triggered next.
+    next: Cell<usize>,
 }
 
 impl Fleet {
@@ -45,11 +51,12 @@ impl Fleet {
             "audit": { "path": path("audit.jsonl") },
             "state": { "path": path("state") },
             "push": { "warden_url": format!("http://127.0.0.1:{warden_port}"), "token": AGENT, "machine_id": "home" },
-            "services": [{ "name": "web", "images": ["web:1"], "auto_update": true,
-                "compose_project": "evenkeel-none", "compose_files": [path("compose.yml")] }],
+            "services": (0..SERVICES).map(|n| json!({ "name": format!("web-{n}"), "images": ["web:1"],
+                "auto_update": true, "compose_project": format!("evenkeel-none-{n}"),
+                "compose_files": [path("compose.yml")] })).collect::<Vec<_>>(),
         });
         fs::write(path("agent.json"), agent.to_string()).unwrap();
-        Self { folder, warden_port, agent_port, running: Vec::new() }
+        Self { folder, warden_port, agent_port, running: Vec::new(), next: Cell::default() }
     }
 
     fn start(&mut self, mode: &str) -> usize {
@@ -76,9 +83,12 @@ impl Fleet {
         self.running[which].wait().unwrap();
     }
 
-    /// Makes the agent record an entry.
+    /// Makes the agent record an entry. Requests for one service within a second are joined.
     fn trigger(&self) {
-        assert!(ask(self.agent_port, "POST", "/trigger/web").is_some());
+        let next = self.next.get();
+        self.next.set(next + 1);
+        let path = format!("/trigger/web-{}", next % SERVICES);
+        assert!(ask(self.agent_port, "POST", &path).is_some());
     }
 
     /// The entries in the agent's audit file.

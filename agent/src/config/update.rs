@@ -306,7 +306,7 @@ mod tests {
                 "update.tag_variable: \"WEB-TAG\"; allowed: the name of a variable: letters, digits and \"_\"".into(),
             ),
             (
-                json!({"signed_for": ["ghcr.io/acme/web:1"]}),
+                json!({"signed_by": "/dev/null", "signed_for": ["ghcr.io/acme/web:1"]}),
                 "update.signed_for[0]: \"ghcr.io/acme/web:1\"; allowed: a repository without tag and digest, such as \
                  ghcr.io/acme/web"
                     .into(),
@@ -329,7 +329,7 @@ mod tests {
             assert_eq!(warnings[0], format!("web: {reason} ({HELD})"), "{update}");
             let gates = service.unwrap().update.unwrap();
             assert_eq!(gates.fault.as_ref(), Some(&reason), "{update}");
-            let is_of_key = update.get("signed_by").or(update.get("signed_for")).is_some();
+            let is_of_key = update.get("signed_by").is_some();
             assert_eq!(gates.signed_by, if is_of_key { vec![PathBuf::from(NO_KEY)] } else { vec![] });
         }
     }

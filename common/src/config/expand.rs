@@ -16,7 +16,7 @@ pub enum ExpandError {
     /// password.
     #[error(
         "has a $ before something that is not the name of a variable that is set, and is not shown since it may be part of a \
-         secret; a literal $ is written $$"
+         password; a literal $ is written $$"
     )]
     Hidden,
     /// `${` that is not followed by a name and `}`.

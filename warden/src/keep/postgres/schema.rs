@@ -46,7 +46,10 @@ pub(super) fn check(version: i32) -> Result<(), Fault> {
 
 /// Returns the version of the tables; 0 if there are none.
 async fn version(client: &Client) -> Result<i32, Fault> {
-    let found = client.query_typed_one("SELECT to_regclass('evenkeel.meta') IS NOT NULL", &[]).await?;
+    // Read from the tables of the catalog: `to_regclass` may answer from a cache that is older than the lock.
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+               WHERE n.nspname = 'evenkeel' AND c.relname = 'meta')";
+    let found = client.query_typed_one(sql, &[]).await?;
     if !found.try_get::<_, bool>(0)? {
         return Ok(0);
     }
