@@ -19,6 +19,8 @@ use crate::config::Config;
 const DEFAULT_API: &str = "http://127.0.0.1:9090";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of bytes read of an answer, and of a line of a stream.
+pub(super) const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -195,7 +197,7 @@ impl Client {
         let response =
             request.timeout(ANSWER_TIMEOUT).send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
-        let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        let body = self.body(response).await?;
         // All fields of a warden's answers have defaults, so the body of an error would parse as an answer.
         if let (Peer::Warden(_), false) = (&self.peer, status.is_success()) {
             return Err(ClientError::Refused(self.refused(status, &body)));
@@ -214,11 +216,33 @@ impl Client {
     async fn refusal(&self, response: Response) -> ClientError {
         let status = response.status();
         let is_busy = response.headers().contains_key(RETRY_AFTER);
-        match response.bytes().await {
+        match self.body(response).await {
             Ok(body) if is_busy => ClientError::Busy(self.refused(status, &body)),
             Ok(body) => ClientError::Refused(self.refused(status, &body)),
-            Err(error) => self.unreachable(&error),
+            Err(error) => error,
         }
+    }
+
+    /// Reads the body of an answer, whose end a server may never send.
+    async fn body(&self, mut response: Response) -> Result<Vec<u8>, ClientError> {
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(&error))? {
+            if body.len() + chunk.len() > MAX_ANSWER {
+                return Err(ClientError::Unexpected {
+                    peer: self.peer.name(),
+                    api: self.api.to_string(),
+                    cause: format!("its answer has more than {} MiB", MAX_ANSWER >> 20),
+                });
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    /// Returns the text of an answer that is no JSON.
+    pub(super) async fn text(&self, path: &[&str]) -> Result<String, ClientError> {
+        let response = self.stream(path, None).await?;
+        Ok(String::from_utf8_lossy(&self.body(response).await?).into_owned())
     }
 
     fn url(&self, path: &[&str]) -> Url {

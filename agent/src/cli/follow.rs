@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use reqwest::Response;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::client::{Client, ClientError};
+use super::client::{Client, ClientError, MAX_ANSWER};
 use super::terminal::{Terminal, print, reader_gone};
 use super::views;
 
@@ -235,6 +235,10 @@ impl Lines {
         while let Some(end) = self.0.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.0.drain(..=end).collect();
             lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+        }
+        // A line without an end is no entry.
+        if self.0.len() > MAX_ANSWER {
+            self.0 = Vec::new();
         }
         lines
     }

@@ -1,5 +1,6 @@
 //! The fleet's state as last read from the store, and the views that are served from it.
 
+use evenkeel_common::telemetry::is_harmful;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use evenkeel_common::wire::{
@@ -346,15 +347,22 @@ fn is_up_to_date(image: &InventoryImage) -> bool {
     image.available.is_none() && image.blocked.is_none() && image.gate.is_none() && image.digest.is_some()
 }
 
-/// Renders the images as CSV. A cell that a spreadsheet would interpret as a formula starts with an apostrophe.
+/// With what a spreadsheet begins a formula, also in full width.
+const FORMULA: [char; 8] = ['=', '+', '-', '@', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}'];
+
+/// Quotes a cell of a CSV file. What a spreadsheet would take for a formula begins with an apostrophe; control characters,
+/// which could begin a new line, become spaces.
+fn field(value: &str) -> String {
+    let plain: String = value.chars().map(|c| if is_harmful(c) { ' ' } else { c }).collect();
+    let guard = if plain.trim_start().starts_with(FORMULA) { "'" } else { "" };
+    format!("\"{guard}{}\"", plain.replace('"', "\"\""))
+}
+
+/// Renders the images as CSV.
 pub fn csv(images: &FleetImages) -> String {
     let mut text = String::from(
         "repository,machine,ring,service,image,digest,proven_at,available,behind_since,blocked,gate,why,verdict,reported\r\n",
     );
-    let field = |value: &str| {
-        let guard = if value.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
-        format!("\"{guard}{}\"", value.replace('"', "\"\""))
-    };
     let time = |time: Option<Timestamp>| time.map(|time| time.to_string()).unwrap_or_default();
     for (repository, cell) in
         images.images.iter().flat_map(|image| image.cells.iter().map(|cell| (&image.repository, cell)))
@@ -387,4 +395,26 @@ pub fn csv(images: &FleetImages) -> String {
         text.push_str("\r\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_neither_a_formula_nor_several_cells() {
+        for (value, cell) in [
+            ("web", "\"web\""),
+            ("a \"b\"", "\"a \"\"b\"\"\""),
+            ("=1+1", "\"'=1+1\""),
+            ("\n=1+1", "\"' =1+1\""),
+            ("\t-1", "\"' -1\""),
+            ("\u{ff1d}1", "\"'\u{ff1d}1\""),
+            (" @x", "\"' @x\""),
+            ("a\r\nb,c", "\"a  b,c\""),
+            ("a\u{202e}b", "\"a b\""),
+        ] {
+            assert_eq!(field(value), cell, "{value:?}");
+        }
+    }
 }

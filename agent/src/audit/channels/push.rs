@@ -9,7 +9,7 @@ use evenkeel_common::wire::{IngestReply, PushedEntry};
 use futures_util::future::join_all;
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
-use reqwest::{Client, StatusCode, Url};
+use reqwest::{Client, Response, StatusCode, Url};
 use tokio::time::{Instant, timeout};
 
 use crate::audit::delivery::{Answer, DeliveryError, chain, exchange, shown, web_client};
@@ -125,7 +125,8 @@ impl Warden {
         let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
         let date = date.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
         let clock_ahead = date.map(|date| SystemClock.now().duration_since(date));
-        let body: serde_json::Value = answer.json().await.unwrap_or_default();
+        let body = body_of(answer, HEALTH_LIMIT).await;
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         let request = self.client.post(self.url.clone()).header(AUTHORIZATION, authorization.clone());
         let nothing: [(); 0] = [];
         let ingest = request.json(&nothing).send().await.map_err(said)?.status().as_u16();
@@ -220,6 +221,18 @@ impl Warden {
         let request = request.header(CONTENT_TYPE, "application/json").body(body).build();
         exchange(&self.client, request.map_err(permanent)?, redactor, ANSWER_LIMIT).await
     }
+}
+
+/// Reads the beginning of a body.
+async fn body_of(mut response: Response, limit: usize) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        body.extend_from_slice(&chunk[..chunk.len().min(limit - body.len())]);
+        if body.len() == limit {
+            break;
+        }
+    }
+    body
 }
 
 fn permanent(error: reqwest::Error) -> DeliveryError {

@@ -478,8 +478,7 @@ async fn identify(address: &str, base: &BasePath) -> api::Holder {
     let ask = async {
         let client = Client::new(Some(&format!("{}{base}", reachable(address))), Path::new(""))
             .map_err(|error| error.to_string())?;
-        let answer = client.stream(&["metrics"], None).await.map_err(|error| error.to_string())?;
-        answer.text().await.map_err(|error| error.to_string())
+        client.text(&["metrics"]).await.map_err(|error| error.to_string())
     };
     match timeout(REQUEST_LIMIT, ask).await {
         Ok(Ok(metrics)) if metrics.contains("evenkeel_") => api::Holder::Agent,

@@ -134,6 +134,9 @@ impl Session {
         let holds = row.try_get(0)?;
         if holds {
             self.duties.insert(duty);
+        } else {
+            // The next question may then take it.
+            self.client.query_typed(&locks::end_silent_session(duty), &[]).await?;
         }
         Ok(holds)
     }

@@ -222,6 +222,36 @@ async fn a_duty_is_held_by_one_warden_and_passes_on_when_it_ends() {
     assert!(!two.hold(Duty::Retention).await.unwrap(), "the lock ended with its session");
 }
 
+/// A warden that hangs keeps its connection, since its kernel answers for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_warden_that_hangs_loses_its_duty() {
+    let server = Server::start();
+    let hung = Program::start(&server.text());
+    let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 3 AND granted";
+    let start = Instant::now();
+    while server.sql(held).await != "1" {
+        assert!(start.elapsed() < Duration::from_secs(60), "the warden takes no duty");
+        sleep(Duration::from_millis(100)).await;
+    }
+    let other = server.keep();
+    assert!(!other.hold(Duty::Heartbeat).await.unwrap());
+    let signal = |name: &str| {
+        let status = Command::new("kill").args([name, &hung.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    };
+    signal("-STOP");
+    let start = Instant::now();
+    while !other.hold(Duty::Heartbeat).await.unwrap() {
+        assert!(start.elapsed() < Duration::from_secs(120), "the duty stays with a warden that hangs");
+        sleep(Duration::from_millis(500)).await;
+    }
+    signal("-CONT");
+    // It connects again, and does not get it back.
+    eventually("it answers again", || std::net::TcpStream::connect(hung.at).is_ok()).await;
+    assert!(other.hold(Duty::Heartbeat).await.unwrap());
+    assert_eq!(server.sql(held).await, "1", "it is held once");
+}
+
 async fn until_held(keep: &dyn Keep, duty: Duty) {
     let start = Instant::now();
     while !matches!(keep.hold(duty).await, Ok(true)) {
