@@ -222,6 +222,10 @@ if [ -n "$ALL" ]; then
     phase "other engines"
     say "a part of the deployment tests; all of them: bash dist/test.sh --engines"
     run_engine_suites part || status=$?
+    if [ -n "${EVENKEEL_OTHER_COMPOSE:-}" ]; then
+        phase "another compose"
+        DOCKER_CONFIG="$EVENKEEL_OTHER_COMPOSE" run_tests "$profile" "$log.compose" -E 'test(/^definition::/)' || status=$?
+    fi
     phase packages
     env -u RUSTC_WORKSPACE_WRAPPER -u CLIPPY_ARGS bash dist/test.sh --packages || status=$?
 fi
@@ -229,8 +233,8 @@ fi
 say "== summary"
 [ -z "$ALL" ] || print_engine_table
 print_slowest_tests
-for part in "$log" "$log.engine" "$log.alone"; do
+for part in "$log" "$log.engine" "$log.alone" "$log.compose"; do
     [ ! -f "$part" ] || sed -n '/^ *Summary/,$p' "$part"
 done
-rm -f "$log" "$log.engine" "$log.alone"
+rm -f "$log" "$log.engine" "$log.alone" "$log.compose"
 exit "$status"

@@ -346,6 +346,16 @@ fn every(sample: usize, nr: usize) -> impl Iterator<Item = usize> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn polls_that_find_nothing_do_not_ask_compose() {
+    let (fake, config) = set_up(&one("up to date", &[], true));
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(fake.definition_reads(), 0);
+    let (fake, config) = set_up(&SCENARIOS[0]);
+    assert!(run_agent(&fake, &config, LONG, SCENARIOS[0].script).await);
+    assert!(fake.definition_reads() > 0, "an update does");
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_deployment_ends_in_the_proven_new_or_the_exact_old_state() {
     for scenario in SCENARIOS {
         let (fake, config) = set_up(scenario);

@@ -187,6 +187,62 @@ fn an_edit_during_a_deployment_reaches_neither_the_new_image_nor_the_rollback() 
 }
 
 #[test]
+fn edits_of_included_and_extended_files_are_applied_with_compose_watch() {
+    let world = World::new("include");
+    world.push("web", &Image::good("v1"));
+    let (host, name, label) = (&world.host, &world.project.name, contract_tests::LABEL);
+    let base = |mode: &str| {
+        format!("services:\n  base:\n    image: '{host}/web:latest'\n    environment: {{ MODE: '{mode}' }}\n")
+    };
+    let included = |mode: &str| {
+        format!(
+            "services:\n  side:\n    image: '{host}/web:latest'\n    labels: {{ {label}: {name} }}\n    \
+             stop_grace_period: 1s\n    network_mode: none\n    environment: {{ MODE: '{mode}' }}\n"
+        )
+    };
+    write(&world, "parts/base.yml", &base("one"));
+    write(&world, "parts/side.yml", &included("one"));
+    let text = format!(
+        "include: [parts/side.yml]\nservices:\n  web:\n    extends: {{ file: parts/base.yml, service: base }}\n    \
+         labels: {{ {label}: {name} }}\n    stop_grace_period: 1s\n    network_mode: none\n"
+    );
+    fs::write(&world.project.file, text).expect("the compose file can be written");
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    let agent = world.agent_for([world.entry("shop", &["web:latest"]).set("compose_watch", true)]);
+    for (n, (part, text, service)) in
+        [("parts/base.yml", base("two"), "web"), ("parts/side.yml", included("two"), "side")]
+            .into_iter()
+            .enumerate()
+    {
+        write(&world, part, &text);
+        agent.trigger("shop");
+        agent.wait_entry(&Kind::COMPOSE_DRIFT, n + 1);
+        assert!(environment(&world, service).contains(&"MODE=two".to_owned()), "{part}");
+    }
+}
+
+#[test]
+fn an_image_that_the_compose_file_pins_to_a_digest_is_named_as_such() {
+    let world = World::new("pinned");
+    let digest = world.push("web", &Image::good("v1")).digest;
+    let (host, name, label) = (&world.host, &world.project.name, contract_tests::LABEL);
+    let text = format!(
+        "services:\n  web:\n    image: '{host}/web:latest@{digest}'\n    labels: {{ {label}: {name} }}\n    \
+         stop_grace_period: 1s\n    network_mode: none\n"
+    );
+    fs::write(&world.project.file, text).expect("the compose file can be written");
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    let before = world.project.container("web").id;
+    let agent = agent(&world);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    let entry = agent.wait_entry(&Kind::NOT_FOUND, 1);
+    let why = entry.reason.unwrap_or_default();
+    assert!(why.contains("pin this image to a digest") && !why.contains("a redeploy fetches it"), "{why}");
+    assert_eq!(world.project.container("web").id, before);
+}
+
+#[test]
 fn a_stopped_service_and_a_finished_job_on_the_same_image_keep_their_state() {
     let mut world = World::new("states");
     world.push("web", &Image::good("v1"));

@@ -1,8 +1,8 @@
 //! The fleet's state as last read from the store, and the views that are served from it.
 
-use evenkeel_common::telemetry::is_harmful;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use evenkeel_common::telemetry::is_harmful;
 use evenkeel_common::wire::{
     CellVerdict, FailedDigest, FleetCell, FleetDecisions, FleetImage, FleetImages, Freeze, InventoryImage,
     SeenDigest,

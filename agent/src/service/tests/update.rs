@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::{ComposeError, UpMode};
+use crate::service::maintenance::MaintenanceTask;
 
 const DB: &str = "localhost:5000/db:1";
 
@@ -411,6 +412,20 @@ fn an_image_that_fails_to_start_in_a_stopped_project_is_blocked_and_rolled_back(
     assert_eq!(scenario.last().event, Kind::ROLLED_BACK, "{:?}", scenario.entries);
     scenario.takes_step(StepResult::Unpinned);
     scenario.at(30).check(observed('2', &[v1()], &[&back]));
+    // The failed image does not stay until an update succeeds.
+    let mut removed = Vec::new();
+    while let Some(action) = scenario.service.next(scenario.now) {
+        match action {
+            Action::Maintain(MaintenanceTask::RemoveImages { images }) => {
+                removed.extend(images.into_iter().map(|image| image.id));
+                break;
+            }
+            Action::Inspect { .. } => scenario.service.inspections.end(),
+            Action::Check { .. } => scenario.service.checks.drop_running(),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(removed, [ImageId("sha256:v2".into())]);
     assert_eq!(scenario.act(), None, "it is not tried again");
 }
 

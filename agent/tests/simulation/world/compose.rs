@@ -125,7 +125,8 @@ impl Compose for FakeWorld {
     }
 
     async fn model(&self, project: &Project) -> Result<Model, ComposeError> {
-        let inner = self.lock();
+        let mut inner = self.lock();
+        inner.definition_reads += 1;
         if inner.is_file_broken && project.definition.is_none() {
             return Err(failed(BROKEN));
         }
@@ -139,7 +140,8 @@ impl Compose for FakeWorld {
     }
 
     async fn hashes(&self, project: &Project) -> Result<Hashes, ComposeError> {
-        let inner = self.lock();
+        let mut inner = self.lock();
+        inner.definition_reads += 1;
         if inner.is_file_broken && project.definition.is_none() {
             return Err(failed(BROKEN));
         }

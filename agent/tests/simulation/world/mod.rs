@@ -156,6 +156,8 @@ struct Inner {
     prune_always: bool,
     violations: Vec<String>,
     up_count: usize,
+    /// How often compose was asked what its files define.
+    definition_reads: usize,
     restarts: usize,
     /// Calls in progress that change the project: those of compose, and restarts.
     composing: usize,
@@ -301,6 +303,11 @@ impl FakeWorld {
 
     pub(crate) fn prune_always(&self) {
         self.lock().prune_always = true;
+    }
+
+    /// How often compose was asked what its files define.
+    pub(crate) fn definition_reads(&self) -> usize {
+        self.lock().definition_reads
     }
 
     pub(crate) fn ups(&self) -> usize {
