@@ -328,8 +328,8 @@ impl Outbox {
         log.pending.len() + log.deferred.len()
     }
 
-    /// Replaces the set of destinations; `mail/*` keeps those of a family as they are. A new destination gets the entries from now on, or continues for those of its family
-    /// that it replaces. A destination that is no longer listed and has no [`Destination`] handle is removed; the removed ones
+    /// Replaces the set of destinations; `mail/*` keeps those of a family as they are. A new destination gets the entries from
+    /// now on, or continues for those of its family that it replaces. A destination that is no longer listed and has no [`Destination`] handle is removed; the removed ones
     /// that have no successor are returned with the number of their waiting entries.
     pub fn set_destinations(&self, names: &[String]) -> Vec<(String, u64)> {
         let mut removed = Vec::new();

@@ -50,7 +50,7 @@ impl Settings {
         match self {
             Self::Push(_) => "push".to_owned(),
             Self::Discord(_) => "discord".to_owned(),
-            Self::Smtp { config, .. } if recipients(config).len() == 1 => "smtp".to_owned(),
+            // Always with the address, so that a queue stays with its recipient.
             Self::Smtp { recipient, .. } => format!("smtp/{recipient}"),
             Self::Webhook(config) => format!("webhook/{}", config.name),
         }

@@ -29,7 +29,7 @@ const REFUSALS: u32 = 3;
 /// reported.
 const LONG: Duration = Duration::from_mins(10);
 /// Maximum number of entries after a refused one that are read to find one that the receiver accepts.
-const AHEAD: usize = 100;
+const AHEAD: usize = 1000;
 /// The beginning of a warning about a destination.
 pub const UNDELIVERED: &str = "nothing has been delivered since";
 /// How long a destination may continue after shutdown was requested; remaining entries are sent after the next start.
@@ -280,6 +280,10 @@ impl Sink {
         if let DeliveryError::Permanent { why } = failure {
             self.set_aside(first, &why);
             self.destination.done(first);
+            // The next one has not been refused yet.
+            if let Some(trouble) = lock(&self.counts.trouble).as_mut() {
+                (trouble.refusals, trouble.refused_after) = (0, 0);
+            }
             return Duration::ZERO;
         }
         let trouble = self.note(&failure);
@@ -375,8 +379,9 @@ impl Sink {
             }
             return match self.send(std::slice::from_ref(&last)).await {
                 Ok(sent) => {
-                    self.pass(&before).await;
-                    self.settle(std::slice::from_ref(&last), &sent);
+                    if self.pass(&before).await {
+                        self.settle(std::slice::from_ref(&last), &sent);
+                    }
                     true
                 }
                 Err(DeliveryError::Transient { .. }) => false,
@@ -397,10 +402,11 @@ impl Sink {
         }
     }
 
-    /// Sends entries once more, after a later one was accepted.
-    async fn pass(&self, items: &[Item]) {
+    /// Sends entries once more, after a later one was accepted, and sets those aside that are refused again. Returns whether
+    /// all are settled: one without an answer stays in the queue, and the later one is sent again after it.
+    async fn pass(&self, items: &[Item]) -> bool {
         for item in items {
-            match self.send(std::slice::from_ref(item)).await {
+            match self.send_patiently(item).await {
                 Ok(sent) if sent.refused.is_empty() => {
                     self.counts.sent.fetch_add(1, Ordering::Relaxed);
                 }
@@ -408,9 +414,29 @@ impl Sink {
                     let why = sent.refused.first().map(|(_, why)| why.as_str());
                     self.set_aside(item, why.unwrap_or_default());
                 }
+                Err(DeliveryError::Transient { .. }) if !self.is_silent_for_long() => return false,
                 Err(failure) => self.set_aside(item, &failure.to_string()),
             }
+            self.destination.done(item);
         }
+        true
+    }
+
+    /// Sends an entry, several times while there is no answer.
+    async fn send_patiently(&self, item: &Item) -> Result<Sent, DeliveryError> {
+        let mut pause = FIRST_PAUSE;
+        for _ in 1..REFUSALS {
+            match self.send(std::slice::from_ref(item)).await {
+                Err(DeliveryError::Transient { .. }) => tokio::time::sleep(jitter(pause)).await,
+                outcome => return outcome,
+            }
+            pause *= 2;
+        }
+        self.send(std::slice::from_ref(item)).await
+    }
+
+    fn is_silent_for_long(&self) -> bool {
+        lock(&self.counts.trouble).as_ref().is_some_and(|trouble| trouble.began.elapsed() >= LONG)
     }
 
     /// Records that an entry is not sent again. An entry about that is not reported in turn.

@@ -8,6 +8,8 @@ struct Case {
     sink: Sink,
     outbox: Outbox,
     refused: Arc<Mutex<Vec<&'static str>>>,
+    /// Messages that get no answer.
+    silent: Arc<Mutex<Vec<&'static str>>>,
     accepted: Arc<Mutex<Vec<String>>>,
 }
 
@@ -17,10 +19,15 @@ impl Case {
         let store = Arc::new(MemoryStore::new());
         let outbox = Outbox::open(store, clock.clone(), PROGRAM, &["x".to_owned()]).await.unwrap().outbox;
         let (accepted, refused) = (Arc::default(), Arc::new(Mutex::new(refused.to_vec())));
+        let silent = Arc::<Mutex<Vec<&'static str>>>::default();
+        let unanswered = silent.clone();
         let (taken, refusals): (Arc<Mutex<Vec<String>>>, _) = (Arc::clone(&accepted), refused.clone());
         let answer = move |entries: &[PushedEntry]| {
             let messages: Vec<_> = entries.iter().map(|pushed| pushed.entry.message.clone()).collect();
             let is_refused = |message: &String| lock(&refusals).iter().any(|text| message.contains(text));
+            if messages.iter().any(|message| lock(&unanswered).iter().any(|text| message.contains(text))) {
+                return Err(DeliveryError::Transient { why: "no answer".to_owned(), after: None });
+            }
             if messages.iter().any(is_refused) {
                 return Err(DeliveryError::Refused { why: "no".to_owned() });
             }
@@ -38,7 +45,7 @@ impl Case {
             pause: FIRST_PAUSE,
             singly: 0,
         };
-        let case = Self { sink, outbox, refused, accepted };
+        let case = Self { sink, outbox, refused, silent, accepted };
         case.record(entries).await;
         case
     }
@@ -104,6 +111,24 @@ async fn several_refused_entries_in_a_row_silence_nobody() {
     case.run(HOUR).await;
     assert_eq!(case.accepted()[..2], ["a", "b"]);
     assert_eq!(case.refused_count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_without_an_answer_is_not_set_aside_because_a_later_one_was_accepted() {
+    let mut case = Case::new(1, &["first"], &["first", "a", "b"]).await;
+    // It is refused at first, and then there is no answer to it for a while.
+    case.run(Duration::from_secs(2)).await;
+    *lock(&case.silent) = vec!["first"];
+    lock(&case.refused).clear();
+    case.run(Duration::from_mins(2)).await;
+    assert_eq!(case.refused_count(), 0);
+    lock(&case.silent).clear();
+    case.run(HOUR).await;
+    let accepted = case.accepted();
+    for entry in ["first", "a", "b"] {
+        assert!(accepted.iter().any(|text| text == entry), "{accepted:?}");
+    }
+    assert_eq!(case.refused_count(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -75,7 +75,7 @@ fn a_mail_that_is_taken_for_spam_is_set_aside_and_the_next_ones_arrive() {
     let folder = TempDir::new().unwrap();
     let agent = Agent::start(folder.path(), mail_to(&stub, "x@b.example"));
     let said = set_aside(folder.path());
-    assert!(said.contains("smtp does not accept the entry started of evenkeel"), "{said}");
+    assert!(said.contains("smtp/x@b.example does not accept the entry started of evenkeel"), "{said}");
     assert!(said.contains("554 5.7.1") || said.contains("Spam message rejected"), "{said}");
     wait_for("the entry about it is mailed, too", || {
         let mails = stub.received();
