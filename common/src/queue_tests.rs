@@ -408,6 +408,41 @@ async fn a_changed_set_of_destinations_persists_across_restarts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_parts_of_a_destination_continue_where_it_was_and_keep_their_queues_while_it_is_off() {
+    for at_start in [true, false] {
+        let store = MemoryStore::new();
+        let outbox = open(store.clone(), &["mail", "hook/a"]).await.outbox;
+        let stop = CancellationToken::new();
+        let scenario = async {
+            outbox.put(entry("0"));
+            stop.cancel();
+        };
+        tokio::join!(outbox.clone().run(stop.clone()), scenario);
+        let names = ["mail/a", "mail/b", "hook/b"];
+        let outbox = if at_start {
+            open(store.clone(), &names).await.outbox
+        } else {
+            let outbox = open(store.clone(), &["mail", "hook/a"]).await.outbox;
+            // Nobody replaces this one.
+            assert_eq!(outbox.set_destinations(&names.map(str::to_owned)), [("hook/a".to_owned(), 1)]);
+            outbox
+        };
+        for (name, expected) in [("mail/a", &["0"][..]), ("hook/b", &[])] {
+            let mut destination = outbox.destination(name).unwrap();
+            assert_eq!(messages(&drain(&mut destination).await), expected, "{name}");
+        }
+        // Off, and on again, with another part: that one is new.
+        assert_eq!(outbox.set_destinations(&["mail/*".to_owned()]), [("hook/b".to_owned(), 0)]);
+        let names = ["mail/a", "mail/b"].map(str::to_owned);
+        assert_eq!(outbox.set_destinations(&names), []);
+        for (name, expected) in [("mail/a", &[][..]), ("mail/b", &["0"])] {
+            let mut destination = outbox.destination(name).unwrap();
+            assert_eq!(messages(&drain(&mut destination).await), expected, "{name}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_removed_destination_leaves_nothing_in_the_store() {
     let store = MemoryStore::new();
     let outbox = open(store.clone(), &["a"]).await.outbox;
