@@ -107,6 +107,21 @@ fn test_notify_prints_the_response_of_each_channel() {
 }
 
 #[test]
+fn test_notify_reads_the_variables_of_the_unit() {
+    let receiver = Receiver::start();
+    let config = json!({ "push": { "warden_url": receiver.url(), "token": "$TOKEN_OF_THE_UNIT" } });
+    let folder = TempDir::new().unwrap();
+    let path = write_config(folder.path(), &config);
+    let run = || Command::new(PROGRAM).args(["test-notify", "--config", &path]).output().unwrap();
+    assert_eq!(run().status.code(), Some(1), "the variable is not set");
+    std::fs::write(folder.path().join("agent.env"), "# secrets\nTOKEN_OF_THE_UNIT=\"from the file\"\n")
+        .unwrap();
+    let output = run();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(receiver.received()[0].header("authorization"), Some("Bearer from the file"));
+}
+
+#[test]
 fn a_redirect_is_not_followed() {
     let (receiver, elsewhere) = (Receiver::start(), Receiver::start());
     receiver.answer(Answer::redirects(307, &format!("{}/x", elsewhere.url())));
