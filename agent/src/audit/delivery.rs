@@ -143,18 +143,23 @@ pub(super) async fn exchange(
 async fn read(mut response: Response, redactor: &Redactor, limit: usize) -> Answer {
     let status = response.status();
     let wait = retry_after(response.headers(), Timestamp::now());
+    let body = beginning_of(&mut response, limit).await;
+    let is_cut = body.len() >= limit.min(ANSWER_LIMIT);
+    let head = &body[..body.len().min(ANSWER_LIMIT)];
+    let text = shown(&format!("{status} {}", String::from_utf8_lossy(head)), redactor, is_cut);
+    Answer { status, text, body, wait }
+}
+
+/// Reads at most `limit` bytes of a body. What was read counts even if reading the rest fails.
+pub(super) async fn beginning_of(response: &mut Response, limit: usize) -> Vec<u8> {
     let mut body = Vec::new();
-    // The status is valid even if reading the body fails.
     while let Ok(Some(chunk)) = response.chunk().await {
         body.extend_from_slice(&chunk[..chunk.len().min(limit - body.len())]);
         if body.len() == limit {
             break;
         }
     }
-    let is_cut = body.len() >= limit.min(ANSWER_LIMIT);
-    let head = &body[..body.len().min(ANSWER_LIMIT)];
-    let text = shown(&format!("{status} {}", String::from_utf8_lossy(head)), redactor, is_cut);
-    Answer { status, text, body, wait }
+    body
 }
 
 impl Answer {

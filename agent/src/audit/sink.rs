@@ -290,7 +290,8 @@ impl Sink {
         if items.len() > 1 && matches!(failure, DeliveryError::Refused { .. }) {
             // One of them may be the reason.
             self.singly = items.len();
-        } else if (trouble.refusals >= REFUSALS || trouble.began.elapsed() >= LONG)
+        } else if (matches!(failure, DeliveryError::Refused { .. }) && trouble.refusals >= REFUSALS
+            || trouble.began.elapsed() >= LONG)
             && self.passes(first, trouble.refused_after).await
         {
             return Duration::ZERO;
@@ -379,10 +380,11 @@ impl Sink {
             }
             return match self.send(std::slice::from_ref(&last)).await {
                 Ok(sent) => {
-                    if self.pass(&before).await {
+                    let is_settled = self.pass(&before).await;
+                    if is_settled {
                         self.settle(std::slice::from_ref(&last), &sent);
                     }
-                    true
+                    is_settled
                 }
                 Err(DeliveryError::Transient { .. }) => false,
                 Err(DeliveryError::Refused { .. } | DeliveryError::Permanent { .. }) => {

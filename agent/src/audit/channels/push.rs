@@ -9,10 +9,10 @@ use evenkeel_common::wire::{IngestReply, PushedEntry};
 use futures_util::future::join_all;
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Client, StatusCode, Url};
 use tokio::time::{Instant, timeout};
 
-use crate::audit::delivery::{Answer, DeliveryError, chain, exchange, shown, web_client};
+use crate::audit::delivery::{Answer, DeliveryError, beginning_of, chain, exchange, shown, web_client};
 use crate::audit::redact::Redactor;
 use crate::audit::trial::WardenAnswer;
 use crate::config::PushConfig;
@@ -120,12 +120,12 @@ impl Warden {
 
     async fn probe(&self, authorization: &HeaderValue) -> Result<WardenAnswer, String> {
         let said = |error: reqwest::Error| chain(&error.without_url());
-        let answer = self.client.get(self.at("/health")).send().await.map_err(said)?;
+        let mut answer = self.client.get(self.at("/health")).send().await.map_err(said)?;
         let health = answer.status().as_u16();
         let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
         let date = date.and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
         let clock_ahead = date.map(|date| SystemClock.now().duration_since(date));
-        let body = body_of(answer, HEALTH_LIMIT).await;
+        let body = beginning_of(&mut answer, HEALTH_LIMIT).await;
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         let request = self.client.post(self.url.clone()).header(AUTHORIZATION, authorization.clone());
         let nothing: [(); 0] = [];
@@ -221,18 +221,6 @@ impl Warden {
         let request = request.header(CONTENT_TYPE, "application/json").body(body).build();
         exchange(&self.client, request.map_err(permanent)?, redactor, ANSWER_LIMIT).await
     }
-}
-
-/// Reads the beginning of a body.
-async fn body_of(mut response: Response, limit: usize) -> Vec<u8> {
-    let mut body = Vec::new();
-    while let Ok(Some(chunk)) = response.chunk().await {
-        body.extend_from_slice(&chunk[..chunk.len().min(limit - body.len())]);
-        if body.len() == limit {
-            break;
-        }
-    }
-    body
 }
 
 fn permanent(error: reqwest::Error) -> DeliveryError {
