@@ -14,6 +14,7 @@ use crate::{Engine, Image, LABEL, PREFIX, Proxy, Shape, request, unique_name, un
 
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
@@ -239,6 +240,24 @@ impl Registry {
 
     /// Pushes a cosign signature of the digest `signed`: `signature`, in base64, over `payload`.
     pub fn push_signature(&self, repository: &str, signed: &str, payload: &[u8], signature: &str) {
+        self.push_signature_with(repository, signed, payload, &json!({ SIGNATURE: signature }));
+    }
+
+    /// The same with the time at which the transparency log took the signature in, in seconds.
+    pub fn push_signature_of(
+        &self,
+        repository: &str,
+        signed: &str,
+        payload: &[u8],
+        signature: &str,
+        integrated: i64,
+    ) {
+        let entry = json!({ "SignedEntryTimestamp": "", "Payload": { "integratedTime": integrated } });
+        let annotations = json!({ SIGNATURE: signature, "dev.sigstore.cosign/bundle": entry.to_string() });
+        self.push_signature_with(repository, signed, payload, &annotations);
+    }
+
+    fn push_signature_with(&self, repository: &str, signed: &str, payload: &[u8], annotations: &Value) {
         let config = to_bytes(&json!({}));
         self.upload(repository, payload);
         self.upload(repository, &config);
@@ -254,7 +273,7 @@ impl Registry {
                 "mediaType": "application/vnd.dev.cosign.simplesigning.v1+json",
                 "size": payload.len(),
                 "digest": digest(payload),
-                "annotations": { "dev.cosignproject.cosign/signature": signature },
+                "annotations": annotations,
             }],
         }));
         let tag = format!("{}.sig", signed.replace(':', "-"));

@@ -6,7 +6,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use evenkeel_agent::config::template::render_template;
 use evenkeel_agent::config::{self, Config, Configuration};
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use serde_json::{Value, json};
 use shipped::{check_schema, text};
 
@@ -245,5 +247,50 @@ fn every_sample_of_the_pages_about_gates_and_swarms_is_accepted() {
         let config = parse(&block).unwrap_or_else(|faults| panic!("line {line}: {faults}"));
         let other: Vec<_> = config.warnings.iter().filter(|said| !said.contains("does not exist")).collect();
         assert!(other.is_empty(), "line {line}: {other:?}");
+    }
+}
+
+/// What a registry or a container can put into a message, against what chat services interpret.
+#[test]
+fn recipes_of_the_manual_escape_for_their_receiver_and_carry_time_machine_and_reason() {
+    let hostile = "<!channel> & \"quoted\"\n\u{1b}[31m <https://evil.example|click>";
+    let at = "2026-01-02T03:04:05Z".parse().unwrap();
+    let mut entry = AuditEntry::new(at, "web", Kind::ROLLED_BACK, Level::Warning, hostile);
+    entry.reason = Some(format!("because {hostile}"));
+    entry.container = Some(hostile.to_owned());
+    entry.machine = "nas-1".to_owned();
+    let mut names = Vec::new();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    for file in fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let page = path.file_name().unwrap().to_str().unwrap();
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        for (line, block) in blocks(&text(&format!("docs/{page}"))) {
+            let Ok(sample) = serde_json::from_str::<Value>(&block) else { continue };
+            for webhook in sample["notifications"]["webhooks"].as_array().into_iter().flatten() {
+                let Some(body) = webhook["body"].as_str() else { continue };
+                let name = webhook["name"].as_str().unwrap();
+                let rendered =
+                    render_template(body, &entry).unwrap_or_else(|why| panic!("{page}:{line}: {why}"));
+                let sent: Value = serde_json::from_str(&rendered)
+                    .unwrap_or_else(|why| panic!("{page}:{line}: {why}: {rendered}"));
+                for needed in ["2026-01-02T03:04:05Z", "nas-1", "quoted", "because "] {
+                    assert!(rendered.contains(needed), "{page}:{line} ({name}) lacks {needed}: {rendered}");
+                }
+                if name == "slack" {
+                    let shown = sent["text"].as_str().unwrap();
+                    assert!(!shown.contains('<'), "{page}:{line}: {shown}");
+                    assert!(shown.contains("&lt;!channel&gt; &amp; "), "{page}:{line}: {shown}");
+                } else {
+                    assert_eq!(rendered.matches("<!channel>").count(), rendered.matches('&').count());
+                }
+                names.push(name.to_owned());
+            }
+        }
+    }
+    for name in ["slack", "telegram", "ntfy", "gotify", "teams"] {
+        assert!(names.iter().any(|found| found == name), "no recipe for {name}: {names:?}");
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::json;
 use tempfile::TempDir;
 
 fn evenkeel(arguments: &[&str]) -> Output {
@@ -201,4 +202,44 @@ fn an_unavailable_manual_page_is_an_error() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(said.starts_with("evenkeel: cannot write: /proc/nowhere: "), "{said}");
+}
+
+/// What follows a `$` that is no variable may be the rest of a password.
+#[test]
+fn check_shows_nothing_of_a_password_that_contains_a_dollar_sign() {
+    let password = "pa$sw0rd-Rest";
+    let agent = json!({
+        "push": {"warden_url": "http://127.0.0.1:1", "token": password},
+        "registry": {"url": "https://registry.example.com"},
+        "notifications": {
+            "discord": {"webhook_url": format!("https://discord.com/api/webhooks/1/{password}")},
+            "smtp": {"host": "mail.example.com", "port": 25, "from": "a@example.com", "to": ["b@example.com"],
+                     "username": "u", "password": password},
+            "webhooks": [{"name": "x", "url": format!("https://example.com/{password}"),
+                          "headers": {"Authorization": format!("Bearer {password}")}}],
+        },
+    });
+    let warden = json!({
+        "api": {"port": 1, "token": password},
+        "agents": [{"id": "a", "url": format!("http://u:{password}@127.0.0.1:2"), "token": password}],
+        "store": {"url": format!("postgres://u:{password}@127.0.0.1/x")},
+    });
+    for (flags, config, keys) in [
+        (
+            &[][..],
+            agent,
+            &["push.token", "notifications.discord", "notifications.smtp", "notifications.webhooks"][..],
+        ),
+        (&["--mode", "warden"], warden, &["api.token", "agents[0]", "store.url"]),
+    ] {
+        let folder = folder_with(&config.to_string());
+        let (_, said) = check_with(&folder.path().join("config.json"), flags);
+        for part in ["sw0rd", "Rest"] {
+            assert!(!said.contains(part), "{said}");
+        }
+        for key in keys {
+            assert!(said.contains(key), "{key}: {said}");
+        }
+        assert!(said.contains("$$"), "how to write it: {said}");
+    }
 }

@@ -2,6 +2,8 @@ use evenkeel_common::clock::SystemClock;
 use evenkeel_common::store::MemoryStore;
 
 use super::*;
+use crate::config::{EntryFilter, WebhookConfig};
+use evenkeel_common::secret::Secret;
 
 /// A destination whose receiver refuses entries by their message.
 struct Case {
@@ -165,4 +167,37 @@ async fn a_report_that_is_refused_is_not_reported() {
     case.run(HOUR).await;
     assert_eq!(case.accepted(), ["a", "b", "c", "d"]);
     assert_eq!(case.refused_count(), 2, "the entry and the report about it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_channel_that_delivers_nothing_for_ten_minutes_is_a_warning_until_it_delivers() {
+    let mut case = Case::new(1, &[""], &["a"]).await;
+    let settings = Settings::Webhook(WebhookConfig {
+        name: "x".to_owned(),
+        url: Secret::new("http://127.0.0.1:1/"),
+        method: "POST".to_owned(),
+        headers: Vec::new(),
+        body: None,
+        filter: EntryFilter::default(),
+    });
+    let deliveries = Deliveries::new(case.outbox.clone(), Arc::new(SystemClock), CancellationToken::new());
+    let (_end, ended) = oneshot::channel();
+    deliveries.sinks().push(Running {
+        settings,
+        machine: String::new(),
+        counts: case.sink.counts.clone(),
+        close: CancellationToken::new(),
+        ended,
+    });
+    case.run(Duration::from_mins(9)).await;
+    assert_eq!(deliveries.warnings(), Vec::<String>::new(), "a short outage is none");
+    case.run(Duration::from_mins(3)).await;
+    let warnings = deliveries.warnings();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let (key, what) = warning.split_once(": ").expect("the key comes first");
+    assert_eq!(key, "notifications.webhooks (x)");
+    assert!(what.starts_with(UNDELIVERED) && what.ends_with(": no"), "{what}");
+    lock(&case.refused).clear();
+    case.run(HOUR).await;
+    assert_eq!(deliveries.warnings(), Vec::<String>::new());
 }

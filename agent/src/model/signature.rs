@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use jiff::Timestamp;
+
 use super::image::Repository;
 
 /// Whose signatures count for an image.
@@ -17,7 +19,11 @@ pub struct Signers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignatureVerdict {
     /// One of the keys signed exactly this digest.
-    Valid,
+    Valid {
+        /// When the transparency log took the signature in, if the registry says so. The key does not vouch for it: it can only
+        /// make an image look too old, never open a gate.
+        integrated: Option<Timestamp>,
+    },
     /// The image has no signature.
     Missing,
     /// The image has signatures, but none is valid. If they fail for different reasons, this is the one closest to a valid

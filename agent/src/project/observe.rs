@@ -102,7 +102,7 @@ impl Check {
         let (containers, files) = local?;
 
         let mut images = Vec::with_capacity(config.images.len());
-        let (mut unanswered, mut unsigned) = (BTreeMap::new(), BTreeMap::new());
+        let (mut unanswered, mut signed) = (BTreeMap::new(), Signed::default());
         for ((mut view, _), remote) in views.into_iter().zip(remote) {
             view.from = self.made_from(&view, &containers);
             let ids = running_on(&containers, &view.from);
@@ -122,9 +122,7 @@ impl Check {
                 (Ok(()), Ok(None)) => Ok(()),
             };
             let answer = match (&answer, &view.remote) {
-                (Ok(()), Some(digest)) => Box::pin(self.unsigned(digest, &view, patience)).await.map(|why| {
-                    unsigned.extend(why.map(|why| (view.configured.clone(), why)));
-                }),
+                (Ok(()), Some(digest)) => Box::pin(self.judge(digest, &view, patience, &mut signed)).await,
                 _ => answer,
             };
             if let Err(why) = answer {
@@ -148,7 +146,8 @@ impl Check {
             unlisted_files,
             definition,
             unanswered,
-            unsigned,
+            unsigned: signed.unsigned,
+            signed_earlier: signed.earlier,
             key_faults: world.signatures.key_errors(signed_by(config)).await,
             tag,
             ..Observation::default()
@@ -208,15 +207,31 @@ impl Check {
         earlier.next().unwrap_or_else(|| view.reference.clone())
     }
 
-    /// Returns why this digest does not count as signed; `None` if it does, or if no signature is required.
-    pub(super) async fn unsigned(
+    /// Notes how this digest is signed, if a signature is required.
+    pub(super) async fn judge(
         &self,
         digest: &Digest,
         view: &ImageView,
         patience: Option<Duration>,
-    ) -> Result<Option<Unsigned>, Unanswered> {
+        signed: &mut Signed,
+    ) -> Result<(), Unanswered> {
+        let image = || view.configured.clone();
+        match self.signature(digest, view, patience).await? {
+            Signature::Accepted => {}
+            Signature::Earlier => drop(signed.earlier.insert(image())),
+            Signature::Unsigned(why) => drop(signed.unsigned.insert(image(), why)),
+        }
+        Ok(())
+    }
+
+    async fn signature(
+        &self,
+        digest: &Digest,
+        view: &ImageView,
+        patience: Option<Duration>,
+    ) -> Result<Signature, Unanswered> {
         let update = self.config.update.as_ref().filter(|update| !update.signed_by.is_empty());
-        let Some(update) = update else { return Ok(None) };
+        let Some(update) = update else { return Ok(Signature::Accepted) };
         let signers = Signers { keys: update.signed_by.clone(), signed_for: update.signed_for.clone() };
         let repository = &view.reference.repository;
         let asked = self.cycle.signature(&self.world.signatures, repository, digest, &signers);
@@ -224,12 +239,25 @@ impl Check {
             Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| Unanswered::Pending)?,
             None => asked.await,
         };
-        Ok(match verdict {
-            Ok(SignatureVerdict::Valid) => None,
-            Ok(SignatureVerdict::Missing) => Some(Unsigned::Missing),
-            Ok(SignatureVerdict::Invalid(flaw)) => Some(Unsigned::Invalid(flaw)),
-            Err(error) => Some(Unsigned::Unknown(error.to_string())),
-        })
+        let integrated = match verdict {
+            Ok(SignatureVerdict::Valid { integrated: Some(time) }) => time,
+            Ok(SignatureVerdict::Valid { integrated: None }) => return Ok(Signature::Accepted),
+            Ok(SignatureVerdict::Missing) => return Ok(Signature::Unsigned(Unsigned::Missing)),
+            Ok(SignatureVerdict::Invalid(flaw)) => return Ok(Signature::Unsigned(Unsigned::Invalid(flaw))),
+            Err(error) => return Ok(Signature::Unsigned(Unsigned::Unknown(error.to_string()))),
+        };
+        // What runs may never have been signed, or its signature may be gone: then there is nothing to compare with.
+        let running = view.running.first().and_then(|image| image.digests.first());
+        let Some(running) = running.filter(|running| *running != digest) else {
+            return Ok(Signature::Accepted);
+        };
+        let asked = self.cycle.signature(&self.world.signatures, repository, running, &signers);
+        let verdict = match patience {
+            Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| Unanswered::Pending)?,
+            None => asked.await,
+        };
+        let is_earlier = matches!(verdict, Ok(SignatureVerdict::Valid { integrated: Some(of_running) }) if integrated < of_running);
+        Ok(if is_earlier { Signature::Earlier } else { Signature::Accepted })
     }
 
     /// Stores the tag's digest in the registry, and determines which local images came from the registry.
@@ -251,6 +279,24 @@ impl Check {
         }
         Ok(())
     }
+}
+
+/// How a digest in the registry is signed.
+#[derive(Debug)]
+enum Signature {
+    /// Its signature is accepted, or none is required.
+    Accepted,
+    /// It was signed before the digest that runs (DECISIONS 7).
+    Earlier,
+    /// It does not count as signed.
+    Unsigned(Unsigned),
+}
+
+/// How the images of a check are signed.
+#[derive(Debug, Default)]
+pub(super) struct Signed {
+    pub(super) unsigned: BTreeMap<String, Unsigned>,
+    pub(super) earlier: BTreeSet<String>,
 }
 
 /// Returns the key files for required signatures; empty if no signature is required.

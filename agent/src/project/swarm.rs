@@ -12,7 +12,7 @@ use crate::ports::{Registry, Swarm};
 use crate::service::input::{CheckFault, ImageView, Input, LocalImage, Observation, Unanswered};
 use crate::service::swarm::plan::{SwarmResult, SwarmStep};
 
-use super::observe::{Check, signed_by, within};
+use super::observe::{Check, Signed, signed_by, within};
 use super::worker::World;
 
 /// Number of log lines kept of a failed task (black box).
@@ -41,7 +41,7 @@ impl Check {
             SwarmError::Unavailable(_) => CheckFault::EngineAway(error.to_string()),
             other => CheckFault::Failed(other.to_string()),
         })?;
-        let (mut unanswered, mut unsigned) = (BTreeMap::new(), BTreeMap::new());
+        let (mut unanswered, mut signed) = (BTreeMap::new(), Signed::default());
         let mut images = Vec::new();
         for image in &self.config.images {
             let mut view = ImageView {
@@ -54,14 +54,11 @@ impl Check {
                     unanswered.insert(view.configured.clone(), why);
                 }
             }
-            if let Some(digest) = &view.remote {
-                match self.unsigned(digest, &view, patience).await {
-                    Ok(why) => unsigned.extend(why.map(|why| (view.configured.clone(), why))),
-                    Err(pending) => {
-                        view.remote = None;
-                        unanswered.insert(view.configured.clone(), pending);
-                    }
-                }
+            if let Some(digest) = &view.remote
+                && let Err(pending) = self.judge(digest, &view, patience, &mut signed).await
+            {
+                view.remote = None;
+                unanswered.insert(view.configured.clone(), pending);
             }
             images.push(view);
         }
@@ -71,7 +68,8 @@ impl Check {
             containers,
             swarm: Some(Box::new(service)),
             unanswered,
-            unsigned,
+            unsigned: signed.unsigned,
+            signed_earlier: signed.earlier,
             key_faults: self.world.signatures.key_errors(signed_by(&self.config)).await,
             ..Observation::default()
         })

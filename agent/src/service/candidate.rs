@@ -61,6 +61,15 @@ impl Found {
     }
 }
 
+/// Why a valid signature is none for today.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlayedBack {
+    /// The digest was proven here and left for another one.
+    Left,
+    /// It was signed before the digest that runs.
+    SignedEarlier,
+}
+
 /// A digest that may be deployed once no gate holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
@@ -78,9 +87,8 @@ pub struct Candidate {
     pub approved: bool,
     /// Why it does not count as signed, if a signature is required.
     pub unsigned: Option<Unsigned>,
-    /// Whether a signature is required, and the digest was proven here and left for another one: its signature is none for
-    /// today (DECISIONS 7).
-    pub played_back: bool,
+    /// Why its signature is none for today, if a signature is required (DECISIONS 7).
+    pub played_back: Option<PlayedBack>,
     /// A manual trigger has found it.
     pub triggered: bool,
     /// The gate command's answer; `None` while there is none.
@@ -252,7 +260,7 @@ impl Service {
             first_seen: found.first_seen,
             approved: found.approved,
             unsigned,
-            played_back: self.requires_signature() && self.durable.has_left(&view.configured, &remote),
+            played_back: self.played_back(view, &remote, observation),
             triggered: found.triggered,
             command: self.command_answer(&view.configured, &remote).cloned(),
             others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
@@ -260,6 +268,21 @@ impl Service {
             fleet: self.fleet_hold(&view.configured, &remote),
             digest: remote,
         })
+    }
+
+    fn played_back(
+        &self,
+        view: &ImageView,
+        remote: &Digest,
+        observation: &Observation,
+    ) -> Option<PlayedBack> {
+        if !self.requires_signature() {
+            None
+        } else if self.durable.has_left(&view.configured, remote) {
+            Some(PlayedBack::Left)
+        } else {
+            observation.signed_earlier.contains(&view.configured).then_some(PlayedBack::SignedEarlier)
+        }
     }
 
     fn requires_signature(&self) -> bool {

@@ -224,7 +224,7 @@ impl Rules<'_> {
 
     /// Whether a digest waits for an approval, possibly along with other gates.
     pub(super) fn awaits_approval(&self, candidate: &Candidate) -> bool {
-        let is_asked = self.update.approve || candidate.played_back;
+        let is_asked = self.update.approve || candidate.played_back.is_some();
         is_asked && !candidate.approved
     }
 }
@@ -293,8 +293,8 @@ fn redeploy(rules: &Rules<'_>) -> String {
 /// Only a valid signature opens this gate, and for a digest of former times a person's approval as well (DECISIONS 7).
 fn signature(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let Some(unsigned) = &candidate.unsigned else {
-        if candidate.played_back && !candidate.approved {
-            let why = wording::played_back(&candidate.image, &candidate.digest);
+        if let Some(played_back) = candidate.played_back.filter(|_| !candidate.approved) {
+            let why = wording::played_back(&candidate.image, &candidate.digest, played_back);
             return cleared_by(format!("POST /approve/{}", rules.service), held(SIGNATURE, why));
         }
         return open(SIGNATURE, "its signature is accepted");

@@ -193,6 +193,8 @@ pub struct Observation {
     pub unanswered: BTreeMap<String, Unanswered>,
     /// Images, as configured, that must be signed (`signed_by`), and whose digest in the registry is not known to be.
     pub unsigned: BTreeMap<String, Unsigned>,
+    /// Images, as configured, that must be signed, and whose digest in the registry was signed before the one that runs.
+    pub signed_earlier: BTreeSet<String>,
     /// Errors of unusable `signed_by` files.
     pub key_faults: Vec<String>,
     /// The tag that the env file sets (`tag_variable`); `None` if not configured or not readable.

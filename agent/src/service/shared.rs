@@ -112,7 +112,7 @@ impl Service {
             approved: found.is_some_and(|found| found.approved),
             // Reported as `Unsigned::Elsewhere` instead.
             unsigned: None,
-            played_back: false,
+            played_back: None,
             triggered: false,
             command: self.command_answer(&image.configured, digest).cloned(),
             definition: None,

@@ -25,6 +25,10 @@ struct MailServer {
 
 impl MailServer {
     fn start(mode: &str) -> Self {
+        Self::with_certificate(mode, rcgen::IsCa::NoCa)
+    }
+
+    fn with_certificate(mode: &str, kind: rcgen::IsCa) -> Self {
         let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mail-server");
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let script = here.join("../dist/scripts/bring-mail-server.sh");
@@ -35,10 +39,13 @@ impl MailServer {
             tools.display()
         );
         let folder = TempDir::new().unwrap();
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let mut parameters = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        parameters.is_ca = kind;
+        let signing_key = rcgen::KeyPair::generate().unwrap();
+        let made = parameters.self_signed(&signing_key).unwrap();
         let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
-        std::fs::write(&cert, pem("CERTIFICATE", made.cert.der())).unwrap();
-        std::fs::write(&key, pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
+        std::fs::write(&cert, pem("CERTIFICATE", made.der())).unwrap();
+        std::fs::write(&key, pem("PRIVATE KEY", &signing_key.serialize_der())).unwrap();
         let mut child = Command::new(tools.join("bin/python"))
             .arg(here.join("tests/delivery/mail_server.py"))
             .arg(mode)
@@ -123,6 +130,19 @@ fn mail_reaches_a_real_server(mode: &str, other: &str) {
         let output = test_notify(&open, None, &[]);
         assert_not_sent("no encryption although the server requires it", &output, "authentication mechanism");
     }
+}
+
+/// What `openssl req -x509` makes by default.
+#[test]
+fn a_ca_used_as_a_server_certificate_is_named_with_the_key_to_change() {
+    let kind = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let server = MailServer::with_certificate("starttls", kind);
+    let certificate = server.folder.path().join("cert.pem").display().to_string();
+    let trusting = [("SSL_CERT_FILE", certificate.as_str())];
+    let output = test_notify(&smtp(&server, "starttls", "secret"), None, &trusting);
+    assert_not_sent("a CA's certificate", &output, "it is a CA's own certificate");
+    let text = stdout(&output);
+    assert!(text.contains("smtp.tls") && !text.contains("CaUsedAsEndEntity"), "{text}");
 }
 
 fn assert_not_sent(case: &str, output: &Output, expected: &str) {

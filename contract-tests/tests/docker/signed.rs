@@ -33,6 +33,12 @@ pub(crate) fn sign_for(
     digest: &str,
     key: &Ed25519KeyPair,
 ) {
+    let payload = payload(reference, digest);
+    let signature = STANDARD.encode(key.sign(&payload));
+    registry.push_signature("web", attached_to, &payload, &signature);
+}
+
+fn payload(reference: &str, digest: &str) -> Vec<u8> {
     let payload = json!({
         "critical": {
             "identity": { "docker-reference": reference },
@@ -41,9 +47,7 @@ pub(crate) fn sign_for(
         },
         "optional": null,
     });
-    let payload = payload.to_string().into_bytes();
-    let signature = STANDARD.encode(key.sign(&payload));
-    registry.push_signature("web", attached_to, &payload, &signature);
+    payload.to_string().into_bytes()
 }
 
 #[test]
@@ -105,6 +109,36 @@ fn one_of_several_keys_is_enough() {
     let agent = world.agent_for([entry]);
     let v2 = world.push("web", &Image::good("v2"));
     sign(&world, &v2.digest, &second);
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+}
+
+/// An image of former times, which never ran here and was signed when it was good.
+#[test]
+fn a_digest_that_was_signed_before_the_one_that_runs_waits_for_an_approval() {
+    let (world, v1) = World::with_web("signed-earlier");
+    let key = key();
+    let file = world.folder().join("cosign.pub");
+    std::fs::write(&file, pem(&key)).unwrap();
+    let sign_at = |digest: &str, time: i64| {
+        let payload = payload(&world.reference("web"), digest);
+        let signature = STANDARD.encode(key.sign(&payload));
+        world.registry.push_signature_of("web", digest, &payload, &signature, time);
+    };
+    sign_at(&v1.digest, 1_700_000_000);
+    let entry = world.entry("web", &["web:latest"]).set("update", json!({ "signed_by": file }));
+    let agent = world.agent_for([entry]);
+    let old = world.push("web", &Image::good("v0"));
+    sign_at(&old.digest, 1_600_000_000);
+    wait_for("it waits", || {
+        agent.trigger("web");
+        let why = agent.request("GET", "/why/web").text();
+        if why.contains("was signed before the image that runs") { Ok(()) } else { Err(why) }
+    });
+    world.assert_runs("web", "v1");
+    let newer = world.push("web", &Image::good("v2"));
+    sign_at(&newer.digest, 1_800_000_000);
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");

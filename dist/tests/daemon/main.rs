@@ -298,6 +298,34 @@ fn an_invalid_file_is_rejected_and_the_old_one_stays_active() {
     daemon.wait("the warnings are gone", |d| d.get("/health").unwrap().get("config_warnings").is_none());
 }
 
+/// `GET /health` needs no login.
+#[test]
+fn a_password_that_contains_a_dollar_sign_appears_neither_in_the_log_nor_in_health() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut daemon = Daemon::start_in(folder, &json!([]), &[]);
+    let password = "pa$sw0rd-Rest";
+    let mut file = config(&daemon.folder, daemon.port, &json!([service("web")]));
+    file["push"] = json!({"warden_url": "http://127.0.0.1:1", "token": password});
+    file["notifications"] = json!({
+        "discord": {"webhook_url": format!("https://discord.com/api/webhooks/1/{password}")},
+        "smtp": {"host": "127.0.0.1", "port": 1, "from": "a@example.com", "to": ["b@example.com"],
+                 "username": "u", "password": password},
+        "webhooks": [{"name": "x", "url": format!("http://127.0.0.1:1/{password}")}],
+    });
+    daemon.write(&file.to_string());
+    daemon.signal(Signal::HUP);
+    daemon.wait("the file is loaded", |d| d.names() == ["web"]);
+    let health = daemon.get("/health").unwrap().to_string();
+    let audit = daemon.get("/audit").unwrap().to_string();
+    let warnings = ["push.token", "notifications.discord", "notifications.smtp", "notifications.webhooks"];
+    for warning in warnings {
+        assert!(health.contains(warning), "{health}");
+    }
+    for told in [&health, &audit, &daemon.log()] {
+        assert!(!told.contains("sw0rd") && !told.contains("Rest"), "{told}");
+    }
+}
+
 #[test]
 fn changes_that_need_a_restart_are_reported_and_the_rest_is_applied() {
     let mut daemon = Daemon::start(&json!([service("a")]), &[]);

@@ -262,6 +262,20 @@ mod tests {
     }
 
     #[test]
+    fn a_channel_through_which_nothing_is_delivered_is_an_error() {
+        let of_channel = format!(
+            "notifications.smtp (a@example.com): {UNDELIVERED} 2026-01-02T03:04:05Z: 535 5.7.8 bad login"
+        );
+        let found = undelivered(&["web: something else".to_owned(), of_channel]);
+        let [finding] = &found[..] else { panic!("{found:#?}") };
+        assert_eq!(
+            (finding.severity, finding.subject.as_str()),
+            (Severity::Error, "notifications.smtp (a@example.com)")
+        );
+        assert!(finding.what.ends_with("535 5.7.8 bad login"), "{finding:#?}");
+    }
+
+    #[test]
     fn a_good_file_has_no_finding() {
         let config = parse(&json!({"notifications": {"discord": {"webhook_url": "http://h/x"}}})).unwrap();
         assert_eq!([warnings(&config), channels(&config)].concat(), []);

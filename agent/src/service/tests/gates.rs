@@ -368,6 +368,26 @@ fn a_signed_digest_that_was_replaced_here_waits_for_an_approval_when_it_is_serve
     assert!(scenario.at(1).poll(found('2')).updates());
 }
 
+#[test]
+fn a_digest_that_was_signed_before_the_running_one_waits_for_an_approval() {
+    let signed = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(with(signed));
+    let mut earlier = found('2');
+    earlier.signed_earlier.insert(IMAGE.into());
+    assert!(!scenario.poll(earlier.clone()).updates());
+    let waiting = scenario.record().waiting.expect("it waits");
+    assert_eq!((waiting.gate.as_str(), waiting.clear.as_str()), ("signature", "POST /approve/web"));
+    assert!(waiting.why.contains("signed before the image that runs"), "{}", waiting.why);
+    let now = scenario.now;
+    scenario.service.approve(None, now);
+    assert!(scenario.at(1).poll(earlier).updates());
+    // Where no signature is required, its time means nothing.
+    let mut scenario = Scenario::of(with(UpdateConfig::default()));
+    let mut earlier = found('2');
+    earlier.signed_earlier.insert(IMAGE.into());
+    assert!(scenario.poll(earlier).updates());
+}
+
 /// A gate, and a change that makes it hold.
 type Hold = (&'static str, fn(&mut UpdateConfig, &mut FleetView, &mut Observation));
 

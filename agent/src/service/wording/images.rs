@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use crate::model::SignatureFlaw;
 use crate::model::image::{Digest, LabelChange};
+use crate::service::candidate::PlayedBack;
 use crate::service::input::Unsigned;
 use crate::service::maintenance::NotNewer;
 use crate::service::maintenance::{MissingReason, RollbackRisk};
@@ -91,9 +92,13 @@ pub(in crate::service) fn unsigned(image: &str, digest: &Digest, why: &Unsigned)
 }
 
 /// Why a signed digest waits for an approval.
-pub(in crate::service) fn played_back(image: &str, digest: &Digest) -> String {
+pub(in crate::service) fn played_back(image: &str, digest: &Digest, why: PlayedBack) -> String {
+    let why = match why {
+        PlayedBack::Left => "it ran here before and was replaced",
+        PlayedBack::SignedEarlier => "it was signed before the image that runs",
+    };
     format!(
-        "{image}: {} is signed, but it ran here before and was replaced; a registry that serves an old image again needs an approval",
+        "{image}: {} is signed, but {why}; a registry that serves an old image again needs an approval",
         digest.short()
     )
 }

@@ -296,7 +296,7 @@ impl Signatures for FakeWorld {
     ) -> Result<SignatureVerdict, SignatureError> {
         self.point().await;
         let is_signed = self.lock().signed.contains(digest);
-        Ok(if is_signed { SignatureVerdict::Valid } else { SignatureVerdict::Missing })
+        Ok(if is_signed { SignatureVerdict::Valid { integrated: None } } else { SignatureVerdict::Missing })
     }
 
     async fn key_errors(&self, _: &[PathBuf]) -> Vec<String> {

@@ -16,17 +16,18 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::time::timeout;
 
 use self::key::KeySet;
-use self::payload::{Bundle, Expected, best};
+use self::payload::{Bundle, Expected, best, integrated_of_annotation};
 use super::content::{Listing, Page};
 use super::fault::Fault;
 use super::{Host, RegistryClient, lock, subject};
@@ -37,6 +38,8 @@ use crate::ports::{Signatures, Urgency};
 /// Type of a layer with a simple signing payload. The signature is in an annotation.
 const SIMPLE_LAYER: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const SIGNATURE_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
+/// The entry of the transparency log, if the signature was put into one.
+const REKOR_ANNOTATION: &str = "dev.sigstore.cosign/bundle";
 /// Type of a referrer with layers of that type.
 const SIMPLE_ARTIFACT: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
 /// Common prefix of the types of all Sigstore bundle versions: `….v0.3+json`, `…+json;version=0.2`.
@@ -53,8 +56,9 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum number of cached verdicts.
 const MAX_CACHED: usize = 4096;
 
-/// Images with a valid signature, with the digest of the keys and of the other repositories. A valid signature stays valid.
-pub(super) type Remembered = Mutex<HashSet<(Repository, Digest, Digest)>>;
+/// Images with a valid signature, with the digest of the keys and of the other repositories, and when it was made. A valid
+/// signature stays valid.
+pub(super) type Remembered = Mutex<HashMap<(Repository, Digest, Digest), Option<Timestamp>>>;
 
 #[async_trait]
 impl Signatures for RegistryClient {
@@ -70,8 +74,8 @@ impl Signatures for RegistryClient {
             content.extend_from_slice(format!("\n{repository}").as_bytes());
         }
         let image = (repository.clone(), digest.clone(), Digest::of(&content));
-        if lock(&self.signed).contains(&image) {
-            return Ok(SignatureVerdict::Valid);
+        if let Some(&integrated) = lock(&self.signed).get(&image) {
+            return Ok(SignatureVerdict::Valid { integrated });
         }
         let host = self.host(&repository.host).await?;
         let pass = host
@@ -92,12 +96,12 @@ impl Signatures for RegistryClient {
         let outcome = timeout(TIMEOUT, search.run()).await.unwrap_or_else(|_| Err(too_slow()));
         pass.settle(&outcome);
         let verdict = outcome.map_err(|fault| SignatureError::Registry(fault.into()))?;
-        if verdict == SignatureVerdict::Valid {
+        if let SignatureVerdict::Valid { integrated } = verdict {
             let mut signed = lock(&self.signed);
             if signed.len() >= MAX_CACHED {
                 signed.clear();
             }
-            signed.insert(image);
+            signed.insert(image, integrated);
         }
         Ok(verdict)
     }
@@ -120,7 +124,7 @@ struct Search<'a> {
 
 /// Result of a search step. A valid signature ends the search.
 enum Found {
-    Valid,
+    Valid(Option<Timestamp>),
     Nothing,
 }
 
@@ -128,12 +132,12 @@ impl Search<'_> {
     async fn run(mut self) -> Result<SignatureVerdict, Fault> {
         // If one location cannot be read, the other may still have a valid signature.
         let tagged = self.tagged().await;
-        if matches!(tagged, Ok(Found::Valid)) {
-            return Ok(SignatureVerdict::Valid);
+        if let Ok(Found::Valid(integrated)) = tagged {
+            return Ok(SignatureVerdict::Valid { integrated });
         }
         let referring = self.referring().await;
-        if matches!(referring, Ok(Found::Valid)) {
-            return Ok(SignatureVerdict::Valid);
+        if let Ok(Found::Valid(integrated)) = referring {
+            return Ok(SignatureVerdict::Valid { integrated });
         }
         // An unread location may have a valid signature, so the image must not be reported as unsigned.
         tagged?;
@@ -189,8 +193,8 @@ impl Search<'_> {
                 digest: Some(referrer.digest.clone()),
             };
             let Some(manifest) = self.manifest(pinned).await? else { continue };
-            if let Found::Valid = self.layers(&manifest).await? {
-                return Ok(Found::Valid);
+            if let found @ Found::Valid(_) = self.layers(&manifest).await? {
+                return Ok(found);
             }
         }
         Ok(Found::Nothing)
@@ -211,31 +215,40 @@ impl Search<'_> {
                 continue;
             };
             match judged {
-                Ok(()) => return Ok(Found::Valid),
+                Ok(integrated) => return Ok(Found::Valid(integrated)),
                 Err(flaw) => self.flaws.push(flaw),
             }
         }
         Ok(Found::Nothing)
     }
 
-    async fn simple(&mut self, layer: &Descriptor) -> Result<Result<(), SignatureFlaw>, Fault> {
+    async fn simple(
+        &mut self,
+        layer: &Descriptor,
+    ) -> Result<Result<Option<Timestamp>, SignatureFlaw>, Fault> {
         let Some(signature) = layer.annotations.get(SIGNATURE_ANNOTATION) else {
             return Ok(Err(SignatureFlaw::Malformed));
         };
         let payload = self.blob(&layer.digest).await?;
         Ok(payload
             .ok_or(SignatureFlaw::Malformed)
-            .and_then(|payload| self.expected.simple(&payload, signature)))
+            .and_then(|payload| self.expected.simple(&payload, signature))
+            .map(|()| {
+                layer.annotations.get(REKOR_ANNOTATION).and_then(|text| integrated_of_annotation(text))
+            }))
     }
 
-    async fn bundle(&mut self, layer: &Descriptor) -> Result<Result<(), SignatureFlaw>, Fault> {
+    async fn bundle(
+        &mut self,
+        layer: &Descriptor,
+    ) -> Result<Result<Option<Timestamp>, SignatureFlaw>, Fault> {
         let Some(text) = self.blob(&layer.digest).await? else { return Ok(Err(SignatureFlaw::Malformed)) };
         let bundle = match Bundle::parse(&text) {
             Ok(bundle) => bundle,
             Err(flaw) => return Ok(Err(flaw)),
         };
         if let Some(judged) = self.expected.bundle(&bundle) {
-            return Ok(judged);
+            return Ok(judged.map(|()| bundle.integrated()));
         }
         let image = Reference {
             repository: self.repository.clone(),
@@ -245,7 +258,8 @@ impl Search<'_> {
         let manifest = self.manifest(image).await?;
         Ok(manifest
             .ok_or(SignatureFlaw::Malformed)
-            .and_then(|manifest| self.expected.message(&bundle, &manifest)))
+            .and_then(|manifest| self.expected.message(&bundle, &manifest))
+            .map(|()| bundle.integrated()))
     }
 
     /// `sha256-<hex>`

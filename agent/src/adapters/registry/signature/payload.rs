@@ -8,7 +8,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::key::PublicKey;
 use crate::model::image::{Digest, Reference, Repository};
@@ -155,10 +157,29 @@ struct SignedImage {
     digest: String,
 }
 
-/// A Sigstore bundle with a key-based signature. Certificates, the transparency log and timestamps are ignored, as only the
-/// key counts.
+/// Reads when Rekor took a signature in, from cosign's annotation with its log entry. `None` unless it is well-formed.
+pub(super) fn integrated_of_annotation(text: &str) -> Option<Timestamp> {
+    let RekorBundle { payload } = serde_json::from_str(text).ok()?;
+    Timestamp::from_second(payload.time).ok()
+}
+
+#[derive(Deserialize)]
+struct RekorBundle {
+    #[serde(rename = "Payload")]
+    payload: RekorPayload,
+}
+
+#[derive(Deserialize)]
+struct RekorPayload {
+    #[serde(rename = "integratedTime")]
+    time: i64,
+}
+
+/// A Sigstore bundle with a key-based signature. Certificates are ignored, as only the key counts.
 #[derive(Deserialize)]
 pub(super) struct Bundle {
+    #[serde(rename = "verificationMaterial", default)]
+    material: Value,
     #[serde(rename = "dsseEnvelope")]
     envelope: Option<Envelope>,
     #[serde(rename = "messageSignature")]
@@ -168,6 +189,17 @@ pub(super) struct Bundle {
 impl Bundle {
     pub(super) fn parse(text: &[u8]) -> Result<Self, SignatureFlaw> {
         parse(text)
+    }
+
+    /// When the transparency log took the signature in: the earliest of its entries.
+    pub(super) fn integrated(&self) -> Option<Timestamp> {
+        // 64-bit numbers are strings in the JSON form of protocol buffers.
+        let seconds = |entry: &Value| match &entry["integratedTime"] {
+            Value::String(text) => text.parse().ok(),
+            other => other.as_i64(),
+        };
+        let entries = self.material["tlogEntries"].as_array()?;
+        entries.iter().filter_map(seconds).min().and_then(|time| Timestamp::from_second(time).ok())
     }
 }
 
@@ -207,7 +239,7 @@ struct Subject {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::super::testing::{Signer, bundle, simple, simple_for, statement};
     use super::*;

@@ -109,7 +109,7 @@ fn with_layers(layers: &[Value]) -> Value {
     json!({"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": {}, "layers": layers})
 }
 
-const VALID: Result<SignatureVerdict, SignatureError> = Ok(SignatureVerdict::Valid);
+const VALID: Result<SignatureVerdict, SignatureError> = Ok(SignatureVerdict::Valid { integrated: None });
 
 fn invalid(flaw: SignatureFlaw) -> SignatureVerdict {
     SignatureVerdict::Invalid(flaw)
@@ -132,6 +132,39 @@ async fn a_signature_under_its_tag_is_valid_and_cached() {
     let asked = world.requests().await;
     assert_eq!(world.verify().await, VALID);
     assert_eq!(world.requests().await, asked, "a valid verdict is cached");
+}
+
+#[tokio::test]
+async fn the_time_of_the_transparency_log_is_read_from_both_formats() {
+    let time = "2023-11-14T22:13:20Z".parse().ok();
+    let valid = Ok(SignatureVerdict::Valid { integrated: time });
+    let world = World::new().await;
+    let mut layer = world.valid_layer().await;
+    let entry =
+        json!({"SignedEntryTimestamp": "AA==", "Payload": {"integratedTime": 1_700_000_000, "logIndex": 1}});
+    layer["annotations"][REKOR_ANNOTATION] = entry.to_string().into();
+    world.put_signature_tag(&[layer.clone()]).await;
+    assert_eq!(world.verify().await, valid);
+    assert_eq!(world.verify().await, valid, "it is cached with the verdict");
+    for unusable in [
+        "",
+        "{}",
+        r#"{"Payload": {"integratedTime": "x"}}"#,
+        r#"{"Payload": {"integratedTime": 99999999999999}}"#,
+    ] {
+        let world = World::new().await;
+        let mut layer = world.valid_layer().await;
+        layer["annotations"][REKOR_ANNOTATION] = unusable.into();
+        world.put_signature_tag(&[layer]).await;
+        assert_eq!(world.verify().await, VALID, "{unusable}");
+    }
+    let world = World::new().await;
+    let mut signed = bundle(&world.signer, &statement(&world.digest));
+    signed["verificationMaterial"]["tlogEntries"] =
+        json!([{"integratedTime": "1800000000"}, {"integratedTime": "1700000000"}, {}]);
+    let referrer = world.put_bundle(&signed).await;
+    world.put_referrers(&[referrer]).await;
+    assert_eq!(world.verify().await, valid);
 }
 
 #[tokio::test]
