@@ -113,10 +113,7 @@ impl Agent {
 
     /// Returns its resident memory in bytes (`VmRSS`).
     pub fn resident(&self) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        kib.expect("a running process has a VmRSS") << 10
+        resident(self.child.id())
     }
 
     /// Returns its log so far, across restarts.
@@ -480,4 +477,12 @@ fn descendants(pid: u32) -> Vec<u32> {
         }
     }
     found
+}
+
+/// Returns the resident memory of a process in bytes (`VmRSS`).
+pub(crate) fn resident(process: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.expect("a running process has a VmRSS") << 10
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::agent::{built, free_address};
+use crate::agent::{built, free_address, resident};
 use crate::{Reply, request, wait_for};
 
 /// A running (or killed) warden.
@@ -77,6 +77,11 @@ impl Warden {
     /// Returns the URL of its page.
     pub fn url(&self) -> String {
         format!("http://{}/", self.address)
+    }
+
+    /// Returns its resident memory in bytes (`VmRSS`).
+    pub fn resident(&self) -> u64 {
+        resident(self.child.id())
     }
 
     /// Sends an audit entry as the agent with this ID.

@@ -2,6 +2,7 @@
 //! hostile input, and the agent's warden client.
 
 mod access;
+mod fleet_size;
 mod fuzz;
 mod load;
 mod observe;
