@@ -67,7 +67,12 @@ pub struct Image {
     pub command: Vec<String>,
     /// Health check, if any.
     pub health: Option<Health>,
+    /// When it was built, RFC 3339.
+    pub created: &'static str,
 }
+
+/// When images are built unless they say otherwise.
+const CREATED: &str = "2026-01-01T00:00:00Z";
 
 /// Runs until SIGTERM or SIGINT, then exits immediately.
 const SERVE: &str = "trap 'exit 0' TERM INT; sleep 86400 & wait";
@@ -78,7 +83,15 @@ impl Image {
             version: version.to_owned(),
             command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
             health: None,
+            created: CREATED,
         }
+    }
+
+    /// Sets when it was built, RFC 3339.
+    #[must_use]
+    pub fn created_at(mut self, time: &'static str) -> Self {
+        self.created = time;
+        self
     }
 
     /// Adds a health check.
@@ -206,7 +219,7 @@ impl Image {
             "config": config,
             "rootfs": { "type": "layers", "diff_ids": [digest(layer())] },
             "history": [{ "created": "2026-01-01T00:00:00Z", "created_by": "contract-tests" }],
-            "created": "2026-01-01T00:00:00Z",
+            "created": self.created,
         });
         to_bytes(&config)
     }

@@ -1,6 +1,7 @@
 //! A reverse proxy in front of a registry, with configurable faults.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub enum Fault {
     Hang,
     /// Responds to every request with this status, headers and body.
     Answer(u16, Vec<(&'static str, String)>, String),
+    /// Responds with this status to requests about one repository, and with a number that differs each time in the text.
+    Repository(&'static str, u16),
     /// Removes `Docker-Content-Digest` from responses.
     NoDigest,
     /// Responds to requests for a tag with this `Docker-Content-Digest`.
@@ -42,6 +45,8 @@ struct Forward {
     /// Added in front of the names of repositories.
     namespace: Option<String>,
     fault: Arc<Mutex<Fault>>,
+    /// Number of requests refused by [`Fault::Repository`].
+    refused: AtomicU64,
 }
 
 impl Proxy {
@@ -65,7 +70,12 @@ impl Proxy {
     fn start_with(listener: TcpListener, upstream: &str, namespace: Option<String>) -> Self {
         let runtime = Runtime::new().expect("a runtime can be created");
         let fault = Arc::new(Mutex::new(Fault::None));
-        let forward = Forward { upstream: upstream.to_owned(), namespace, fault: fault.clone() };
+        let forward = Forward {
+            upstream: upstream.to_owned(),
+            namespace,
+            fault: fault.clone(),
+            refused: AtomicU64::new(0),
+        };
         let server = runtime.block_on(async {
             let server = MockServer::builder().listener(listener).start().await;
             Mock::given(wiremock::matchers::any()).respond_with(forward).mount(&server).await;
@@ -97,6 +107,12 @@ impl Respond for Forward {
                     answer = answer.insert_header(*name, value.as_str());
                 }
                 return answer;
+            }
+            Fault::Repository(name, status) if asked.url.path().contains(&format!("/{name}/")) => {
+                let id = self.refused.fetch_add(1, Ordering::Relaxed);
+                let text =
+                    format!(r#"{{"errors": [{{"code": "UNKNOWN", "message": "request {id} failed"}}]}}"#);
+                return ResponseTemplate::new(*status).set_body_string(text);
             }
             Fault::NoHead if asked.method.as_str() == "HEAD" => return ResponseTemplate::new(405),
             Fault::NoBlobs if asked.url.path().contains("/blobs/") => return ResponseTemplate::new(404),

@@ -174,6 +174,41 @@ fn an_image_whose_content_can_not_be_pulled_is_an_error_and_not_blocked() {
     world.assert_tidy();
 }
 
+#[test]
+fn a_repository_that_answers_500_neither_delays_another_one_nor_is_reported_again_and_again() {
+    let (mut world, proxy, _) = World::behind_proxy("repository-500");
+    world.push("broken", &Image::good("v1"));
+    world.service("broken", "broken", &[]);
+    world.project.up();
+    let agent =
+        world.agent_for([world.entry("web", &["web:latest"]), world.entry("broken", &["broken:latest"])]);
+    proxy.set(Fault::Repository("broken", 500));
+    for _ in 0..3 {
+        assert_eq!(agent.check("broken").event, Kind::TRIGGER_FAILED);
+    }
+    let texts = agent.entries(&Kind::ERROR);
+    assert_eq!(texts.len(), 1, "a number that changes is no news: {texts:#?}");
+    assert!(agent.service("broken").errored.is_some_and(|text| text.contains("500")), "{texts:#?}");
+    world.push("web", &Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert_eq!(agent.service("web").errored, None, "another repository's error is not this one's");
+}
+
+/// `registry.url` names another registry; the engine uses loopback addresses without TLS.
+#[test]
+fn a_registry_without_tls_that_only_the_engine_knows_is_reached() {
+    let (world, _) = World::with_web("insecure");
+    let entry = world.entry("web", &[&format!("{}/web:latest", world.host)]);
+    let config = world.config([entry]).set("registry.url", "https://registry.invalid");
+    let agent = world.agent_with(config, &[]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+}
+
 /// Asserts that the agent updates exactly once despite a faulty registry.
 fn updates_in_spite_of(about: &str, fault: Fault) {
     let (world, proxy, v1) = World::behind_proxy(about);

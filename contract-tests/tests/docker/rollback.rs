@@ -1,6 +1,6 @@
 //! A bad image is rolled back, diagnosed and blocked.
 
-use contract_tests::{Agent, Image, Pushed, World};
+use contract_tests::{Agent, Image, Pushed, World, wait_for};
 use evenkeel_common::wire::{AuditEntry, Kind, Level, StatusValue};
 
 /// Pushes a bad `v2` after a good `v1`, and asserts that it is rolled back and blocked.
@@ -232,6 +232,24 @@ fn blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block() {
     let service = agent.service("web");
     assert_eq!((service.updates_total, service.rollbacks_total), (1, 1));
     assert_eq!(agent.entries(&Kind::RESUMED), []);
+}
+
+#[test]
+fn a_digest_that_failed_is_blocked_at_once_when_the_tag_returns_to_it_and_leaves_no_image() {
+    let (first, second) = (Image::good("v1"), Image::exits("v2", 0));
+    let (world, agent, bad, _) = undone("returns", &first, &second, &[]);
+    let here = || world.engine.image_id(&format!("{}/web@{}", world.host, bad.digest));
+    wait_for("the failed image to be removed", || here().map_or(Ok(()), Err));
+    world.push("web", &first);
+    assert_eq!(agent.check("web").event, Kind::CHECKED);
+    assert_eq!(agent.blocked().len(), 0, "the tag has moved");
+    assert_eq!(world.push("web", &second).digest, bad.digest);
+    let before = world.project.container("web").id;
+    assert_eq!(agent.check("web").event, Kind::CHECKED);
+    assert_eq!(agent.blocked().get("web/web:latest"), Some(&bad.digest));
+    assert_eq!(world.assert_runs("web", "v1").id, before, "nothing was deployed");
+    assert_eq!(agent.entries(&Kind::ROLLED_BACK).len(), 1);
+    assert_eq!(here(), None, "it was not even pulled");
 }
 
 #[test]

@@ -243,6 +243,53 @@ fn a_newer_tag_waits_for_its_gates_and_the_same_content_is_not_an_update() {
     shop.assert_tag("1.27.2");
 }
 
+/// As in repositories that changed from calendar versions to numbers.
+#[test]
+fn tags_of_a_scheme_that_was_given_up_and_images_that_are_older_are_told_and_not_deployed() {
+    let shop = Shop::new("tag-scheme");
+    for tag in ["1.24.0", "1.25.0", "1.25.1", "1.26.0"] {
+        shop.push(tag, &Image::good("old"));
+    }
+    shop.push("2021.12.16", &Image::good("calendar"));
+    shop.push("1.28.0", &Image::good("built before").created_at("2020-01-01T00:00:00Z"));
+    let mut agent = shop.agent(&json!({ "tags": ">=1.27" }));
+    let told = agent.wait_entry(&Kind::UPDATE_AVAILABLE, 1);
+    assert!(told.message.contains("not taken for newer"), "{told:#?}");
+    assert_eq!(agent.check("web").event, Kind::CHECKED);
+    shop.world.assert_runs("web", "v1");
+    shop.assert_tag("1.27.0");
+    // A newer one of the present scheme is deployed all the same.
+    shop.push("1.29.0", &Image::good("v2"));
+    // The list is read again at the latest after an hour, and after a restart.
+    agent.terminate();
+    agent.restart();
+    agent.wait_entry(&Kind::UPDATED, 1);
+    shop.world.assert_runs("web", "v2");
+    shop.assert_tag("1.29.0");
+}
+
+#[test]
+fn tags_with_four_numbers_and_a_build_suffix_are_compared() {
+    let mut world = World::new("tag-four");
+    let env_file = world.folder().join(".env");
+    fs::write(&env_file, "WEB_TAG=4.0.14.2939-ls287\n").unwrap();
+    world.project.service("web", &format!("{}/web:${{WEB_TAG}}", world.host), &[]);
+    let push = |tag: &str, version: &str| {
+        world.registry.push("web", tag, &Image::good(version), Shape::Docker, &world.project.name)
+    };
+    push("4.0.14.2939-ls287", "v1");
+    world.project.up();
+    push("4.0.15.2941-ls289", "v2");
+    push("develop-4.0.16.1", "other");
+    let update = json!({ "tags": ">=4", "tag_variable": "WEB_TAG" });
+    let entry = world.entry("web", &["web:4.0.14.2939-ls287"]).set("update", update);
+    let agent = world.agent_for([entry.set("env_file", env_file.to_str().unwrap())]);
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert_eq!(fs::read_to_string(&env_file).unwrap(), "WEB_TAG=4.0.15.2941-ls289\n");
+}
+
 #[test]
 fn a_file_that_does_not_use_the_variable_is_reported_and_nothing_is_written() {
     let shop = Shop::on("tag-unused", "1.27.0");
