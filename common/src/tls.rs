@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{VerifierBuilderError, WebPkiServerVerifier};
+use rustls::client::{VerifierBuilderError, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 /// TLS settings for `reqwest::ClientBuilder::tls_backend_preconfigured`.
@@ -39,18 +40,24 @@ pub fn client_config_with_roots(roots: RootCertStore) -> ClientConfig {
     builder().with_root_certificates(roots).with_no_client_auth()
 }
 
-/// TLS settings that trust the CA certificates in a PEM text in addition to the system's, with a client certificate and its key
-/// in PEM, if any. Returns what is wrong with them otherwise.
+/// TLS settings that trust the certificates in a PEM text in addition to the system's CAs, with a client certificate and its key
+/// in PEM, if any. Returns what is wrong with them otherwise. A server may present one of them itself, even if it is a CA's:
+/// Docker's manual creates such a certificate for a registry, and engines accept it.
 pub fn client_config_with_files(
     authorities: &[u8],
     client: Option<(&[u8], &[u8])>,
 ) -> Result<ClientConfig, String> {
     let mut roots = system_roots();
+    let mut own = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(authorities) {
         let certificate = certificate.map_err(|error| format!("a CA certificate can't be read: {error}"))?;
+        own.push(certificate.clone());
         roots.add(certificate).map_err(|error| format!("a CA certificate is not valid: {error}"))?;
     }
-    let builder = builder().with_root_certificates(roots);
+    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
+    let inner = inner.build().map_err(|error| format!("the CA certificates can't be used: {error}"))?;
+    let verifier = Arc::new(Known { inner, own });
+    let builder = builder().dangerous().with_custom_certificate_verifier(verifier);
     let Some((chain, key)) = client else { return Ok(builder.with_no_client_auth()) };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
     let chain = chain.map_err(|error| format!("the client certificate can't be read: {error}"))?;
@@ -106,13 +113,18 @@ fn describe(refused: &CertificateError) -> String {
             "it was issued for another host name"
         }
         CertificateError::Revoked => "it was revoked",
-        other if other.to_string().contains("CaUsedAsEndEntity") => {
+        other if is_ca_of_a_server(other) => {
             "it is a CA's own certificate, which is not valid for a server (a self-signed one made without \
              basicConstraints=CA:FALSE)"
         }
         other => return other.to_string(),
     };
     what.to_owned()
+}
+
+/// Reports whether a server presented a CA's certificate. It has been verified up to this point: it is valid now.
+fn is_ca_of_a_server(refused: &CertificateError) -> bool {
+    refused.to_string().contains("CaUsedAsEndEntity")
 }
 
 /// TLS settings that accept any certificate, for `registry.insecure` (spec 2.9).
@@ -175,6 +187,56 @@ impl ServerCertVerifier for AnyName {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.supported_verify_schemes()
+    }
+}
+
+/// Verifies the certificate chain, or that the certificate is one of `own` and was issued for the name.
+#[derive(Debug)]
+struct Known {
+    inner: Arc<WebPkiServerVerifier>,
+    own: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Known {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match self.inner.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            Err(rustls::Error::InvalidCertificate(refused))
+                if is_ca_of_a_server(&refused) && self.own.contains(certificate) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
     }
 }
 

@@ -70,6 +70,11 @@ impl Nginx {
         self.port
     }
 
+    /// Returns the file of its certificate.
+    pub fn certificate(&self) -> PathBuf {
+        self.folder.path().join("cert.pem")
+    }
+
     /// Sends a request without TLS.
     #[track_caller]
     pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> crate::Reply {
@@ -111,6 +116,7 @@ fn create_certificate(folder: &Path) {
             "-days",
             "2",
         ])
+        .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
         .args(["-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem"])
         .current_dir(folder)
         .stdout(Stdio::null())

@@ -82,3 +82,32 @@ async fn a_run_that_was_killed_halfway_is_repaired_by_the_next() {
     );
     assert_eq!(seen[0].image, ImageId(second.into()));
 }
+
+mod nightly {
+    use super::*;
+
+    /// Takes half a minute, most of which the engine waits for the container.
+    #[tokio::test]
+    async fn up_waits_as_long_as_the_containers_that_it_stops_may_take() {
+        let stage = Stage::new().await;
+        let image = format!("{}/web:1", stage.id);
+        stage.image(&image, "one", &[]);
+        let text = format!(
+            "services:\n  web:\n    image: {image}\n    network_mode: none\n    stop_grace_period: 15s\n    \
+             command: [sh, -c, \"trap '' TERM; while :; do sleep 1; done\"]\n"
+        );
+        let files = vec![stage.file("compose.yml", &text)];
+        let mut shop = Project { name: stage.id.clone(), files, env_file: None, ..Project::default() };
+        let compose = compose(&stage).with_limit(Duration::from_secs(10));
+        compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap();
+        let grace = project(&stage).await[0].stop_timeout;
+        assert_eq!(grace, Duration::from_secs(15), "as the engine knows it");
+        let second = stage.image(&image, "two", &[]);
+        let cut = compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap_err();
+        assert!(cut.cause.contains("timed out"), "{}", cut.cause);
+        shop.stop_grace = grace;
+        compose.up(&shop, &UpMode::Changed, PullPolicy::Never).await.unwrap();
+        let seen = project(&stage).await;
+        assert_eq!((seen.len(), &seen[0].image), (1, &ImageId(second.into())), "{seen:?}");
+    }
+}

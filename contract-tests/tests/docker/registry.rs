@@ -1,10 +1,12 @@
 //! Registries that are down, slow, rate-limited or respond incorrectly.
 
+use std::fs;
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
-use contract_tests::{Engine, Fault, Image, Proxy, Registry, World, wait_for};
+use contract_tests::{Engine, Fault, Image, Nginx, Proxy, Registry, World, wait_for};
 use evenkeel_common::wire::{Kind, StatusValue};
 use serde_json::json;
 
@@ -207,6 +209,52 @@ fn a_registry_without_tls_that_only_the_engine_knows_is_reached() {
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
+}
+
+/// A folder of the engine's with the certificates that it trusts for one registry; removed on drop.
+struct Trusted(PathBuf);
+
+impl Trusted {
+    fn of(host: &str, certificate: &Path) -> Self {
+        let folder = Path::new("/etc/docker/certs.d").join(host);
+        let made = fs::create_dir_all(&folder).and_then(|()| fs::copy(certificate, folder.join("ca.crt")));
+        made.expect("root runs this test: /etc/docker/certs.d is where the engine looks for certificates");
+        Self(folder)
+    }
+}
+
+impl Drop for Trusted {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+mod nightly {
+    use super::*;
+
+    #[test]
+    fn a_certificate_authority_that_only_the_engine_knows_is_trusted() {
+        let mut world = World::new("certs-d");
+        let proxy = format!("location / {{ proxy_pass http://{}; }}", world.registry.host);
+        let nginx = Nginx::start_with_tls(&proxy);
+        world.host = format!("localhost:{}", nginx.port());
+        world.push("web", &Image::good("v1"));
+        world.service("web", "web", &[]);
+        let trusted = Trusted::of(&world.host, &nginx.certificate());
+        world.project.up();
+        let entry = || world.entry("web", &["web:latest"]);
+        let config = || world.config([entry()]).set("registry.url", format!("https://{}", world.host));
+        let agent = world.agent_with(config(), &[]);
+        world.push("web", &Image::good("v2"));
+        agent.trigger("web");
+        agent.wait_entry(&Kind::UPDATED, 1);
+        world.assert_runs("web", "v2");
+        drop((agent, trusted));
+        let agent = world.agent_with(config(), &[]);
+        assert_eq!(agent.check("web").event, Kind::TRIGGER_FAILED);
+        let text = agent.service("web").errored.expect("it is not trusted without the folder");
+        assert!(text.contains("certificate"), "{text}");
+    }
 }
 
 /// Asserts that the agent updates exactly once despite a faulty registry.
