@@ -284,12 +284,18 @@ fn cycles(table: &mut Table) {
         let projects = fleet(services, images);
         let fixture = Fixture::new(&projects, 3600, None);
         let before = fixture.heads.load(std::sync::atomic::Ordering::Relaxed);
+        let children = fixture.agent.faults_of_children();
         let times: Vec<Duration> = (0..CYCLES).map(|_| fixture.agent.time_cycle()).collect();
+        let children = fixture.agent.faults_of_children() - children;
         let asked = fixture.heads.load(std::sync::atomic::Ordering::Relaxed) - before;
         assert_eq!(asked, (services * images * CYCLES) as u64, "one request per image and cycle");
         fixture.assert_idle(services);
         let all = services * images;
         table.times(&format!("poll cycle, {all} images in {services} services, 8 at once"), times, limit);
+        let figure =
+            if children == 0 { "none".to_owned() } else { format!("{children} page faults of them") };
+        let what = format!("programs run by {CYCLES} poll cycles of {services} up-to-date services");
+        table.add(&what, figure, Some(("none: compose is not asked", children == 0)));
     }
 }
 

@@ -117,6 +117,10 @@ impl Subject {
     /// take longer than the measured operation.
     fn poll_count(&self) -> u64 {
         let reply = request(&self.address, "GET", "/status", &[], &[]).expect("the agent answers");
+        if reply.status == 503 {
+            // The services are not loaded yet.
+            return 0;
+        }
         let head = String::from_utf8_lossy(&reply.body[..reply.body.len().min(300)]).into_owned();
         let number = head.split_once("\"poll_count\":").map(|(_, rest)| rest);
         let digits = number.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
@@ -135,6 +139,14 @@ impl Subject {
             assert!(began.elapsed() < TIMEOUT, "timed out waiting for {what}: {}", self.get("/status"));
             std::thread::sleep(pause);
         }
+    }
+
+    /// Returns the page faults of all its child processes that have ended: each compose run adds to them.
+    pub(crate) fn faults_of_children(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        // The program's name, in parentheses, may contain spaces. `cminflt` is the ninth field after it (proc_pid_stat(5)).
+        let fields = text.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+        fields.split_whitespace().nth(8).and_then(|field| field.parse().ok()).expect("a process has it")
     }
 
     /// Returns the time from `POST /trigger` to the end of its cycle. Requested cycles start at least one second apart; that
