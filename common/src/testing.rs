@@ -113,5 +113,6 @@ pub fn service_status(name: &str) -> ServiceStatus {
         deploy: None,
         since: None,
         failed_update: None,
+        requested_checks: None,
     }
 }

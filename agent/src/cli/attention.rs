@@ -20,13 +20,7 @@ pub(super) fn state(record: &ServiceStatus) -> (Colour, String) {
     if let (Some(deploy), StatusValue::Deploying | StatusValue::Blocked | StatusValue::NotFound) =
         (&record.deploy, record.status)
     {
-        let phase = match deploy.phase {
-            DeployPhase::Pulling => "pulling",
-            DeployPhase::Starting => "starting",
-            DeployPhase::Probation => "on probation",
-            DeployPhase::RollingBack => "rolling back",
-        };
-        return (Colour::Attention, phase.to_owned());
+        return (Colour::Attention, phase(deploy.phase).to_owned());
     }
     let is_down = record.healthy == Some(false);
     let text = match (record.status, &record.failed_update) {
@@ -37,6 +31,16 @@ pub(super) fn state(record: &ServiceStatus) -> (Colour, String) {
         _ => return (colour, in_words(record.status)),
     };
     (Colour::Bad, text.to_owned())
+}
+
+/// A phase of a deployment in words.
+pub(super) fn phase(phase: DeployPhase) -> &'static str {
+    match phase {
+        DeployPhase::Pulling => "pulling",
+        DeployPhase::Starting => "starting",
+        DeployPhase::Probation => "on probation",
+        DeployPhase::RollingBack => "rolling back",
+    }
 }
 
 fn in_words(status: StatusValue) -> String {

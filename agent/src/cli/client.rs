@@ -159,6 +159,19 @@ impl Client {
         self.answer(Method::POST, path).await
     }
 
+    /// Sends a `POST` request without a body, with a query.
+    pub(super) async fn post_with<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<T, ClientError> {
+        let mut url = self.url(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        self.exchange(self.http.request(Method::POST, url)).await
+    }
+
     /// Sends a `POST` request with a JSON body.
     pub(super) async fn post_json<T: DeserializeOwned>(
         &self,

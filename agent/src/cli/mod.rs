@@ -10,6 +10,7 @@ mod follow;
 mod remote;
 mod terminal;
 mod views;
+mod wait;
 
 use std::io;
 use std::path::{Path, PathBuf};

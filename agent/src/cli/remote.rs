@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use evenkeel_common::cli::{eprint_line, report_errors};
 use evenkeel_common::telemetry::is_harmful;
@@ -15,7 +16,9 @@ use serde::Serialize;
 
 use super::client::{Client, ClientError};
 use super::terminal::{Terminal, print};
+use super::wait::{self, Wait};
 use super::{attention, follow, views};
+use crate::model::image::Digest;
 use crate::model::output::clean;
 
 /// What to say where `GET /audit` has no entries.
@@ -61,6 +64,17 @@ pub enum RemoteTask {
     Trigger {
         /// Only this service
         name: Option<String>,
+        /// Wait until the image is proven or rejected, at most this long; exits with 0 if it is proven or up to date, 1 if it
+        /// failed, 75 if a gate holds it, 124 if that is not decided in time
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1800", requires = "name",
+            value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        wait: Option<u64>,
+        /// With --wait: this digest must run in the end
+        #[arg(long, value_name = "DIGEST", requires = "wait", value_parser = a_digest)]
+        digest: Option<String>,
+        /// Do not pass the gates approval, `min_age` and window
+        #[arg(long, requires = "name")]
+        no_pass: bool,
         /// Agent and output format
         #[command(flatten)]
         target: Target,
@@ -112,13 +126,37 @@ pub enum RemoteTask {
     },
 }
 
+fn a_digest(text: &str) -> Result<String, String> {
+    Digest::parse(text)
+        .map(|digest| digest.to_string())
+        .map_err(|_| "expected sha256: and 64 hexadecimal digits".to_owned())
+}
+
 /// Sends the request and prints the answer. Exit codes: 0: fine; 1: bad news, or rejected; 2: usage; 69: no agent answers.
 pub(super) fn perform(task: &RemoteTask, config: &Path) -> ExitCode {
+    if let RemoteTask::Trigger { name: Some(name), wait: Some(limit), digest, no_pass, target } = task {
+        let wait = Wait {
+            name: name.clone(),
+            limit: Duration::from_secs(*limit),
+            digest: digest.clone(),
+            passes: !no_pass,
+        };
+        let following = async { wait::run(&wait, &target.client(config)?, target.json).await };
+        return finished(following, wait::Outcome::code);
+    }
     answered(ask(task, config))
 }
 
 /// Runs a request and maps its outcome, good or bad news or an error, to an exit code (DECISIONS 11).
 pub(super) fn answered(asking: impl Future<Output = Result<bool, ClientError>>) -> ExitCode {
+    finished(asking, |is_good| if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs a request and maps its outcome with `code`, or an error, to an exit code.
+fn finished<T>(
+    asking: impl Future<Output = Result<T, ClientError>>,
+    code: impl FnOnce(T) -> ExitCode,
+) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => runtime.block_on(asking),
@@ -128,8 +166,7 @@ pub(super) fn answered(asking: impl Future<Output = Result<bool, ClientError>>) 
         }
     };
     match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(answer) => code(answer),
         Err(ClientError::Config(faults)) => report_errors(&faults),
         Err(error) => {
             eprint_line(format_args!("evenkeel: {error}"));
@@ -164,9 +201,11 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
             target.show(&report, || views::why(&report, terminal, now));
             Ok(true)
         }
-        RemoteTask::Trigger { name, target } => {
+        RemoteTask::Trigger { name, no_pass, target, .. } => {
             let path: Vec<&str> = std::iter::once("trigger").chain(name.as_deref()).collect();
-            let reply: TriggerReply = target.client(config)?.post(&path).await?;
+            let client = target.client(config)?;
+            let query: &[_] = if *no_pass { &[("pass", "false")] } else { &[] };
+            let reply: TriggerReply = client.post_with(&path, query).await?;
             target.show(&reply, || match &reply {
                 TriggerReply::Triggered { scope } => line(&format!("checking {scope}")),
                 TriggerReply::Skipped { reason } => line(&format!("nothing was started: {reason}")),

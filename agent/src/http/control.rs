@@ -17,7 +17,14 @@ pub(super) async fn trigger_all(api: Api, _: Request) -> Response {
 
 pub(super) async fn trigger(api: Api, request: Request) -> Response {
     let name = request.param("name");
-    match api.services.ask(name, ServiceRequest::Check).await {
+    let ask = match request.query.get("pass").map(String::as_str) {
+        None | Some("true") => ServiceRequest::Check,
+        Some("false") => ServiceRequest::CheckGated,
+        Some(other) => {
+            return error(StatusCode::BAD_REQUEST, format!("pass: {}; allowed: true, false", quote(other)));
+        }
+    };
+    match api.services.ask(name, ask).await {
         Ok(ServiceReply::Skipped(reason)) => {
             json(StatusCode::OK, &TriggerReply::Skipped { reason: reason.to_owned() })
         }

@@ -38,6 +38,12 @@ pub(super) fn trigger_all() -> Doc {
 
 pub(super) fn trigger() -> Doc {
     Doc::of("Checks one service now.")
+        .query(
+            "pass",
+            "false: the check does not pass the gates approval, min_age and window.",
+            json!({ "type": "boolean", "default": true }),
+        )
+        .json::<ErrorBody>(400, "pass is neither true nor false.")
         .json::<TriggerReply>(200, "The check was started, or the reason why not.")
         .with_service_name()
 }

@@ -88,7 +88,7 @@ impl Service {
         self.note_found(&observation, now);
         self.follow_failed_tags(&observation);
         self.forget_permits(now);
-        if is_manual {
+        if is_manual && self.checks.passes_gates() {
             self.note_trigger(&observation, now);
         }
         let Compared { stale, matching } = self.compare_images(&observation, now);

@@ -9,8 +9,14 @@ const MANUAL_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Checks {
     is_due: bool,
-    /// A user has requested the check that is due.
-    is_manual: bool,
+    /// Whether users have requested the check that is due.
+    asked: Asked,
+    /// The same of the running check, or the one that has just ended.
+    running_asked: Asked,
+    /// Requests by users, those that the running check answers, and those that are answered.
+    requested: u64,
+    answering: u64,
+    answered: u64,
     running: Running,
     redeploy: Redeploy,
     /// When to check again outside of the poll cycle.
@@ -19,6 +25,18 @@ pub(super) struct Checks {
     pub(super) manual_at: Option<Timestamp>,
     /// When the last complete check ended.
     pub(super) last: Option<Timestamp>,
+}
+
+/// Whether users have requested a check, and what it may do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Asked {
+    /// It belongs to a poll cycle.
+    #[default]
+    No,
+    /// It passes no gate.
+    Gated,
+    /// It passes the gates that a trigger passes.
+    Passing,
 }
 
 /// Progress of the running check. Its result may come in two parts: the rest follows when a slow registry has answered.
@@ -48,14 +66,18 @@ impl Checks {
         self.is_due = true;
     }
 
-    /// Makes a check due that a user requested; returns `false` if it joins one that was requested before.
-    pub(super) fn request_manual(&mut self, now: Timestamp) -> bool {
+    /// Makes a check due that a user requested; returns `false` if it joins one that was requested before. `passes`: it opens
+    /// the gates that a trigger passes.
+    pub(super) fn request_manual(&mut self, passes: bool, now: Timestamp) -> bool {
+        self.requested += 1;
+        let is_first = self.asked == Asked::No;
+        self.asked = self.asked.max(if passes { Asked::Passing } else { Asked::Gated });
         match self.manual_at.filter(|at| now.duration_since(*at).abs() < MANUAL_INTERVAL) {
             // A flood of requests is worth one check a second.
             Some(at) => self.request_by(at + MANUAL_INTERVAL),
             None => self.is_due = true,
         }
-        !std::mem::replace(&mut self.is_manual, true)
+        is_first
     }
 
     /// Makes a check due that is followed by a redeployment.
@@ -117,11 +139,28 @@ impl Checks {
         if self.redeploy == Redeploy::AfterRunningCheck {
             self.redeploy = Redeploy::Requested;
         }
-        let is_manual = std::mem::take(&mut self.is_manual);
+        self.running_asked = std::mem::take(&mut self.asked);
+        let is_manual = self.running_asked != Asked::No;
         if is_manual {
             self.manual_at = Some(now);
+            self.answering = self.requested;
         }
         Some(is_manual)
+    }
+
+    /// Whether the running check, or the one that has just ended, passes the gates that a trigger passes.
+    pub(super) fn passes_gates(&self) -> bool {
+        self.running_asked == Asked::Passing
+    }
+
+    /// Records that the running check has ended with a result that counts.
+    pub(super) fn answered(&mut self) {
+        self.answered = self.answering;
+    }
+
+    /// The requests by users so far, and how many of them are answered.
+    pub(super) fn requests(&self) -> (u64, u64) {
+        (self.requested, self.answered)
     }
 
     /// Records a result of the running check; `is_pending`: the rest of it follows. Returns whether it is the rest.
@@ -134,7 +173,9 @@ impl Checks {
     /// Repeats the check whose result was stale; `is_wanted`: even if nobody requests it.
     pub(super) fn returned_stale(&mut self, was_manual: bool, is_wanted: bool) {
         self.is_due = is_wanted || self.wants_redeploy() || was_manual;
-        self.is_manual |= was_manual;
+        if was_manual {
+            self.asked = self.asked.max(self.running_asked);
+        }
     }
 
     /// Forgets the running check.

@@ -108,6 +108,11 @@ impl Service {
         Some(action)
     }
 
+    /// Whether a call is due or running.
+    pub(super) fn awaits_command(&self) -> bool {
+        self.gate_command.asks.iter().any(|ask| ask.state != AskState::Answered)
+    }
+
     /// Handles an answer of the gate command.
     pub(super) fn command_answered(
         &mut self,

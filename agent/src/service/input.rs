@@ -412,8 +412,10 @@ impl StepResult {
 /// A user request to a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceRequest {
-    /// Check now.
+    /// Check now, past the gates that a person's trigger passes.
     Check,
+    /// Check now, and pass no gate.
+    CheckGated,
     /// Pull and recreate regardless of the digests.
     Redeploy,
     /// Remove all blocks.

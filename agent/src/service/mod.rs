@@ -296,6 +296,9 @@ impl Service {
                 let is_rest = self.checks.returned(is_pending);
                 let result = result.map(|seen| self.with_events_in(seen, now));
                 if generation == self.generation {
+                    if !is_pending {
+                        self.checks.answered();
+                    }
                     self.checked(is_manual, result, now);
                 } else if !is_pending {
                     // An action began or ended while engine and registry were being read, so the result is stale: check again.

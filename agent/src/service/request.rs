@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_common::wire::AuditEntry;
+use evenkeel_common::wire::{AuditEntry, RequestedChecks};
 use jiff::Timestamp;
 
 use crate::model::image::Digest;
@@ -25,20 +25,36 @@ impl Service {
         self.retry_rollback = self.durable.rollback_failed;
     }
 
+    /// How far the checks are that users have requested; `None` before the first.
+    pub(super) fn requested_checks(&self) -> Option<RequestedChecks> {
+        let (requested, ended) = self.checks.requests();
+        let undecided = self.checks.is_due()
+            || self.checks.is_running()
+            || self.wanted.is_some()
+            || self.awaits_command()
+            || self.is_deploying();
+        (requested > 0).then_some(RequestedChecks { requested, ended, undecided })
+    }
+
     /// Handles a user request.
     pub fn handle_request(&mut self, ask: ServiceRequest, now: Timestamp) -> (ServiceReply, Vec<AuditEntry>) {
         let answer = match ask {
-            ServiceRequest::Check if self.config.silent => ServiceReply::Skipped(wording::SILENT),
-            ServiceRequest::Check if !self.config.auto_update => {
+            ServiceRequest::Check | ServiceRequest::CheckGated if self.config.silent => {
+                ServiceReply::Skipped(wording::SILENT)
+            }
+            ServiceRequest::Check | ServiceRequest::CheckGated if !self.config.auto_update => {
                 ServiceReply::Skipped(wording::AUTO_UPDATE_OFF)
             }
-            ServiceRequest::Check | ServiceRequest::Redeploy if self.is_deploying() => {
+            ServiceRequest::Check | ServiceRequest::CheckGated | ServiceRequest::Redeploy
+                if self.is_deploying() =>
+            {
                 ServiceReply::Skipped(wording::DEPLOYING)
             }
-            ServiceRequest::Check => {
+            ServiceRequest::Check | ServiceRequest::CheckGated => {
                 self.on_manual_action();
+                let passes = ask == ServiceRequest::Check;
                 // Join a pending check: it will find everything that this one would.
-                if self.checks.request_manual(now) {
+                if self.checks.request_manual(passes, now) {
                     self.emit(Event::ManualTrigger, now);
                 }
                 self.gate_command.new_cycle = true;

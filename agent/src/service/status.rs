@@ -236,6 +236,7 @@ impl Service {
                 .or_else(|| self.swarm_progress()),
             since: None,
             failed_update: self.failed_update().cloned(),
+            requested_checks: self.requested_checks(),
         };
         Snapshot {
             status,

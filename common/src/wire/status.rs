@@ -124,6 +124,21 @@ pub struct ServiceStatus {
     /// The update that the block or the failed rollback comes from; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_update: Option<FailedUpdate>,
+    /// Checks that were requested by name since the program started; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_checks: Option<RequestedChecks>,
+}
+
+/// How far the checks are that `POST /trigger/<name>` requested.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RequestedChecks {
+    /// Number of requests.
+    pub requested: u64,
+    /// Number of requests whose check has ended.
+    pub ended: u64,
+    /// Whether something is still to come of what was found: another check, the answer of a gate command or of a warden, or
+    /// a deployment.
+    pub undecided: bool,
 }
 
 /// An update that failed on this machine.

@@ -3,6 +3,7 @@
 //! path of a test (`test(/^matrix::/)`).
 
 mod adopt;
+mod ci;
 mod cleanup;
 mod compose;
 mod definition;

@@ -1,0 +1,350 @@
+//! `trigger NAME --wait`: follows a check and what comes of it until it is decided (DECISIONS 15, for CI).
+//!
+//! What the record said before does not count: the agent numbers the checks that were requested by name, and says which of
+//! them have ended and whether anything is still to come of what they found.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use evenkeel_common::cli::eprint_line;
+use evenkeel_common::wire::{DeployProgress, ServiceStatus, TriggerReply};
+use jiff::Timestamp;
+use reqwest::StatusCode;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use super::client::{Client, ClientError};
+use super::{attention, remote};
+use crate::model::output::clean;
+
+/// Pause between two looks at the record.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long an agent that answered before may be unreachable: it may be restarted, and finishes what it began.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How many times an agent that has been restarted, or a deployment that was joined, is asked to check again.
+const MAX_REQUESTS: u32 = 5;
+
+/// What to follow.
+#[derive(Debug, Clone)]
+pub(super) struct Wait {
+    /// The service.
+    pub(super) name: String,
+    /// How long at most.
+    pub(super) limit: Duration,
+    /// The digest that must run in the end.
+    pub(super) digest: Option<String>,
+    /// Whether the check passes the gates that a trigger passes.
+    pub(super) passes: bool,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    /// A new image passed its probation.
+    Proven,
+    /// There was nothing to deploy.
+    UpToDate,
+    /// Rolled back, blocked, failed, or not the digest that was asked for.
+    Failed,
+    /// A gate holds the update.
+    Held,
+    /// Not decided in time; what was begun goes on.
+    Undecided,
+}
+
+impl Outcome {
+    /// Its exit code: `EX_TEMPFAIL` of sysexits.h for a gate, and that of timeout(1).
+    pub(super) fn code(self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Proven | Self::UpToDate => 0,
+            Self::Failed => 1,
+            Self::Held => 75,
+            Self::Undecided => 124,
+        })
+    }
+}
+
+/// The end, as JSON output shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct End {
+    outcome: Outcome,
+    service: String,
+    /// Why, or what was found.
+    reason: String,
+    /// The running digests.
+    digests: Vec<String>,
+    /// The gate that holds the update.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gate: Option<String>,
+}
+
+/// What the record said when the wait, or the deployment that it joined, began.
+#[derive(Debug, Clone, Copy)]
+struct Before {
+    updates: u64,
+    rollbacks: u64,
+    failures: u64,
+}
+
+impl Before {
+    fn of(record: &ServiceStatus) -> Self {
+        Self {
+            updates: record.updates_total,
+            rollbacks: record.rollbacks_total,
+            failures: record.failures_total,
+        }
+    }
+}
+
+/// Requests a check and waits for its end. A deployment that is in progress is followed first.
+pub(super) async fn run(wait: &Wait, client: &Client, json: bool) -> Result<Outcome, ClientError> {
+    let deadline = Instant::now() + wait.limit;
+    let mut progress = Progress::default();
+    let mut record = look(wait, client, false).await?;
+    let before = Before::of(&record);
+    // The number of the check that decides; `None` until it is requested.
+    let mut number = None;
+    let mut requests = 0;
+    let end = loop {
+        progress.show(&record);
+        if let Some(end) = ended(wait, &record, before, number) {
+            break end;
+        }
+        let is_forgotten = number.is_some_and(|number| requested(&record) < number);
+        if !record.deploying && (number.is_none() || is_forgotten) && requests < MAX_REQUESTS {
+            requests += 1;
+            match request(wait, client).await? {
+                TriggerReply::Triggered { .. } => {
+                    record = look(wait, client, true).await?;
+                    number = Some(requested(&record).max(1));
+                    continue;
+                }
+                // It has begun in the meantime.
+                TriggerReply::Skipped { .. } if look(wait, client, true).await?.deploying => {}
+                TriggerReply::Skipped { reason } => {
+                    break end(wait, &record, Outcome::Failed, format!("nothing was started: {reason}"));
+                }
+            }
+        }
+        if Instant::now() >= deadline {
+            let what = record.deploy.as_ref().map_or_else(
+                || "the check has not ended".to_owned(),
+                |deploy| format!("the deployment goes on ({})", attention::phase(deploy.phase)),
+            );
+            let text = format!("not decided within {} s: {what}", wait.limit.as_secs());
+            break end(wait, &record, Outcome::Undecided, text);
+        }
+        sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now()))).await;
+        record = look(wait, client, true).await?;
+    };
+    remote::show(json, &end, || {
+        let how = match end.outcome {
+            Outcome::Proven => "proven",
+            Outcome::UpToDate => "up to date",
+            Outcome::Failed => "failed",
+            Outcome::Held => "held",
+            Outcome::Undecided => "undecided",
+        };
+        format!("{}: {how}: {}\n", end.service, clean(&end.reason).replace('\n', " "))
+    });
+    if end.outcome == Outcome::Held {
+        let gate = end.gate.as_deref().unwrap_or_default();
+        eprint_line(format_args!("evenkeel: the gate {gate} holds the update; evenkeel why {}", end.service));
+    }
+    Ok(end.outcome)
+}
+
+async fn request(wait: &Wait, client: &Client) -> Result<TriggerReply, ClientError> {
+    let path = ["trigger", &wait.name];
+    if wait.passes { client.post(&path).await } else { client.post_with(&path, &[("pass", "false")]).await }
+}
+
+/// Reads the record. An agent that is starting gets some time, and one that has answered before (`is_known`) may be restarted.
+async fn look(wait: &Wait, client: &Client, is_known: bool) -> Result<ServiceStatus, ClientError> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let answer = client.get(&["status", &wait.name]).await;
+        let is_repeated = match &answer {
+            Err(ClientError::Unreachable { .. }) => is_known,
+            // While it loads its services, it answers 503.
+            Err(ClientError::Refused(text)) => text.contains(&StatusCode::SERVICE_UNAVAILABLE.to_string()),
+            _ => false,
+        };
+        if !is_repeated || Instant::now() >= end {
+            return answer;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+fn requested(record: &ServiceStatus) -> u64 {
+    record.requested_checks.map_or(0, |checks| checks.requested)
+}
+
+/// Returns the end if the record decides it. `number`: the check that decides.
+fn ended(wait: &Wait, record: &ServiceStatus, before: Before, number: Option<u64>) -> Option<End> {
+    if record.deploying {
+        return None;
+    }
+    let failed = |reason: String| Some(end(wait, record, Outcome::Failed, reason));
+    let is_decided = || {
+        let checks = record.requested_checks?;
+        (!checks.undecided && checks.ended >= number?).then_some(())
+    };
+    if record.rollbacks_total > before.rollbacks || record.failures_total > before.failures {
+        let update = record.failed_update.as_ref();
+        let reason = update.map(|update| format!("{}: {}", update.image, update.reason));
+        let reason = reason.or_else(|| record.errored.clone());
+        return failed(reason.unwrap_or_else(|| "the deployment failed; see evenkeel audit".to_owned()));
+    }
+    // Only the check that was requested here counts from now on.
+    is_decided()?;
+    if let Some(errored) = &record.errored {
+        return failed(errored.clone());
+    }
+    if let Some(waiting) = &record.waiting {
+        let outcome = if waiting.gate == "blocked" { Outcome::Failed } else { Outcome::Held };
+        let held = end(wait, record, outcome, format!("{}: {}", waiting.gate, waiting.why));
+        return Some(End { gate: Some(waiting.gate.clone()), ..held });
+    }
+    if let Some(blocked) = &record.blocked {
+        return failed(format!("{blocked} is blocked: it failed here; see evenkeel status {}", wait.name));
+    }
+    if let Some(digest) = &record.not_found {
+        return failed(format!("the image that runs is not in the registry, which has {digest}"));
+    }
+    let digests = digests(record);
+    if let Some(wanted) = wait.digest.as_ref().filter(|wanted| !digests.contains(wanted)) {
+        let runs = if digests.is_empty() { "nothing".to_owned() } else { digests.join(", ") };
+        return failed(format!("{wanted} does not run; what runs: {runs}"));
+    }
+    let is_new = record.updates_total > before.updates;
+    let outcome = if is_new { Outcome::Proven } else { Outcome::UpToDate };
+    Some(end(wait, record, outcome, digests.join(", ")))
+}
+
+fn digests(record: &ServiceStatus) -> Vec<String> {
+    record.images.iter().flatten().map(|image| image.digest.clone()).collect()
+}
+
+fn end(wait: &Wait, record: &ServiceStatus, outcome: Outcome, reason: String) -> End {
+    End { outcome, service: wait.name.clone(), reason, digests: digests(record), gate: None }
+}
+
+/// The phases shown so far.
+#[derive(Debug, Default)]
+struct Progress {
+    last: String,
+}
+
+impl Progress {
+    /// Prints what has changed, on stderr.
+    fn show(&mut self, record: &ServiceStatus) {
+        let text = match &record.deploy {
+            Some(DeployProgress { phase, image, deadline, .. }) => {
+                let until = deadline.map(|at| format!(", until {}", seconds(at))).unwrap_or_default();
+                format!("{}: {}{until}", attention::phase(*phase), clean(image))
+            }
+            None => return,
+        };
+        if text != self.last {
+            eprint_line(format_args!("{} {text}", seconds(Timestamp::now())));
+            self.last = text;
+        }
+    }
+}
+
+fn seconds(time: Timestamp) -> String {
+    crate::model::text::seconds(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::testing::service_status;
+    use evenkeel_common::wire::{ImageRecord, RequestedChecks, Waiting};
+
+    use super::*;
+
+    const DIGEST: &str = "sha256:aa";
+
+    fn wait() -> Wait {
+        Wait { name: "web".to_owned(), limit: Duration::from_secs(1), digest: None, passes: true }
+    }
+
+    fn record(requested: u64, ended: u64, undecided: bool) -> ServiceStatus {
+        let image = ImageRecord {
+            image: "localhost:5000/web:latest".to_owned(),
+            digest: DIGEST.to_owned(),
+            short: String::new(),
+            size_mb: 0.0,
+            newer: None,
+        };
+        ServiceStatus {
+            requested_checks: Some(RequestedChecks { requested, ended, undecided }),
+            images: Some(vec![image]),
+            ..service_status("web")
+        }
+    }
+
+    fn outcome(wait: &Wait, record: &ServiceStatus, number: Option<u64>) -> Option<(Outcome, String)> {
+        let before = Before { updates: 0, rollbacks: 0, failures: 0 };
+        ended(wait, record, before, number).map(|end| (end.outcome, end.reason))
+    }
+
+    fn waiting(gate: &str) -> Waiting {
+        Waiting {
+            image: "web:latest".to_owned(),
+            digest: "sha256:bb".to_owned(),
+            gate: gate.to_owned(),
+            why: "because".to_owned(),
+            lifts_at: None,
+            clear: String::new(),
+            blocked_by: None,
+            output: None,
+        }
+    }
+
+    #[test]
+    fn only_the_requested_check_and_what_comes_of_it_decide() {
+        let stale = ServiceStatus { waiting: Some(waiting("freeze")), ..record(2, 1, false) };
+        assert_eq!(outcome(&wait(), &stale, Some(2)), None, "the record of the check before");
+        assert_eq!(outcome(&wait(), &stale, None), None, "none was requested yet");
+        let asking = ServiceStatus { waiting: Some(waiting("command")), ..record(2, 2, true) };
+        assert_eq!(outcome(&wait(), &asking, Some(2)), None, "the command has not answered yet");
+        let deploying = ServiceStatus { deploying: true, ..record(2, 2, false) };
+        assert_eq!(outcome(&wait(), &deploying, Some(2)), None);
+        let held = ServiceStatus { waiting: Some(waiting("freeze")), ..record(2, 2, false) };
+        assert_eq!(outcome(&wait(), &held, Some(2)), Some((Outcome::Held, "freeze: because".to_owned())));
+    }
+
+    #[test]
+    fn the_end_is_that_of_the_deployment() {
+        let done = |updates_total, rollbacks_total, failures_total| ServiceStatus {
+            updates_total,
+            rollbacks_total,
+            failures_total,
+            ..record(1, 1, false)
+        };
+        let of = |record: &ServiceStatus| outcome(&wait(), record, Some(1)).map(|(outcome, _)| outcome);
+        assert_eq!(of(&done(0, 0, 0)), Some(Outcome::UpToDate));
+        assert_eq!(of(&done(1, 0, 0)), Some(Outcome::Proven));
+        assert_eq!(of(&done(0, 1, 0)), Some(Outcome::Failed));
+        assert_eq!(of(&done(0, 0, 1)), Some(Outcome::Failed));
+        let errored = ServiceStatus { errored: Some("401".to_owned()), ..done(0, 0, 0) };
+        assert_eq!(outcome(&wait(), &errored, Some(1)), Some((Outcome::Failed, "401".to_owned())));
+        let blocked = ServiceStatus { blocked: Some("sha256:bb".to_owned()), ..done(0, 0, 0) };
+        assert_eq!(of(&blocked), Some(Outcome::Failed));
+        let refused = ServiceStatus { waiting: Some(waiting("blocked")), ..done(0, 0, 0) };
+        assert_eq!(of(&refused), Some(Outcome::Failed));
+    }
+
+    #[test]
+    fn the_digest_that_was_asked_for_must_run() {
+        let asked = |digest: &str| Wait { digest: Some(digest.to_owned()), ..wait() };
+        let record = record(1, 1, false);
+        let of = |digest: &str| outcome(&asked(digest), &record, Some(1)).map(|(outcome, _)| outcome);
+        assert_eq!(of(DIGEST), Some(Outcome::UpToDate));
+        assert_eq!(of("sha256:bb"), Some(Outcome::Failed));
+    }
+}
