@@ -150,7 +150,7 @@ impl Checks {
 
     /// Whether the running check, or the one that has just ended, passes the gates that a trigger passes.
     pub(super) fn passes_gates(&self) -> bool {
-        self.running_asked == Asked::Passing
+        self.running_asked != Asked::Gated
     }
 
     /// Records that the running check has ended with a result that counts.
