@@ -18,9 +18,9 @@ pub use swarm::Swarm;
 
 use crate::model::image::ImageLabels;
 use crate::model::{
-    ComposeError, Container, ContainerEvent, Digest, EngineError, ImageId, Members, Model, Platform, Project,
-    PullPolicy, Reference, RegistryError, Repository, Running, SignatureError, SignatureVerdict, Signers,
-    UpMode, Usage,
+    ComposeError, Container, ContainerEvent, Digest, EngineError, HookEvent, ImageId, Members, Model,
+    Platform, Project, PullPolicy, Reference, RegistryError, Repository, Running, SignatureError,
+    SignatureVerdict, Signers, UpMode, Usage,
 };
 
 /// The container engine operations that updates need. Every call has its own deadline.
@@ -198,6 +198,32 @@ pub trait EnvFiles: Send + Sync + 'static {
 pub trait GateCommand: Send + Sync + 'static {
     /// Runs `argv` without a shell and waits at most a minute for its answer.
     async fn ask(&self, argv: &[String], question: &GateQuestion) -> GateAnswer;
+
+    /// Runs a hook by the same rules, with a time limit of its own.
+    async fn run_hook(&self, call: &HookCall) -> Result<(), HookError>;
+}
+
+/// A run of a hook (DECISIONS 15).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookCall {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// What it is run for.
+    pub event: HookEvent,
+    /// How long it may take.
+    pub timeout: std::time::Duration,
+    /// The update; of several images the first.
+    pub question: GateQuestion,
+}
+
+/// Why a hook has failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct HookError {
+    /// The failure, in stable wording.
+    pub why: String,
+    /// The last lines of its output.
+    pub output: String,
 }
 
 /// The update that a gate command decides on.

@@ -13,9 +13,10 @@ use tokio::time::Instant;
 
 use super::child::{Leftovers, Outcome, run};
 use super::stragglers::{self, Marks};
+use crate::model::HookEvent;
 use crate::model::output::{Tail, clip_end};
 use crate::model::text::describe_io_error;
-use crate::ports::{GateAnswer, GateCommand, GateQuestion};
+use crate::ports::{GateAnswer, GateCommand, GateQuestion, HookCall, HookError};
 
 /// How long a command may run.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -44,12 +45,16 @@ impl GateCommandRunner {
     }
 }
 
-#[async_trait]
-impl GateCommand for GateCommandRunner {
-    async fn ask(&self, argv: &[String], question: &GateQuestion) -> GateAnswer {
-        let Some((program, arguments)) = argv.split_first() else {
-            return GateAnswer::Go { reason: String::new() };
-        };
+impl GateCommandRunner {
+    async fn run(
+        &self,
+        program: &str,
+        arguments: &[String],
+        question: &GateQuestion,
+        event: Option<HookEvent>,
+        limit: Duration,
+        tail: &mut Tail,
+    ) -> std::io::Result<Outcome> {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().current_dir("/");
         command.envs(INHERITED.iter().filter_map(|name| Some((name, env::var_os(name)?))));
@@ -59,12 +64,24 @@ impl GateCommand for GateCommandRunner {
             ("EK_DIGEST", question.digest.to_string()),
             ("EK_OLD_DIGEST", question.old_digest.as_ref().map(ToString::to_string).unwrap_or_default()),
         ]);
+        command.envs(event.map(|event| ("EK_EVENT", event.name())));
         let mark = self.marks.next();
         command.env(mark.0, &mark.1);
-        let mut tail = Tail::default();
-        let end = run(command, None, Instant::now() + self.limit, Leftovers::Kill, &mut tail).await;
+        let end = run(command, None, Instant::now() + limit, Leftovers::Kill, tail).await;
         // A child may have left the process group.
         let _ = tokio::task::spawn_blocking(move || stragglers::kill(&mark)).await;
+        end
+    }
+}
+
+#[async_trait]
+impl GateCommand for GateCommandRunner {
+    async fn ask(&self, argv: &[String], question: &GateQuestion) -> GateAnswer {
+        let Some((program, arguments)) = argv.split_first() else {
+            return GateAnswer::Go { reason: String::new() };
+        };
+        let mut tail = Tail::default();
+        let end = self.run(program, arguments, question, None, self.limit, &mut tail).await;
         let reason = last_line(&tail.text());
         let failed = |what: String| format!("{program} {what}");
         match end {
@@ -83,6 +100,33 @@ impl GateCommand for GateCommandRunner {
             }
         }
     }
+
+    async fn run_hook(&self, call: &HookCall) -> Result<(), HookError> {
+        let Some((program, arguments)) = call.argv.split_first() else { return Ok(()) };
+        let mut tail = Tail::default();
+        let event = Some(call.event);
+        let end = self.run(program, arguments, &call.question, event, call.timeout, &mut tail).await;
+        match failure_of_hook(end, call.timeout) {
+            None => Ok(()),
+            Some(how) => {
+                Err(HookError { why: format!("{program} {how}"), output: tail.text().trim_end().to_owned() })
+            }
+        }
+    }
+}
+
+/// How a hook failed, in words.
+fn failure_of_hook(end: std::io::Result<Outcome>, limit: Duration) -> Option<String> {
+    Some(match end {
+        Ok(Outcome::Exited(status)) => match (status.code(), status.signal()) {
+            (Some(0), _) => return None,
+            (Some(code), _) => format!("exited with status {code}"),
+            (None, Some(signal)) => format!("was killed by signal {signal}"),
+            (None, None) => "ended without an exit status".to_owned(),
+        },
+        Ok(Outcome::TimedOut) => format!("did not exit within {} s", limit.as_secs()),
+        Err(error) => format!("can't be run: {}", describe_io_error(&error)),
+    })
 }
 
 /// Returns the last non-blank line.
@@ -244,5 +288,44 @@ mod tests {
             let answer = runner().ask(&[program], &question()).await;
             assert_eq!(answer, GateAnswer::Failed { fault, reason: String::new() });
         }
+    }
+
+    fn hook(script: &str, timeout: Duration) -> HookCall {
+        let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+        HookCall { argv, event: HookEvent::RolledBack, timeout, question: question() }
+    }
+
+    #[tokio::test]
+    async fn a_hook_gets_the_event_and_fails_with_its_last_lines() {
+        let limit = Duration::from_secs(20);
+        let script =
+            "test \"$EK_EVENT-$EK_SERVICE\" = rolled_back-web && test \"$EK_DIGEST\" != \"$EK_OLD_DIGEST\"";
+        assert_eq!(runner().run_hook(&hook(script, limit)).await, Ok(()));
+        // 75 means nothing here.
+        let error = runner().run_hook(&hook("echo one; echo two >&2; exit 75", limit)).await.unwrap_err();
+        assert_eq!(
+            (error.why.as_str(), error.output.as_str()),
+            ("/bin/sh exited with status 75", "one\ntwo")
+        );
+        let error = runner().run_hook(&hook("kill -9 $$", limit)).await.unwrap_err();
+        assert_eq!(error.why, "/bin/sh was killed by signal 9");
+        let missing = HookCall { argv: vec!["/nowhere/hook".into()], ..hook("", limit) };
+        let error = runner().run_hook(&missing).await.unwrap_err();
+        assert!(error.why.starts_with("/nowhere/hook can't be run"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_hook_that_takes_too_long_is_stopped_with_its_children() {
+        let folder = tempfile::tempdir().unwrap();
+        let alive = folder.path().join("alive");
+        let script = format!(
+            "setsid sh -c 'while :; do : > {0}; sleep 0.1; done' & while ! test -e {0}; do sleep 0.1; done; sleep 600",
+            alive.display()
+        );
+        let error = runner().run_hook(&hook(&script, Duration::from_secs(3))).await.unwrap_err();
+        assert_eq!(error.why, "/bin/sh did not exit within 3 s");
+        fs::remove_file(&alive).unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!alive.exists(), "a child in a session of its own goes on");
     }
 }

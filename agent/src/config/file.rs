@@ -371,6 +371,32 @@ pub(super) struct UpdateFile {
     pub(super) tags: String,
     /// The variable in `env_file` that holds the tag used in the compose files. A newer tag is written there and deployed.
     pub(super) tag_variable: String,
+    /// Programs to run before and after a deployment, with their arguments.
+    pub(super) hooks: Option<HooksFile>,
+}
+
+/// `services[].update.hooks`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct HooksFile {
+    /// Runs before anything is stopped. If it fails, nothing is deployed.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1))]
+    pub(super) before: Option<Items<String>>,
+    /// Runs after an update is proven.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1))]
+    pub(super) after: Option<Items<String>>,
+    /// Runs after a rollback is proven.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1))]
+    pub(super) rolled_back: Option<Items<String>>,
+    /// Time limit of each program in seconds.
+    #[schemars(schema_with = "seconds::<1, 86_400>")]
+    pub(super) timeout: u64,
+}
+
+impl Default for HooksFile {
+    fn default() -> Self {
+        Self { before: None, after: None, rolled_back: None, timeout: 600 }
+    }
 }
 
 impl Default for ServiceFile {

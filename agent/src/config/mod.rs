@@ -27,10 +27,10 @@ use evenkeel_common::wire::{Kind, Level};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::Project;
 use crate::model::image::{Reference, Repository};
 use crate::model::tags::TagPattern;
 use crate::model::window::Window;
+use crate::model::{Hooks, Project};
 
 pub mod active;
 mod api;
@@ -328,6 +328,8 @@ pub struct UpdateConfig {
     pub tags: Option<TagPattern>,
     /// The variable in `env_file` that a newer tag is written to.
     pub tag_variable: Option<String>,
+    /// Commands that run before and after a deployment.
+    pub hooks: Option<Hooks>,
 }
 
 impl ServiceConfig {

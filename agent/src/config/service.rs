@@ -40,7 +40,8 @@ pub(super) fn services(
             check_swarm_service(n, &file, &at, &mut in_swarm, findings);
         }
         let gates = file.update.as_ref().filter(|_| !file.silent);
-        let gates = gates.map(|gates| update::update(gates, &at.key("update"), findings));
+        let gates = gates
+            .map(|gates| update::update(gates, !file.swarm_service.is_empty(), &at.key("update"), findings));
         let gates = update::hold(gates, misplaced.of(n), &at, findings).map(Arc::new);
         let faults = findings.take_faults(&at);
         if faults.is_empty() {

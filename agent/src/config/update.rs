@@ -9,14 +9,23 @@ use evenkeel_common::permissions::weaknesses;
 use jiff::tz::TimeZone;
 
 use super::UpdateConfig;
-use super::file::{Items, UpdateFile};
+use super::file::{HooksFile, Items, UpdateFile};
 use super::misplaced::HELD;
+use crate::model::Hooks;
 use crate::model::image::{Reference, Repository};
 use crate::model::tags::TagPattern;
 use crate::model::window::{WINDOW_FORM, Window};
 
 /// Validates the `update` object of a service.
-pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -> UpdateConfig {
+pub(super) fn update(
+    file: &UpdateFile,
+    in_swarm: bool,
+    at: &KeyPath,
+    findings: &mut Findings,
+) -> UpdateConfig {
+    if in_swarm && file.hooks.is_some() {
+        findings.fault(&at.key("hooks"), "is not available for swarm services");
+    }
     UpdateConfig {
         fault: None,
         min_age: (file.min_age > 0).then(|| Duration::from_secs(file.min_age)),
@@ -27,6 +36,17 @@ pub(super) fn update(file: &UpdateFile, at: &KeyPath, findings: &mut Findings) -
         signed_for: repositories(file.signed_for.as_ref(), &at.key("signed_for"), findings),
         tags: tags(&file.tags, &at.key("tags"), findings),
         tag_variable: variable(&file.tag_variable, &at.key("tag_variable"), findings),
+        hooks: file.hooks.as_ref().map(|file| hooks(file, &at.key("hooks"), findings)),
+    }
+}
+
+/// `hooks`: a command for each event.
+fn hooks(file: &HooksFile, at: &KeyPath, findings: &mut Findings) -> Hooks {
+    Hooks {
+        before: command(file.before.as_ref(), &at.key("before"), findings),
+        after: command(file.after.as_ref(), &at.key("after"), findings),
+        rolled_back: command(file.rolled_back.as_ref(), &at.key("rolled_back"), findings),
+        timeout: Duration::from_secs(file.timeout),
     }
 }
 
@@ -104,10 +124,23 @@ pub(super) fn warn(
                 .warn(&place, format!("{weakness}; whoever can change it controls what is deployed here"));
         }
     }
-    if let Some(program) = file.gate.iter().flatten().flatten().next().filter(|path| path.starts_with('/')) {
+    warn_of_program(file.gate.as_ref(), &at.key("gate"), findings);
+    if let Some(file) = &file.hooks {
+        let at = at.key("hooks");
+        for (argv, key) in
+            [(&file.before, "before"), (&file.after, "after"), (&file.rolled_back, "rolled_back")]
+        {
+            warn_of_program(argv.as_ref(), &at.key(key), findings);
+        }
+    }
+}
+
+/// Warns of a program that others can change: it runs as root.
+fn warn_of_program(argv: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) {
+    let program = argv.into_iter().flatten().flatten().next();
+    if let Some(program) = program.filter(|path| path.starts_with('/')) {
         for weakness in weaknesses(Path::new(program)) {
-            let what = format!("{weakness}; whoever can change it controls this machine");
-            findings.warn(&at.key("gate").index(0), what);
+            findings.warn(&at.index(0), format!("{weakness}; whoever can change it controls this machine"));
         }
     }
 }
@@ -220,6 +253,7 @@ mod tests {
     use super::super::ServiceConfig;
     use super::super::testing::good;
     use super::*;
+    use crate::model::HookEvent;
 
     /// Parses a complete service with this `update`; returns the warnings, and the service unless it was skipped.
     fn with(update: &Value) -> (Vec<String>, Option<ServiceConfig>) {
@@ -321,6 +355,16 @@ mod tests {
                     .into(),
             ),
             (
+                json!({"hooks": {"before": ["backup"]}}),
+                "update.hooks.before[0]: \"backup\" is not absolute; allowed: the absolute path of a program".into(),
+            ),
+            (
+                json!({"hooks": {"timeout": 0}}),
+                "update.hooks.timeout: 0 is out of range; allowed: a whole number of seconds from 1 to 86400, or a duration \
+                 such as \"90s\", \"15m\", \"12h\", \"3d\""
+                    .into(),
+            ),
+            (
                 json!({"gate": ["/bin/true", "a\0"]}),
                 "update.gate[1]: \"a\\0\"; allowed: a string without NUL".into(),
             ),
@@ -332,6 +376,24 @@ mod tests {
             let is_of_key = update.get("signed_by").is_some();
             assert_eq!(gates.signed_by, if is_of_key { vec![PathBuf::from(NO_KEY)] } else { vec![] });
         }
+    }
+
+    #[test]
+    fn hooks_are_parsed_and_hold_updates_where_they_would_not_run() {
+        let (warnings, service) = with(&json!({"hooks": {"before": ["/bin/true", "a"], "timeout": "5m"}}));
+        assert_eq!(warnings, Vec::<String>::new());
+        let hooks = service.unwrap().update.as_ref().unwrap().hooks.clone().unwrap();
+        assert_eq!(hooks.of(HookEvent::Before), Some(&["/bin/true".to_owned(), "a".to_owned()][..]));
+        assert_eq!((hooks.of(HookEvent::Updated), hooks.timeout), (None, Duration::from_mins(5)));
+        let (_, service) = with(&json!({"hooks": {"after": ["/bin/true"]}}));
+        let hooks = service.unwrap().update.as_ref().unwrap().hooks.clone().unwrap();
+        assert_eq!(hooks.timeout, Duration::from_mins(10));
+        let swarm = good(&json!({"services": [{
+            "name": "web", "images": ["web"], "swarm_service": "web", "auto_update": true,
+            "update": {"hooks": {"before": ["/bin/true"]}},
+        }]}));
+        let update = swarm.services[0].update.as_ref().unwrap();
+        assert_eq!(update.fault.as_deref(), Some("update.hooks: is not available for swarm services"));
     }
 
     #[test]

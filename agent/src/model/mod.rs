@@ -13,6 +13,7 @@
 //! | `window.rs` | weekly time windows in a time zone |
 //! | `env_file.rs` | parsing an env file and replacing one value in it |
 //! | `tags.rs` | which tags are newer than the current one |
+//! | `hooks.rs` | commands that run before and after a deployment |
 //! | `few.rs` | a compact map for few entries |
 //! | `text.rs`, `output.rs` | sanitizing external text for display, storage and comparison |
 
@@ -22,6 +23,7 @@ pub mod definition;
 pub mod env_file;
 pub mod errors;
 pub mod few;
+pub mod hooks;
 pub mod image;
 pub mod output;
 pub mod platform;
@@ -39,6 +41,7 @@ pub use container::{
 };
 pub use definition::{Difference, Rendered, Running};
 pub use errors::{ComposeError, EngineError, RegistryError, SwarmError};
+pub use hooks::{HookEvent, Hooks};
 pub use image::{Digest, ImageId, Reference, Repository};
 pub use platform::Platform;
 pub use project::{Origin, Project, PullPolicy, UpMode};

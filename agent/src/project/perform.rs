@@ -6,7 +6,7 @@ use tokio::sync::{OnceCell, watch};
 
 use crate::model::image::{ImageId, LabelChange, PIN_HOST, Reference, Repository};
 use crate::model::{EngineError, Model, Platform, Project};
-use crate::ports::{Compose, Engine, EnvFiles, Image, PullProgress};
+use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Image, PullProgress};
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StepResult;
 use crate::service::rollout::tag::LineChange;
@@ -25,6 +25,8 @@ pub(super) struct Fetch<'a> {
     pub(super) compose: &'a dyn Compose,
     /// The files with their tags.
     pub(super) env_files: &'a dyn EnvFiles,
+    /// Runs hooks.
+    pub(super) commands: &'a dyn GateCommand,
     /// The project that uses them.
     pub(super) project: Option<Project>,
     /// Progress of the pull.
@@ -50,6 +52,7 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         }
         Step::RestoreTags { tags } => point_tags(fetch, &tags).await.map(|()| StepResult::TagsRestored),
         Step::Diagnose { container } => diagnose(engine, &container).await,
+        Step::RunHook(call) => Ok(StepResult::HookEnded(fetch.commands.run_hook(&call).await)),
         Step::Unpin { project, displaced, onto } => match restore_displaced(engine, &displaced).await {
             Ok(()) => unpin(engine, &project, onto.as_ref()).await,
             Err(error) => Err(error),

@@ -9,7 +9,7 @@ use evenkeel_common::wire::FleetAsk;
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Container, Members, Model, Origin, Project, PullPolicy, UpMode};
-use crate::ports::GateQuestion;
+use crate::ports::{GateQuestion, HookCall};
 
 use super::maintenance::MaintenanceTask;
 use super::newer_tags::NewerTags;
@@ -176,6 +176,8 @@ pub enum Step {
         /// Full container ID; empty if there is no container.
         container: String,
     },
+    /// Run a hook.
+    RunHook(HookCall),
     /// Unpin the old images.
     Unpin {
         /// Project whose images were pinned.

@@ -30,6 +30,7 @@ impl Service {
             starts_project: false,
             pull_missing: false,
             definition: None,
+            hooks: None,
         };
         let containers = self.containers();
         let up_mode = UpMode::ForceService(compose_service);

@@ -8,7 +8,7 @@ use evenkeel_common::wire::{AuditEntry, Gate, KeptImage};
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, LabelChange, Reference};
-use crate::model::{Container, Manager, State};
+use crate::model::{Container, HookEvent, Manager, State};
 
 use super::boot::StartReason;
 use super::maintenance::NotNewer;
@@ -90,6 +90,8 @@ pub(super) enum Event {
     NotNewerTag { image: String, tag: String, why: NotNewer },
     /// The line with the tag was not restored: it was changed by someone else, or could not be written.
     TagLineNotRestored { tag: TagChange, why: Option<String> },
+    /// A hook that ran after a deployment has failed.
+    HookFailed { event: HookEvent, why: String, output: String },
     /// A rollback would fail now, or for a different reason than before.
     WayBackAtRisk { risk: String },
     /// A rollback would succeed again; `risk` is the previous obstacle.

@@ -20,8 +20,8 @@ use crate::model::swarm::SwarmService;
 use crate::model::{
     ComposeError, Container, Difference, EngineError, EventKind, Model, SignatureFlaw, SwarmError,
 };
-use crate::ports::GateAnswer;
 use crate::ports::fleet::FleetError;
+use crate::ports::{GateAnswer, HookError};
 
 /// An input of the decision core: the result of an action, or an external event.
 #[derive(Debug, Clone, PartialEq)]
@@ -392,6 +392,8 @@ pub enum StepResult {
     TagsRestored,
     /// The old images are unpinned.
     Unpinned,
+    /// The hook has ended.
+    HookEnded(Result<(), HookError>),
     /// The step failed permanently.
     Failed(String),
     /// The engine did not answer during the step; the step must be retried.

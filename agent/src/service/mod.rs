@@ -242,7 +242,11 @@ impl Service {
     /// Whether a deployment is in progress. One whose outcome is decided and that only cleans up does not count.
     pub fn is_deploying(&self) -> bool {
         self.durable.swarm.is_some()
-            || self.durable.deployment.as_ref().is_some_and(|d| !matches!(d.phase, Phase::Unpin))
+            || self
+                .durable
+                .deployment
+                .as_ref()
+                .is_some_and(|d| !matches!(d.phase, Phase::Unpin | Phase::LastHook { .. }))
     }
 
     /// Whether this service is changing its compose project, so that no other service may.

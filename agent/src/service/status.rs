@@ -409,9 +409,9 @@ impl Service {
 
     fn progress(&self, deployment: &Deployment, pulled: PullProgress) -> DeployProgress {
         let phase = match &deployment.phase {
-            Phase::PinImages | Phase::Pull => DeployPhase::Pulling,
+            Phase::BeforeHook | Phase::PinImages | Phase::Pull => DeployPhase::Pulling,
             Phase::WriteTag | Phase::Start => DeployPhase::Starting,
-            Phase::Probation { .. } | Phase::Unpin => DeployPhase::Probation,
+            Phase::Probation { .. } | Phase::Unpin | Phase::LastHook { .. } => DeployPhase::Probation,
             Phase::RestoreTags | Phase::Diagnose(_) | Phase::Rollback(_) | Phase::VerifyRollback { .. } => {
                 DeployPhase::RollingBack
             }

@@ -8,6 +8,7 @@ mod facts;
 mod fleet;
 mod gates;
 mod heal;
+mod hooks;
 mod journal;
 mod kept;
 mod maintenance;

@@ -7,6 +7,7 @@ use evenkeel_common::wire::{AuditEntry, Gate, ImageDigest, KeptImage, Kind, Leve
 use jiff::Timestamp;
 
 use crate::config::ServiceConfig;
+use crate::model::HookEvent;
 use crate::model::image::{Digest, Reference};
 
 use super::boot::StartReason;
@@ -91,10 +92,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             let entry = AuditEntry { reason: Some(gate.gate), output, ..entry };
             with_digests(entry, old_digest.as_ref(), Some(&digest))
         }
-        Event::Approved { image, digest } => {
-            let entry = new(Kind::APPROVED, Level::Info, format!("the update of {image} was approved"));
-            with_digests(entry, None, Some(&digest))
-        }
+        Event::Approved { image, digest } => approved(&image, &digest, new),
         Event::NotFound { image, remote, local } => not_found(&image, &remote, local, in_swarm, new),
         Event::Unblocked(unblock) => unblocked(unblock, new),
         Event::Faulted { fault: Fault { text, from_check }, output } => {
@@ -143,6 +141,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             let why = why.unwrap_or_else(|| "it was changed in the meantime".to_owned());
             because(why, new(Kind::ERROR, Level::Warning, images::tag_line_left(&tag)))
         }
+        Event::HookFailed { event, why, output } => last_hook_failed(event, why, output, new),
         Event::WayBackAtRisk { risk } => {
             because(risk, new(Kind::WAY_BACK, Level::Warning, "a rollback would fail now".to_owned()))
         }
@@ -152,6 +151,26 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
         Event::ResourceAlert(alert) => resource_alert(alert, new),
         of_a_container => return container_entry(of_a_container, new),
     })
+}
+
+fn approved(image: &str, digest: &Digest, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
+    let entry = new(Kind::APPROVED, Level::Info, format!("the update of {image} was approved"));
+    with_digests(entry, None, Some(digest))
+}
+
+fn last_hook_failed(
+    event: HookEvent,
+    why: String,
+    output: String,
+    new: impl Fn(Kind, Level, String) -> AuditEntry,
+) -> AuditEntry {
+    let message = format!("the hook {} failed; the deployment is not affected", event.key());
+    AuditEntry { output, ..because(why, new(Kind::ERROR, Level::Warning, message)) }
+}
+
+/// The fault of a hook that keeps a deployment from beginning.
+pub(in crate::service) fn hook_failed(event: HookEvent, why: &str) -> String {
+    format!("the hook {} failed, so nothing was deployed: {why}", event.key())
 }
 
 fn because(reason: String, entry: AuditEntry) -> AuditEntry {

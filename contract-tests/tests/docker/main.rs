@@ -14,6 +14,7 @@ mod fleet;
 mod gates;
 mod harness;
 mod heal;
+mod hooks;
 mod kill;
 mod matrix;
 mod podman;

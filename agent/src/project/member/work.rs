@@ -67,6 +67,7 @@ impl Member {
                         engine: &*world.engine,
                         compose: &*world.compose,
                         env_files: &*world.env_files,
+                        commands: &*world.gate_command,
                         project,
                         progress: &progress,
                         model: OnceCell::new(),

@@ -10,13 +10,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::model::image::{ImageId, LabelChange, Reference};
-use crate::model::{Container, Model, ModelService, Project, PullPolicy, UpMode};
+use crate::model::{Container, HookEvent, Model, ModelService, Project, PullPolicy, UpMode};
+use crate::ports::{GateQuestion, HookCall};
 use crate::service::MAX_INTERRUPTIONS;
 use crate::service::action::{DisplacedTag, OldImage, Step};
 use crate::service::input::StopTimes;
 use crate::service::scope::Scope;
 
-use super::plan::{Cause, ImageChange, Plan};
+use super::plan::{Cause, ImageChange, Plan, PlannedHooks};
 use super::probation::{self, Context, Expected, Failure, Outcome};
 use super::step::Phase;
 use super::tag::{LineChange, LineState, TagChange};
@@ -60,6 +61,9 @@ pub struct Deployment {
     /// Names of containers that compose recreated without being told to.
     #[serde(default)]
     pub also_recreated: Vec<String>,
+    /// The hook that runs once the outcome is recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_hook: Option<HookEvent>,
 }
 
 impl Deployment {
@@ -78,11 +82,16 @@ impl Deployment {
             displaced: None,
             line: LineState::default(),
             up_mode,
-            phase: if plan.cause.is_about_images() { Phase::PinImages } else { Phase::Start },
+            phase: match &plan.hooks {
+                Some(planned) if planned.hooks.of(HookEvent::Before).is_some() => Phase::BeforeHook,
+                _ if plan.cause.is_about_images() => Phase::PinImages,
+                _ => Phase::Start,
+            },
             since: now,
             attempt: 0,
             interruptions: 0,
             also_recreated: Vec::new(),
+            last_hook: None,
             plan,
         }
     }
@@ -163,8 +172,32 @@ impl Deployment {
                 displaced,
                 onto: plan.image_changes.iter().find_map(|m| self.new_ids.get(&m.configured)).cloned(),
             },
+            Phase::BeforeHook => Step::RunHook(self.hook_call(HookEvent::Before)?),
+            Phase::LastHook { event } => Step::RunHook(self.hook_call(*event)?),
             Phase::Probation { .. } | Phase::VerifyRollback { .. } => return None,
         })
+    }
+
+    /// Returns the call of a hook; `None` if there is none for this event.
+    fn hook_call(&self, event: HookEvent) -> Option<HookCall> {
+        let PlannedHooks { service, hooks } = self.plan.hooks.as_ref()?;
+        let change = self.plan.image_changes.first()?;
+        Some(HookCall {
+            argv: hooks.of(event)?.to_vec(),
+            event,
+            timeout: hooks.timeout,
+            question: GateQuestion {
+                service: service.clone(),
+                image: change.reference.clone(),
+                digest: change.digest.clone(),
+                old_digest: change.old_digest.clone(),
+            },
+        })
+    }
+
+    /// Lets the hook of this event run once the outcome is recorded, if there is one.
+    pub(super) fn run_last(&mut self, event: HookEvent) {
+        self.last_hook = Some(event).filter(|event| self.hook_call(*event).is_some());
     }
 
     /// Returns the change of the tag; `None` if the new images turned out to be identical to the old ones.

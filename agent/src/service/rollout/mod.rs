@@ -9,6 +9,8 @@
 //!
 //! If a newer tag is deployed, `write_tag` runs before `start`, and `rollback` and `restore_tags` restore the line first.
 //!
+//! Where hooks are configured, `before_hook` comes first, and `last_hook` after `unpin`, once the outcome is recorded.
+//!
 //! Every step can be repeated: after a restart, the agent repeats the step recorded in the journal.
 //!
 //! | file | what it holds |
@@ -29,7 +31,7 @@ pub mod tag;
 
 use jiff::Timestamp;
 
-use crate::model::Container;
+use crate::model::{Container, HookEvent};
 
 use super::action::OldImage;
 use super::event::{Event, Fault, FaultCause, Updated};
@@ -194,6 +196,9 @@ impl Service {
         }
         if updated {
             self.remove_old_images_soon();
+            if let Some(deployment) = &mut self.durable.deployment {
+                deployment.run_last(HookEvent::Updated);
+            }
         }
         self.end(DeployOutcome::Succeeded, updated, now);
         self.durable.rollback_failed = false;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::{Container, Model, Project, State, UpMode};
+use crate::model::{Container, Hooks, Model, Project, State, UpMode};
 use crate::service::Service;
 use crate::service::action::OldImage;
 use crate::service::compare::{self, Comparison};
@@ -150,6 +150,19 @@ pub struct Plan {
     /// was edited since. `None` if it was not compared.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "recorded")]
     pub definition: Option<Arc<Model>>,
+    /// Commands that run before and after it, with the name of the service that configured them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hooks: Option<PlannedHooks>,
+}
+
+/// The hooks of a deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedHooks {
+    /// The service that configured them.
+    pub service: String,
+    /// The commands.
+    #[serde(flatten)]
+    pub hooks: Hooks,
 }
 
 fn starts() -> bool {
@@ -319,6 +332,9 @@ impl Service {
         let definition = compared.and_then(|d| Some(d.as_ref().ok()?.model.clone()));
         let tag = self.plan_tag(observation, &image_changes);
         let pull_missing = self.may_pull_missing(observation, &cause, now);
+        let hooks = self.config.update.as_ref().and_then(|update| update.hooks.clone());
+        let hooks = hooks.filter(|_| cause.is_about_images() && !image_changes.is_empty());
+        let hooks = hooks.map(|hooks| PlannedHooks { service: self.config.name.clone(), hooks });
         let plan = Plan {
             kept: self.kept_by(&cause),
             cause,
@@ -331,6 +347,7 @@ impl Service {
             starts_project: self.starts_project(&observation.containers),
             pull_missing,
             definition,
+            hooks,
         };
         let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
         // Compose applies the files as they are now, so these count as deployed. An edit that an update does not apply

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use crate::model::UpMode;
 use crate::model::image::Reference;
+use crate::model::{HookEvent, UpMode};
 use crate::service::event::{ContainerSummary, Event, FailedDeployment, RollbackProblem};
 use crate::service::outcome::DeployOutcome;
 use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, wording};
@@ -32,6 +32,7 @@ impl Service {
     fn rolled_back(&mut self, failed: Failed, remaining: Option<String>, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.enter(Phase::Unpin, now);
+        deployment.run_last(HookEvent::RolledBack);
         let old = deployment.plan().image_changes.iter();
         self.durable.proven.extend(old.filter_map(|m| Some((m.configured.clone(), m.old.clone()?))));
         self.durable.unproven.clear();

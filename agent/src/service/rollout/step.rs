@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{ImageId, LabelChange};
-use crate::model::{ComposeError, Container, State, UpMode};
+use crate::model::{ComposeError, Container, HookEvent, State, UpMode};
+use crate::ports::HookError;
 use crate::service::event::{Event, FaultCause, Note, RollbackProblem};
 use crate::service::input::{LocalImage, StepResult};
 use crate::service::outcome::DeployOutcome;
@@ -67,6 +68,13 @@ pub enum Phase {
     /// The outcome is decided; removing the pins.
     #[serde(alias = "release")]
     Unpin,
+    /// Nothing has been done yet: running the hook that comes first.
+    BeforeHook,
+    /// The outcome is recorded: running the hook that comes last.
+    LastHook {
+        /// What it is run for.
+        event: HookEvent,
+    },
 }
 
 impl Phase {
@@ -83,6 +91,8 @@ impl Phase {
             Phase::Rollback(_) => "rollback",
             Phase::VerifyRollback { .. } => "verify_rollback",
             Phase::Unpin => "unpin",
+            Phase::BeforeHook => "before_hook",
+            Phase::LastHook { .. } => "last_hook",
         }
     }
 
@@ -126,6 +136,20 @@ impl Service {
             return self.line_restored(result, now);
         }
         match phase {
+            Phase::BeforeHook => match result {
+                StepResult::HookEnded(Ok(())) => deployment.enter(Phase::PinImages, now),
+                StepResult::HookEnded(Err(HookError { why, output })) => {
+                    let text = wording::hook_failed(HookEvent::Before, &why);
+                    self.abandon(text, output, now);
+                }
+                other => self.abandon(other.failure(), String::new(), now),
+            },
+            Phase::LastHook { event } => {
+                if let StepResult::HookEnded(Err(HookError { why, output })) = result {
+                    self.emit(Event::HookFailed { event, why, output }, now);
+                }
+                self.concluded(now);
+            }
             Phase::PinImages => match result {
                 StepResult::ImagesPinned { missing } => self.images_pinned(&missing, now),
                 other => self.abandon(other.failure(), String::new(), now),
@@ -298,8 +322,17 @@ impl Service {
         }
     }
 
-    /// Ends the deployment.
+    /// Runs the last hook, if there is one, or ends the deployment.
     fn unpinned(&mut self, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        match deployment.last_hook.take() {
+            Some(event) => deployment.enter(Phase::LastHook { event }, now),
+            None => self.concluded(now),
+        }
+    }
+
+    /// Ends the deployment.
+    fn concluded(&mut self, now: Timestamp) {
         let Some(deployment) = self.durable.deployment.take() else { return };
         self.inspections.request_by(now);
         // The running images have changed, so check again. A failed deployment waits for the next cycle.

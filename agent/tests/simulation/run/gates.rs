@@ -10,6 +10,7 @@ pub(crate) struct Gates {
     /// The run begins at midnight.
     pub(crate) window: Option<&'static str>,
     pub(crate) approve: bool,
+    /// With hooks.
     pub(crate) command: bool,
     pub(crate) signed: bool,
 }
@@ -32,6 +33,7 @@ impl Gates {
         }
         if self.command {
             update["gate"] = json!([FILE]);
+            update["hooks"] = json!({ "before": [FILE], "after": [FILE], "rolled_back": [FILE] });
         }
         if self.signed {
             update["signed_by"] = FILE.into();

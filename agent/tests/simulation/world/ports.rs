@@ -14,8 +14,8 @@ use evenkeel_agent::model::{
 };
 use evenkeel_agent::ports::fleet::{DecisionsResponse, Fleet, FleetError, KnownRevisions};
 use evenkeel_agent::ports::{
-    Engine, GateAnswer, GateCommand, GateQuestion, Image, PullProgress, Registry, Signatures, Swarm, Tags,
-    Urgency,
+    Engine, GateAnswer, GateCommand, GateQuestion, HookCall, HookError, Image, PullProgress, Registry,
+    Signatures, Swarm, Tags, Urgency,
 };
 use evenkeel_common::store::{Change, Store, StoreError};
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, Inventory};
@@ -317,6 +317,16 @@ impl GateCommand for FakeWorld {
             CommandFault::Waits => GateAnswer::Wait { reason },
             CommandFault::Fails => GateAnswer::Failed { fault: "it exited with code 1".to_owned(), reason },
         }
+    }
+
+    async fn run_hook(&self, call: &HookCall) -> Result<(), HookError> {
+        self.point().await;
+        let mut inner = self.lock();
+        inner.hook_runs(call);
+        if inner.faults.command == CommandFault::Fails {
+            return Err(HookError { why: "it exited with status 1".to_owned(), output: String::new() });
+        }
+        Ok(())
     }
 }
 

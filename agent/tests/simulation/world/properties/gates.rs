@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use evenkeel_agent::config::{ServiceConfig, UpdateConfig};
+use evenkeel_agent::model::HookEvent;
 use evenkeel_agent::model::image::{Digest, ImageId, Reference};
-use evenkeel_agent::ports::GateQuestion;
+use evenkeel_agent::ports::{GateQuestion, HookCall};
 use evenkeel_agent::service::Durable;
 use evenkeel_agent::service::candidate::Found;
 use evenkeel_agent::service::input::ServiceRequest;
@@ -83,6 +84,20 @@ impl Inner {
     pub(in super::super) fn command_answers(&mut self, question: &GateQuestion, goes: bool) {
         let key = (question.service.clone(), question.digest.clone());
         self.truth.gated.answers.insert(key, goes);
+    }
+
+    /// Notes the run of a hook, and checks what is recorded by then.
+    pub(in super::super) fn hook_runs(&mut self, call: &HookCall) {
+        let kind = match call.event {
+            HookEvent::Before => return,
+            HookEvent::Updated => Kind::UPDATED,
+            HookEvent::RolledBack => Kind::ROLLED_BACK,
+        };
+        let digest = call.question.digest.to_string();
+        let is_it = |entry: &AuditEntry| entry.event == kind && entry.new_digest.as_ref() == Some(&digest);
+        if !self.truth.recorded.values().any(is_it) && !self.truth.is_write_lost {
+            self.violated("a hook that follows a deployment runs once its entry is durable");
+        }
     }
 
     /// Returns the gate that holds a digest, according to the ground truth.

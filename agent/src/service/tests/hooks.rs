@@ -1,0 +1,143 @@
+//! Scenarios with hooks (DECISIONS 15).
+
+use evenkeel_common::wire::Level;
+
+use super::*;
+use crate::config::UpdateConfig;
+use crate::model::{HookEvent, Hooks};
+use crate::ports::HookError;
+
+const OLD: &str = "sha256:v1";
+const NEW: &str = "sha256:v2";
+
+fn with_hooks() -> Scenario {
+    let argv = |name: &str| vec![format!("/hooks/{name}")];
+    let hooks = Hooks {
+        before: argv("before"),
+        after: argv("after"),
+        rolled_back: argv("rolled-back"),
+        timeout: Duration::from_mins(10),
+    };
+    let update = UpdateConfig { hooks: Some(hooks), ..UpdateConfig::default() };
+    Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() })
+}
+
+impl Scenario {
+    /// Expects a hook for this event, which ends like this.
+    fn hook(&mut self, event: HookEvent, result: Result<(), &str>) -> &mut Self {
+        let action = self.act();
+        let Some(Action::Step(Step::RunHook(call))) = action else { panic!("no hook, but {action:?}") };
+        assert_eq!(call.event, event);
+        assert_eq!((call.question.service.as_str(), &call.question.digest), ("web", &digest('2')));
+        assert_eq!(call.timeout, Duration::from_mins(10));
+        let result = result.map_err(|why| HookError { why: why.to_owned(), output: "last words".to_owned() });
+        self.input(Input::Stepped(StepResult::HookEnded(result)))
+    }
+
+    fn finds_an_update(&mut self) -> &mut Self {
+        self.check(observed('2', &[local(OLD, &['1'])], &[&old_container()]))
+    }
+
+    fn comes_up(&mut self, on: &Container) -> &mut Self {
+        self.takes(StepResult::ImagesPinned { missing: Vec::new() });
+        let ids = vec![(IMAGE.into(), ImageId(NEW.into()))];
+        self.takes(StepResult::Pulled { ids, labels: BTreeMap::new() });
+        let containers = vec![on.clone()];
+        self.takes(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers });
+        self
+    }
+
+    fn takes(&mut self, result: StepResult) {
+        let action = self.act();
+        assert!(matches!(action, Some(Action::Step(_))), "no step is due, but {action:?}");
+        self.input(Input::Stepped(result));
+    }
+}
+
+fn new_container() -> Container {
+    Container { id: "web-2".into(), image: ImageId(NEW.into()), ..running("web-1") }
+}
+
+fn old_container() -> Container {
+    Container { image: ImageId(OLD.into()), ..running("web-1") }
+}
+
+#[test]
+fn a_hook_runs_before_anything_is_done_and_another_one_after_the_proof() {
+    let mut scenario = with_hooks();
+    scenario.finds_an_update().hook(HookEvent::Before, Ok(()));
+    let new = new_container();
+    scenario.comes_up(&new);
+    scenario.look(&[&new]).at(120).look(&[&new]);
+    scenario.takes(StepResult::Unpinned);
+    assert!(scenario.kinds().contains(&Kind::UPDATED), "the entry comes first");
+    assert!(!scenario.record().deploying, "the deployment is over");
+    scenario.hook(HookEvent::Updated, Err("/hooks/after exited with status 1"));
+    let entry = scenario.entries.iter().find(|entry| entry.event == Kind::ERROR).expect("it is told");
+    assert_eq!((entry.level, entry.output.as_str()), (Level::Warning, "last words"));
+    assert!(entry.message.contains("the hook after failed"), "{entry:?}");
+    assert_eq!(scenario.service.durable().deployment, None);
+    assert_eq!(scenario.record().errored, None, "it is no fault of the service");
+}
+
+#[test]
+fn nothing_is_begun_if_the_hook_before_fails_and_it_is_tried_once_a_cycle() {
+    let mut scenario = with_hooks();
+    for cycle in 0..2 {
+        scenario
+            .at(cycle * 300)
+            .finds_an_update()
+            .hook(HookEvent::Before, Err("/hooks/before exited with status 3"));
+        scenario.takes(StepResult::Unpinned);
+        let errored = scenario.record().errored.expect("it is told");
+        assert!(errored.contains("the hook before failed, so nothing was deployed"), "{errored}");
+        assert_eq!(scenario.act(), None, "not before the next cycle");
+        assert!(scenario.service.durable().blocked.is_empty());
+    }
+    let entries: Vec<_> = scenario.entries.iter().filter(|entry| entry.event == Kind::ERROR).collect();
+    assert_eq!(entries.len(), 1, "the same fault is told once: {entries:#?}");
+    assert_eq!(entries[0].output, "last words");
+}
+
+#[test]
+fn a_rollback_has_a_hook_of_its_own_and_one_that_fails_for_good_has_none() {
+    for is_well in [true, false] {
+        let mut scenario = with_hooks();
+        scenario.finds_an_update().hook(HookEvent::Before, Ok(()));
+        let (new, old) = (new_container(), Container { id: "web-3".into(), ..old_container() });
+        scenario.comes_up(&new);
+        let crashed = Container { state: State::Exited, exit_code: 1, ..new };
+        scenario.look(&[&crashed]).at(5).look(&[&crashed]);
+        scenario.takes(StepResult::Diagnosed { log: String::new() });
+        let containers = vec![old.clone()];
+        scenario.takes(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers });
+        let seen = if is_well { old } else { Container { state: State::Exited, exit_code: 1, ..old } };
+        scenario.at(10).look(&[&seen]).at(15).look(&[&seen]).at(200).look(&[&seen]);
+        scenario.takes(StepResult::Unpinned);
+        if is_well {
+            assert!(scenario.kinds().contains(&Kind::ROLLED_BACK), "the entry comes first");
+            scenario.hook(HookEvent::RolledBack, Ok(()));
+        } else {
+            assert!(scenario.kinds().contains(&Kind::ROLLBACK_FAILED));
+        }
+        assert_eq!(scenario.service.durable().deployment, None);
+    }
+}
+
+#[test]
+fn a_hook_that_was_interrupted_by_a_kill_runs_again() {
+    let mut scenario = with_hooks();
+    scenario.finds_an_update();
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::RunHook(_)))));
+    let journal = serde_json::to_string(scenario.service.durable()).unwrap();
+    assert!(journal.contains("\"before_hook\""), "{journal}");
+    let durable: Durable = serde_json::from_str(&journal).unwrap();
+    assert_eq!(durable.deployment, scenario.service.durable().deployment);
+    let config = scenario.service.shared_config();
+    let (service, entries) =
+        Service::new(config, durable, boot_of("one", "one"), StartReason::Start, scenario.now);
+    (scenario.service, scenario.entries) = (service, entries);
+    scenario.reconnected();
+    scenario.hook(HookEvent::Before, Ok(()));
+    scenario.takes(StepResult::ImagesPinned { missing: Vec::new() });
+}
