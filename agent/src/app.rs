@@ -308,7 +308,8 @@ fn insecure_of(engine: &Arc<DockerEngine>) -> AskInsecure {
         let engine = engine.clone();
         Box::pin(async move {
             let info = engine.about().await.ok()?;
-            Some(Insecure { names: info.insecure_registries, networks: info.insecure_networks })
+            let (names, networks) = (info.insecure_registries, info.insecure_networks);
+            Some(Insecure { names, networks, mirrors: info.mirrors })
         })
     })
 }

@@ -34,6 +34,8 @@ pub struct EngineInfo {
     pub insecure_registries: Vec<String>,
     /// The networks whose registries it uses without TLS, as `address/bits`.
     pub insecure_networks: Vec<String>,
+    /// URLs of the mirrors of Docker Hub that it asks first.
+    pub mirrors: Vec<String>,
 }
 
 /// A running container.

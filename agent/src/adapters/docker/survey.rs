@@ -34,6 +34,7 @@ impl Survey for DockerEngine {
             data_folder: answer::text(&info, "/DockerRootDir").map(PathBuf::from),
             insecure_registries: insecure(&info),
             insecure_networks: networks(&info),
+            mirrors: mirrors(&info),
         })
     }
 
@@ -49,6 +50,12 @@ impl Survey for DockerEngine {
 /// Returns the networks whose registries the engine uses without TLS.
 fn networks(info: &Value) -> Vec<String> {
     let known = info.pointer("/RegistryConfig/InsecureRegistryCIDRs").and_then(Value::as_array);
+    known.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Returns the mirrors of Docker Hub.
+fn mirrors(info: &Value) -> Vec<String> {
+    let known = info.pointer("/RegistryConfig/Mirrors").and_then(Value::as_array);
     known.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 

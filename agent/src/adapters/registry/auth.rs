@@ -47,6 +47,8 @@ pub(super) struct Target<'a> {
     pub(super) reach: Reach,
     /// The repository to access.
     pub(super) repository: &'a Repository,
+    /// The name under which the login is stored.
+    pub(super) login: &'a str,
 }
 
 impl Access {
@@ -63,7 +65,7 @@ pub(super) async fn open(
     challenge: Challenge,
 ) -> Result<Access, Fault> {
     let repository = target.repository;
-    let login = credentials.for_host(&repository.host).await.map_err(|error| Fault::Image(error.0))?;
+    let login = credentials.for_host(target.login).await.map_err(|error| Fault::Image(error.0))?;
     let with_login = login.is_some();
     let (authorization, until) = match (&challenge, login) {
         (Challenge::Basic, Some(Login::UsernamePassword { username, password })) => {
@@ -111,7 +113,7 @@ impl TokenRequest<'_> {
         transport: &Transport,
         target: &Target<'_>,
     ) -> Result<(HeaderValue, Duration), Fault> {
-        let Target { base, reach, repository } = *target;
+        let Target { base, reach, repository, .. } = *target;
         let with_login = self.login.is_some();
         let server = self.realm.host_str().unwrap_or_default();
         let subject = format!("registry {}: its token service {server}", repository.host);
@@ -233,7 +235,8 @@ mod tests {
             let repository = Repository { host: "r.example".into(), path: "a".into() };
             let transport = Transport::new(None);
             let reach = Reach::of_literal(&base).unwrap_or(Reach::Public);
-            let target = Target { base: &base, reach, repository: &repository };
+            let login = repository.host.as_str();
+            let target = Target { base: &base, reach, repository: &repository, login };
             match ask.send(&transport, &target).await {
                 Err(Fault::Image(text)) => text,
                 other => panic!("{other:?}"),

@@ -23,6 +23,8 @@ pub(super) struct Host {
     pub(super) access: Mutex<HashMap<String, Access>>,
     /// Tags (`path:tag`) with a wrong digest header: their manifest is hashed instead.
     pub(super) doubtful: Mutex<HashSet<String>>,
+    /// Whose login it gets, if it is a mirror: its own, not that of the registry that it stands in for.
+    mirror: Option<String>,
 }
 
 impl Host {
@@ -33,7 +35,19 @@ impl Host {
             results: Results::default(),
             access: Mutex::default(),
             doubtful: Mutex::default(),
+            mirror: None,
         }
+    }
+
+    /// A mirror of Docker Hub.
+    pub(super) fn of_mirror(base: Url, concurrency: usize) -> Self {
+        let mirror = Some(base.authority().to_owned());
+        Self { mirror, ..Self::new(base, concurrency) }
+    }
+
+    /// Returns the name under which logins for it are stored.
+    pub(super) fn login<'a>(&'a self, repository: &'a Repository) -> &'a str {
+        self.mirror.as_deref().unwrap_or(&repository.host)
     }
 
     pub(super) fn manifest_url(&self, reference: &Reference) -> Result<Url, Fault> {

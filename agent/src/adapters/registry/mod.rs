@@ -106,6 +106,8 @@ pub struct RegistryClient {
     signed: signature::Remembered,
     tag_lists: tags::Lists,
     trust: Trust,
+    /// Mirrors of Docker Hub; `None` before the engine was asked.
+    mirrors: Mutex<Option<Vec<Arc<Host>>>>,
 }
 
 /// A request about a repository.
@@ -133,6 +135,7 @@ impl RegistryClient {
             signed: Mutex::default(),
             tag_lists: Mutex::default(),
             trust: Trust::default(),
+            mirrors: Mutex::default(),
         })
     }
 
@@ -338,7 +341,7 @@ impl RegistryClient {
         challenge: Challenge,
         reach: Reach,
     ) -> Result<Access, Fault> {
-        let target = auth::Target { base: &host.base, reach, repository };
+        let target = auth::Target { base: &host.base, reach, repository, login: host.login(repository) };
         let access = auth::open(&self.transport, &self.credentials, &target, challenge).await?;
         lock(&host.access).insert(repository.path.clone(), access.clone());
         Ok(access)
@@ -367,6 +370,14 @@ impl Registry for RegistryClient {
         if let Some(pinned) = &reference.digest {
             return Ok(pinned.clone());
         }
+        for mirror in self.mirrors(&reference.repository.host).await {
+            let Ok(pass) = mirror.gate.pass(urgency).await else { continue };
+            let outcome = Box::pin(self.ask(&mirror, reference)).await;
+            pass.settle(&outcome);
+            if let Ok(digest) = outcome {
+                return Ok(digest);
+            }
+        }
         let host = self.host(&reference.repository.host).await?;
         let image = key(reference);
         if let Some(error) = host.results.backed_off(&image, urgency) {
@@ -392,6 +403,14 @@ impl Registry for RegistryClient {
         if let Some(pinned) = &reference.digest {
             return Ok(pinned.clone());
         }
+        for mirror in self.mirrors(&reference.repository.host).await {
+            let Ok(pass) = mirror.gate.pass(Urgency::Manual).await else { continue };
+            let outcome = Box::pin(self.hash(&mirror, reference)).await;
+            pass.settle(&outcome);
+            if let Ok(digest) = outcome {
+                return Ok(digest);
+            }
+        }
         let host = self.host(&reference.repository.host).await?;
         let pass = host.gate.pass(Urgency::Manual).await?;
         let outcome = Box::pin(self.hash(&host, reference)).await;
@@ -401,6 +420,14 @@ impl Registry for RegistryClient {
 
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
         let pinned = Reference { repository: repository.clone(), tag: None, digest: Some(digest.clone()) };
+        for mirror in self.mirrors(&repository.host).await {
+            let Ok(pass) = mirror.gate.pass(Urgency::Routine).await else { continue };
+            let outcome = Box::pin(self.serves(&mirror, &pinned)).await;
+            pass.settle(&outcome);
+            if let Ok(true) = outcome {
+                return Ok(true);
+            }
+        }
         let host = self.host(&repository.host).await?;
         let pass = host.gate.pass(Urgency::Routine).await?;
         let outcome = Box::pin(self.serves(&host, &pinned)).await;

@@ -12,8 +12,11 @@ use url::Url;
 
 use super::RegistryClient;
 use super::connect::Tls;
-use super::transport::Outgoing;
+use super::host::Host;
+use super::lock;
+use super::transport::{Outgoing, without_login};
 use crate::model::RegistryError;
+use crate::model::image::HUB;
 use crate::model::text::describe_io_error;
 
 /// Where engines look for certificates, by registry.
@@ -26,6 +29,8 @@ pub struct Insecure {
     pub names: Vec<String>,
     /// Networks as `address/bits`.
     pub networks: Vec<String>,
+    /// URLs of the mirrors of Docker Hub that the engine asks first (`registry-mirrors` of Docker).
+    pub mirrors: Vec<String>,
 }
 
 impl Insecure {
@@ -130,6 +135,25 @@ impl RegistryClient {
         } else {
             Ok((base, false))
         }
+    }
+
+    /// Returns the mirrors that the engine asks before this registry: there are some of Docker Hub only.
+    pub(super) async fn mirrors(&self, name: &str) -> Vec<Arc<Host>> {
+        let Some(ask) = self.trust.insecure.as_ref().filter(|_| name == HUB) else { return Vec::new() };
+        if let Some(known) = lock(&self.mirrors).clone() {
+            return known;
+        }
+        let Some(settings) = ask().await else { return Vec::new() };
+        let mut hosts = Vec::new();
+        for url in &settings.mirrors {
+            let Some(url) = Url::parse(url).ok().and_then(without_login) else { continue };
+            let name = url.authority().to_owned();
+            if let Ok((base, _)) = Box::pin(self.trusted(&name, url)).await {
+                hosts.push(Arc::new(Host::of_mirror(base, self.concurrency)));
+            }
+        }
+        // Another request may have been faster; its back-off counts.
+        lock(&self.mirrors).get_or_insert(hosts).clone()
     }
 
     async fn answers(&self, base: &Url) -> bool {
@@ -282,7 +306,7 @@ mod tests {
         let error = client().digest(&image, Urgency::Manual).await;
         assert!(error.is_err(), "the engine would not reach it either: {error:?}");
         for (names, networks) in [(vec![name.clone()], vec![]), (vec![], vec!["0.0.0.0/32".to_owned()])] {
-            let insecure = Insecure { names, networks };
+            let insecure = Insecure { names, networks, ..Insecure::default() };
             let ask: AskInsecure = Arc::new(move || {
                 let insecure = insecure.clone();
                 Box::pin(async move { Some(insecure) })
@@ -292,6 +316,68 @@ mod tests {
         }
         let away: AskInsecure = Arc::new(|| Box::pin(async { None }));
         assert!(client().with_engine(away).digest(&image, Urgency::Manual).await.is_err());
+    }
+
+    fn of_mirrors(mirrors: &[String], credentials: Credentials) -> RegistryClient {
+        let settings = RegistrySettings {
+            home: "http://registry.example".to_owned(),
+            home_host: "registry.example".to_owned(),
+            insecure: false,
+            concurrency: 2,
+        };
+        let client = RegistryClient::new(settings, Arc::new(credentials)).unwrap();
+        let insecure = Insecure { mirrors: mirrors.to_vec(), ..Insecure::default() };
+        client.with_engine(Arc::new(move || {
+            let insecure = insecure.clone();
+            Box::pin(async move { Some(insecure) })
+        }))
+    }
+
+    /// Docker Hub itself can't be reached from a test.
+    #[tokio::test]
+    async fn images_of_docker_hub_are_asked_of_the_engines_mirrors_first() {
+        use wiremock::matchers::{any, path};
+        use wiremock::{Mock, MockServer, ResponseTemplate};
+        let digest = Digest::of(b"a manifest");
+        let found = || ResponseTemplate::new(200).insert_header("docker-content-digest", digest.as_str());
+        let (empty, full) = (MockServer::start().await, MockServer::start().await);
+        Mock::given(any()).respond_with(ResponseTemplate::new(404)).mount(&empty).await;
+        Mock::given(path("/v2/library/nginx/manifests/1.27")).respond_with(found()).mount(&full).await;
+        let client = of_mirrors(
+            &[empty.uri(), format!("{}/", full.uri())],
+            Credentials::new(None, String::new().into()),
+        );
+        let image = Reference::parse("docker.io/library/nginx:1.27").unwrap();
+        assert_eq!(client.digest(&image, Urgency::Manual).await.unwrap(), digest);
+        let asked = empty.received_requests().await.unwrap_or_default();
+        assert!(
+            asked.iter().any(|request| request.url.path().ends_with("/manifests/1.27")),
+            "in their order"
+        );
+        // Other registries have no mirrors.
+        let other = Reference::parse("127.0.0.1:1/nginx:1.27").unwrap();
+        assert!(client.digest(&other, Urgency::Manual).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_mirror_does_not_get_the_login_of_docker_hub() {
+        use wiremock::matchers::any;
+        use wiremock::{Mock, MockServer, ResponseTemplate};
+        let mirror = MockServer::start().await;
+        let asks = ResponseTemplate::new(401).insert_header("www-authenticate", "Basic realm=\"mirror\"");
+        Mock::given(any()).respond_with(asks).mount(&mirror).await;
+        let folder = tempfile::TempDir::new().unwrap();
+        let logins = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "aHViOnNlY3JldA=="}}}"#;
+        std::fs::write(folder.path().join("config.json"), logins).unwrap();
+        let credentials = Credentials::new(Some(folder.path().to_owned()), String::new().into());
+        let client = of_mirrors(&[mirror.uri()], credentials);
+        let repository = Reference::parse("docker.io/library/nginx:1").unwrap().repository;
+        let host = client.mirrors(HUB).await.remove(0);
+        assert_eq!(host.login(&repository), mirror.address().to_string());
+        let image = Reference::parse("docker.io/library/nginx:1").unwrap();
+        assert!(client.digest(&image, Urgency::Manual).await.is_err());
+        let asked = mirror.received_requests().await.unwrap_or_default();
+        assert!(!asked.is_empty() && asked.iter().all(|r| !r.headers.contains_key("authorization")));
     }
 
     #[test]

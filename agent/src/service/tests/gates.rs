@@ -369,6 +369,26 @@ fn a_signed_digest_that_was_replaced_here_waits_for_an_approval_when_it_is_serve
 }
 
 #[test]
+fn a_check_may_be_requested_that_passes_no_gate_and_says_when_it_has_ended() {
+    let mut scenario = Scenario::of(with(old_enough()));
+    for (number, second, ask) in [(1, 10, ServiceRequest::CheckGated), (2, 20, ServiceRequest::Check)] {
+        scenario.at(second);
+        let (reply, _) = scenario.service.handle_request(ask.clone(), scenario.now);
+        assert_eq!(reply, ServiceReply::Accepted);
+        let checks = scenario.record().requested_checks.expect("one was requested");
+        assert_eq!((checks.requested, checks.ended), (number, number - 1));
+        assert!(checks.undecided);
+        // The check begins, and ends.
+        scenario.act();
+        let generation = scenario.service.generation;
+        scenario.input(Input::Checked { generation, is_manual: true, result: Ok(found('2')) });
+        let checks = scenario.record().requested_checks.expect("one was requested");
+        assert_eq!(checks.ended, number);
+        assert_eq!(scenario.updates(), ask == ServiceRequest::Check, "{ask:?}");
+    }
+}
+
+#[test]
 fn a_digest_that_was_signed_before_the_running_one_waits_for_an_approval() {
     let signed = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..UpdateConfig::default() };
     let mut scenario = Scenario::of(with(signed));
