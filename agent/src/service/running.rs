@@ -1,5 +1,6 @@
 //! The state of each image for the fleet and `/why`: the running digest, when it was proven, and the digest in the registry.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ConfiguredImage;
 use crate::model::Container;
-use crate::model::image::{Digest, Reference};
+use crate::model::image::{Digest, ImageId, Reference};
 
 use super::candidate::Found;
 use super::input::{ImageView, LocalImage};
@@ -41,8 +42,15 @@ pub struct ImageState {
 }
 
 impl Service {
-    /// Records that a digest of an image passed its probation and runs.
-    pub(super) fn note_proof(&mut self, image: &str, digest: &Digest, now: Timestamp) {
+    /// Records that a digest of an image passed its probation and runs. What the last check saw of the image is no longer so:
+    /// no gate holds what runs.
+    pub(super) fn note_proof(&mut self, image: &str, id: ImageId, digest: &Digest, now: Timestamp) {
+        let seen = self.known.observation.as_mut().map(Arc::make_mut);
+        let mut views = seen.into_iter().flat_map(|seen| &mut seen.images);
+        if let Some(view) = views.find(|view| view.configured == image) {
+            // Its size is read by the next check.
+            view.running = vec![LocalImage { id, digests: vec![digest.clone()], size: 0 }];
+        }
         let proof = Proof { digest: digest.clone(), at: now };
         let known = self.durable.proofs.entry(image.to_owned()).or_insert_with(|| proof.clone());
         if known.digest != *digest {

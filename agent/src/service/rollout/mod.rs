@@ -154,8 +154,8 @@ impl Service {
             if let (Some(id), true) = (new.cloned(), used) {
                 self.note_deployed(&image, &id, true, &change.reference);
                 let source = Some(change.source(&change.digest));
-                self.durable.proven.insert(image.clone(), OldImage { id, source });
-                self.note_proof(&image, &change.digest, now);
+                self.durable.proven.insert(image.clone(), OldImage { id: id.clone(), source });
+                self.note_proof(&image, id, &change.digest, now);
             }
             self.durable.not_found.remove(&image);
             if let (Some(old), true) = (&change.old_digest, used)

@@ -255,7 +255,7 @@ impl Service {
             durable.postponed = None;
             updated = change.old_digest.as_ref() != Some(&digest);
             durable.published.insert(image.clone(), digest.clone());
-            self.note_proof(&image, &digest, now);
+            self.note_proof(&image, ImageId::from(&digest), &digest, now);
             if updated {
                 let took = self.time_since_found(&change, rollout.begun, now);
                 self.emit(Event::Updated(updated_event(change, rollout.labels.clone(), took)), now);

@@ -81,6 +81,22 @@ fn a_hook_runs_before_anything_is_done_and_another_one_after_the_proof() {
 }
 
 #[test]
+fn a_gate_that_a_trigger_has_passed_holds_nothing_once_the_image_is_proven() {
+    let update = UpdateConfig { min_age: Some(Duration::from_hours(24)), ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() });
+    let (old, new) = (old_container(), new_container());
+    scenario.finds_an_update();
+    assert_eq!(scenario.record().waiting.map(|waiting| waiting.gate).as_deref(), Some("min_age"));
+    scenario.trigger(observed('2', &[local(OLD, &['1'])], &[&old]));
+    scenario.comes_up(&new);
+    scenario.look(&[&new]).at(120).look(&[&new]);
+    scenario.takes(StepResult::Unpinned);
+    let record = scenario.record();
+    assert!(!record.deploying && record.updates_total == 1, "{record:?}");
+    assert_eq!((record.waiting, record.status), (None, StatusValue::Ok), "before the next check");
+}
+
+#[test]
 fn nothing_is_begun_if_the_hook_before_fails_and_it_is_tried_once_a_cycle() {
     let mut scenario = with_hooks();
     for cycle in 0..2 {
