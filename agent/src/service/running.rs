@@ -48,8 +48,9 @@ impl Service {
         let seen = self.known.observation.as_mut().map(Arc::make_mut);
         let mut views = seen.into_iter().flat_map(|seen| &mut seen.images);
         if let Some(view) = views.find(|view| view.configured == image) {
-            // Its size is read by the next check.
-            view.running = vec![LocalImage { id, digests: vec![digest.clone()], size: 0 }];
+            // The size of a new image is read by the next check; the same image may have come under another digest.
+            let size = view.running.iter().find(|known| known.id == id).map_or(0, |known| known.size);
+            view.running = vec![LocalImage { id, digests: vec![digest.clone()], size }];
         }
         let proof = Proof { digest: digest.clone(), at: now };
         let known = self.durable.proofs.entry(image.to_owned()).or_insert_with(|| proof.clone());
