@@ -110,15 +110,18 @@ impl Project {
         self.engine.containers(&self.name)
     }
 
-    /// Returns the only container of a service.
+    /// Returns the only container of a service. Waits for the one to be the only one: while compose recreates a container, there
+    /// are two for a moment.
     #[track_caller]
     pub fn container(&self, service: &str) -> ContainerView {
-        let views = self.containers();
-        let mut of_service = views.iter().filter(|view| view.service == service);
-        match (of_service.next(), of_service.next()) {
-            (Some(view), None) => view.clone(),
-            _ => panic!("service {service} has not exactly one container: {views:#?}"),
-        }
+        wait_for("one container of the service", || {
+            let mut views = self.containers();
+            views.retain(|view| view.service == service);
+            match <[ContainerView; 1]>::try_from(views) {
+                Ok([view]) => Ok(view),
+                Err(views) => Err(format!("{service}: {views:#?}")),
+            }
+        })
     }
 }
 
