@@ -32,6 +32,7 @@ use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
 use crate::adapters::env_file::LocalEnvFiles;
 use crate::adapters::gate_command::GateCommandRunner;
+use crate::adapters::probe::ProbeClient;
 use crate::adapters::registry::{
     AskInsecure, Credentials, CurrentRegistry, Insecure, RegistryClient, RegistrySettings,
 };
@@ -250,6 +251,7 @@ impl Parts {
             env_files: Arc::new(LocalEnvFiles),
             offload: Offload::Threads,
             gate_command: self.gate_command.clone(),
+            probes: Arc::new(ProbeClient::new(self.engine.clone())),
             fleet: self.wardens.clone(),
             fleet_view: self.watches.fleet.subscribe(),
             changed: self.watches.services.clone(),

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 pub use swarm::Swarm;
 
 use crate::model::image::ImageLabels;
+use crate::model::probe::{Answer, Probe, Target};
 use crate::model::{
     ComposeError, Container, ContainerEvent, Digest, EngineError, HookEvent, ImageId, Members, Model,
     Platform, Project, PullPolicy, Reference, RegistryError, Repository, Running, SignatureError,
@@ -201,6 +202,13 @@ pub trait GateCommand: Send + Sync + 'static {
 
     /// Runs a hook by the same rules, with a time limit of its own.
     async fn run_hook(&self, call: &HookCall) -> Result<(), HookError>;
+}
+
+/// Asks containers whether they serve (DECISIONS 15).
+#[async_trait]
+pub trait Probes: Send + Sync + 'static {
+    /// Asks each target once, all at the same time; takes at most the probe's timeout. An answer is one line in stable wording.
+    async fn ask(&self, probe: &Probe, targets: &[Target]) -> BTreeMap<Target, Answer>;
 }
 
 /// A run of a hook (DECISIONS 15).

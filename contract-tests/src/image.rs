@@ -118,6 +118,12 @@ impl Image {
         Self::good(version).with_health(check)
     }
 
+    /// Answers on port 8080 from `after` seconds after its start on: 200 for `/`, 404 for everything else.
+    pub fn answers(version: &str, after: u32) -> Self {
+        let serve = "mkdir -p /tmp/www; echo fine > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www";
+        Self::shell(version, &format!("trap 'exit 0' TERM INT; sleep {after} & wait $!; {serve}"))
+    }
+
     /// Logs an error and exits with 7, `after` seconds after its start. The probation under test must be much longer, because
     /// on a busy machine the container takes longer, too.
     pub fn exits(version: &str, after: u32) -> Self {

@@ -6,6 +6,7 @@ pub mod docker;
 pub mod env_file;
 pub mod gate_command;
 mod login;
+pub mod probe;
 pub mod registry;
 mod stragglers;
 pub mod warden;

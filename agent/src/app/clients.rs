@@ -9,10 +9,11 @@ use jiff::SignedDuration;
 
 use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
+use crate::adapters::probe::ProbeClient;
 use crate::adapters::registry::{Credentials, RegistryClient, RegistrySettings};
 use crate::config::Config;
 use crate::ports::survey::Survey;
-use crate::ports::{Compose, Engine, Registry, Swarm};
+use crate::ports::{Compose, Engine, Probes, Registry, Swarm};
 
 /// Clients for one engine, and a compose CLI that uses the same engine.
 #[derive(Clone)]
@@ -25,6 +26,8 @@ pub struct EngineClients {
     pub survey: Arc<dyn Survey>,
     /// The same engine, as a swarm manager.
     pub swarm: Arc<dyn Swarm>,
+    /// Probes of the engine's containers.
+    pub probes: Arc<dyn Probes>,
     /// The compose CLI.
     pub compose: Arc<dyn Compose>,
 }
@@ -43,6 +46,7 @@ impl EngineClients {
             endpoint: endpoint.to_string(),
             survey: engine.clone(),
             swarm: engine.clone(),
+            probes: Arc::new(ProbeClient::new(engine.clone())),
             engine,
             compose: Arc::new(compose),
         })

@@ -1,8 +1,8 @@
 //! Human-readable output of the subcommands.
 
 use evenkeel_common::wire::{
-    AuditEntry, DeployPhase, DeployProgress, Gate, Health, KeptImage, Level, ServiceStatus, StatusReport,
-    ThawRequest, Waiting, WayBackValue, WhyReport,
+    AuditEntry, DeployPhase, DeployProgress, Gate, Health, KeptImage, Level, ProbeProgress, ServiceStatus,
+    StatusReport, ThawRequest, Waiting, WayBackValue, WhyReport,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -301,7 +301,16 @@ fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {
     let bar =
         share.map(|share| format!("{} {:>3.0} % ", Terminal::bar(BAR, share), share.clamp(0.0, 1.0) * 100.0));
     let end = progress.deadline.map(|at| format!(", ends {} at the latest", until(at, now)));
-    format!("{phase} {}{}{}", bar.unwrap_or_default(), progress.image, end.unwrap_or_default())
+    let probe = progress.probe.as_ref().map(probe_in_words).unwrap_or_default();
+    format!("{phase} {}{}{}{probe}", bar.unwrap_or_default(), progress.image, end.unwrap_or_default())
+}
+
+/// What the probe of a probation has shown so far.
+pub(super) fn probe_in_words(probe: &ProbeProgress) -> String {
+    let ProbeProgress { probe, passed, answer } = probe;
+    let state = if *passed { "succeeded" } else { "waiting" };
+    let answer = answer.as_ref().map(|answer| format!(", {answer}")).unwrap_or_default();
+    clean(&format!("; probe {probe}: {state}{answer}"))
 }
 
 pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
@@ -349,10 +358,26 @@ mod tests {
             deadline: Some(at(20)),
             pulled_bytes: 0,
             total_bytes: 0,
+            probe: None,
         };
         assert_eq!(
             progress_in_words(&progress, at(5)),
             "probation [#####---------------]  25 % web:1, ends in 15s at the latest"
+        );
+        let probe = |passed, answer: Option<&str>| DeployProgress {
+            probe: Some(ProbeProgress {
+                probe: "GET http://:8080/".into(),
+                passed,
+                answer: answer.map(str::to_owned),
+            }),
+            ..progress.clone()
+        };
+        let shown = progress_in_words(&probe(false, Some("connection refused")), at(5));
+        assert!(shown.ends_with("; probe GET http://:8080/: waiting, connection refused"), "{shown}");
+        assert!(progress_in_words(&probe(false, None), at(5)).ends_with(": waiting"));
+        assert!(
+            progress_in_words(&probe(true, Some("status 200 OK")), at(5))
+                .ends_with(": succeeded, status 200 OK")
         );
         let pull = DeployProgress {
             phase: DeployPhase::Pulling,

@@ -14,6 +14,7 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::client::{Client, ClientError};
+use super::views::probe_in_words;
 use super::{attention, remote};
 use crate::model::output::clean;
 
@@ -242,9 +243,10 @@ impl Progress {
     /// Prints what has changed, on stderr.
     fn show(&mut self, record: &ServiceStatus) {
         let text = match &record.deploy {
-            Some(DeployProgress { phase, image, deadline, .. }) => {
+            Some(DeployProgress { phase, image, deadline, probe, .. }) => {
                 let until = deadline.map(|at| format!(", until {}", seconds(at))).unwrap_or_default();
-                format!("{}: {}{until}", attention::phase(*phase), clean(image))
+                let probe = probe.as_ref().map(probe_in_words).unwrap_or_default();
+                format!("{}: {}{until}{probe}", attention::phase(*phase), clean(image))
             }
             None => return,
         };

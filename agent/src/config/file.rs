@@ -373,6 +373,8 @@ pub(super) struct UpdateFile {
     pub(super) tag_variable: String,
     /// Programs to run before and after a deployment, with their arguments.
     pub(super) hooks: Option<HooksFile>,
+    /// What a new container must answer before its image counts as proven, in addition to its health check.
+    pub(super) probe: Option<ProbeFile>,
 }
 
 /// `services[].update.hooks`
@@ -396,6 +398,57 @@ pub(super) struct HooksFile {
 impl Default for HooksFile {
     fn default() -> Self {
         Self { before: None, after: None, rolled_back: None, timeout: 600 }
+    }
+}
+
+/// `services[].update.probe`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct ProbeFile {
+    /// Port and path of a `GET` request, for example ":8080/health". With `from` only the path is used.
+    #[schemars(length(min = 1))]
+    pub(super) http: Option<String>,
+    /// The same with TLS.
+    #[schemars(length(min = 1))]
+    pub(super) https: Option<String>,
+    /// Port of a TCP connection, in place of `http` and `https`.
+    #[schemars(range(min = 1, max = 65535))]
+    pub(super) tcp: Option<u16>,
+    /// Status codes that count as a success: codes and ranges, separated by commas. Redirects are not followed.
+    pub(super) status: String,
+    /// Name in the `Host` header and in TLS; the default is the address that is asked.
+    #[schemars(length(min = 1))]
+    pub(super) host: Option<String>,
+    /// Accept any certificate.
+    pub(super) insecure_skip_verify: bool,
+    /// Seconds between two requests.
+    #[schemars(schema_with = "seconds::<1, 3600>")]
+    pub(super) interval: u64,
+    /// Seconds that an answer may take.
+    #[schemars(schema_with = "seconds::<1, 3600>")]
+    pub(super) timeout: u64,
+    /// The compose service whose containers are asked; the default is every one whose image has changed.
+    #[schemars(length(min = 1))]
+    pub(super) service: Option<String>,
+    /// What is asked in place of each new container: an absolute URL without a path for HTTP, `host:port` for TCP.
+    #[schemars(length(min = 1))]
+    pub(super) from: Option<String>,
+}
+
+impl Default for ProbeFile {
+    fn default() -> Self {
+        Self {
+            http: None,
+            https: None,
+            tcp: None,
+            status: "200-399".to_owned(),
+            host: None,
+            insecure_skip_verify: false,
+            interval: 2,
+            timeout: 5,
+            service: None,
+            from: None,
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::image::{Reference, Repository};
 use crate::model::tags::TagPattern;
 use crate::model::window::Window;
-use crate::model::{Hooks, Project};
+use crate::model::{Hooks, Probe, Project};
 
 pub mod active;
 mod api;
@@ -43,6 +43,7 @@ mod misplaced;
 mod named;
 mod notes;
 mod paths;
+mod probe;
 mod push;
 mod service;
 pub mod template;
@@ -330,6 +331,8 @@ pub struct UpdateConfig {
     pub tag_variable: Option<String>,
     /// Commands that run before and after a deployment.
     pub hooks: Option<Hooks>,
+    /// What the containers of a new image must answer on probation.
+    pub probe: Option<Probe>,
 }
 
 impl ServiceConfig {

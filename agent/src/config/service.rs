@@ -14,7 +14,7 @@ use evenkeel_common::permissions::weaknesses;
 
 use super::file::{Items, ServiceFile};
 use super::misplaced::Misplaced;
-use super::{ConfiguredImage, LeftOut, ServiceConfig, UpdateConfig, update};
+use super::{ConfiguredImage, LeftOut, ServiceConfig, UpdateConfig, probe, update};
 use crate::model::image::Reference;
 use crate::model::text::describe_io_error;
 
@@ -239,6 +239,9 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     if let Some(gates) = &file.update {
         let env_file = Some(file.env_file.as_str()).filter(|_| !in_swarm);
         update::warn(gates, file.auto_update, env_file, &at.key("update"), findings);
+        if let Some(probe) = &gates.probe {
+            probe::warn(probe, file.health_grace, &at.key("update").key("probe"), findings);
+        }
     }
     let by_swarm = "the swarm does that itself";
     let (images, variables) = ("its nodes manage their own images", "it has no compose files");

@@ -11,6 +11,7 @@ use jiff::tz::TimeZone;
 use super::UpdateConfig;
 use super::file::{HooksFile, Items, UpdateFile};
 use super::misplaced::HELD;
+use super::probe;
 use crate::model::Hooks;
 use crate::model::image::{Reference, Repository};
 use crate::model::tags::TagPattern;
@@ -23,8 +24,10 @@ pub(super) fn update(
     at: &KeyPath,
     findings: &mut Findings,
 ) -> UpdateConfig {
-    if in_swarm && file.hooks.is_some() {
-        findings.fault(&at.key("hooks"), "is not available for swarm services");
+    for (key, is_set) in [("hooks", file.hooks.is_some()), ("probe", file.probe.is_some())] {
+        if in_swarm && is_set {
+            findings.fault(&at.key(key), "is not available for swarm services");
+        }
     }
     UpdateConfig {
         fault: None,
@@ -37,6 +40,7 @@ pub(super) fn update(
         tags: tags(&file.tags, &at.key("tags"), findings),
         tag_variable: variable(&file.tag_variable, &at.key("tag_variable"), findings),
         hooks: file.hooks.as_ref().map(|file| hooks(file, &at.key("hooks"), findings)),
+        probe: file.probe.as_ref().and_then(|file| probe::probe(file, &at.key("probe"), findings)),
     }
 }
 

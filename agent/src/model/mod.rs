@@ -14,6 +14,7 @@
 //! | `env_file.rs` | parsing an env file and replacing one value in it |
 //! | `tags.rs` | which tags are newer than the current one |
 //! | `hooks.rs` | commands that run before and after a deployment |
+//! | `probe.rs` | what the containers of a new image must answer |
 //! | `few.rs` | a compact map for few entries |
 //! | `text.rs`, `output.rs` | sanitizing external text for display, storage and comparison |
 
@@ -27,6 +28,7 @@ pub mod hooks;
 pub mod image;
 pub mod output;
 pub mod platform;
+pub mod probe;
 pub mod project;
 pub mod signature;
 pub mod swarm;
@@ -44,5 +46,6 @@ pub use errors::{ComposeError, EngineError, RegistryError, SwarmError};
 pub use hooks::{HookEvent, Hooks};
 pub use image::{Digest, ImageId, Reference, Repository};
 pub use platform::Platform;
+pub use probe::Probe;
 pub use project::{Origin, Project, PullPolicy, UpMode};
 pub use signature::{SignatureError, SignatureFlaw, SignatureVerdict, Signers};

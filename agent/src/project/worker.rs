@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ServiceConfig;
 use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::Fleet;
-use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Registry, Signatures, Swarm, Tags};
+use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Probes, Registry, Signatures, Swarm, Tags};
 use crate::service::boot::Boot;
 use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
@@ -66,6 +66,8 @@ pub struct World {
     pub env_files: Arc<dyn EnvFiles>,
     /// Gate commands.
     pub gate_command: Arc<dyn GateCommand>,
+    /// Probes of containers on probation.
+    pub probes: Arc<dyn Probes>,
     /// The wardens.
     pub fleet: Arc<dyn Fleet>,
     /// View of the fleet.

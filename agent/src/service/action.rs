@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evenkeel_common::wire::FleetAsk;
+use jiff::Timestamp;
 
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::probe::{Probe, Target};
 use crate::model::{Container, Members, Model, Origin, Project, PullPolicy, UpMode};
 use crate::ports::{GateQuestion, HookCall};
 
@@ -43,6 +45,15 @@ pub enum Action {
         generation: u64,
         /// The containers.
         members: Members,
+    },
+    /// Ask containers on probation whether they serve.
+    Probe {
+        /// When the probation began; returned with the answers.
+        since: Timestamp,
+        /// What to ask.
+        probe: Probe,
+        /// Whom to ask.
+        targets: Vec<Target>,
     },
     /// Execute one step of the deployment.
     Step(Step),

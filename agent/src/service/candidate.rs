@@ -97,6 +97,8 @@ pub struct Candidate {
     pub fleet: Option<FleetHold>,
     /// How the definition of what its update would bring up differs from what runs, if it does.
     pub definition: Option<Arc<DefinitionHold>>,
+    /// The compose service that the probe names, if the compose files do not have it.
+    pub probe_lacks: Option<String>,
     /// The same digest as seen by other services of the project that use the same image.
     pub others: Vec<SharedCandidate>,
 }
@@ -114,6 +116,13 @@ impl Service {
     fn definition_hold(&self, image: &str) -> Option<Arc<DefinitionHold>> {
         let differences = self.known.differences.get(image)?.clone();
         Some(Arc::new(DefinitionHold { differences, project: self.compose_project()? }))
+    }
+
+    /// Returns the compose service that the probe names, if the compose files do not have it.
+    fn probe_lacks(&self, observation: &Observation) -> Option<String> {
+        let name = self.config.update.as_ref()?.probe.as_ref()?.service.as_ref()?;
+        let definition = observation.definition.as_ref()?.as_ref().ok()?;
+        definition.model.service(name).is_none().then(|| name.clone())
     }
 
     /// Whether any gate may hold updates of this service.
@@ -265,6 +274,7 @@ impl Service {
             command: self.command_answer(&view.configured, &remote).cloned(),
             others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
             definition: self.definition_hold(&view.configured),
+            probe_lacks: self.probe_lacks(observation),
             fleet: self.fleet_hold(&view.configured, &remote),
             digest: remote,
         })

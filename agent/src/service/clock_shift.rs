@@ -34,6 +34,7 @@ impl Service {
         moved(&mut self.last_input);
         moved_if(&mut self.inspections.due_at);
         moved_if(&mut self.steps.retry_at);
+        moved_if(&mut self.probing.due_at);
         moved_if(&mut self.known.external_change_at);
         moved_if(&mut self.checks.again_at);
         moved_if(&mut self.checks.manual_at);

@@ -31,6 +31,7 @@ impl Service {
             pull_missing: false,
             definition: None,
             hooks: None,
+            probe: None,
         };
         let containers = self.containers();
         let up_mode = UpMode::ForceService(compose_service);

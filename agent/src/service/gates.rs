@@ -24,7 +24,7 @@ mod config;
 mod fleet;
 mod project;
 
-use config::{config, faulty};
+use config::{config, faulty, probes_nothing};
 use fleet::{freeze, immunity, ring};
 pub(super) use project::own_hold;
 use project::project;
@@ -70,8 +70,11 @@ const DIGEST_GATES: [DigestGate; 11] = [
     // A gate that is configured wrongly was meant to hold something back.
     DigestGate {
         word: CONFIG,
-        is_configured: |rules| rules.update.fault.is_some(),
-        judge: |rules, _| faulty(rules.update).unwrap_or_else(|| open(CONFIG, "the gates are valid")),
+        is_configured: |rules| rules.update.fault.is_some() || rules.update.probe.is_some(),
+        judge: |rules, candidate| {
+            let fault = faulty(rules.update).or_else(|| probes_nothing(candidate));
+            fault.unwrap_or_else(|| open(CONFIG, "the gates are valid"))
+        },
         passed_by: &[Asker::Redeploy],
     },
     // The image changes and nothing else: only a person may bring up what the files define by now.
@@ -426,7 +429,10 @@ fn describe(progress: &DeployProgress, swarm_service: Option<&str>) -> String {
             Some(service) => format!("the swarm is replacing the tasks of {service} with {image}"),
             None => format!("the project is being started with {image}"),
         },
-        DeployPhase::Probation => format!("{image} is on probation"),
+        DeployPhase::Probation => match &progress.probe {
+            Some(probe) => format!("{image} is on probation; {}", wording::probed(probe)),
+            None => format!("{image} is on probation"),
+        },
         DeployPhase::RollingBack => format!("{image} failed and is being rolled back"),
     }
 }

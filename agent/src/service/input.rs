@@ -16,6 +16,7 @@ use super::wording;
 use crate::model::env_file::TagSetting;
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, LabelChange, Reference};
+use crate::model::probe::{Answer, Target};
 use crate::model::swarm::SwarmService;
 use crate::model::{
     ComposeError, Container, Difference, EngineError, EventKind, Model, SignatureFlaw, SwarmError,
@@ -53,6 +54,13 @@ pub enum Input {
     },
     /// A step of the update of a swarm service ended.
     SwarmStepped(SwarmResult),
+    /// Containers on probation were asked whether they serve.
+    Probed {
+        /// As in [`Action::Probe`](super::action::Action::Probe).
+        since: Timestamp,
+        /// Their answers.
+        answers: BTreeMap<Target, Answer>,
+    },
     /// A step of the deployment ended.
     Stepped(StepResult),
     /// A restart ended.
@@ -131,6 +139,7 @@ impl Input {
             Input::Checked { .. }
             | Input::Inspected { .. }
             | Input::Stepped(_)
+            | Input::Probed { .. }
             | Input::SwarmInspected { .. }
             | Input::SwarmStepped(_)
             | Input::Restarted { .. }

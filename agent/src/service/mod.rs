@@ -100,6 +100,7 @@ use known::Known;
 use permit::FleetSays;
 use progress::{Inspections, Steps};
 use rollout::plan::Cause;
+use rollout::probe::Probing;
 use rollout::step::Phase;
 pub use state::{Durable, Totals};
 
@@ -130,6 +131,7 @@ pub struct Service {
     checks: Checks,
     inspections: Inspections,
     steps: Steps,
+    probing: Probing,
     healer: heal::Healer,
     /// Containers that are being restarted, by name.
     restarting: BTreeSet<String>,
@@ -176,6 +178,7 @@ impl Service {
             checks: Checks::default(),
             inspections: Inspections::default(),
             steps: Steps::default(),
+            probing: Probing::default(),
             healer: heal::Healer::default(),
             restarting: BTreeSet::new(),
             starter: start::Starter::default(),
@@ -329,6 +332,7 @@ impl Service {
                 };
                 self.stepped(result, now);
             }
+            Input::Probed { since, answers } => self.probed(since, answers, now),
             Input::SwarmInspected { generation, result } => {
                 self.inspections.end();
                 if generation == self.inspection_generation() {
@@ -389,7 +393,7 @@ impl Service {
                 self.begin_step();
                 return Some(Action::Step(step));
             }
-            return self.next_inspection(now);
+            return self.next_probe(now).or_else(|| self.next_inspection(now));
         }
         if is_free && let Some((name, remedy)) = self.remedy_due(now) {
             match remedy {
@@ -452,7 +456,7 @@ impl Service {
                     .min()
             }
             Some(_) if self.steps.is_running() || !is_free => None,
-            Some(_) => self.steps.retry_at.or(inspect_at),
+            Some(_) => self.steps.retry_at.or_else(|| inspect_at.into_iter().chain(self.probe_at(now)).min()),
         }
     }
 }

@@ -116,6 +116,7 @@ impl Service {
             triggered: false,
             command: self.command_answer(&image.configured, digest).cloned(),
             definition: None,
+            probe_lacks: None,
             fleet: None,
             others: Vec::new(),
         };

@@ -425,6 +425,7 @@ impl Service {
             deadline: deployment.deadline(containers, self.config().health_grace, &self.durable().stops),
             pulled_bytes: pulled.bytes,
             total_bytes: pulled.total,
+            probe: deployment.probe_progress(),
         }
     }
 }

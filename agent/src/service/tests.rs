@@ -15,6 +15,7 @@ mod maintenance;
 mod managed;
 mod network;
 mod newer_tags;
+mod probe;
 mod running;
 mod scope;
 mod shared;

@@ -26,7 +26,10 @@ pub(super) mod swarm;
 
 use images::{label_change, label_lines, tag_change};
 
-pub(super) use container::{facts, flaw, interference, managed, note, symptom, unhealthy_reason};
+pub(super) use container::{
+    facts, flaw, interference, last_answer, managed, note, probe_names_no_service, probed,
+    probed_service_is_gone, symptom, unhealthy_reason,
+};
 pub(super) use definition::{definition_differs, unreadable_definition};
 pub(super) use images::{
     blocked, blocked_elsewhere, failed_because, held_elsewhere, not_checked_yet, played_back, rollback_risks,

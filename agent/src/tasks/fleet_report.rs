@@ -298,6 +298,7 @@ mod tests {
             deadline: deadline.map(at),
             pulled_bytes,
             total_bytes,
+            probe: None,
         };
         let pulling = |bytes| progress_of(&deploy(DeployPhase::Pulling, 0, None, bytes), at(50));
         assert_eq!(pulling((0, 0)), None, "the engine does not tell");

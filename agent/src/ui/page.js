@@ -169,6 +169,12 @@ function imageItem(image) {
   };
 }
 
+// What the probe of an image on probation has shown so far.
+function probeText({ probe, passed, answer }) {
+  const state = passed ? "succeeded" : "has not succeeded yet";
+  return `Probe ${probe} ${state}${answer ? `: ${answer}` : ""}`;
+}
+
 function deployStrip() {
   const phase = h("span");
   const amount = h("span");
@@ -176,7 +182,8 @@ function deployStrip() {
   const since = timeNode("since");
   const fill = h("i");
   const bar = h("div", { class: "bar busy", role: "progressbar", "aria-label": "Progress of the deployment", "aria-valuemin": "0", "aria-valuemax": "100" }, fill);
-  const node = h("div", { class: "deploy", hidden: true }, h("div", { class: "line" }, phase, h("span", null, amount, left, since)), bar);
+  const probe = h("div", { class: "probe untrusted", hidden: true });
+  const node = h("div", { class: "deploy", hidden: true }, h("div", { class: "line" }, phase, h("span", null, amount, left, since)), bar, probe);
   return {
     node,
     set(deploy) {
@@ -184,6 +191,8 @@ function deployStrip() {
       if (!deploy) return;
       setText(phase, PHASES[deploy.phase] ?? deploy.phase);
       setAttribute(node, "title", legible(deploy.image));
+      setVisible(probe, Boolean(deploy.probe));
+      if (deploy.probe) setText(probe, probeText(deploy.probe));
       const pulls = deploy.phase === "pulling";
       const begun = Date.parse(deploy.since);
       const end = Date.parse(deploy.deadline ?? "");

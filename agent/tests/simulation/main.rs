@@ -124,6 +124,7 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<Wo
         compose: Arc::new(fake.clone()),
         env_files: Arc::new(fake.clone()),
         gate_command: Arc::new(fake.clone()),
+        probes: Arc::new(fake.clone()),
         offload: Offload::Inline,
         fleet: Arc::new(fake.clone()),
         fleet_view: watch::Sender::new(Arc::default()).subscribe(),

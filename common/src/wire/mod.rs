@@ -29,7 +29,7 @@ pub use reply::{
 };
 pub use status::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, FailedUpdate, ImageRecord, LeftOutService,
-    MountRecord, RequestedChecks, ServiceStatus, StatusFrame, StatusReport, StatusValue, Waiting,
-    WayBackValue,
+    MountRecord, ProbeProgress, RequestedChecks, ServiceStatus, StatusFrame, StatusReport, StatusValue,
+    Waiting, WayBackValue,
 };
 pub use why::{Gate, WhyReport};

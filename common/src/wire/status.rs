@@ -237,6 +237,22 @@ pub struct DeployProgress {
     pub pulled_bytes: u64,
     /// Total bytes to pull, as far as the engine knows; 0 while unknown.
     pub total_bytes: u64,
+    /// What the probe has shown so far; absent without a probe, and in other phases than `probation`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ProbeProgress>,
+}
+
+/// What the probe of an image on probation has shown so far; of several containers that of the one that is furthest from
+/// passing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProbeProgress {
+    /// What is asked: method and URL without the containers' address, for example `GET http://:8080/health`.
+    pub probe: String,
+    /// Whether it has succeeded.
+    pub passed: bool,
+    /// The last answer; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
 }
 
 /// Phases of a deployment as shown to users.

@@ -18,6 +18,7 @@ mod hooks;
 mod kill;
 mod matrix;
 mod podman;
+mod probes;
 mod projects;
 mod push;
 mod recovery;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::ready;
+use std::net::{IpAddr, Ipv4Addr};
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
@@ -124,6 +125,24 @@ impl DockerEngine {
             }
         }
         Ok(earliest)
+    }
+
+    /// Returns the address at which a container is reached: that on its first network by name, that of the container whose
+    /// network it shares, or the loopback address on the machine's network. `None` if it has none, or is gone.
+    pub async fn address(&self, container: &str) -> Result<Option<IpAddr>, EngineError> {
+        let mut name = checked(container)?.to_owned();
+        // A container whose network is shared does not share another one's.
+        for _ in 0..2 {
+            let doing = format!("inspect container {}", stable(&name));
+            let Some((seen, _)) = self.inspection(&doing, &name).await? else { return Ok(None) };
+            let mode = answer::text(&seen, "/HostConfig/NetworkMode").unwrap_or_default();
+            match mode.strip_prefix("container:") {
+                Some(owner) => checked(owner)?.clone_into(&mut name),
+                None if mode == "host" => return Ok(Some(IpAddr::V4(Ipv4Addr::LOCALHOST))),
+                None => return Ok(convert::address(&seen)),
+            }
+        }
+        Ok(None)
     }
 
     /// Lists containers in any state, as returned by the engine.

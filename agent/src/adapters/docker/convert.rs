@@ -1,6 +1,7 @@
 //! Converts engine responses to model types: fills in defaults, drops meaningless values, leaves missing ones unknown.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -50,6 +51,18 @@ const SIGTERM: i32 = 15;
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Upper bound of a container's stop timeout, which can be set to centuries.
 const LONGEST_STOP: Duration = Duration::from_hours(24);
+
+/// Returns a container's address on its first network, by name.
+pub(super) fn address(seen: &Value) -> Option<IpAddr> {
+    let networks = seen.pointer("/NetworkSettings/Networks").and_then(Value::as_object)?;
+    let mut names: Vec<&String> = networks.keys().collect();
+    names.sort();
+    let of = |name: &&String| {
+        let keys = ["IPAddress", "GlobalIPv6Address"];
+        keys.iter().find_map(|key| networks.get(*name)?.get(*key)?.as_str()?.parse().ok())
+    };
+    names.iter().find_map(of)
+}
 
 /// Returns the output of the last probe of a container's health check in its last run; empty if there was none.
 pub(super) fn health_output(seen: &Value) -> String {

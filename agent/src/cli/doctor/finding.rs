@@ -14,6 +14,8 @@ pub(super) enum Severity {
     Error,
     /// Something may not work, or not as expected.
     Warning,
+    /// What was found is as it should be, and worth a look.
+    Note,
 }
 
 /// A problem and its remedy.
@@ -51,6 +53,11 @@ impl<What: Into<String>, Why: Into<String>, Remedy: Into<String>> Words<What, Wh
     /// Creates a finding for something that may not work.
     pub(super) fn warning(self, area: &'static str, subject: impl Into<String>) -> Finding {
         self.of(Severity::Warning, area, subject)
+    }
+
+    /// Creates a note.
+    pub(super) fn note(self, area: &'static str, subject: impl Into<String>) -> Finding {
+        self.of(Severity::Note, area, subject)
     }
 
     /// Creates a finding of the given severity.
@@ -98,7 +105,7 @@ impl Report {
     /// Adds the findings of an area; `None` if it could not be checked.
     pub(super) fn add(&mut self, area: &'static str, found: Option<Vec<Finding>>) {
         let worst = |found: &[Finding]| match found.iter().map(|finding| finding.severity).min() {
-            None => State::Ok,
+            None | Some(Severity::Note) => State::Ok,
             Some(Severity::Warning) => State::Warning,
             Some(Severity::Error) => State::Error,
         };
@@ -137,10 +144,12 @@ impl Report {
             let (colour, word) = match finding.severity {
                 Severity::Error => (Level::Error.into(), "error"),
                 Severity::Warning => (Level::Warning.into(), "warning"),
+                Severity::Note => (Colour::Plain, "note"),
             };
             let title = terminal.line(&format!("{word}: {}: {}", finding.area, finding.subject));
             out.push_str(&format!("\n{}\n", terminal.paint(colour, &title)));
-            for (key, text) in [("what", &finding.what), ("why", &finding.why), ("do", &finding.remedy)] {
+            let lines = [("what", &finding.what), ("why", &finding.why), ("do", &finding.remedy)];
+            for (key, text) in lines.into_iter().filter(|(_, text)| !text.is_empty()) {
                 out.push_str(&terminal.wrap(&format!("  {key:<6}"), text));
             }
         }

@@ -52,6 +52,7 @@ use super::terminal::{Terminal, print};
 use crate::app::clients::{EngineClients, RegistryClients};
 use crate::audit::trial::ask_wardens;
 use crate::config::{Config, ConfiguredImage, PushConfig, ServiceConfig};
+use crate::model::probe::{Answer, Target};
 use crate::model::{Container, Difference, Digest, Members, Model, Origin, Project, Reference, SwarmError};
 use crate::ports::survey::{EngineInfo, RunningContainer};
 use crate::ports::{Registry, Urgency};
@@ -335,6 +336,7 @@ async fn look_at<'a>(
         (Some(project), Some(Ok(model))) => differences(clients, project, model, &containers).await,
         _ => Vec::new(),
     };
+    let probed = probe(config, clients, &containers).await;
     let mut running = Vec::new();
     for container in containers {
         let image = match &*container.image.0 {
@@ -360,7 +362,29 @@ async fn look_at<'a>(
         Some((file, name)) => blocking(move || services::tag_in_force(&file, &name)).await.flatten(),
         None => None,
     };
-    Ok(services::Facts { config, containers: running, model, differences, files, tag })
+    Ok(services::Facts { config, containers: running, model, differences, probed, files, tag })
+}
+
+/// Tries the probe of a service once, at what runs now.
+async fn probe(
+    config: &ServiceConfig,
+    clients: &EngineClients,
+    containers: &[Container],
+) -> Vec<(String, Answer)> {
+    let Some(probe) = config.update.as_ref().and_then(|update| update.probe.as_ref()) else {
+        return Vec::new();
+    };
+    let names: BTreeMap<Target, String> = match &probe.from {
+        Some(_) => [(Target::own_address(), String::new())].into(),
+        None => containers
+            .iter()
+            .filter(|container| services::is_asked(config, probe, container))
+            .map(|container| (Target(container.id.clone()), container.name.clone()))
+            .collect(),
+    };
+    let targets: Vec<Target> = names.keys().cloned().collect();
+    let answers = clients.probes.ask(probe, &targets).await;
+    answers.into_iter().filter_map(|(target, answer)| Some((names.get(&target)?.clone(), answer))).collect()
 }
 
 /// Compares the definitions of the running compose services with what runs. Unlike the agent, this program may run in the

@@ -9,6 +9,7 @@ use super::finding::{Finding, Words};
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::env_file::find_tag;
 use crate::model::image::digests_in;
+use crate::model::probe::{Answer, Probe};
 use crate::model::{ComposeError, Container, Difference, Model, Reference, State};
 use crate::ports::Image;
 
@@ -34,6 +35,8 @@ pub(super) struct Facts<'a> {
     pub(super) model: Option<Result<Model, ComposeError>>,
     /// How what the files define differs from what runs.
     pub(super) differences: Vec<Difference>,
+    /// What its probe was answered, by container; empty for the probe's own address, and without a probe.
+    pub(super) probed: Vec<(String, Answer)>,
     /// Its compose files compared with those of its containers.
     pub(super) files: Files,
     /// The tag in the env file for the images of `tag_variable`; `None` if unknown.
@@ -126,6 +129,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     found.extend(nothing_runs(facts));
     found.extend(unused_images(facts));
     found.extend(health(facts));
+    found.extend(probes(facts));
     found.extend(files(facts));
     found.extend(rendered(facts));
     found.extend(differences(facts));
@@ -205,9 +209,11 @@ fn health(facts: &Facts<'_>) -> Vec<Finding> {
     if facts.config.swarm_service.is_some() {
         return found;
     }
+    let probe = facts.config.update.as_ref().and_then(|update| update.probe.as_ref());
     for Running { container, .. } in judged(facts) {
         let subject = format!("{}: {}", facts.config.name, container.name);
         match container.health_timing.map(|timing| timing.budget()) {
+            None if probe.is_some_and(|probe| is_asked(facts.config, probe, container)) => {}
             None => {
                 let words = Words {
                     what: "it has no health check",
@@ -237,6 +243,44 @@ fn health(facts: &Facts<'_>) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Reports whether a probe asks this container.
+pub(super) fn is_asked(config: &ServiceConfig, probe: &Probe, container: &Container) -> bool {
+    let is_configured =
+        |of: &Reference| config.images.iter().any(|image| image.reference.repository == of.repository);
+    container.state == State::Running
+        && match (&probe.from, &probe.service) {
+            (Some(_), _) => true,
+            (None, Some(service)) => container.compose_service == *service,
+            (None, None) => Reference::parse(&container.config_image).is_ok_and(|of| is_configured(&of)),
+        }
+}
+
+/// What the probe is answered now. Whatever fails here fails on probation.
+fn probes(facts: &Facts<'_>) -> Vec<Finding> {
+    let Some(probe) = facts.config.update.as_ref().and_then(|update| update.probe.as_ref()) else {
+        return Vec::new();
+    };
+    let finding = |(container, answer): &(String, Answer)| {
+        let name = &facts.config.name;
+        let subject = if container.is_empty() { name.clone() } else { format!("{name}: {container}") };
+        match answer {
+            Ok(answer) => {
+                Words { what: format!("{probe}: {answer}"), why: "", remedy: "" }.note(AREA, subject)
+            }
+            Err(answer) => {
+                let words = Words {
+                    what: format!("{probe} fails for what runs now: {answer}"),
+                    why: "every new image that does not answer is rolled back and blocked",
+                    remedy: "correct \"update.probe\"; if this machine does not reach the container, publish its port and \
+                             set \"from\"",
+                };
+                words.warning(AREA, subject)
+            }
+        }
+    };
+    facts.probed.iter().map(finding).collect()
 }
 
 fn files(facts: &Facts<'_>) -> Vec<Finding> {

@@ -23,6 +23,7 @@ struct Stage {
     served: Option<bool>,
     model: Value,
     differences: Vec<Difference>,
+    probed: Vec<(String, Answer)>,
     labelled: BTreeSet<PathBuf>,
 }
 
@@ -70,6 +71,7 @@ impl Stage {
                 "volumes": [{"type": "bind", "source": "/srv/shop/data", "target": "/data"}],
             }}}),
             differences: Vec::new(),
+            probed: Vec::new(),
             labelled: BTreeSet::from([file]),
             folder,
             config,
@@ -112,6 +114,7 @@ impl Stage {
             containers: vec![Running { container: self.container, image: self.image, served: self.served }],
             model: Some(model),
             differences: self.differences,
+            probed: self.probed,
             tag: config.tag_variable().and_then(|variable| tag_in_force(variable.file, variable.name)),
         };
         [check(&facts), way_back(&facts)].concat()
@@ -249,4 +252,32 @@ fn a_rollback_needs_the_image_on_disk_or_in_the_registry() {
     let mut stage = Stage::new();
     (stage.image, stage.served) = (None, Some(true));
     assert_eq!(stage.findings(), []);
+}
+
+impl Stage {
+    /// With a probe, which its container has answered like this.
+    fn with_probe(mut self, answer: Answer) -> Self {
+        let tree = json!({"services": [{
+            "name": "web", "images": ["localhost:5000/web:1"], "compose_files": [self.path("compose.yml")],
+            "compose_project": "shop", "auto_update": true, "update": {"probe": {"http": ":8080/health"}},
+        }]});
+        self.config = Config::parse(&tree.to_string(), Path::new("c.json"), &|_| None).unwrap();
+        assert_eq!(self.config.warnings, Vec::<String>::new());
+        self.probed = vec![(self.container.name.clone(), answer)];
+        self.container.health_timing = None;
+        self
+    }
+}
+
+#[test]
+fn a_probe_is_told_what_it_is_answered_now() {
+    let found = Stage::new().with_probe(Ok("status 302 Found, redirect to /login".into())).findings();
+    let [note] = &found[..] else { panic!("{found:#?}") };
+    assert_eq!((note.severity, &*note.subject), (Severity::Note, "web: shop-web-1"));
+    assert_eq!(note.what, "GET http://:8080/health: status 302 Found, redirect to /login");
+    let found = Stage::new().with_probe(Err("connection refused".into())).findings();
+    let [warning] = &found[..] else { panic!("{found:#?}") };
+    assert_eq!(warning.severity, Severity::Warning);
+    assert!(warning.what.ends_with("fails for what runs now: connection refused"), "{warning:#?}");
+    assert!(warning.remedy.contains("\"from\""), "{warning:#?}");
 }

@@ -53,6 +53,11 @@ impl Member {
             .boxed(),
             Action::AskFleet { image, ask } => fleet::ask(world, image, ask).map(Done::Input).boxed(),
             Action::ReleaseFleet(ask) => fleet::release(world, ask).map(Done::Input).boxed(),
+            Action::Probe { since, probe, targets } => async move {
+                let answers = world.probes.ask(&probe, &targets).await;
+                Done::Input(Box::new(Input::Probed { since, answers }))
+            }
+            .boxed(),
             Action::Restart { name, id } => async move {
                 let result = world.engine.restart(&id).await;
                 Done::Input(Box::new(Input::Restarted { name, result }))

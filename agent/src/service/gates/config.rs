@@ -3,6 +3,7 @@
 use evenkeel_common::wire::Gate;
 
 use crate::config::UpdateConfig;
+use crate::service::candidate::Candidate;
 use crate::service::wording;
 
 use super::{CONFIG, View, cleared_by, held, open};
@@ -34,7 +35,14 @@ pub(super) fn config(view: &View<'_>) -> Gate {
         return held(word, why.clone());
     }
     let faulty = view.snapshot.update.as_deref().and_then(faulty);
+    let faulty = faulty.or_else(|| view.snapshot.candidates.iter().find_map(probes_nothing));
     faulty.unwrap_or_else(|| open(word, "auto_update is on"))
+}
+
+/// The gate of an update that could never be proven, because its probe names a compose service that does not exist.
+pub(super) fn probes_nothing(candidate: &Candidate) -> Option<Gate> {
+    let why = wording::probe_names_no_service(candidate.probe_lacks.as_ref()?);
+    Some(cleared_by("correct the configuration file and reload it", held(CONFIG, why)))
 }
 
 /// The gate of a service whose gates are configured wrongly.

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::wire::ProbeProgress;
 use jiff::Timestamp;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::model::image::{ImageId, LabelChange, Reference};
+use crate::model::probe::Target;
 use crate::model::{Container, HookEvent, Model, ModelService, Project, PullPolicy, UpMode};
 use crate::ports::{GateQuestion, HookCall};
 use crate::service::MAX_INTERRUPTIONS;
@@ -358,6 +360,25 @@ impl Deployment {
         let outcome = probation.look(containers, self.context(grace, stops), now);
         *self.phase.probation_mut()? = probation;
         Some(outcome)
+    }
+
+    /// What the probe has shown so far; `None` if there is none, or no image is on probation.
+    pub(in crate::service) fn probe_progress(&self) -> Option<ProbeProgress> {
+        let Phase::Probation { probation } = &self.phase else { return None };
+        let probe = self.plan.probe.as_ref()?.to_string();
+        let worst = probation.worst_probed();
+        let passed = worst.is_some_and(|seen| seen.passed);
+        Some(ProbeProgress { probe, passed, answer: worst.map(|seen| seen.answer.clone()) })
+    }
+
+    /// Returns what a probe asks now.
+    pub(super) fn probe_targets(
+        &self,
+        containers: &[Container],
+        grace: Duration,
+        stops: &StopTimes,
+    ) -> Vec<Target> {
+        self.context(grace, stops).targets(containers)
     }
 
     /// Returns when the current probation ends at the latest.

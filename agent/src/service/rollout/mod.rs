@@ -19,12 +19,14 @@
 //! | `deployment.rs` | a plan in progress: its phase, and the state collected so far |
 //! | `step.rs` | the phases, and the transition after each step |
 //! | `probation.rs` | whether new containers pass their probation |
+//! | `probe.rs` | what they answer to a probe |
 //! | `tag.rs` | the line of the env file that holds the tag |
 //! | `rollback.rs` | the rollback to the previous images |
 
 pub mod deployment;
 pub mod plan;
 pub mod probation;
+pub mod probe;
 mod rollback;
 pub mod step;
 pub mod tag;

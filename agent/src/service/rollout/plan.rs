@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, ImageId, Reference};
-use crate::model::{Container, Hooks, Model, Project, State, UpMode};
+use crate::model::{Container, Hooks, Model, Probe, Project, State, UpMode};
 use crate::service::Service;
 use crate::service::action::OldImage;
 use crate::service::compare::{self, Comparison};
@@ -153,6 +153,9 @@ pub struct Plan {
     /// Commands that run before and after it, with the name of the service that configured them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hooks: Option<PlannedHooks>,
+    /// What the new containers must answer on probation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<Probe>,
 }
 
 /// The hooks of a deployment.
@@ -335,6 +338,8 @@ impl Service {
         let hooks = self.config.update.as_ref().and_then(|update| update.hooks.clone());
         let hooks = hooks.filter(|_| cause.is_about_images() && !image_changes.is_empty());
         let hooks = hooks.map(|hooks| PlannedHooks { service: self.config.name.clone(), hooks });
+        let probe = self.config.update.as_ref().and_then(|update| update.probe.clone());
+        let probe = probe.filter(|_| matches!(cause, Cause::Update | Cause::Redeploy));
         let plan = Plan {
             kept: self.kept_by(&cause),
             cause,
@@ -348,6 +353,7 @@ impl Service {
             pull_missing,
             definition,
             hooks,
+            probe,
         };
         let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
         // Compose applies the files as they are now, so these count as deployed. An edit that an update does not apply

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{ImageId, Reference};
+use crate::model::probe::Target;
 use crate::model::{Container, HealthState, State};
 
 use crate::service::assess::{Condition, Inactive, Stops, Symptom, assess_alone};
@@ -16,6 +17,7 @@ use crate::service::input::StopTimes;
 use crate::service::wording;
 
 use super::plan::Plan;
+use super::probe::Probed;
 
 /// No container was told to stop.
 const NO_STOPS: Stops<'static> = Stops { requested: &NO_TIMES, by_engine: &NO_TIMES };
@@ -115,6 +117,9 @@ pub struct Probation {
     /// How often it started over because someone restarted a container.
     #[serde(default)]
     pub restarts: u32,
+    /// Findings of the probe.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub probed: BTreeMap<Target, Probed>,
 }
 
 /// External restarts after which a probation no longer starts over: another healer may restart an unhealthy container
@@ -192,6 +197,16 @@ pub(in crate::service) enum Flaw {
     EndState(State),
     /// Compose left it on its previous image.
     NotUpdated,
+    /// The probe has never succeeded.
+    ProbeFailed {
+        probe: String,
+        answer: String,
+    },
+    /// The probe had succeeded, and fails since.
+    ProbeLost {
+        probe: String,
+        answer: String,
+    },
 }
 
 /// Why a probation failed.
@@ -298,13 +313,14 @@ impl Context<'_> {
 
 impl Probation {
     pub(in crate::service) fn new(since: Timestamp, expected: Vec<Expected>) -> Self {
-        Self { since, expected, seen: BTreeMap::new(), restarts: 0 }
+        Self { since, expected, seen: BTreeMap::new(), restarts: 0, probed: BTreeMap::new() }
     }
 
     /// Starts over, because nothing is known of the containers for a while.
     pub(in crate::service) fn start_over(&mut self, now: Timestamp) {
         self.since = now;
         self.seen.values_mut().for_each(|seen| seen.ended = false);
+        self.probed.clear();
     }
 
     /// Evaluates one inspection and returns its outcome.
@@ -325,6 +341,7 @@ impl Probation {
             {
                 // Someone restarted it: the new run must pass a full probation.
                 *seen = Seen::default();
+                self.probed.remove(&Target(container.id.clone()));
                 if self.restarts < MAX_RESTARTS {
                     self.restarts += 1;
                     self.since = now;
@@ -347,6 +364,9 @@ impl Probation {
         if let Some(Missing::Interfered(how)) = missing.iter().find(replaced) {
             return Outcome::Inconclusive(how.clone());
         }
+        if let Some(failure) = self.stopped_answering(containers, context) {
+            return Outcome::Failed(failure);
+        }
         if now < deadline {
             return Outcome::Wait { deadline };
         }
@@ -366,7 +386,11 @@ impl Probation {
                 return blame(*role, container, &flaw);
             }
         }
+        if let Some(failure) = self.never_answered(containers, context) {
+            return Outcome::Failed(failure);
+        }
         match missing.into_iter().next() {
+            None if self.is_unasked(containers, context) => Outcome::Wait { deadline: Timestamp::MAX },
             None => Outcome::Passed,
             Some(Missing::Interfered(how)) => Outcome::Inconclusive(how),
             Some(Missing::NotUpdated { container }) => {

@@ -61,6 +61,7 @@ impl Service {
             deadline,
             pulled_bytes: 0,
             total_bytes: 0,
+            probe: None,
         })
     }
 

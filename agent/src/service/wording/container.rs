@@ -1,6 +1,8 @@
 //! Sentences about a single container: its condition, its problems, external interference; and log lines.
 
-use crate::model::{Container, Manager};
+use evenkeel_common::wire::ProbeProgress;
+
+use crate::model::{Container, Manager, Probe};
 use crate::service::assess::{Condition, Inactive, Symptom};
 use crate::service::event::Note;
 use crate::service::rollout::probation::{Flaw, Interference};
@@ -39,11 +41,46 @@ pub(in crate::service) fn flaw(container: &str, flaw: &Flaw) -> String {
         Flaw::EndedUnexpectedly => "exited with code 0 although it used to keep running".to_owned(),
         Flaw::NotStarted => "could not be started".to_owned(),
         Flaw::EndState(state) => format!("was {} at the end of its probation", state.as_str()),
+        Flaw::ProbeFailed { probe, answer } if container.is_empty() => {
+            return format!("{probe} did not succeed by the end of the probation: {answer}");
+        }
+        Flaw::ProbeLost { probe, answer } if container.is_empty() => {
+            return format!("{probe} failed after it had succeeded: {answer}");
+        }
+        Flaw::ProbeFailed { probe, answer } => {
+            format!("did not answer its probe by the end of its probation ({probe}): {answer}")
+        }
+        Flaw::ProbeLost { probe, answer } => format!("stopped answering its probe ({probe}): {answer}"),
         Flaw::NotUpdated => {
             return format!("compose did not update container {container}: it still has its previous image");
         }
     };
     format!("container {container} {what}")
+}
+
+/// The failure of a deployment after which the containers that the probe names are gone.
+pub(in crate::service) fn probed_service_is_gone(service: &str) -> String {
+    format!("no container of {service}, which the probe asks, was running at the end of the probation")
+}
+
+/// The hold of an update whose probe names a compose service that does not exist.
+pub(in crate::service) fn probe_names_no_service(service: &str) -> String {
+    format!("update.probe.service: the compose files have no service {service}")
+}
+
+/// What a probe has shown so far.
+pub(in crate::service) fn probed(probe: &ProbeProgress) -> String {
+    let ProbeProgress { probe, passed, answer } = probe;
+    match (answer, passed) {
+        (None, _) => format!("its probe ({probe}) has not been answered yet"),
+        (Some(answer), true) => format!("its probe ({probe}) has succeeded: {answer}"),
+        (Some(answer), false) => format!("its probe ({probe}) has not succeeded yet: {answer}"),
+    }
+}
+
+/// The last answer to a probe, as a line of the facts.
+pub(in crate::service) fn last_answer(probe: &Probe, answer: &str) -> String {
+    format!("last probe: {probe}: {answer}\n")
 }
 
 /// Facts about a failed container, one per line.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 /// The keys of `services[].update` that are set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // independent gates
 pub(crate) struct Gates {
     /// In seconds.
     pub(crate) min_age: Option<u64>,
@@ -13,6 +14,7 @@ pub(crate) struct Gates {
     /// With hooks.
     pub(crate) command: bool,
     pub(crate) signed: bool,
+    pub(crate) probe: bool,
 }
 
 /// A file that exists and that only root can change, for paths that are only checked.
@@ -37,6 +39,9 @@ impl Gates {
         }
         if self.signed {
             update["signed_by"] = FILE.into();
+        }
+        if self.probe {
+            update["probe"] = json!({ "http": ":8080/health", "interval": 1 });
         }
         update
     }

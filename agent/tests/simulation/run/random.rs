@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use evenkeel_agent::service::input::ServiceRequest;
 
-use crate::world::{Act, Behaviour, CommandFault, EventFault, RegistryFault, StoreFault, UpFault};
+use crate::world::{
+    Act, Behaviour, CommandFault, EventFault, ProbeFault, RegistryFault, StoreFault, UpFault,
+};
 
 use super::gates::Gates;
 use super::step::{Step, TimedStep};
@@ -63,8 +65,29 @@ pub(crate) fn simulation(seed: u64) -> Simulation {
     if dice.one_in(6) {
         newer_tags(&mut dice, at, &mut simulation);
     }
+    if dice.one_in(4) {
+        probes(&mut dice, at, &mut simulation);
+    }
     simulation.steps.sort_by_key(|(at, _)| *at);
     simulation
+}
+
+/// Has services probe their new containers, pushes images that never answer, and sometimes lets the probes lie.
+fn probes(dice: &mut Dice, end: Duration, simulation: &mut Simulation) {
+    for gates in &mut simulation.gates {
+        gates.probe = !dice.one_in(3);
+    }
+    let end = u64::try_from(end.as_millis()).unwrap_or(1) + 20_000;
+    for _ in 0..=dice.below(2) {
+        let at = Duration::from_millis(dice.below(end));
+        let behaviour = dice.pick(&[Behaviour::Mute, Behaviour::Mute, Behaviour::Unchecked]);
+        simulation.steps.push((at, Step::World(Act::Push(dice.pick(&["web", "api"]), behaviour))));
+        if dice.one_in(3) {
+            let fault = dice.pick(&[ProbeFault::Fails, ProbeFault::Passes]);
+            simulation.steps.push((at, Step::World(Act::Probe(fault))));
+            until(dice, at, &mut simulation.steps, Act::Probe(ProbeFault::None));
+        }
+    }
 }
 
 /// Has an env file set the tag of `web`, and pushes newer tags; the agent may be killed while it deploys one.
@@ -114,6 +137,7 @@ fn gates(dice: &mut Dice) -> Gates {
         approve: dice.one_in(3),
         command: dice.one_in(3),
         signed: dice.one_in(3),
+        probe: false,
     }
 }
 

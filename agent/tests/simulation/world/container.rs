@@ -14,6 +14,8 @@ pub(crate) enum Behaviour {
     Good,
     /// Keeps running, and has no health check.
     Unchecked,
+    /// Keeps running without a health check, and never answers a probe.
+    Mute,
     /// Runs, but its health check never passes.
     Unhealthy,
     /// Exits with code 1 after 3 s; nothing restarts it.
@@ -41,6 +43,7 @@ impl Behaviour {
         match self {
             Self::Good => "is healthy",
             Self::Unchecked => "runs without a health check",
+            Self::Mute => "runs but never answers",
             Self::Unhealthy => "is never healthy",
             Self::Crash => "crashes at once",
             Self::LateCrash => "crashes after 25 s",
@@ -161,6 +164,12 @@ impl FakeContainer {
 
     pub(super) fn name(&self) -> String {
         format!("p-{}-1", self.service)
+    }
+
+    /// Reports whether it answers a probe.
+    pub(super) fn answers(&self, now: Timestamp) -> bool {
+        let is_up = self.started().is_some_and(|since| now >= since + SignedDuration::from_secs(1));
+        self.is_up() && is_up && !self.is_paused && self.behaviour != Behaviour::Mute
     }
 
     /// Returns the health that the engine reports.

@@ -84,6 +84,17 @@ pub(crate) enum CommandFault {
     Fails,
 }
 
+/// How probes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum ProbeFault {
+    #[default]
+    None,
+    /// Nothing answers.
+    Fails,
+    /// Everything answers.
+    Passes,
+}
+
 /// How a write of the state fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum StoreFault {
@@ -104,6 +115,7 @@ pub(crate) struct Faults {
     pub(crate) store: StoreFault,
     pub(crate) events: EventFault,
     pub(crate) command: CommandFault,
+    pub(crate) probe: ProbeFault,
 }
 
 /// A service of the compose file.

@@ -9,8 +9,8 @@ use jiff::SignedDuration;
 use super::container::Run;
 use super::env_file::tag_of_version;
 use super::{
-    Behaviour, CommandFault, EventFault, FakeWorld, Faults, Inner, RegistryFault, StoreFault, UpFault,
-    digest_of, id_of,
+    Behaviour, CommandFault, EventFault, FakeWorld, Faults, Inner, ProbeFault, RegistryFault, StoreFault,
+    UpFault, digest_of, id_of,
 };
 
 const STOPPING: SignedDuration = SignedDuration::from_millis(10);
@@ -63,6 +63,8 @@ pub(crate) enum Act {
     Sign(&'static str),
     /// How the gate command answers from now on.
     Command(CommandFault),
+    /// What probes are told from now on.
+    Probe(ProbeFault),
     /// An operator sets the clock forward or back by this many seconds.
     SetClock(i64),
     /// `docker compose pull`, `up`, `down`.
@@ -107,6 +109,7 @@ impl Act {
             Self::SetClock(by) => format!("an operator changes the clock by {by} s"),
             Self::Command(CommandFault::None) => "the gate command allows everything from now on".to_owned(),
             Self::Command(fault) => format!("the gate command from now on: {fault:?}").to_lowercase(),
+            Self::Probe(fault) => format!("probes from now on: {fault:?}").to_lowercase(),
             Self::EngineStops => "the engine stops all containers and goes away".to_owned(),
             Self::EngineStarts => "the engine is back".to_owned(),
             Self::StreamBreaks => "the engine's event stream disconnects".to_owned(),
@@ -212,6 +215,11 @@ impl Inner {
             Act::Build(service) => self.build(service),
             Act::Sign(service) => self.sign(service),
             Act::Command(fault) => self.faults.command = fault,
+            Act::Probe(fault) => {
+                self.interfere();
+                self.truth.have_probes_lied |= fault != ProbeFault::None;
+                self.faults.probe = fault;
+            }
             // `FakeWorld` owns the clock and sets it.
             Act::SetClock(_) => {}
             Act::EngineStops => self.engine_stops(),

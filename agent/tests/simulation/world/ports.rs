@@ -1,12 +1,13 @@
 //! The agent's ports to engine, registry and store.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use evenkeel_agent::model::image::{Digest, ImageId, ImageLabels, Reference, Repository};
+use evenkeel_agent::model::probe::{Answer, Probe, Target};
 use evenkeel_agent::model::swarm::SwarmService;
 use evenkeel_agent::model::{
     Container, ContainerEvent, EngineError, Members, Platform, RegistryError, Running, SignatureError,
@@ -14,8 +15,8 @@ use evenkeel_agent::model::{
 };
 use evenkeel_agent::ports::fleet::{DecisionsResponse, Fleet, FleetError, KnownRevisions};
 use evenkeel_agent::ports::{
-    Engine, GateAnswer, GateCommand, GateQuestion, HookCall, HookError, Image, PullProgress, Registry,
-    Signatures, Swarm, Tags, Urgency,
+    Engine, GateAnswer, GateCommand, GateQuestion, HookCall, HookError, Image, Probes, PullProgress,
+    Registry, Signatures, Swarm, Tags, Urgency,
 };
 use evenkeel_common::store::{Change, Store, StoreError};
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, Inventory};
@@ -26,7 +27,7 @@ use tokio::sync::watch;
 
 use super::compose::{self, Changing};
 use super::container::FakeImage;
-use super::{CommandFault, FakeWorld, RegistryFault, StoreFault};
+use super::{CommandFault, FakeWorld, ProbeFault, RegistryFault, StoreFault};
 
 #[async_trait]
 impl Engine for FakeWorld {
@@ -327,6 +328,24 @@ impl GateCommand for FakeWorld {
             return Err(HookError { why: "it exited with status 1".to_owned(), output: String::new() });
         }
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Probes for FakeWorld {
+    async fn ask(&self, _: &Probe, targets: &[Target]) -> BTreeMap<Target, Answer> {
+        self.point().await;
+        let inner = self.lock();
+        let answer = |target: &Target| {
+            let container = inner.containers.iter().find(|c| Some(&*c.id) == target.container());
+            let answers = match inner.faults.probe {
+                ProbeFault::None => container.is_some_and(|c| c.answers(inner.now)),
+                ProbeFault::Fails => false,
+                ProbeFault::Passes => true,
+            };
+            if answers { Ok("status 200 OK".to_owned()) } else { Err("connection refused".to_owned()) }
+        };
+        targets.iter().map(|target| (target.clone(), answer(target))).collect()
     }
 }
 

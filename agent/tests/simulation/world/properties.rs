@@ -20,7 +20,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::operators::name_digests;
 use super::pauses::NEXT_PROBE;
-use super::{Behaviour, Definition, FakeWorld, Inner, Run, digest_of, id_of};
+use super::{Behaviour, Definition, FakeWorld, Inner, ProbeFault, Run, digest_of, id_of};
 
 const ONLY_IMAGES: &str = "no update or rollback changes anything but images";
 const BLOCKED: &str = "a blocked digest is never deployed";
@@ -71,6 +71,7 @@ struct Restarts {
 
 /// The ground truth, independent of the agent's view.
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools)] // independent facts
 pub(super) struct Truth {
     /// Names of digests and image IDs.
     names: BTreeMap<String, String>,
@@ -104,6 +105,8 @@ pub(super) struct Truth {
     /// A write that was reported as failed was applied: two deployments may be in progress after a restart.
     is_torn: bool,
     pub(super) gated: gates::Gated,
+    /// Probes were told something else than what was so.
+    pub(super) have_probes_lied: bool,
     /// Tags that the env file may set while nothing is deployed: the proven one, and one whose probation an operator
     /// disturbed.
     known_tags: BTreeSet<String>,
@@ -366,7 +369,7 @@ impl Inner {
                     unproven: old.unproven.values().cloned().collect(),
                     tags: self.tags(),
                     tag: self.tag_in_force(),
-                    is_disturbed: self.truth.is_torn,
+                    is_disturbed: self.truth.is_torn || self.faults.probe != ProbeFault::None,
                     are_tags_moved: self.truth.is_torn,
                     touched: if self.truth.is_torn { all } else { BTreeSet::new() },
                 };

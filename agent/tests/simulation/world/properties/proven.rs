@@ -4,9 +4,10 @@ use evenkeel_agent::model::image::Digest;
 use evenkeel_common::wire::AuditEntry;
 use jiff::SignedDuration;
 
-use super::super::{FakeContainer, Inner};
+use super::super::{Behaviour, FakeContainer, Inner};
 
 const PROVEN: &str = "an image is reported as updated only after it was well for the health grace";
+const PROBED: &str = "an image whose containers never answer their probe is not reported as updated";
 /// How soon a verdict that could not be written is written after the disk accepts writes again.
 const LATE_VERDICT: SignedDuration = SignedDuration::from_secs(10);
 
@@ -14,8 +15,13 @@ impl Inner {
     /// Checks an `updated` entry.
     pub(super) fn check_updated(&mut self, entry: &AuditEntry) {
         let digest = entry.new_digest.as_deref().and_then(|digest| Digest::parse(digest).ok());
-        let Some((id, _)) = digest.and_then(|digest| self.published.get(&digest).cloned()) else { return };
+        let Some((id, behaviour)) = digest.and_then(|digest| self.published.get(&digest).cloned()) else {
+            return;
+        };
         let config = self.truth.configs.iter().find(|config| config.name == entry.service);
+        let is_probed =
+            config.is_some_and(|config| config.update.as_ref().is_some_and(|u| u.probe.is_some()));
+        let never_answers = is_probed && behaviour == Behaviour::Mute && !self.truth.have_probes_lied;
         let grace = config.map(|config| config.health_grace).unwrap_or_default();
         let now = self.now;
         let is_proven =
@@ -32,6 +38,7 @@ impl Inner {
             || is_late
             || is_uncertain
             || !self.is_calm_since(SignedDuration::from_secs(3));
+        self.unless(!never_answers, PROBED, |inner| inner.truth.image_name(&id));
         self.unless(holds, PROVEN, |inner| inner.truth.image_name(&id));
     }
 }
