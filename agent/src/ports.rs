@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 pub use swarm::Swarm;
 
-use crate::model::image::ImageLabels;
+use crate::model::image_config::ImageConfig;
 use crate::model::probe::{Answer, Probe, Target};
 use crate::model::{
     ComposeError, Container, ContainerEvent, Digest, EngineError, HookEvent, ImageId, Members, Model,
@@ -124,8 +124,8 @@ pub struct Image {
     pub repo_digests: Vec<String>,
     /// Uncompressed size in bytes; 0 while unknown.
     pub size: u64,
-    /// Its OCI labels.
-    pub labels: ImageLabels,
+    /// Its configuration.
+    pub config: ImageConfig,
     /// Its platform; `None` while unknown.
     pub platform: Option<Platform>,
     /// Whether its content appears complete. Pulling an incomplete image fetches the rest.
@@ -148,8 +148,16 @@ pub trait Registry: Send + Sync + 'static {
     /// locally built image also has a digest (DECISIONS 9), but the registry does not have it.
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError>;
 
-    /// Returns an image's labels without pulling it. Empty if the registry does not return them in time.
-    async fn labels(&self, repository: &Repository, digest: &Digest) -> ImageLabels;
+    /// Returns an image's configuration without pulling it; of an index, that of the image for this platform, or of the first
+    /// one. `None` if the registry has none that can be read. Read once per digest.
+    async fn config(
+        &self,
+        _: &Repository,
+        _: &Digest,
+        _: Option<&Platform>,
+    ) -> Result<Option<ImageConfig>, RegistryError> {
+        Ok(None)
+    }
 
     /// Returns when an image was created, by its own account. `None` if it does not say (a reproducible build often gives the
     /// epoch), or the registry does not return it in time.

@@ -69,6 +69,8 @@ pub struct Image {
     pub health: Option<Health>,
     /// When it was built, RFC 3339.
     pub created: &'static str,
+    /// Path that it declares as a volume, if any.
+    pub volume: Option<&'static str>,
 }
 
 /// When images are built unless they say otherwise.
@@ -84,6 +86,7 @@ impl Image {
             command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
             health: None,
             created: CREATED,
+            volume: None,
         }
     }
 
@@ -91,6 +94,13 @@ impl Image {
     #[must_use]
     pub fn created_at(mut self, time: &'static str) -> Self {
         self.created = time;
+        self
+    }
+
+    /// Declares a volume.
+    #[must_use]
+    pub fn with_volume(mut self, path: &'static str) -> Self {
+        self.volume = Some(path);
         self
     }
 
@@ -210,6 +220,9 @@ impl Image {
                 "org.opencontainers.image.version": self.version,
             },
         });
+        if let Some(path) = self.volume {
+            config["Volumes"] = json!({ path: {} });
+        }
         if let Some(health) = &self.health {
             config["Healthcheck"] = json!({
                 "Test": ["CMD-SHELL", health.command],

@@ -146,8 +146,9 @@ fn describe(error: &reqwest::Error, timeout: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::thread::JoinHandle;
 
     use super::*;
     use crate::model::probe::StatusCodes;
@@ -163,14 +164,14 @@ mod tests {
     }
 
     /// Answers one request with this head on a port of `address`, and returns what was sent.
-    async fn serve(address: &str, head: &'static str) -> (u16, tokio::task::JoinHandle<String>) {
-        let listener = TcpListener::bind(address).await.expect("an unused port");
+    fn serve(address: &str, head: &'static str) -> (u16, JoinHandle<String>) {
+        let listener = TcpListener::bind(address).expect("an unused port");
         let port = listener.local_addr().expect("it is bound").port();
-        let task = tokio::task::spawn(async move {
-            let (mut stream, _) = listener.accept().await.expect("a client");
+        let task = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
             let mut request = vec![0; 4096];
-            let read = stream.read(&mut request).await.expect("a request");
-            stream.write_all(head.as_bytes()).await.expect("it can be answered");
+            let read = stream.read(&mut request).expect("a request");
+            stream.write_all(head.as_bytes()).expect("it can be answered");
             String::from_utf8_lossy(&request[..read]).into_owned()
         });
         (port, task)
@@ -181,15 +182,14 @@ mod tests {
     #[tokio::test]
     async fn the_status_decides_and_the_body_is_not_waited_for() {
         let endless = "HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n";
-        let (port, request) = serve("127.0.0.1:0", endless).await;
+        let (port, request) = serve("127.0.0.1:0", endless);
         let ask = asks(port, "/health?full=1", "200-399", Some("app.example.org"));
         assert_eq!(get(&ask, "127.0.0.1", LIMIT).await, Ok("status 200 OK".to_owned()));
-        let request = request.await.expect("answered").to_lowercase();
+        let request = request.join().expect("answered").to_lowercase();
         assert!(request.starts_with("get /health?full=1 http/1.1\r\n"), "{request}");
         assert!(request.contains("\r\nhost: app.example.org\r\n"), "{request}");
 
-        let (port, _) =
-            serve("127.0.0.1:0", "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").await;
+        let (port, _) = serve("127.0.0.1:0", "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n");
         let answer = get(&asks(port, "/", "200-399", None), "127.0.0.1", LIMIT).await;
         assert_eq!(answer, Err("status 503 Service Unavailable".to_owned()));
     }
@@ -199,7 +199,7 @@ mod tests {
         let head = "HTTP/1.1 302 Found\r\nlocation: /login\r\ncontent-length: 0\r\n\r\n";
         let expected = "status 302 Found, redirect to /login".to_owned();
         for (status, is_fine) in [("200-399", true), ("200-299", false)] {
-            let (port, _) = serve("127.0.0.1:0", head).await;
+            let (port, _) = serve("127.0.0.1:0", head);
             let answer = get(&asks(port, "/", status, None), "127.0.0.1", LIMIT).await;
             assert_eq!(answer, if is_fine { Ok(expected.clone()) } else { Err(expected.clone()) });
         }
@@ -207,17 +207,17 @@ mod tests {
 
     #[tokio::test]
     async fn ipv6_addresses_are_asked_too() {
-        let Ok(probe) = TcpListener::bind("[::1]:0").await else { return eprintln!("no IPv6 here") };
+        let Ok(probe) = TcpListener::bind("[::1]:0") else { return eprintln!("no IPv6 here") };
         drop(probe);
-        let (port, request) = serve("[::1]:0", "HTTP/1.1 204 No Content\r\n\r\n").await;
+        let (port, request) = serve("[::1]:0", "HTTP/1.1 204 No Content\r\n\r\n");
         let answer = get(&asks(port, "/", "204", None), "::1", LIMIT).await;
         assert_eq!(answer, Ok("status 204 No Content".to_owned()));
-        assert!(request.await.expect("answered").to_lowercase().contains(&format!("host: [::1]:{port}")));
+        assert!(request.join().expect("answered").to_lowercase().contains(&format!("host: [::1]:{port}")));
     }
 
     #[tokio::test]
     async fn failures_are_in_stable_words() {
-        let free = TcpListener::bind("127.0.0.1:0").await.expect("an unused port");
+        let free = TcpListener::bind("127.0.0.1:0").expect("an unused port");
         let port = free.local_addr().expect("it is bound").port();
         drop(free);
         assert_eq!(connect("127.0.0.1", port).await, Err("Connection refused".to_owned()));
@@ -225,13 +225,13 @@ mod tests {
         assert_eq!(refused, Err("Connection refused".to_owned()));
 
         // Accepts connections, and never answers.
-        let silent = TcpListener::bind("127.0.0.1:0").await.expect("an unused port");
+        let silent = TcpListener::bind("127.0.0.1:0").expect("an unused port");
         let port = silent.local_addr().expect("it is bound").port();
         assert_eq!(connect("127.0.0.1", port).await, Ok("connected".to_owned()));
         let late = get(&asks(port, "/", "200", None), "127.0.0.1", Duration::from_secs(1)).await;
         assert_eq!(late, Err("no answer within 1 s".to_owned()));
 
-        let (port, _) = serve("127.0.0.1:0", "SSH-2.0-OpenSSH_9.2\r\n").await;
+        let (port, _) = serve("127.0.0.1:0", "SSH-2.0-OpenSSH_9.2\r\n");
         let nonsense = get(&asks(port, "/", "200", None), "127.0.0.1", LIMIT).await;
         assert!(nonsense.as_ref().is_err_and(|why| !why.contains(&port.to_string())), "{nonsense:?}");
     }

@@ -5,12 +5,17 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
 
 /// The variable that marks the processes of a command.
 const NAME: &str = "EK_RUN";
+
+/// How often the processes are gone through at most, and the time in between.
+const SWEEPS: usize = 5;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The marks of one agent's commands.
 #[derive(Debug)]
@@ -51,18 +56,36 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 }
 
 /// Kills the processes whose mark passes. A process of another user can't be read, and none that runs as this one can hide its
-/// environment unless it replaces it.
+/// environment unless it replaces it. Looks again while there is something to kill, which may just have forked, and while
+/// there are processes that are only being started and have no environment yet.
 fn kill_if(passes: impl Fn(&[u8]) -> bool) {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return };
+    for _ in 0..SWEEPS {
+        if !sweep(&passes) {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Goes through all processes once. Returns whether another time may find more.
+fn sweep(passes: &impl Fn(&[u8]) -> bool) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+    let mut may_find_more = false;
     for process in processes.filter_map(Result::ok) {
         let Some(id) = id_of(&process.file_name()) else { continue };
         let Ok(environment) = std::fs::read(process.path().join("environ")) else { continue };
+        // Threads of the kernel have no executable.
+        if environment.is_empty() {
+            may_find_more |= std::fs::read_link(process.path().join("exe")).is_ok();
+            continue;
+        }
         let mut variables = environment.split(|byte| *byte == 0);
         if variables.any(|variable| variable.starts_with(NAME.as_bytes()) && passes(variable)) {
             // It may have ended by now.
-            let _ = kill_process(id, Signal::KILL);
+            may_find_more |= kill_process(id, Signal::KILL).is_ok();
         }
     }
+    may_find_more
 }
 
 fn id_of(name: &OsStr) -> Option<Pid> {

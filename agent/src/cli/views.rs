@@ -273,7 +273,10 @@ fn newer(service: &ServiceStatus) -> Option<String> {
 fn waiting_in_words(waiting: &Waiting, now: Timestamp) -> String {
     let by = blocked_by(waiting.blocked_by.as_deref());
     let lifts = waiting.lifts_at.map(|at| format!("; lifts {}", until(at, now))).unwrap_or_default();
-    format!("{}{by}{lifts}; to proceed: {}", waiting.why, as_command(&waiting.clear))
+    // The gate that asks about a difference names it already.
+    let others = waiting.differences.iter().filter(|text| !waiting.why.contains(text.as_str()));
+    let differs = others.fold(String::new(), |all, text| format!("{all}; the new image {text}"));
+    format!("{}{by}{lifts}{differs}; to proceed: {}", waiting.why, as_command(&waiting.clear))
 }
 
 /// Formats the agent of the fleet that blocks the update.

@@ -296,6 +296,7 @@ mod tests {
 
     fn waiting(gate: &str) -> Waiting {
         Waiting {
+            differences: Vec::new(),
             image: "web:latest".to_owned(),
             digest: "sha256:bb".to_owned(),
             gate: gate.to_owned(),

@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Runtime, SmtpTls};
+use crate::model::image_config::Aspect;
 
 /// Elements of an array that are validated individually; invalid ones are `None`.
 pub(super) type Items<T> = Vec<Option<T>>;
@@ -343,6 +344,14 @@ pub(super) struct ServiceFile {
     pub(super) update: Option<UpdateFile>,
 }
 
+/// The schema of `ask_on`: a list, a single one, or true for all.
+fn aspects(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let names = Aspect::ALL.map(Aspect::name);
+    schemars::json_schema!({
+        "type": ["array", "string", "boolean"], "items": {"type": "string", "enum": names}, "minItems": 1,
+    })
+}
+
 /// `services[].update`
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -373,6 +382,9 @@ pub(super) struct UpdateFile {
     pub(super) tag_variable: String,
     /// Programs to run before and after a deployment, with their arguments.
     pub(super) hooks: Option<HooksFile>,
+    /// Differences between the configurations of the new and the running image that need an approval, or true for all.
+    #[schemars(schema_with = "aspects", default)]
+    pub(super) ask_on: Option<Items<Aspect>>,
     /// What a new container must answer before its image counts as proven, in addition to its health check.
     pub(super) probe: Option<ProbeFile>,
 }

@@ -28,6 +28,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Reference, Repository};
+use crate::model::image_config::Aspect;
 use crate::model::tags::TagPattern;
 use crate::model::window::Window;
 use crate::model::{Hooks, Probe, Project};
@@ -331,6 +332,8 @@ pub struct UpdateConfig {
     pub tag_variable: Option<String>,
     /// Commands that run before and after a deployment.
     pub hooks: Option<Hooks>,
+    /// What must not differ in a new image without an approval.
+    pub ask_on: BTreeSet<Aspect>,
     /// What the containers of a new image must answer on probation.
     pub probe: Option<Probe>,
 }

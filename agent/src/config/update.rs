@@ -40,6 +40,7 @@ pub(super) fn update(
         tags: tags(&file.tags, &at.key("tags"), findings),
         tag_variable: variable(&file.tag_variable, &at.key("tag_variable"), findings),
         hooks: file.hooks.as_ref().map(|file| hooks(file, &at.key("hooks"), findings)),
+        ask_on: file.ask_on.iter().flatten().flatten().copied().collect(),
         probe: file.probe.as_ref().and_then(|file| probe::probe(file, &at.key("probe"), findings)),
     }
 }

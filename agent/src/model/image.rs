@@ -130,16 +130,6 @@ impl ImageLabels {
     }
 }
 
-/// The labels of the old and the new image of an update.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LabelChange {
-    /// Labels of the old image.
-    pub old: ImageLabels,
-    /// Labels of the new image.
-    pub new: ImageLabels,
-}
-
 /// Registry host and repository path of an image, normalized.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Repository {

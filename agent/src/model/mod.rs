@@ -13,6 +13,7 @@
 //! | `window.rs` | weekly time windows in a time zone |
 //! | `env_file.rs` | parsing an env file and replacing one value in it |
 //! | `tags.rs` | which tags are newer than the current one |
+//! | `image_config.rs` | how the configuration of a new image differs from the running one |
 //! | `hooks.rs` | commands that run before and after a deployment |
 //! | `probe.rs` | what the containers of a new image must answer |
 //! | `few.rs` | a compact map for few entries |
@@ -26,6 +27,7 @@ pub mod errors;
 pub mod few;
 pub mod hooks;
 pub mod image;
+pub mod image_config;
 pub mod output;
 pub mod platform;
 pub mod probe;

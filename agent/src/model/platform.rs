@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A normalized platform, such as `linux/amd64` or `linux/arm/v7`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Platform {
     os: String,
     architecture: String,

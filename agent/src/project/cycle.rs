@@ -134,7 +134,6 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::model::image::ImageLabels;
 
     /// A registry with one slot that never responds.
     struct Silent(Arc<Semaphore>);
@@ -149,9 +148,6 @@ mod tests {
             std::future::pending().await
         }
         async fn has(&self, _: &Repository, _: &Digest) -> Result<bool, RegistryError> {
-            std::future::pending().await
-        }
-        async fn labels(&self, _: &Repository, _: &Digest) -> ImageLabels {
             std::future::pending().await
         }
     }

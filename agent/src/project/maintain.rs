@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
     use crate::model::RegistryError;
-    use crate::model::image::{Digest, ImageLabels, Repository};
+    use crate::model::image::{Digest, Repository};
     use crate::ports::Urgency;
 
     /// A registry that knows when some tags were created, in days.
@@ -193,10 +193,6 @@ mod tests {
         }
 
         async fn has(&self, _: &Repository, _: &Digest) -> Result<bool, RegistryError> {
-            unreachable!("only the time of creation is read")
-        }
-
-        async fn labels(&self, _: &Repository, _: &Digest) -> ImageLabels {
             unreachable!("only the time of creation is read")
         }
 

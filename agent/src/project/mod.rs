@@ -9,6 +9,7 @@
 //! | `placement.rs` | assigns services to the workers of their projects |
 //! | `published.rs` | published state of services, and a signal for changes |
 //! | `observe.rs` | one check: registry and engine, read side by side |
+//! | `image_configs.rs` | the configuration of a new image compared with that of the running one |
 //! | `perform.rs` | one step of a rollout |
 //! | `swarm.rs` | one check or one step of a swarm service |
 //! | `maintain.rs` | maintenance tasks |
@@ -23,6 +24,7 @@ pub mod cycle;
 pub(crate) mod definition;
 pub mod files;
 mod fleet;
+mod image_configs;
 pub mod inbox;
 mod journal;
 mod maintain;

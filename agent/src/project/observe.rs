@@ -19,15 +19,15 @@ use crate::ports::{Engine, Registry};
 use crate::service::action::FilesAsked;
 use crate::service::fleet::FleetView;
 use crate::service::input::{
-    CheckFault, Definition, Files, ImageView, Input, LocalImage, Observation, TagInForce, Unanswered,
-    Unsigned,
+    CheckFault, ConfigsCompared, Definition, Files, ImageView, Input, LocalImage, Observation, TagInForce,
+    Unanswered, Unsigned,
 };
 use crate::service::newer_tags::NewerTags;
 
 use super::cycle::{Cycle, Pending};
 use super::definition::{self, CompareError};
 use super::worker::{CheckEnd, World};
-use super::{files, tag_file};
+use super::{files, image_configs, tag_file};
 
 /// Time between two reads of changed compose files.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -102,7 +102,7 @@ impl Check {
         let (containers, files) = local?;
 
         let mut images = Vec::with_capacity(config.images.len());
-        let (mut unanswered, mut signed) = (BTreeMap::new(), Signed::default());
+        let (mut unanswered, mut judged) = (BTreeMap::new(), Judged::default());
         for ((mut view, _), remote) in views.into_iter().zip(remote) {
             view.from = self.made_from(&view, &containers);
             let ids = running_on(&containers, &view.from);
@@ -122,7 +122,7 @@ impl Check {
                 (Ok(()), Ok(None)) => Ok(()),
             };
             let answer = match (&answer, &view.remote) {
-                (Ok(()), Some(digest)) => Box::pin(self.judge(digest, &view, patience, &mut signed)).await,
+                (Ok(()), Some(digest)) => Box::pin(self.judge(digest, &view, patience, &mut judged)).await,
                 _ => answer,
             };
             if let Err(why) = answer {
@@ -146,8 +146,9 @@ impl Check {
             unlisted_files,
             definition,
             unanswered,
-            unsigned: signed.unsigned,
-            signed_earlier: signed.earlier,
+            unsigned: judged.unsigned,
+            signed_earlier: judged.signed_earlier,
+            configs: judged.configs,
             key_faults: world.signatures.key_errors(signed_by(config)).await,
             tag,
             ..Observation::default()
@@ -207,21 +208,41 @@ impl Check {
         earlier.next().unwrap_or_else(|| view.reference.clone())
     }
 
-    /// Notes how this digest is signed, if a signature is required.
+    /// Notes how this digest is signed, if a signature is required, and how its configuration differs from that of what
+    /// runs, if a gate may hold it.
     pub(super) async fn judge(
         &self,
         digest: &Digest,
         view: &ImageView,
         patience: Option<Duration>,
-        signed: &mut Signed,
+        judged: &mut Judged,
     ) -> Result<(), Unanswered> {
         let image = || view.configured.clone();
         match self.signature(digest, view, patience).await? {
             Signature::Accepted => {}
-            Signature::Earlier => drop(signed.earlier.insert(image())),
-            Signature::Unsigned(why) => drop(signed.unsigned.insert(image(), why)),
+            Signature::Earlier => drop(judged.signed_earlier.insert(image())),
+            Signature::Unsigned(why) => drop(judged.unsigned.insert(image(), why)),
+        }
+        if self.config.update.is_some() && is_stale(view) {
+            judged.configs.insert(image(), self.compare_configs(view, patience).await?);
         }
         Ok(())
+    }
+
+    async fn compare_configs(
+        &self,
+        view: &ImageView,
+        patience: Option<Duration>,
+    ) -> Result<ConfigsCompared, Unanswered> {
+        // A swarm's nodes have the images, not this engine.
+        let engine = Some(&*self.world.engine).filter(|_| self.config.swarm_service.is_none());
+        let comparing = Box::pin(image_configs::compare(engine, &*self.world.registry, view));
+        match patience {
+            Some(patience) => {
+                tokio::time::timeout(patience, comparing).await.map_err(|_| Unanswered::Pending)
+            }
+            None => Ok(comparing.await),
+        }
     }
 
     async fn signature(
@@ -292,11 +313,12 @@ enum Signature {
     Unsigned(Unsigned),
 }
 
-/// How the images of a check are signed.
+/// What is found out about the images of a check; see the fields of [`Observation`].
 #[derive(Debug, Default)]
-pub(super) struct Signed {
+pub(super) struct Judged {
     pub(super) unsigned: BTreeMap<String, Unsigned>,
-    pub(super) earlier: BTreeSet<String>,
+    pub(super) signed_earlier: BTreeSet<String>,
+    pub(super) configs: BTreeMap<String, ConfigsCompared>,
 }
 
 /// Returns the key files for required signatures; empty if no signature is required.
@@ -347,6 +369,14 @@ async fn unlisted_files(world: &World, project: Option<&Project>, containers: &[
     unlisted_files.into_iter().collect()
 }
 
+/// Reports whether a running image is not the one in the registry.
+fn is_stale(view: &ImageView) -> bool {
+    let is_current =
+        |image: &LocalImage| view.remote.as_ref().is_some_and(|remote| image.digests.contains(remote));
+    let is_other = view.newer.is_some() || view.from != view.reference;
+    view.remote.is_some() && !view.running.is_empty() && (is_other || !view.running.iter().all(is_current))
+}
+
 /// Compares the definition of what an update would bring up with what runs; `None` if no image looks out of date, so that
 /// a check that finds nothing asks compose nothing.
 async fn compared(
@@ -355,15 +385,7 @@ async fn compared(
     images: &[ImageView],
     containers: &[Container],
 ) -> Result<Option<Result<Definition, String>>, CheckFault> {
-    let is_stale = |view: &&ImageView| {
-        let is_current =
-            |image: &LocalImage| view.remote.as_ref().is_some_and(|remote| image.digests.contains(remote));
-        let is_other = view.newer.is_some() || view.from != view.reference;
-        view.remote.is_some()
-            && !view.running.is_empty()
-            && (is_other || !view.running.iter().all(is_current))
-    };
-    let stale: Vec<&ImageView> = images.iter().filter(is_stale).collect();
+    let stale: Vec<&ImageView> = images.iter().filter(|view| is_stale(view)).collect();
     if stale.is_empty() {
         return Ok(None);
     }
@@ -502,7 +524,7 @@ mod tests {
 
     use super::*;
     use crate::model::RegistryError;
-    use crate::model::image::{ImageLabels, Repository};
+    use crate::model::image::Repository;
     use crate::ports::Urgency;
 
     /// A registry with some digests that records the queried ones.
@@ -522,10 +544,6 @@ mod tests {
         async fn has(&self, _: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
             self.1.lock().unwrap().push(digest.clone());
             Ok(self.0.contains(digest))
-        }
-
-        async fn labels(&self, _: &Repository, _: &Digest) -> ImageLabels {
-            unreachable!("nothing is updated")
         }
     }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use tokio::sync::{OnceCell, watch};
 
-use crate::model::image::{ImageId, LabelChange, PIN_HOST, Reference, Repository};
+use crate::model::image::{ImageId, PIN_HOST, Reference, Repository};
+use crate::model::image_config::ConfigChange;
 use crate::model::{EngineError, Model, Platform, Project};
 use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Image, PullProgress};
-use crate::service::action::{DisplacedTag, OldImage, Step};
+use crate::service::action::{DisplacedTag, OldImage, Replaced, Step};
 use crate::service::input::StepResult;
 use crate::service::rollout::tag::LineChange;
 
@@ -124,20 +125,24 @@ fn name_of(image: &OldImage) -> String {
 async fn pull(
     fetch: &Fetch<'_>,
     images: &[(String, Reference)],
-    old: &BTreeMap<String, ImageId>,
+    old: &BTreeMap<String, Replaced>,
 ) -> Result<StepResult, EngineError> {
     let engine = fetch.engine;
     let mut ids = Vec::with_capacity(images.len());
     let mut labels = BTreeMap::new();
     for (text, reference) in images {
         let new = fetch.image(text, reference).await?;
-        // The labels of the old image are only informational.
-        let old = match old.get(text) {
-            Some(id) => engine.image(&id.0).await.ok().flatten(),
-            None => None,
+        // What the old image says is only informational.
+        let change = match old.get(text) {
+            Some(replaced) => {
+                let image =
+                    engine.image(&replaced.id.0).await.ok().flatten().filter(|image| image.is_complete);
+                let old = image.as_ref().map(|image| (&image.config, replaced.tag.as_deref()));
+                ConfigChange::between(old, Some((&new.config, replaced.new_tag.as_deref())))
+            }
+            None => ConfigChange::between(None, Some((&new.config, None))),
         };
-        let old = old.map(|image| image.labels).unwrap_or_default();
-        labels.insert(text.clone(), LabelChange { old, new: new.labels });
+        labels.insert(text.clone(), change);
         ids.push((text.clone(), new.id));
     }
     Ok(StepResult::Pulled { ids, labels })

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::ConfiguredImage;
-use crate::model::image::{ImageId, ImageLabels, LabelChange, Reference, Repository};
+use crate::model::image::{ImageId, Reference, Repository};
+use crate::model::image_config::{ConfigChange, ImageConfig};
 use crate::model::swarm::{SwarmService, is_same_image};
 use crate::model::{Digest, SwarmError};
 use crate::ports::{Registry, Swarm};
 use crate::service::input::{CheckFault, ImageView, Input, LocalImage, Observation, Unanswered};
 use crate::service::swarm::plan::{SwarmResult, SwarmStep};
 
-use super::observe::{Check, Signed, signed_by, within};
+use super::observe::{Check, Judged, signed_by, within};
 use super::worker::World;
 
 /// Number of log lines kept of a failed task (black box).
@@ -41,7 +42,7 @@ impl Check {
             SwarmError::Unavailable(_) => CheckFault::EngineAway(error.to_string()),
             other => CheckFault::Failed(other.to_string()),
         })?;
-        let (mut unanswered, mut signed) = (BTreeMap::new(), Signed::default());
+        let (mut unanswered, mut judged) = (BTreeMap::new(), Judged::default());
         let mut images = Vec::new();
         for image in &self.config.images {
             let mut view = ImageView {
@@ -55,7 +56,7 @@ impl Check {
                 }
             }
             if let Some(digest) = &view.remote
-                && let Err(pending) = self.judge(digest, &view, patience, &mut signed).await
+                && let Err(pending) = self.judge(digest, &view, patience, &mut judged).await
             {
                 view.remote = None;
                 unanswered.insert(view.configured.clone(), pending);
@@ -68,8 +69,9 @@ impl Check {
             containers,
             swarm: Some(Box::new(service)),
             unanswered,
-            unsigned: signed.unsigned,
-            signed_earlier: signed.earlier,
+            unsigned: judged.unsigned,
+            signed_earlier: judged.signed_earlier,
+            configs: judged.configs,
             key_faults: self.world.signatures.key_errors(signed_by(&self.config)).await,
             ..Observation::default()
         })
@@ -116,32 +118,38 @@ pub(super) async fn step(world: Arc<World>, step: SwarmStep) -> Input {
     };
     let mut result = perform(world.swarm.as_ref(), step).await;
     if let (SwarmResult::Admitted { labels }, Some((image, old))) = (&mut result, asked) {
-        *labels = label_change(world.registry.as_ref(), &image, old.as_ref()).await;
+        *labels = config_change(world.registry.as_ref(), &image, old.as_ref()).await;
     }
     Input::SwarmStepped(result)
 }
 
-/// Reads the labels of the old and the new image from the registry, because the nodes pull the images, not this engine.
-async fn label_change(registry: &dyn Registry, image: &Reference, old: Option<&Digest>) -> LabelChange {
+/// Reads the configurations of the old and the new image from the registry, because the nodes pull the images, not this
+/// engine.
+async fn config_change(registry: &dyn Registry, image: &Reference, old: Option<&Digest>) -> ConfigChange {
+    let tag = image.tag.as_deref();
     let (old, new) = tokio::join!(
-        labels(registry, &image.repository, old),
-        labels(registry, &image.repository, image.digest.as_ref())
+        config(registry, &image.repository, old),
+        config(registry, &image.repository, image.digest.as_ref())
     );
-    LabelChange { old, new }
+    ConfigChange::between(old.as_ref().map(|old| (old, tag)), new.as_ref().map(|new| (new, tag)))
 }
 
-async fn labels(registry: &dyn Registry, repository: &Repository, digest: Option<&Digest>) -> ImageLabels {
-    match digest {
-        Some(digest) => registry.labels(repository, digest).await,
-        None => ImageLabels::default(),
-    }
+async fn config(
+    registry: &dyn Registry,
+    repository: &Repository,
+    digest: Option<&Digest>,
+) -> Option<ImageConfig> {
+    registry.config(repository, digest?, None).await.unwrap_or_else(|error| {
+        tracing::debug!(%repository, "cannot read an image's configuration: {error}");
+        None
+    })
 }
 
 /// Performs one step and returns its result.
 async fn perform(swarm: &dyn Swarm, step: SwarmStep) -> SwarmResult {
     let done = match step {
         SwarmStep::Admit { image, .. } => {
-            let labels = LabelChange::default();
+            let labels = ConfigChange::default();
             swarm.admits(&image).await.map(|()| SwarmResult::Admitted { labels })
         }
         SwarmStep::Set { service, from, to, force, back, before } => {

@@ -133,8 +133,8 @@ pub enum Step {
     Pull {
         /// Image as configured, and the reference to pull.
         images: Vec<(String, Reference)>,
-        /// Image as configured, and the image it currently runs.
-        old: BTreeMap<String, ImageId>,
+        /// Image as configured, and the image it replaces.
+        old: BTreeMap<String, Replaced>,
     },
     /// Write the tag into its line of the env file, or restore the line.
     WriteTag {
@@ -199,6 +199,17 @@ pub enum Step {
         /// last tag of an old image would delete the image.
         onto: Option<ImageId>,
     },
+}
+
+/// An image that is about to be replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replaced {
+    /// Its ID.
+    pub id: ImageId,
+    /// Its tag.
+    pub tag: Option<String>,
+    /// The tag of the image that replaces it.
+    pub new_tag: Option<String>,
 }
 
 /// A tag of a service that is not part of the deployment. It points to a different image than the service runs, and is

@@ -8,13 +8,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, Reference};
+use crate::model::image_config::ConfigDifference;
 use crate::model::{Difference, Project};
 use crate::ports::GateAnswer;
 
 use super::compare::{self, Comparison};
 use super::event::Event;
 use super::gates::{self, Asker, Rules};
-use super::input::{ImageView, Observation, ServiceReply, Unsigned};
+use super::input::{ConfigsCompared, ImageView, Observation, ServiceReply, Unsigned};
 use super::permit::FleetHold;
 use super::rollout::plan::Cause;
 use super::shared::SharedCandidate;
@@ -97,10 +98,19 @@ pub struct Candidate {
     pub fleet: Option<FleetHold>,
     /// How the definition of what its update would bring up differs from what runs, if it does.
     pub definition: Option<Arc<DefinitionHold>>,
+    /// How its configuration differs from that of the running image; `None` if they have not been compared yet.
+    pub configs: Option<ConfigsCompared>,
     /// The compose service that the probe names, if the compose files do not have it.
     pub probe_lacks: Option<String>,
     /// The same digest as seen by other services of the project that use the same image.
     pub others: Vec<SharedCandidate>,
+}
+
+impl Candidate {
+    /// How its configuration differs from that of the running image, as far as that is known.
+    pub(super) fn config_differences(&self) -> &[ConfigDifference] {
+        self.configs.as_ref().and_then(|compared| compared.as_deref().ok()).unwrap_or_default()
+    }
 }
 
 /// Why the definition of what runs can't be deployed with a new image (DECISIONS 4a).
@@ -274,6 +284,10 @@ impl Service {
             command: self.command_answer(&view.configured, &remote).cloned(),
             others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
             definition: self.definition_hold(&view.configured),
+            configs: match old {
+                Some(_) if !view.running.is_empty() => observation.configs.get(&view.configured).cloned(),
+                _ => Some(Ok(Vec::new())),
+            },
             probe_lacks: self.probe_lacks(observation),
             fleet: self.fleet_hold(&view.configured, &remote),
             digest: remote,
@@ -367,7 +381,9 @@ impl Service {
         if let Some(postponed) = &mut self.durable.postponed {
             postponed.until = postponed.until.min(now);
         }
-        let is_approval = self.config.update.as_ref().is_some_and(|update| update.approve);
+        // With `ask_on`, only a person's approval says that the differences were read.
+        let is_approval =
+            self.config.update.as_ref().is_some_and(|update| update.approve && update.ask_on.is_empty());
         let digests: Vec<(String, Digest)> =
             self.candidates(observation).map(|candidate| (candidate.image, candidate.digest)).collect();
         for (image, digest) in digests {
@@ -385,10 +401,10 @@ impl Service {
 
     /// Approves the waiting digest, or the one that is named.
     pub(super) fn approve(&mut self, named: Option<&Digest>, now: Timestamp) -> ServiceReply {
-        let Some(rules) = self.rules(now).filter(|rules| rules.update.approve || self.requires_signature())
-        else {
-            return ServiceReply::NothingWaiting;
+        let may_ask = |rules: &Rules<'_>| {
+            rules.update.approve || !rules.update.ask_on.is_empty() || self.requires_signature()
         };
+        let Some(rules) = self.rules(now).filter(may_ask) else { return ServiceReply::NothingWaiting };
         let candidates = self.seen_candidates();
         let is_named = |candidate: &&Candidate| named.is_none_or(|digest| *digest == candidate.digest);
         let waits = |candidate: &&Candidate| rules.awaits_approval(candidate);
@@ -437,7 +453,8 @@ impl Service {
             }
             let (image, digest) = (candidate.image.clone(), candidate.digest.clone());
             let old_digest = candidate.old_digest.clone();
-            self.emit(Event::UpdateAvailable { image, digest, old_digest, gate }, now);
+            let differences = candidate.config_differences().to_vec();
+            self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
         }
     }
 }

@@ -223,7 +223,8 @@ impl Service {
                     self.durable.block(&image, &remote);
                     let gate = gates::failed_before(&self.config.name, &image, &remote);
                     let old = view.running.first().and_then(|old| compare::shown_digest(old, None));
-                    self.emit(Event::UpdateAvailable { image, digest: remote, old_digest: old, gate }, now);
+                    let (digest, old_digest, differences) = (remote, old, Vec::new());
+                    self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
                 }
                 Comparison::Stale { remote } => {
                     // A held update does not count as available yet: the previous image may be started.

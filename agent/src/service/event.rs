@@ -7,7 +7,8 @@ use std::time::Duration;
 use evenkeel_common::wire::{AuditEntry, Gate, KeptImage};
 use jiff::Timestamp;
 
-use crate::model::image::{Digest, LabelChange, Reference};
+use crate::model::image::{Digest, Reference};
+use crate::model::image_config::{ConfigChange, ConfigDifference};
 use crate::model::{Container, HookEvent, Manager, State};
 
 use super::boot::StartReason;
@@ -41,7 +42,14 @@ pub(super) enum Event {
     /// A manual check failed.
     TriggerFailed { why: String },
     /// The registry has a digest that a gate holds.
-    UpdateAvailable { image: String, digest: Digest, old_digest: Option<Digest>, gate: Gate },
+    UpdateAvailable {
+        image: String,
+        digest: Digest,
+        old_digest: Option<Digest>,
+        gate: Gate,
+        /// How its configuration differs from that of the running image.
+        differences: Vec<ConfigDifference>,
+    },
     /// A user approved a digest.
     Approved { image: String, digest: Digest },
     /// There is no local digest to compare the registry's with.
@@ -154,7 +162,7 @@ pub(super) struct Updated {
     /// Whether the new digest belongs to the image that ran before.
     pub(super) is_same: bool,
     /// The labels of the old and the new image.
-    pub(super) labels: LabelChange,
+    pub(super) labels: ConfigChange,
     /// Whether any container of the project runs it.
     pub(super) used: bool,
     /// Time since the new digest was found.

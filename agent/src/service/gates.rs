@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::config::{ServiceConfig, UpdateConfig};
 use crate::model::image::Digest;
+use crate::model::image_config::ConfigDifference;
 use crate::ports::GateAnswer;
 
 use super::candidate::Candidate;
@@ -63,10 +64,11 @@ const CONFIG: &str = "config";
 const DEFINITION: &str = "definition";
 const SIGNATURE: &str = "signature";
 const COMMAND: &str = "command";
+const BREAKING: &str = "breaking";
 
 /// The gates of a digest, in the order of DECISIONS 7. `project` is the result of these gates for other services that use
 /// the same image (`shared.rs`).
-const DIGEST_GATES: [DigestGate; 11] = [
+const DIGEST_GATES: [DigestGate; 12] = [
     // A gate that is configured wrongly was meant to hold something back.
     DigestGate {
         word: CONFIG,
@@ -121,6 +123,8 @@ const DIGEST_GATES: [DigestGate; 11] = [
         judge: approval,
         passed_by: &[Asker::Trigger, Asker::Redeploy],
     },
+    // A change that only a person can judge; a trigger says nothing about it.
+    DigestGate { word: BREAKING, is_configured: |_| true, judge: breaking, passed_by: &[Asker::Redeploy] },
     DigestGate {
         word: "min_age",
         is_configured: |rules| rules.update.min_age.is_some(),
@@ -228,13 +232,14 @@ impl Rules<'_> {
     /// Whether a digest waits for an approval, possibly along with other gates.
     pub(super) fn awaits_approval(&self, candidate: &Candidate) -> bool {
         let is_asked = self.update.approve || candidate.played_back.is_some();
-        is_asked && !candidate.approved
+        (is_asked || breaking(self, candidate).holds) && !candidate.approved
     }
 }
 
 /// The status record of a digest that waits for this gate.
-pub(super) fn waiting(image: &str, digest: &Digest, gate: Gate) -> Waiting {
+pub(super) fn waiting(image: &str, digest: &Digest, gate: Gate, differences: &[ConfigDifference]) -> Waiting {
     Waiting {
+        differences: differences.iter().map(ToString::to_string).collect(),
         image: image.to_owned(),
         digest: digest.to_string(),
         gate: gate.gate,
@@ -263,6 +268,7 @@ pub(super) fn is_decided(gate: &Gate, candidate: &Candidate) -> bool {
     let is_unread = matches!(candidate.unsigned, Some(Unsigned::Unknown(_) | Unsigned::Elsewhere(_)));
     match gate.gate.as_str() {
         COMMAND => candidate.command.is_some(),
+        BREAKING => candidate.configs.is_some(),
         SIGNATURE => !is_unread,
         _ => true,
     }
@@ -328,6 +334,41 @@ fn approval(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     }
     let why = format!("nobody has approved {} of {} yet", candidate.digest.short(), candidate.image);
     cleared_by(format!("POST /approve/{}", rules.service), held("approval", why))
+}
+
+/// Holds an update whose image differs in what `ask_on` names, and one that can't be compared.
+fn breaking(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let asks_on = &rules.update.ask_on;
+    let differences = candidate.config_differences();
+    if asks_on.is_empty() {
+        return match differences {
+            [] => open(BREAKING, "not configured"),
+            all => open(
+                BREAKING,
+                format!(
+                    "not configured; the new image {}",
+                    wording::one_sentence(all.iter().map(ToString::to_string))
+                ),
+            ),
+        };
+    }
+    if candidate.approved {
+        return open(BREAKING, "it was approved");
+    }
+    let subject = format!("{} of {}", candidate.digest.short(), candidate.image);
+    let why = match &candidate.configs {
+        None => format!("{subject} has not been compared with the running image yet"),
+        Some(Err(why)) => format!("{subject} can't be compared with the running image: {why}"),
+        Some(Ok(_)) => {
+            let asked = differences.iter().filter(|one| asks_on.contains(&one.aspect));
+            let asked = wording::one_sentence(asked.map(ToString::to_string));
+            if asked.is_empty() {
+                return open(BREAKING, "the new image differs in nothing that ask_on names");
+            }
+            format!("{subject} {asked}")
+        }
+    };
+    cleared_by(format!("POST /approve/{}", rules.service), held(BREAKING, why))
 }
 
 fn min_age(rules: &Rules<'_>, candidate: &Candidate) -> Gate {

@@ -71,9 +71,9 @@ fn every_gate_has_a_row_in_the_order_of_the_contract() {
     let report = report(|_, _, _| {});
     let words: Vec<&str> = report.gates.iter().map(|gate| gate.gate.as_str()).collect();
     let before = ["config", "engine", "registry", "deploying", "blocked", "not_found", "fault"];
-    let of_digest =
-        ["definition", "freeze", "immunity", "ring", "signature", "command", "approval", "min_age", "window"];
-    assert_eq!(words, [&before[..], &of_digest, &["project", SCHEDULE]].concat());
+    let of_fleet = ["definition", "freeze", "immunity", "ring"];
+    let of_service = ["signature", "command", "approval", "breaking", "min_age", "window", "project"];
+    assert_eq!(words, [&before[..], &of_fleet, &of_service, &[SCHEDULE]].concat());
 }
 
 #[test]

@@ -15,7 +15,8 @@ use super::swarm::plan::SwarmResult;
 use super::wording;
 use crate::model::env_file::TagSetting;
 use crate::model::few::FewMap;
-use crate::model::image::{Digest, ImageId, LabelChange, Reference};
+use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::image_config::{ConfigChange, ConfigDifference};
 use crate::model::probe::{Answer, Target};
 use crate::model::swarm::SwarmService;
 use crate::model::{
@@ -204,11 +205,17 @@ pub struct Observation {
     pub unsigned: BTreeMap<String, Unsigned>,
     /// Images, as configured, that must be signed, and whose digest in the registry was signed before the one that runs.
     pub signed_earlier: BTreeSet<String>,
+    /// Per image as configured: how the configuration of its digest in the registry differs from that of the running image.
+    /// Only for images that an update would replace, and only if the service has gates.
+    pub configs: BTreeMap<String, ConfigsCompared>,
     /// Errors of unusable `signed_by` files.
     pub key_faults: Vec<String>,
     /// The tag that the env file sets (`tag_variable`); `None` if not configured or not readable.
     pub tag: Option<TagInForce>,
 }
+
+/// How the configuration of a new image differs from that of the running one, or what of them is not known.
+pub type ConfigsCompared = Result<Vec<ConfigDifference>, String>;
 
 /// The tag that a line of the env file sets, as of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -372,7 +379,7 @@ pub enum StepResult {
         /// Image as configured, and its ID.
         ids: Vec<(String, ImageId)>,
         /// Image as configured, and the labels of the old and the new image.
-        labels: BTreeMap<String, LabelChange>,
+        labels: BTreeMap<String, ConfigChange>,
     },
     /// The tags of other services were resolved.
     TagsRead {

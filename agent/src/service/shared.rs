@@ -116,6 +116,7 @@ impl Service {
             triggered: false,
             command: self.command_answer(&image.configured, digest).cloned(),
             definition: None,
+            configs: own.and_then(|(seen, own)| seen.configs.get(&own.configured)).cloned(),
             probe_lacks: None,
             fleet: None,
             others: Vec::new(),

@@ -166,11 +166,13 @@ impl Snapshot {
             return None;
         }
         if let Some((image, digest)) = self.declined.first_key_value() {
-            return Some(gates::waiting(image, digest, gates::declined(&self.status.name, image, digest)));
+            let gate = gates::declined(&self.status.name, image, digest);
+            return Some(gates::waiting(image, digest, gate, &[]));
         }
         let rules = self.rules(now);
         let (candidate, gate) = rules.first_held(&self.candidates)?;
-        Some(gates::waiting(&candidate.image, &candidate.digest, gate))
+        let differences = candidate.config_differences();
+        Some(gates::waiting(&candidate.image, &candidate.digest, gate, differences))
     }
 
     /// The rules that the gates evaluate; `None` if the service has no gates.

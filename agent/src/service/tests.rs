@@ -2,6 +2,7 @@
 
 mod assess;
 mod boot;
+mod breaking;
 mod clock;
 mod endless;
 mod facts;

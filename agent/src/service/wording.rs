@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use crate::config::ServiceConfig;
 use crate::model::HookEvent;
 use crate::model::image::{Digest, Reference};
+use crate::model::image_config::ConfigDifference;
 
 use super::boot::StartReason;
 use super::event::{
@@ -89,8 +90,8 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
         Event::TriggerFailed { why } => {
             because(why, new(Kind::TRIGGER_FAILED, Level::Error, "the manual check failed".to_owned()))
         }
-        Event::UpdateAvailable { image, digest, old_digest, gate } => {
-            let entry = new(Kind::UPDATE_AVAILABLE, Level::Info, waits_for(&image, &gate));
+        Event::UpdateAvailable { image, digest, old_digest, gate, differences } => {
+            let entry = new(Kind::UPDATE_AVAILABLE, Level::Info, waits_for(&image, &gate, &differences));
             let output = gate.output.unwrap_or_default();
             let entry = AuditEntry { reason: Some(gate.gate), output, ..entry };
             with_digests(entry, old_digest.as_ref(), Some(&digest))
@@ -195,9 +196,23 @@ fn checked(
     new(Kind::CHECKED, Level::Info, message)
 }
 
-fn waits_for(image: &str, gate: &Gate) -> String {
+fn waits_for(image: &str, gate: &Gate, differences: &[ConfigDifference]) -> String {
     let lifts = gate.lifts_at.map(|at| format!(" (until {})", seconds(at))).unwrap_or_default();
-    format!("{image} has an update that waits ({}): {}{lifts}", gate.gate, gate.why)
+    // The gate that asks about them names its own.
+    let others = differences.iter().map(ToString::to_string).filter(|text| !gate.why.contains(text));
+    let differs = new_image_differs(others);
+    format!("{image} has an update that waits ({}): {}{lifts}{differs}", gate.gate, gate.why)
+}
+
+/// `; the new image …`, if it differs.
+fn new_image_differs(differences: impl Iterator<Item = String>) -> String {
+    let all = one_sentence(differences);
+    if all.is_empty() { all } else { format!("; the new image {all}") }
+}
+
+/// Differences of an image's configuration in one sentence, without its subject.
+pub(super) fn one_sentence(differences: impl Iterator<Item = String>) -> String {
+    differences.collect::<Vec<_>>().join("; it ")
 }
 
 fn resumed(
@@ -367,7 +382,10 @@ fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
     } else {
         let (took, also) = (took.as_secs(), also(&also_recreated));
         let what = tag_change(&change).unwrap_or_else(|| label_change(&labels));
-        format!("{image} was updated{what} and passed its probation {took} s after it was found{also}")
+        let differs = new_image_differs(labels.differences.iter().map(|one| one.told("the previous image")));
+        format!(
+            "{image} was updated{what} and passed its probation {took} s after it was found{also}{differs}"
+        )
     };
     let reason = (!left_behind.is_empty()).then(|| {
         format!(

@@ -220,11 +220,12 @@ function waitingStrip() {
   const left = timeNode("until");
   const lifts = h("span", { class: "lifts" }, "lifts ", left);
   const digest = digestNode("waiting digest", "");
+  const differs = h("ul", { class: "differences", hidden: true });
   const elsewhere = h("div", { class: "untrusted", hidden: true });
   const output = h("pre", { class: "output", tabindex: "0", role: "region", "aria-label": "Output of the failed container" });
   const box = h("details", { class: "more", hidden: true }, h("summary", null, "Last lines of its output"), output);
   const node = h("div", { class: "note is-waiting", hidden: true },
-    h("div", null, h("span", null, "An update is waiting: "), image), h("div", null, why, " ", lifts), elsewhere, box, digest.node);
+    h("div", null, h("span", null, "An update is waiting: "), image), h("div", null, why, " ", lifts), differs, elsewhere, box, digest.node);
   return {
     node,
     set(waiting, blockedBy) {
@@ -235,6 +236,10 @@ function waitingStrip() {
       setVisible(lifts, Boolean(waiting.lifts_at));
       if (waiting.lifts_at) setTime(left, waiting.lifts_at);
       digest.set(waiting.digest);
+      // The gate that asks about a difference names it already.
+      const others = (waiting.differences ?? []).filter((text) => !waiting.why.includes(text));
+      setVisible(differs, others.length > 0);
+      differs.replaceChildren(...others.map((text) => h("li", { class: "untrusted" }, `The new image ${legible(text)}.`)));
       setVisible(elsewhere, Boolean(blockedBy));
       setText(elsewhere, waiting.gate === "immunity" ? `It failed on ${blockedBy}.` : `It must be proven on ${blockedBy} first.`);
       setVisible(box, Boolean(waiting.output));
@@ -442,7 +447,7 @@ function makeRow(name) {
       tally[3](s.failures_total, true);
 
       held.set(s.waiting, s.blocked_by);
-      const mayApprove = s.waiting?.gate === "approval";
+      const mayApprove = (s.waiting?.clear ?? "").startsWith("POST /approve/");
       if (!mayApprove && document.activeElement === approve) first().focus();
       setVisible(approve, mayApprove);
 

@@ -90,8 +90,13 @@ fn check(schema: &Value, at: &KeyPath, value: Value, findings: &mut Findings) ->
             None
         }
         // A single string is accepted without brackets and becomes a list here.
-        (Some("array"), Value::String(text)) if takes_one_text(schema) => {
-            Some(Value::Array(vec![Value::String(text)]))
+        (Some("array"), Value::String(text)) if takes(schema, "string") => {
+            check(schema, at, Value::Array(vec![Value::String(text)]), findings)
+        }
+        // `true` stands for all words of a list, and `false` for none.
+        (Some("array"), Value::Bool(all)) if takes(schema, "boolean") => {
+            let words = words(&schema["items"]).filter(|_| all).map(Value::from);
+            Some(Value::Array(words.collect()))
         }
         // A duration becomes a number of seconds here.
         (Some("integer"), Value::String(text)) if is_duration(schema) && duration::parse(&text).is_some() => {
@@ -226,8 +231,11 @@ fn allowed(schema: &Value) -> String {
         Some("boolean") => "true or false".to_owned(),
         Some("string") if schema["minLength"].is_u64() => "a string that is not empty".to_owned(),
         Some("array") => match kind(without_null(&schema["items"])) {
-            Some("string") if takes_one_text(schema) => "a string or an array of strings".to_owned(),
+            Some("string") if takes(schema, "string") => "a string or an array of strings".to_owned(),
             Some("string") => "an array of strings".to_owned(),
+            Some("words") if takes(schema, "boolean") => {
+                format!("true, or an array of: {}", allowed(&schema["items"]))
+            }
             Some("words") => format!("an array of: {}", allowed(&schema["items"])),
             _ => "an array of objects".to_owned(),
         },
@@ -253,9 +261,9 @@ fn is_duration(schema: &Value) -> bool {
     schema["pattern"] == duration::PATTERN
 }
 
-/// Reports whether the schema comes from [`one_or_many`].
-fn takes_one_text(schema: &Value) -> bool {
-    schema["type"].as_array().is_some_and(|types| types.iter().any(|name| name == "string"))
+/// Reports whether the schema of a list also takes a single value of this type.
+fn takes(schema: &Value, kind: &str) -> bool {
+    schema["type"].as_array().is_some_and(|types| types.iter().any(|name| name == kind))
 }
 
 /// Returns the type of the schema; `words` for an enumeration of strings.

@@ -197,6 +197,10 @@ pub struct Waiting {
     /// The last log lines of the failure on that machine, at most 8 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+    /// How the configuration of the new image differs from that of the running one, and what that may mean; absent if nothing
+    /// differs, or if it is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<String>,
 }
 
 /// Whether a check is in progress.

@@ -47,6 +47,19 @@ fn a_waiting_update_shows_its_reason_and_can_be_approved() {
     browser.wait("the answer", "document.querySelector('#toasts').textContent.includes('is approved')");
     assert_eq!(stub.requests().iter().filter(|asked| *asked == "POST /approve/shop").count(), 1);
 
+    // Differences of the new image are named, but not twice.
+    let differs = "declares VOLUME /data, the running image none";
+    let why = format!("the new image {differs}");
+    show(waiting(
+        "breaking",
+        &json!({ "why": why, "differences": [differs, "runs as user 999, the running image as root"] }),
+    ));
+    let list =
+        "[...document.querySelectorAll('#rows .is-waiting .differences li')].map((line) => line.textContent)";
+    browser.wait("the differences", &format!("{list}.length === 1"));
+    assert_eq!(browser.value(list), json!(["The new image runs as user 999, the running image as root."]));
+    assert_eq!(browser.value(&format!("document.querySelector('{approve}').hidden")), false);
+
     // A gate that only lifts with time has a countdown and no approval.
     show(waiting("min_age", &json!({ "why": "it is too young", "lifts_at": ahead(3600) })));
     browser.wait(

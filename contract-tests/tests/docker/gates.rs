@@ -85,6 +85,34 @@ fn an_update_waits_for_its_approval_and_goes_with_it() {
 }
 
 #[test]
+fn an_image_that_declares_another_volume_waits_for_an_approval_and_is_not_pulled() {
+    let (world, _) = World::with_web_of("volumes", &Image::good("v1").with_volume("/var/lib/db/data"), &[]);
+    let web = world.entry("web", &["web:latest"]).set("update", json!({"ask_on": ["volumes"]}));
+    let agent = world.agent_for([web]);
+    let v2 = world.push("web", &Image::good("v2").with_volume("/var/lib/db"));
+    assert_eq!(agent.request("POST", "/trigger/web").status, 200);
+    let held = waiting(&agent, "breaking", |_| true);
+    let differs = "declares VOLUME /var/lib/db, the running image /var/lib/db/data: data may no longer be where the volume is mounted";
+    assert!(held.why.contains(differs) && held.differences.contains(&differs.to_owned()), "{held:#?}");
+    is_untouched(&world, &agent, &v2);
+    let reply = agent.request("POST", "/approve/web");
+    assert_eq!(reply.json(), json!({"status": "approved", "service": "web", "digest": v2.digest}));
+    let updated = agent.wait_entry(&Kind::UPDATED, 1);
+    assert!(
+        updated.message.contains("declares VOLUME /var/lib/db, the previous image /var/lib/db/data"),
+        "{updated:#?}"
+    );
+    world.assert_runs("web", "v2");
+    agent.wait_done(1);
+
+    // The same volume: nothing is asked.
+    world.push("web", &Image::good("v3").with_volume("/var/lib/db"));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::UPDATED, 2);
+    world.assert_runs("web", "v3");
+}
+
+#[test]
 fn a_minimum_age_survives_a_kill_and_a_trigger_overrides_it() {
     let (world, mut agent, v2) = gated("age", &json!({"min_age": 3600}));
     let before = waiting(&agent, "min_age", |_| true);

@@ -293,7 +293,7 @@ function cellDetail(cell) {
   if (cell.available && cell.available !== cell.digest) add("Available", digestNode("available digest", cell.available).node);
   if (cell.behind_since) add("Behind", timeNode("since", cell.behind_since));
   if (cell.gate) add("Waits for", words(cell.why ? `${cell.gate}: ${cell.why}` : cell.gate));
-  if (cell.gate === "approval") {
+  if (cell.gate === "approval" || cell.gate === "breaking") {
     // A warden cannot make an agent deploy anything, so it cannot approve either.
     add("Approve", words(`at the agent on ${cell.machine}: on its page, or on that machine with`), " ", h("code", { class: "untrusted" }, `evenkeel approve ${legible(cell.service)}`));
   }

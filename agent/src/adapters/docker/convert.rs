@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::answer::{amount, flag, list, map, number, text, texts};
 use crate::model::definition::RECORDED_SUFFIX;
-use crate::model::image::{ImageId, ImageLabels};
+use crate::model::image::ImageId;
+use crate::model::image_config::ImageConfig;
 use crate::model::output::{clean, clip_end, stable};
 use crate::model::{
     Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, Origin, Platform,
@@ -338,7 +339,7 @@ pub(super) fn image(seen: &Value) -> Option<Image> {
         id: ImageId(text(seen, "/Id")?.into()),
         repo_digests: texts(seen, "/RepoDigests"),
         size: amount(seen, "/Size").unwrap_or(0),
-        labels: image_labels(seen),
+        config: seen.get("Config").map(ImageConfig::read).unwrap_or_default(),
         platform: Platform::new(
             text(seen, "/Os").unwrap_or_default(),
             text(seen, "/Architecture").unwrap_or_default(),
@@ -346,12 +347,6 @@ pub(super) fn image(seen: &Value) -> Option<Image> {
         ),
         is_complete: text(seen, "/Architecture").is_some() || !list(seen, "/RootFS/Layers").is_empty(),
     })
-}
-
-/// Reads an image's labels.
-fn image_labels(seen: &Value) -> ImageLabels {
-    let labels = map(seen, "/Config/Labels").unwrap_or_default();
-    ImageLabels::read(|name| labels.get(name).map(String::as_str))
 }
 
 /// The requested events. Without this filter, the `exec_*` events of health checks would drown out the rest. Podman has

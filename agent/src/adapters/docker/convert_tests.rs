@@ -329,7 +329,7 @@ fn an_image_with_missing_content_exists_but_is_not_whole() {
             id: ImageId("sha256:aa".into()),
             repo_digests: vec![],
             size: 0,
-            labels: ImageLabels::default(),
+            config: ImageConfig::default(),
             platform: None,
             is_complete: false
         })

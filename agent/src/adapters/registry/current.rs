@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use super::RegistryClient;
-use crate::model::image::{Digest, ImageLabels, Reference, Repository};
-use crate::model::{RegistryError, SignatureError, SignatureVerdict, Signers};
+use crate::model::image::{Digest, Reference, Repository};
+use crate::model::image_config::ImageConfig;
+use crate::model::{Platform, RegistryError, SignatureError, SignatureVerdict, Signers};
 use crate::ports::{Registry, Signatures, Tags, Urgency};
 
 /// Forwards every call to the client currently in use.
@@ -44,8 +45,13 @@ impl Registry for CurrentRegistry {
         self.client().has(repository, digest).await
     }
 
-    async fn labels(&self, repository: &Repository, digest: &Digest) -> ImageLabels {
-        self.client().labels(repository, digest).await
+    async fn config(
+        &self,
+        repository: &Repository,
+        digest: &Digest,
+        platform: Option<&Platform>,
+    ) -> Result<Option<ImageConfig>, RegistryError> {
+        self.client().config(repository, digest, platform).await
     }
 
     async fn created(&self, reference: &Reference) -> Option<Timestamp> {

@@ -9,7 +9,7 @@
 //! | [`challenge`], [`auth`], [`credentials`] | 401 challenges, tokens, logins |
 //! | [`answer`] | parsing of responses |
 //! | [`content`] | manifests, blobs and paginated lists |
-//! | [`labels`] | image labels |
+//! | [`image_config`] | configurations of images |
 //! | [`signature`] | signature verification with public keys |
 //! | [`tags`] | the tags of a repository |
 //! | [`host`] | one registry: its address, backoff and caches |
@@ -30,7 +30,7 @@ mod credentials;
 mod current;
 mod fault;
 mod host;
-mod labels;
+mod image_config;
 mod reach;
 mod signature;
 mod tags;
@@ -58,8 +58,9 @@ use self::transport::{Outgoing, Transport};
 use self::trust::Trust;
 pub use self::trust::{AskInsecure, Insecure};
 use crate::config::RegistryConfig;
-use crate::model::RegistryError;
-use crate::model::image::{Digest, HUB, ImageLabels, Reference, Repository};
+use crate::model::image::{Digest, HUB, Reference, Repository};
+use crate::model::image_config::ImageConfig;
+use crate::model::{Platform, RegistryError};
 use crate::ports::meter::{DateSink, Meter};
 use crate::ports::{Registry, Urgency};
 
@@ -104,6 +105,7 @@ pub struct RegistryClient {
     credentials: Arc<Credentials>,
     hosts: Mutex<HashMap<String, Arc<Host>>>,
     signed: signature::Remembered,
+    configs: image_config::Configs,
     tag_lists: tags::Lists,
     trust: Trust,
     /// Mirrors of Docker Hub; `None` before the engine was asked.
@@ -133,6 +135,7 @@ impl RegistryClient {
             credentials,
             hosts: Mutex::default(),
             signed: Mutex::default(),
+            configs: image_config::Configs::default(),
             tag_lists: Mutex::default(),
             trust: Trust::default(),
             mirrors: Mutex::default(),
@@ -435,17 +438,18 @@ impl Registry for RegistryClient {
         Ok(outcome?)
     }
 
-    async fn labels(&self, repository: &Repository, digest: &Digest) -> ImageLabels {
-        let read = self.labels_of(repository, digest).await;
-        read.unwrap_or_else(|error| {
-            tracing::debug!(%repository, %digest, "cannot read the image's labels: {error}");
-            ImageLabels::default()
-        })
+    async fn config(
+        &self,
+        repository: &Repository,
+        digest: &Digest,
+        platform: Option<&Platform>,
+    ) -> Result<Option<ImageConfig>, RegistryError> {
+        Ok(self.image_config(repository, digest, platform).await?.map(|image| image.config))
     }
 
     async fn created(&self, reference: &Reference) -> Option<Timestamp> {
         let digest = self.digest(reference, Urgency::Routine).await.ok()?;
-        self.created_of(&reference.repository, &digest).await
+        self.image_config(&reference.repository, &digest, None).await.ok()??.created
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::finding::Severity;
 use super::*;
 use crate::config::Config;
-use crate::model::image::ImageLabels;
+use crate::model::image_config::ImageConfig;
 use crate::model::{HealthTiming, ImageId, Manager};
 
 const DIGEST: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -63,7 +63,7 @@ impl Stage {
                 size: 1,
                 platform: None,
                 is_complete: true,
-                labels: ImageLabels::default(),
+                config: ImageConfig::default(),
             }),
             served: None,
             model: json!({"services": {"web": {

@@ -10,12 +10,13 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::model::image::{ImageId, LabelChange, Reference};
+use crate::model::image::{ImageId, Reference};
+use crate::model::image_config::ConfigChange;
 use crate::model::probe::Target;
 use crate::model::{Container, HookEvent, Model, ModelService, Project, PullPolicy, UpMode};
 use crate::ports::{GateQuestion, HookCall};
 use crate::service::MAX_INTERRUPTIONS;
-use crate::service::action::{DisplacedTag, OldImage, Step};
+use crate::service::action::{DisplacedTag, OldImage, Replaced, Step};
 use crate::service::input::StopTimes;
 use crate::service::scope::Scope;
 
@@ -36,7 +37,7 @@ pub struct Deployment {
     pub new_ids: BTreeMap<String, ImageId>,
     /// Labels of the old and new images by configured name; known after the pull.
     #[serde(default)]
-    pub labels: BTreeMap<String, LabelChange>,
+    pub labels: BTreeMap<String, ConfigChange>,
     /// Tags and images of the project's other live containers. A tag that has moved points back to the running image
     /// while compose runs, so that compose leaves these containers alone.
     #[serde(default, alias = "others")]
@@ -155,7 +156,14 @@ impl Deployment {
             Phase::PinImages => Step::PinImages { project: project.name.clone(), images: plan.old_images() },
             Phase::Pull => {
                 let source = |m: &ImageChange| (m.configured.clone(), m.source(&m.digest));
-                let old = |m: &ImageChange| Some((m.configured.clone(), m.old.as_ref()?.id.clone()));
+                let old = |m: &ImageChange| {
+                    let replaced = Replaced {
+                        id: m.old.as_ref()?.id.clone(),
+                        tag: m.from.as_ref().unwrap_or(&m.reference).tag.clone(),
+                        new_tag: m.reference.tag.clone(),
+                    };
+                    Some((m.configured.clone(), replaced))
+                };
                 Step::Pull {
                     images: plan.image_changes.iter().map(source).collect(),
                     old: plan.image_changes.iter().filter_map(old).collect(),

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::image::{ImageId, LabelChange};
+use crate::model::image::ImageId;
+use crate::model::image_config::ConfigChange;
 use crate::model::{ComposeError, Container, HookEvent, State, UpMode};
 use crate::ports::HookError;
 use crate::service::event::{Event, FaultCause, Note, RollbackProblem};
@@ -208,7 +209,12 @@ impl Service {
         }
     }
 
-    fn pulled(&mut self, ids: Vec<(String, ImageId)>, labels: BTreeMap<String, LabelChange>, now: Timestamp) {
+    fn pulled(
+        &mut self,
+        ids: Vec<(String, ImageId)>,
+        labels: BTreeMap<String, ConfigChange>,
+        now: Timestamp,
+    ) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.new_ids = ids.into_iter().collect();
         deployment.labels = labels;

@@ -44,7 +44,8 @@ impl Service {
         for (image, digest, old_digest) in replaced {
             self.durable.declined.insert(image.clone(), digest.clone());
             let gate = gates::declined(&self.config.name, &image, &digest);
-            self.emit(Event::UpdateAvailable { image, digest, old_digest, gate }, now);
+            let differences = Vec::new();
+            self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
         }
     }
 

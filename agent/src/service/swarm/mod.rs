@@ -32,7 +32,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::SwarmError;
-use crate::model::image::{ImageId, LabelChange};
+use crate::model::image::ImageId;
+use crate::model::image_config::ConfigChange;
 use crate::model::swarm::{SwarmService, is_same_image};
 
 use super::action::{Action, OldImage};
@@ -389,7 +390,7 @@ impl Service {
     }
 }
 
-fn updated_event(change: ImageChange, labels: LabelChange, took: Duration) -> Updated {
+fn updated_event(change: ImageChange, labels: ConfigChange, took: Duration) -> Updated {
     Updated {
         change,
         is_same: false,

@@ -7,7 +7,8 @@ use evenkeel_common::wire::KeptImage;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::image::{Digest, LabelChange, Reference};
+use crate::model::image::{Digest, Reference};
+use crate::model::image_config::ConfigChange;
 use crate::model::swarm::is_same_image;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::Failure;
@@ -29,7 +30,7 @@ pub struct SwarmRollout {
     pub attempt: u32,
     /// Labels of the old and the new image; known once the new image is admitted.
     #[serde(default)]
-    pub labels: LabelChange,
+    pub labels: ConfigChange,
 }
 
 /// The plan of an update.
@@ -180,7 +181,7 @@ pub enum SwarmResult {
     /// The swarm can pull and run the image.
     Admitted {
         /// Labels of the old and the new image, as far as the registry provides them.
-        labels: LabelChange,
+        labels: ConfigChange,
     },
     /// The specification names the image.
     Set,
@@ -219,7 +220,7 @@ impl SwarmRollout {
     /// Creates a rollout that is about to begin.
     pub fn new(plan: SwarmPlan, now: Timestamp) -> Self {
         let phase = if plan.change.is_some() { SwarmPhase::Admit } else { SwarmPhase::Update };
-        Self { plan, phase, begun: now, since: now, attempt: 0, labels: LabelChange::default() }
+        Self { plan, phase, begun: now, since: now, attempt: 0, labels: ConfigChange::default() }
     }
 
     /// Enters a phase.

@@ -5,6 +5,7 @@ use jiff::tz::TimeZone;
 use super::fleet::{failed, freeze_from};
 use super::*;
 use crate::config::UpdateConfig;
+use crate::model::image_config::{Aspect, ConfigDifference};
 use crate::model::window::Window;
 use crate::ports::GateAnswer;
 use crate::service::fleet::{FleetView, Link};
@@ -412,7 +413,7 @@ fn a_digest_that_was_signed_before_the_running_one_waits_for_an_approval() {
 type Hold = (&'static str, fn(&mut UpdateConfig, &mut FleetView, &mut Observation));
 
 /// In the order of `DIGEST_GATES`.
-const HOLDS: [Hold; 8] = [
+const HOLDS: [Hold; 9] = [
     ("freeze", |_, fleet, _| fleet.freezes.push(freeze_from("2026-01-01T00:00:00Z".parse().unwrap(), 600))),
     ("immunity", |_, fleet, _| fleet.failed.push(failed())),
     ("ring", |_, fleet, _| fleet.ring = 1),
@@ -422,6 +423,11 @@ const HOLDS: [Hold; 8] = [
     }),
     ("command", |update, _, _| update.gate = asked().gate),
     ("approval", |update, _, _| update.approve = true),
+    ("breaking", |update, _, seen| {
+        update.ask_on = Aspect::ALL.into();
+        let (after, before) = ("runs as user 999".to_owned(), "as root".to_owned());
+        seen.configs.insert(IMAGE.into(), Ok(vec![ConfigDifference { aspect: Aspect::User, after, before }]));
+    }),
     ("min_age", |update, _, _| update.min_age = old_enough().min_age),
     ("window", |update, _, _| update.window = Window::parse(["12:00-13:00"], TimeZone::UTC).ok()),
 ];

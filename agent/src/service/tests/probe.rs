@@ -36,10 +36,12 @@ fn old_container() -> Container {
     Container { image: ImageId(OLD.into()), ..running("web-1") }
 }
 
+#[allow(clippy::unnecessary_wraps)] // the type of an answer
 fn ok() -> Answer {
     Ok("status 200 OK".to_owned())
 }
 
+#[allow(clippy::unnecessary_wraps)] // the type of an answer
 fn refused() -> Answer {
     Err("connection refused".to_owned())
 }

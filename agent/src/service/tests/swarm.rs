@@ -141,7 +141,7 @@ fn existing_tasks_prove_an_image_that_is_already_set() {
     assert!(scenario.check(seen('2', '2', service(&image('2')))).step().is_some());
     let plan = scenario.plan();
     assert_eq!((&plan.to, &plan.back, plan.known.len()), (&image('2'), &image('1'), 0));
-    let labels = crate::model::image::LabelChange::default();
+    let labels = crate::model::image_config::ConfigChange::default();
     scenario.input(Input::SwarmStepped(SwarmResult::Admitted { labels }));
     assert!(scenario.step().is_some());
     scenario.input(Input::SwarmStepped(SwarmResult::Set));
@@ -159,7 +159,7 @@ fn existing_tasks_prove_an_image_that_is_already_set() {
 fn converging() -> Scenario {
     let mut scenario = Scenario::of(in_swarm());
     assert!(scenario.check(seen('2', '1', service(&image('1')))).step().is_some());
-    let labels = crate::model::image::LabelChange::default();
+    let labels = crate::model::image_config::ConfigChange::default();
     scenario.input(Input::SwarmStepped(SwarmResult::Admitted { labels }));
     assert!(scenario.step().is_some());
     scenario.input(Input::SwarmStepped(SwarmResult::Set));

@@ -4,7 +4,8 @@ use evenkeel_common::wire::Gate;
 use jiff::Timestamp;
 
 use crate::model::SignatureFlaw;
-use crate::model::image::{Digest, LabelChange};
+use crate::model::image::Digest;
+use crate::model::image_config::ConfigChange;
 use crate::service::candidate::PlayedBack;
 use crate::service::input::Unsigned;
 use crate::service::maintenance::NotNewer;
@@ -142,8 +143,8 @@ pub(super) fn tag_not_newer(image: &str, tag: &str, why: NotNewer) -> (String, S
 }
 
 /// ` from 1.27.3 to 1.27.4`, if the image labels tell; by revision if their versions do not differ.
-pub(super) fn label_change(labels: &LabelChange) -> String {
-    let LabelChange { old, new } = labels;
+pub(super) fn label_change(labels: &ConfigChange) -> String {
+    let ConfigChange { old, new, .. } = labels;
     let short = |text: &String| text.chars().take(12).collect::<String>();
     let (before, after) = if old.version == new.version {
         (old.revision.as_ref().map(short), new.revision.as_ref().map(short))
@@ -158,8 +159,8 @@ pub(super) fn label_change(labels: &LabelChange) -> String {
 }
 
 /// Image labels before and after, one per line.
-pub(super) fn label_lines(labels: &LabelChange) -> String {
-    let LabelChange { old, new } = labels;
+pub(super) fn label_lines(labels: &ConfigChange) -> String {
+    let ConfigChange { old, new, .. } = labels;
     let all = [
         ("version", &old.version, &new.version),
         ("revision", &old.revision, &new.revision),
@@ -205,7 +206,7 @@ mod tests {
             (labels("1.0", "a"), labels("1.0", "a"), "", "version: 1.0\nrevision: a"),
             (labels("", ""), labels("", ""), "", ""),
         ] {
-            let change = LabelChange { old, new };
+            let change = ConfigChange { old, new, differences: Vec::new() };
             assert_eq!((label_change(&change).as_str(), label_lines(&change).as_str()), (short, lines));
         }
     }

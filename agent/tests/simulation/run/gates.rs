@@ -15,6 +15,7 @@ pub(crate) struct Gates {
     pub(crate) command: bool,
     pub(crate) signed: bool,
     pub(crate) probe: bool,
+    pub(crate) ask_on: bool,
 }
 
 /// A file that exists and that only root can change, for paths that are only checked.
@@ -39,6 +40,9 @@ impl Gates {
         }
         if self.signed {
             update["signed_by"] = FILE.into();
+        }
+        if self.ask_on {
+            update["ask_on"] = true.into();
         }
         if self.probe {
             update["probe"] = json!({ "http": ":8080/health", "interval": 1 });

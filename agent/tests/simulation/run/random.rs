@@ -68,6 +68,9 @@ pub(crate) fn simulation(seed: u64) -> Simulation {
     if dice.one_in(4) {
         probes(&mut dice, at, &mut simulation);
     }
+    if dice.one_in(4) {
+        moved_volumes(&mut dice, at, &mut simulation);
+    }
     simulation.steps.sort_by_key(|(at, _)| *at);
     simulation
 }
@@ -86,6 +89,30 @@ fn probes(dice: &mut Dice, end: Duration, simulation: &mut Simulation) {
             let fault = dice.pick(&[ProbeFault::Fails, ProbeFault::Passes]);
             simulation.steps.push((at, Step::World(Act::Probe(fault))));
             until(dice, at, &mut simulation.steps, Act::Probe(ProbeFault::None));
+        }
+    }
+}
+
+/// Has services ask before the configuration of an image changes, and pushes images that declare another volume: also
+/// shortly after others, so that the difference appears between the check and the pull.
+fn moved_volumes(dice: &mut Dice, end: Duration, simulation: &mut Simulation) {
+    for gates in &mut simulation.gates {
+        gates.ask_on = !dice.one_in(4);
+    }
+    let end = u64::try_from(end.as_millis()).unwrap_or(1) + 20_000;
+    for _ in 0..=dice.below(2) {
+        let service = dice.pick(&["web", "api"]);
+        let at = Duration::from_millis(dice.below(end));
+        if dice.one_in(2) {
+            simulation.steps.push((at, Step::World(Act::Push(service, Behaviour::Good))));
+            simulation.steps.push((at, Step::Poll));
+        }
+        let later = at + Duration::from_millis(dice.below(3_000));
+        simulation.steps.push((later, Step::World(Act::PushMoved(service))));
+        if dice.one_in(2) {
+            let later = later + Duration::from_millis(dice.below(30_000));
+            let request = if dice.one_in(3) { ServiceRequest::Check } else { ServiceRequest::Approve(None) };
+            simulation.steps.push((later, Step::Ask(service, request)));
         }
     }
 }
@@ -138,6 +165,7 @@ fn gates(dice: &mut Dice) -> Gates {
         command: dice.one_in(3),
         signed: dice.one_in(3),
         probe: false,
+        ask_on: false,
     }
 }
 

@@ -31,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use evenkeel_agent::model::image::{Digest, ImageId, Reference, Repository};
+use evenkeel_agent::model::image_config::ImageConfig;
 use evenkeel_agent::model::{EngineError, Members};
 use evenkeel_agent::service::Durable;
 use evenkeel_common::clock::Clock;
@@ -143,6 +144,9 @@ struct Inner {
     registry: BTreeMap<String, Digest>,
     published: BTreeMap<Digest, (ImageId, Behaviour)>,
     images: BTreeMap<ImageId, FakeImage>,
+    /// Which volume each service's next images declare, and each published image does.
+    next_volumes: BTreeMap<String, u32>,
+    volumes: BTreeMap<ImageId, u32>,
     containers: Vec<FakeContainer>,
     anchors: BTreeMap<String, ImageId>,
     services: Vec<Definition>,
@@ -462,8 +466,19 @@ impl Inner {
         self.truth.name(name);
         let service = self.definitions(None).into_iter().find(|service| service.reference == *reference);
         if let Some(service) = service {
+            let volume = self.next_volumes.get(&service.name).copied().unwrap_or_default();
+            self.volumes.insert(id_of(name), volume);
             self.truth.tags.entry(service.name).or_default().push(name.to_owned());
         }
+    }
+
+    /// The number of the volume that an image declares.
+    fn volume_of(&self, id: &ImageId) -> u32 {
+        self.volumes.get(id).copied().unwrap_or_default()
+    }
+
+    fn config_of(&self, id: &ImageId) -> ImageConfig {
+        ImageConfig { volumes: [format!("/data/{}", self.volume_of(id))].into(), ..ImageConfig::default() }
     }
 
     fn tag(&mut self, id: &ImageId, tag: String) -> Result<(), EngineError> {

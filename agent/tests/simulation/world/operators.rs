@@ -20,6 +20,8 @@ const STOPPING: SignedDuration = SignedDuration::from_millis(10);
 pub(crate) enum Act {
     /// Another image is pushed under the tag.
     Push(&'static str, Behaviour),
+    /// A working image is pushed that declares another volume than those before.
+    PushMoved(&'static str),
     /// An image is pushed under a newer tag, if the env file sets the tag: a new image, or the image of the current tag.
     PushNewer(Behaviour),
     PushSameNewer,
@@ -85,6 +87,9 @@ impl Act {
         match self {
             Self::Push(service, behaviour) => {
                 format!("an image that {} is pushed for {service}", behaviour.describe())
+            }
+            Self::PushMoved(service) => {
+                format!("an image that declares another volume is pushed for {service}")
             }
             Self::PushNewer(behaviour) => {
                 format!("an image that {} is pushed for web under a newer tag", behaviour.describe())
@@ -196,6 +201,10 @@ impl Inner {
         self.trace("world", &act.describe());
         match act {
             Act::Push(service, behaviour) => self.push_next(service, behaviour),
+            Act::PushMoved(service) => {
+                *self.next_volumes.entry(service.to_owned()).or_default() += 1;
+                self.push_next(service, Behaviour::Good);
+            }
             Act::PushNewer(behaviour) => self.push_newer(Some(behaviour)),
             Act::PushSameNewer => self.push_newer(None),
             Act::EditEnvFile => self.edit_env_file(),

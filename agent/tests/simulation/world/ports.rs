@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use evenkeel_agent::model::image::{Digest, ImageId, ImageLabels, Reference, Repository};
+use evenkeel_agent::model::image::{Digest, ImageId, Reference, Repository};
+use evenkeel_agent::model::image_config::ImageConfig;
 use evenkeel_agent::model::probe::{Answer, Probe, Target};
 use evenkeel_agent::model::swarm::SwarmService;
 use evenkeel_agent::model::{
@@ -76,8 +77,8 @@ impl Engine for FakeWorld {
             if inner.unreadable.contains(&id) {
                 return Err(EngineError::Refused("readlink: invalid argument".into()));
             }
-            let (repo_digests, labels) = (image.digests.into_iter().collect(), ImageLabels::default());
-            Ok(Some(Image { id, repo_digests, size: 1, labels, platform: None, is_complete: true }))
+            let (repo_digests, config) = (image.digests.into_iter().collect(), inner.config_of(&id));
+            Ok(Some(Image { id, repo_digests, size: 1, config, platform: None, is_complete: true }))
         })
         .await
     }
@@ -254,8 +255,22 @@ impl Registry for FakeWorld {
         Ok(self.lock().registry.values().any(|known| known == digest))
     }
 
-    async fn labels(&self, _: &Repository, _: &Digest) -> ImageLabels {
-        ImageLabels::default()
+    async fn config(
+        &self,
+        _: &Repository,
+        digest: &Digest,
+        _: Option<&Platform>,
+    ) -> Result<Option<ImageConfig>, RegistryError> {
+        self.point().await;
+        let inner = self.lock();
+        match inner.faults.registry {
+            RegistryFault::None | RegistryFault::Slow => {
+                Ok(inner.published.get(digest).map(|(id, _)| inner.config_of(id)))
+            }
+            RegistryFault::Errors | RegistryFault::Hangs => {
+                Err(RegistryError("the registry returns 500".into()))
+            }
+        }
     }
 }
 

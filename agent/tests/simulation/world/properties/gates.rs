@@ -10,7 +10,8 @@ use evenkeel_agent::ports::{GateQuestion, HookCall};
 use evenkeel_agent::service::Durable;
 use evenkeel_agent::service::candidate::Found;
 use evenkeel_agent::service::input::ServiceRequest;
-use evenkeel_agent::service::rollout::plan::{Cause, Plan};
+use evenkeel_agent::service::rollout::plan::{Cause, ImageChange, Plan};
+use evenkeel_agent::service::rollout::probation::Baseline;
 use evenkeel_common::store::Change;
 use evenkeel_common::wire::{AuditEntry, Kind};
 use jiff::{SignedDuration, Timestamp};
@@ -19,6 +20,9 @@ use super::super::{FakeImage, FakeWorld, Inner, digest_of};
 use super::AtEnd;
 
 const HELD: &str = "a digest that a gate holds is neither fetched nor started";
+const ASKED: &str =
+    "an image that differs in what `ask_on` names is deployed only with an approval or by a redeploy";
+const BREAKING: &str = "breaking";
 const APPROVAL: &str = "an approval comes from an operator, survives restarts, and ends with its digest";
 const TRIGGER: &str = "a trigger comes from an operator and ends with the digest that it found";
 const FIRST_SEEN: &str = "the first-seen time of a digest survives restarts";
@@ -121,8 +125,10 @@ impl Inner {
         if !update.gate.is_empty() && gated.answers.get(&key) != Some(&true) {
             return Some("command");
         }
+        let is_breaking =
+            || !update.ask_on.is_empty() && !gated.approved.contains(&key) && self.moves_volume(tag, digest);
         if asker == Asker::Trigger {
-            return None;
+            return is_breaking().then_some(BREAKING);
         }
         if update.approve && !gated.approved.contains(&key) {
             return Some("approval");
@@ -135,7 +141,35 @@ impl Inner {
             return Some("min_age");
         }
         let window = update.window.as_ref();
-        window.is_some_and(|window| !window.is_open(self.wall(now))).then_some("window")
+        if window.is_some_and(|window| !window.is_open(self.wall(now))) {
+            return Some("window");
+        }
+        is_breaking().then_some(BREAKING)
+    }
+
+    /// Reports whether an image declares another volume than a running one of its tag.
+    fn moves_volume(&self, tag: &str, digest: &Digest) -> bool {
+        let Some((id, _)) = self.published.get(digest) else { return false };
+        let runs = |c: &&super::super::FakeContainer| c.is_up() && c.reference.tagged() == tag;
+        self.containers.iter().filter(runs).any(|c| self.volume_of(&c.image) != self.volume_of(id))
+    }
+
+    /// Checks that what differs was approved, by what ran according to the plan.
+    fn check_asked(&mut self, config: &ServiceConfig, plan: &Plan, change: &ImageChange) {
+        let asks = config.update.as_ref().is_some_and(|update| !update.ask_on.is_empty());
+        if !asks || plan.cause != Cause::Update {
+            return;
+        }
+        let Some((id, _)) = self.published.get(&change.digest).cloned() else { return };
+        let volume = self.volume_of(&id);
+        let is_moved = |was: &Baseline| {
+            let of = change.from.as_ref().unwrap_or(&change.reference).tagged();
+            was.live && was.config_image == of && self.volume_of(&was.image) != volume
+        };
+        let key = (config.name.clone(), change.digest.clone());
+        let is_approved = self.truth.gated.approved.contains(&key);
+        let holds = is_approved || !plan.before.iter().any(is_moved) || self.is_uncertain();
+        self.unless(holds, ASKED, |inner| inner.readable(change.digest.as_str()));
     }
 
     /// Returns a holding gate of any service of the project that lists the image and updates it.
@@ -178,11 +212,16 @@ impl Inner {
             };
             let tag = change.reference.tagged();
             let is_new = change.old_digest.as_ref() != Some(&change.digest);
+            if let Some(config) = config.as_ref().filter(|_| is_new) {
+                self.check_asked(config, plan, change);
+            }
             if config.is_some() && is_new {
                 // The decision was made shortly before it was written.
                 let before = self.now - SignedDuration::from_secs(2);
                 let hold = |now| self.any_holds(&tag, &change.digest, asker, now);
                 let gate = hold(self.now).filter(|(_, gate)| *gate != "window" || hold(before).is_some());
+                // What ran when it was decided is in the plan, and is checked above.
+                let gate = gate.filter(|(_, gate)| *gate != BREAKING);
                 let holds = gate.is_none() || self.is_uncertain();
                 self.unless(holds, HELD, |inner| {
                     let what = inner.readable(change.digest.as_str());
@@ -340,7 +379,8 @@ impl FakeWorld {
             // No request bypasses a signature, and only a redeployment an edit that was not applied.
             let waits = waits.filter(|gate| {
                 gate != "signature"
-                    && (is_redeploy || !matches!(gate.as_str(), "definition" | "command" | "project"))
+                    && (is_redeploy
+                        || !matches!(gate.as_str(), "definition" | "command" | "breaking" | "project"))
             });
             // The newer tag that the request found may have failed since; the next one waits for its own request.
             let durable = inner.durable.get(&one.config.name);
