@@ -61,7 +61,11 @@ fn every_column_and_section_shows_what_the_status_says() {
         "{}",
         browser.text(&row(3, ".deploy"))
     );
-    assert!(browser.text(&row(4, ".deploy")).contains("left"));
+    let probation = browser.text(&row(4, ".deploy"));
+    assert!(probation.contains("left"), "{probation}");
+    let probe = "Probe GET http://:8025/health has not succeeded yet: Connection refused";
+    assert!(probation.contains(probe), "{probation}");
+    assert!(!browser.text(&row(3, ".deploy")).contains("Probe"), "no other has one");
     assert!(browser.text(&row(5, ".note")).contains("connection refused"));
     assert!(
         browser.text("#summary").contains("1 service ok · 4 need attention · 3 in progress"),

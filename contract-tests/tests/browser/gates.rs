@@ -61,7 +61,10 @@ fn a_waiting_update_shows_its_reason_and_can_be_approved() {
     assert_eq!(browser.value(&format!("document.querySelector('{approve}').hidden")), false);
 
     // A gate that only lifts with time has a countdown and no approval.
-    show(waiting("min_age", &json!({ "why": "it is too young", "lifts_at": ahead(3600) })));
+    show(waiting(
+        "min_age",
+        &json!({ "why": "it is too young", "lifts_at": ahead(3600), "clear": "POST /trigger/shop" }),
+    ));
     browser.wait(
         "the other gate",
         "document.querySelector('#rows .is-waiting').textContent.includes('it is too young')",

@@ -68,7 +68,8 @@ pub(crate) fn busy_machine() -> Value {
         &json!({
         "deploying": true, "memory_percent": 83.0, "memory_usage_mb": 424.9,
         "deploy": { "phase": "probation", "image": "localhost:5000/mail:latest", "since": ago(22),
-                    "deadline": ahead(38), "pulled_bytes": 1, "total_bytes": 1 } }),
+                    "deadline": ahead(38), "pulled_bytes": 1, "total_bytes": 1,
+                    "probe": { "probe": "GET http://:8025/health", "passed": false, "answer": "Connection refused" } } }),
     );
     let ledger = with(
         service("ledger", "errored"),
