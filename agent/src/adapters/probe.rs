@@ -150,6 +150,8 @@ mod tests {
     use std::net::TcpListener;
     use std::thread::JoinHandle;
 
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
     use crate::model::probe::StatusCodes;
 
@@ -234,5 +236,54 @@ mod tests {
         let (port, _) = serve("127.0.0.1:0", "SSH-2.0-OpenSSH_9.2\r\n");
         let nonsense = get(&asks(port, "/", "200", None), "127.0.0.1", LIMIT).await;
         assert!(nonsense.as_ref().is_err_and(|why| !why.contains(&port.to_string())), "{nonsense:?}");
+    }
+
+    /// Answers TLS requests with a self-signed certificate for `app.example.org`.
+    async fn serve_tls() -> (u16, impl Future<Output = ()>) {
+        let made = rcgen::generate_simple_self_signed(["app.example.org".to_owned()]).expect("a certificate");
+        let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+        let config =
+            rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .expect("versions")
+                .with_no_client_auth()
+                .with_single_cert(vec![made.cert.der().clone()], key)
+                .expect("a good pair");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("an unused port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let serve = async move {
+            loop {
+                let (stream, _) = listener.accept().await.expect("a client");
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let name = stream.get_ref().1.server_name().unwrap_or("no name").to_owned();
+                let _ = stream.read(&mut [0; 4096]).await;
+                let answer = format!("HTTP/1.1 302 Found\r\nlocation: {name}\r\nconnection: close\r\n\r\n");
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            }
+        };
+        (port, serve)
+    }
+
+    #[tokio::test]
+    async fn a_certificate_is_verified_unless_told_otherwise_and_its_name_is_that_of_the_host() {
+        let (port, serve) = serve_tls().await;
+        let ask = |tls, host| HttpAsk { tls: Some(tls), ..asks(port, "/", "302", host) };
+        let tries = async {
+            let refused = get(&ask(TlsCheck::Verified, Some("app.example.org")), "127.0.0.1", LIMIT).await;
+            assert!(
+                refused.as_ref().is_err_and(|why| why.starts_with("the certificate was not accepted")),
+                "{refused:?}"
+            );
+            let named = get(&ask(TlsCheck::Unverified, Some("app.example.org")), "127.0.0.1", LIMIT).await;
+            assert_eq!(named, Ok("status 302 Found, redirect to app.example.org".to_owned()));
+            let bare = get(&ask(TlsCheck::Unverified, None), "127.0.0.1", LIMIT).await;
+            assert_eq!(bare, Ok("status 302 Found, redirect to no name".to_owned()));
+        };
+        tokio::select! {
+            () = tries => {}
+            () = serve => unreachable!("it serves until it is dropped"),
+        }
     }
 }

@@ -234,9 +234,17 @@ impl Check {
         view: &ImageView,
         patience: Option<Duration>,
     ) -> Result<ConfigsCompared, Unanswered> {
-        // A swarm's nodes have the images, not this engine.
-        let engine = Some(&*self.world.engine).filter(|_| self.config.swarm_service.is_none());
-        let comparing = Box::pin(image_configs::compare(engine, &*self.world.registry, view));
+        let mut local = Vec::with_capacity(view.running.len());
+        for image in &view.running {
+            // A swarm's nodes have the images, not this engine.
+            let is_here = self.config.swarm_service.is_none() && !image.id.0.is_empty();
+            let name = Some(&*image.id.0).filter(|_| is_here);
+            local.push(match name {
+                Some(name) => self.world.engine.image(name).await.ok().flatten(),
+                None => None,
+            });
+        }
+        let comparing = Box::pin(image_configs::compare(&*self.world.registry, view, &local));
         match patience {
             Some(patience) => {
                 tokio::time::timeout(patience, comparing).await.map_err(|_| Unanswered::Pending)
