@@ -223,6 +223,8 @@ impl Parts {
         let config = self.config();
         let api = Api {
             services: self.services.clone(),
+            images: self.engine.clone(),
+            registry: self.registry.clone(),
             engine: self.watches.engine.subscribe(),
             active: self.watches.active.subscribe(),
             fleet: self.watches.fleet.subscribe(),

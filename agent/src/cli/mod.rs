@@ -8,6 +8,7 @@ mod fleet;
 mod fleet_views;
 mod follow;
 mod remote;
+mod rollback;
 mod terminal;
 mod views;
 mod wait;

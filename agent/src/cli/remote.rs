@@ -8,8 +8,8 @@ use std::time::Duration;
 use evenkeel_common::cli::{eprint_line, report_errors};
 use evenkeel_common::telemetry::is_harmful;
 use evenkeel_common::wire::{
-    ApproveReply, ApproveRequest, AuditEntry, Health, RedeployReply, ServiceStatus, StatusReport,
-    TriggerReply, UnblockReply, WhyReport,
+    ApproveReply, ApproveRequest, AuditEntry, Health, ProvenRecord, RedeployReply, RollbackRequest,
+    ServiceStatus, StatusReport, TriggerReply, UnblockReply, WhyReport,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::client::{Client, ClientError};
 use super::terminal::{Terminal, print};
 use super::wait::{self, Wait};
-use super::{attention, follow, views};
+use super::{attention, follow, rollback, views};
 use crate::model::image::Digest;
 use crate::model::output::clean;
 
@@ -95,6 +95,36 @@ pub enum RemoteTask {
         #[command(flatten)]
         target: Target,
     },
+    /// Go back to an image that was proven here; what is left is blocked
+    Rollback {
+        /// The service
+        name: String,
+        /// The digest to go back to, as shown by `history` [default: the one that was proven before]
+        #[arg(long, value_name = "DIGEST", value_parser = a_digest)]
+        to: Option<String>,
+        /// Put back the data of that image, too
+        #[arg(long)]
+        data: bool,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+        /// Wait until the earlier image is proven, at most this long; exits with 0 if it is, 1 if not, 124 if that is not
+        /// decided in time
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1800",
+            value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        wait: Option<u64>,
+        /// Agent and output format
+        #[command(flatten)]
+        target: Target,
+    },
+    /// List the images that were proven here, newest first
+    History {
+        /// The service
+        name: String,
+        /// Agent and output format
+        #[command(flatten)]
+        target: Target,
+    },
     /// Approve the pending update of a service
     Approve {
         /// The service
@@ -143,6 +173,15 @@ pub(super) fn perform(task: &RemoteTask, config: &Path) -> ExitCode {
         };
         let following = async { wait::run(&wait, &target.client(config)?, target.json).await };
         return finished(following, wait::Outcome::code);
+    }
+    if let RemoteTask::Rollback { name, to, data, yes, wait, target } = task {
+        if !yes && !rollback::confirmed(name, to.as_deref()) {
+            return ExitCode::from(EXIT_USAGE);
+        }
+        let asked = RollbackRequest { to: to.clone(), data: *data };
+        let limit = wait.map(Duration::from_secs);
+        let going = async { rollback::run(name, &asked, limit, &target.client(config)?, target.json).await };
+        return finished(going, |code| code);
     }
     answered(ask(task, config))
 }
@@ -225,15 +264,17 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
             target.show(&reply, || line(&format!("{}: {}", reply.service, reply.status.replace('_', " "))));
             Ok(true)
         }
+        // Handled before, because it may wait.
+        RemoteTask::Rollback { .. } => Ok(false),
+        RemoteTask::History { name, target } => {
+            let records: Vec<ProvenRecord> = target.client(config)?.get(&["history", name]).await?;
+            target.show(&records, || views::history(&records, terminal, now));
+            Ok(true)
+        }
         RemoteTask::Approve { name, digest, target } => {
             let body = ApproveRequest { digest: digest.clone() };
             let reply: ApproveReply = target.client(config)?.post_json(&["approve", name], &body).await?;
-            target.show(&reply, || match &reply {
-                ApproveReply::Approved { service, digest } => {
-                    line(&format!("{service}: {digest} is approved"))
-                }
-                ApproveReply::NothingWaiting => "no update waits for an approval\n".to_owned(),
-            });
+            target.show(&reply, || approved(&reply));
             Ok(true)
         }
         RemoteTask::Audit { follow, limit, target } => {
@@ -260,6 +301,13 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
             target.show(&health, || views::health(&health, terminal));
             Ok(health.status == "ok" && health.state.is_none())
         }
+    }
+}
+
+fn approved(reply: &ApproveReply) -> String {
+    match reply {
+        ApproveReply::Approved { service, digest } => line(&format!("{service}: {digest} is approved")),
+        ApproveReply::NothingWaiting => "no update waits for an approval\n".to_owned(),
     }
 }
 
@@ -294,7 +342,7 @@ fn as_json<T: Serialize>(answer: &T) -> String {
 }
 
 /// Formats an answer without control characters.
-fn line(text: &str) -> String {
+pub(super) fn line(text: &str) -> String {
     format!("{}\n", clean(text).replace('\n', " "))
 }
 

@@ -1,8 +1,8 @@
 //! Human-readable output of the subcommands.
 
 use evenkeel_common::wire::{
-    AuditEntry, DeployPhase, DeployProgress, Gate, Health, KeptImage, Level, ProbeProgress, ServiceStatus,
-    StatusReport, ThawRequest, Waiting, WayBackValue, WhyReport,
+    AuditEntry, DeployPhase, DeployProgress, Gate, Health, KeptImage, Level, ProbeProgress, ProvenRecord,
+    ServiceStatus, StatusReport, ThawRequest, Waiting, WayBackValue, WhyReport,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -267,6 +267,29 @@ fn newer(service: &ServiceStatus) -> Option<String> {
         .filter_map(|image| Some(format!("{} for {}", image.newer.as_ref()?, image.image)))
         .collect();
     (!tags.is_empty()).then(|| format!("newer tag {}", tags.join(", ")))
+}
+
+/// Lists the images that were proven here.
+pub(super) fn history(records: &[ProvenRecord], terminal: Terminal, now: Timestamp) -> String {
+    if records.is_empty() {
+        return "no image was proven here yet\n".to_owned();
+    }
+    let row = |record: &ProvenRecord| {
+        let left = record.left_at.map_or_else(|| "runs".to_owned(), |at| ago(at, now));
+        let disk = if record.on_disk { "yes" } else { "no" };
+        [
+            record.image.clone(),
+            record.version.clone().unwrap_or_default(),
+            record.digest.clone(),
+            ago(record.proven_at, now),
+            left,
+            disk.to_owned(),
+        ]
+        .map(|text| (Colour::Plain, clean(&text)))
+        .to_vec()
+    };
+    let rows: Vec<_> = records.iter().map(row).collect();
+    terminal.table(&["IMAGE", "VERSION", "DIGEST", "PROVEN", "LEFT", "ON DISK"], &rows)
 }
 
 /// Formats what an update is waiting for.

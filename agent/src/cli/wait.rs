@@ -235,13 +235,13 @@ fn end(wait: &Wait, record: &ServiceStatus, outcome: Outcome, reason: String) ->
 
 /// The phases shown so far.
 #[derive(Debug, Default)]
-struct Progress {
+pub(super) struct Progress {
     last: String,
 }
 
 impl Progress {
     /// Prints what has changed, on stderr.
-    fn show(&mut self, record: &ServiceStatus) {
+    pub(super) fn show(&mut self, record: &ServiceStatus) {
         let text = match &record.deploy {
             Some(DeployProgress { phase, image, deadline, probe, .. }) => {
                 let until = deadline.map(|at| format!(", until {}", seconds(at))).unwrap_or_default();

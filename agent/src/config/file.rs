@@ -382,6 +382,9 @@ pub(super) struct UpdateFile {
     pub(super) tag_variable: String,
     /// Programs to run before and after a deployment, with their arguments.
     pub(super) hooks: Option<HooksFile>,
+    /// Seconds after an update is proven in which a failing service is rolled back, as on probation; 0 disables this.
+    #[schemars(schema_with = "seconds::<0, 31_536_000>")]
+    pub(super) watch: u64,
     /// Differences between the configurations of the new and the running image that need an approval, or true for all.
     #[schemars(schema_with = "aspects", default)]
     pub(super) ask_on: Option<Items<Aspect>>,

@@ -332,6 +332,8 @@ pub struct UpdateConfig {
     pub tag_variable: Option<String>,
     /// Commands that run before and after a deployment.
     pub hooks: Option<Hooks>,
+    /// How long an update is watched after it is proven; zero if it is not.
+    pub watch: Duration,
     /// What must not differ in a new image without an approval.
     pub ask_on: BTreeSet<Aspect>,
     /// What the containers of a new image must answer on probation.

@@ -24,7 +24,9 @@ pub(super) fn update(
     at: &KeyPath,
     findings: &mut Findings,
 ) -> UpdateConfig {
-    for (key, is_set) in [("hooks", file.hooks.is_some()), ("probe", file.probe.is_some())] {
+    let of_compose =
+        [("hooks", file.hooks.is_some()), ("probe", file.probe.is_some()), ("watch", file.watch > 0)];
+    for (key, is_set) in of_compose {
         if in_swarm && is_set {
             findings.fault(&at.key(key), "is not available for swarm services");
         }
@@ -40,6 +42,7 @@ pub(super) fn update(
         tags: tags(&file.tags, &at.key("tags"), findings),
         tag_variable: variable(&file.tag_variable, &at.key("tag_variable"), findings),
         hooks: file.hooks.as_ref().map(|file| hooks(file, &at.key("hooks"), findings)),
+        watch: Duration::from_secs(file.watch),
         ask_on: file.ask_on.iter().flatten().flatten().copied().collect(),
         probe: file.probe.as_ref().and_then(|file| probe::probe(file, &at.key("probe"), findings)),
     }

@@ -4,6 +4,8 @@ use evenkeel_common::config::quote;
 use evenkeel_common::http::{Request, Response, StatusCode, error, json};
 use evenkeel_common::wire::{ApproveReply, ApproveRequest, RedeployReply, TriggerReply, UnblockReply};
 
+use serde::de::DeserializeOwned;
+
 use super::{Api, refused};
 use crate::model::image::Digest;
 use crate::service::input::{ServiceReply, ServiceRequest};
@@ -80,15 +82,18 @@ pub(super) async fn approve(api: Api, request: Request) -> Response {
 
 /// Parses the digest from a request body; an empty body has none.
 fn named_digest(body: &[u8]) -> Result<Option<Digest>, String> {
+    let Some(text) = object::<ApproveRequest>(body)?.digest else { return Ok(None) };
+    let expected = |_| format!("digest: {}; allowed: sha256: and 64 hexadecimal digits", quote(&text));
+    Digest::parse(&text).map(Some).map_err(expected)
+}
+
+/// Parses an optional JSON object from a request body.
+pub(super) fn object<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     if body.trim_ascii().is_empty() {
-        return Ok(None);
+        return Ok(T::default());
     }
     // Parsed as an object first, because serde would accept an array as the fields in order.
     let fields: Result<serde_json::Map<_, _>, _> = serde_json::from_slice(body);
-    let request: Result<ApproveRequest, _> =
-        fields.and_then(|fields| serde_json::from_value(serde_json::Value::Object(fields)));
-    let request = request.map_err(|fault| format!("invalid request body: {fault}"))?;
-    let Some(text) = request.digest else { return Ok(None) };
-    let expected = |_| format!("digest: {}; allowed: sha256: and 64 hexadecimal digits", quote(&text));
-    Digest::parse(&text).map(Some).map_err(expected)
+    let request = fields.and_then(|fields| serde_json::from_value(serde_json::Value::Object(fields)));
+    request.map_err(|fault| format!("invalid request body: {fault}"))
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use evenkeel_common::http::openapi::{About, Doc};
 use evenkeel_common::wire::{
-    ApproveReply, ApproveRequest, AuditEntry, ErrorBody, EventsReply, Health, RedeployReply, ServiceStatus,
-    StatusReport, TriggerReply, UnblockReply, WhyReport,
+    ApproveReply, ApproveRequest, AuditEntry, ErrorBody, EventsReply, Health, ProvenRecord, RedeployReply,
+    RollbackReply, RollbackRequest, ServiceStatus, StatusReport, TriggerReply, UnblockReply, WhyReport,
 };
 use serde_json::json;
 
@@ -64,6 +64,21 @@ pub(super) fn approve() -> Doc {
         .json::<ApproveReply>(200, "Approved, or nothing is waiting.")
         .json::<ErrorBody>(400, "The request body is invalid.")
         .json::<ErrorBody>(409, "A different digest is waiting now.")
+        .with_service_name()
+}
+
+pub(super) fn rollback() -> Doc {
+    Doc::of("Goes back to an image that was proven here.")
+        .json_body::<RollbackRequest>("Optional: the digest to go back to, {\"to\": \"sha256:…\"}.")
+        .json::<RollbackReply>(200, "Started, or the reason why not.")
+        .json::<ErrorBody>(400, "The request body is invalid.")
+        .json::<ErrorBody>(409, "The image was not proven here, runs already, or is gone.")
+        .with_service_name()
+}
+
+pub(super) fn history() -> Doc {
+    Doc::of("Lists the images that were proven here, newest first.")
+        .json::<Vec<ProvenRecord>>(200, "The images.")
         .with_service_name()
 }
 

@@ -4,6 +4,7 @@
 mod audit_answers;
 mod control;
 mod docs;
+mod history;
 pub mod metrics;
 mod page;
 mod push;
@@ -30,6 +31,7 @@ pub use push::published;
 use crate::audit::{Audit, Deliveries};
 use crate::config::{ApiConfig, active};
 use crate::http::metrics::{Depth, Metrics};
+use crate::ports::{Engine, Registry};
 use crate::project::services::EngineHealth;
 use crate::project::services::{ServiceError, Services};
 use crate::service::fleet::FleetView;
@@ -41,6 +43,10 @@ use crate::tasks::status_publisher::StatusFrames;
 pub struct Api {
     /// All services.
     pub services: Arc<Services>,
+    /// The engine's images.
+    pub images: Arc<dyn Engine>,
+    /// The registries.
+    pub registry: Arc<dyn Registry>,
     /// Health of the engine.
     pub engine: watch::Receiver<EngineHealth>,
     /// The active configuration.
@@ -93,6 +99,15 @@ pub fn routes(api: Api, config: &ApiConfig, limits: Limits) -> BoxedFilter<(Resp
             control::approve,
             docs::approve(),
         )
+        .route_with_body(
+            Method::POST,
+            "/rollback/{name}",
+            &small_bodies(),
+            allow_all,
+            history::rollback,
+            docs::rollback(),
+        )
+        .route(Method::GET, "/history/{name}", history::history, docs::history())
         .route(Method::GET, "/not-found", read::not_found, docs::not_found())
         .route(Method::GET, "/errored", read::errored, docs::errored())
         .route(Method::GET, "/status", read::status, docs::status())

@@ -10,19 +10,17 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 
 use crate::config::{ConfiguredImage, ServiceConfig, TagVariable};
-use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference, digests_in};
 use crate::model::{
     Container, EngineError, Members, Origin, Project, RegistryError, SignatureVerdict, Signers,
 };
 use crate::ports::{Engine, Registry};
-use crate::service::action::FilesAsked;
+use crate::service::action::{CheckAsked, FilesAsked};
 use crate::service::fleet::FleetView;
 use crate::service::input::{
     CheckFault, ConfigsCompared, Definition, Files, ImageView, Input, LocalImage, Observation, TagInForce,
     Unanswered, Unsigned,
 };
-use crate::service::newer_tags::NewerTags;
 
 use super::cycle::{Cycle, Pending};
 use super::definition::{self, CompareError};
@@ -39,16 +37,7 @@ pub(super) struct Check {
     pub world: Arc<World>,
     pub cycle: Arc<Cycle>,
     pub config: Arc<ServiceConfig>,
-    /// Whether to compare the images with the registry.
-    pub images: bool,
-    /// Which compose files to read, if any.
-    pub files: Option<FilesAsked>,
-    /// Configured images with digests that need no confirmation.
-    pub settled: BTreeSet<(String, Digest)>,
-    /// Digests known to come from the registry, by configured image.
-    pub published: FewMap<String, Digest>,
-    /// Newer tags of the images whose tag is set by the env file.
-    pub newer: NewerTags,
+    pub asked: CheckAsked,
     /// Registry requests that continue after the first part.
     pub pending: Pending,
 }
@@ -78,7 +67,7 @@ impl Check {
         let (tag, views) = Box::pin(self.views(patience)).await;
         let remote = join_all(views.iter().map(|(view, known)| async {
             known.as_ref().map_err(|why| Unanswered::Failed(why.clone()))?;
-            if !self.images || view.reference.is_pinned() {
+            if !self.asked.images || view.reference.is_pinned() {
                 return Ok(None);
             }
             within(patience, self.cycle.digest(view.target())).await.map(Some)
@@ -92,7 +81,7 @@ impl Check {
                 None => Vec::new(),
             };
             let containers: Arc<[Container]> = containers.into();
-            let files = match &self.files {
+            let files = match &self.asked.files {
                 Some(asked) => Box::pin(read_files(world, &asked.as_started(&containers))).await,
                 None => Files::Unread,
             };
@@ -129,13 +118,13 @@ impl Check {
                 view.remote = None;
                 unanswered.insert(view.configured.clone(), why);
             }
-            view.intern_digests(self.published.get(&view.configured), &ids);
+            view.intern_digests(self.asked.published.get(&view.configured), &ids);
             images.push(view);
         }
         let project = config.project().map(|project| project.as_started(Origin::of(&containers).as_ref()));
         let unlisted_files = Box::pin(unlisted_files(world, project.as_ref(), &containers)).await;
         let definition = match &project {
-            Some(project) => Box::pin(compared(world, project, &images, &containers)).await?,
+            Some(project) => Box::pin(self.compared(project, &images, &containers)).await?,
             None => None,
         };
         // Digests blocked by other services of the project are added by the worker.
@@ -161,7 +150,7 @@ impl Check {
         &self,
         patience: Option<Duration>,
     ) -> (Option<TagInForce>, Vec<(ImageView, Result<(), String>)>) {
-        let read = match self.config.tag_variable().filter(|_| self.images) {
+        let read = match self.config.tag_variable().filter(|_| self.asked.images) {
             Some(TagVariable { name, file, .. }) => {
                 Some(tag_file::read(&*self.world.env_files, file, name).await)
             }
@@ -298,15 +287,37 @@ impl Check {
     ) -> Result<(), Unanswered> {
         let registry = self.world.registry.as_ref();
         view.remote = Some(digest.clone());
-        let published = self.published.get(&view.configured);
+        let published = self.asked.published.get(&view.configured);
         within(patience, settle_origins(registry, view, published)).await?;
         let is_local =
             view.running.iter().chain(view.tagged.iter()).any(|image| image.digests.contains(&digest));
-        if !is_local && !self.settled.contains(&(view.configured.clone(), digest)) {
+        if !is_local && !self.asked.settled.contains(&(view.configured.clone(), digest)) {
             // A digest never seen on this machine is about to be acted on: verify the content, not only a header.
             view.remote = Some(within(patience, registry.digest_from_content(view.target())).await?);
         }
         Ok(())
+    }
+
+    /// Compares the definition of what an update would bring up with what runs; `None` if no image looks out of date, so that
+    /// a check that finds nothing asks compose nothing.
+    async fn compared(
+        &self,
+        project: &Project,
+        images: &[ImageView],
+        containers: &[Container],
+    ) -> Result<Option<Result<Definition, String>>, CheckFault> {
+        let is_compared =
+            |view: &&ImageView| is_stale(view) || (self.asked.compares_all && !view.running.is_empty());
+        let stale: Vec<&ImageView> = images.iter().filter(is_compared).collect();
+        if stale.is_empty() {
+            return Ok(None);
+        }
+        let asked = (self.world.engine.as_ref(), self.world.compose.as_ref());
+        match definition::of_images(asked, project, &stale, containers).await {
+            Ok(definition) => Ok(Some(Ok(definition))),
+            Err(CompareError::Engine(error)) => Err(engine_fault(error)),
+            Err(CompareError::Compose(error)) => Ok(Some(Err(error.to_string()))),
+        }
     }
 }
 
@@ -383,26 +394,6 @@ fn is_stale(view: &ImageView) -> bool {
         |image: &LocalImage| view.remote.as_ref().is_some_and(|remote| image.digests.contains(remote));
     let is_other = view.newer.is_some() || view.from != view.reference;
     view.remote.is_some() && !view.running.is_empty() && (is_other || !view.running.iter().all(is_current))
-}
-
-/// Compares the definition of what an update would bring up with what runs; `None` if no image looks out of date, so that
-/// a check that finds nothing asks compose nothing.
-async fn compared(
-    world: &World,
-    project: &Project,
-    images: &[ImageView],
-    containers: &[Container],
-) -> Result<Option<Result<Definition, String>>, CheckFault> {
-    let stale: Vec<&ImageView> = images.iter().filter(|view| is_stale(view)).collect();
-    if stale.is_empty() {
-        return Ok(None);
-    }
-    let asked = (world.engine.as_ref(), world.compose.as_ref());
-    match definition::of_images(asked, project, &stale, containers).await {
-        Ok(definition) => Ok(Some(Ok(definition))),
-        Err(CompareError::Engine(error)) => Err(engine_fault(error)),
-        Err(CompareError::Compose(error)) => Ok(Some(Err(error.to_string()))),
-    }
 }
 
 /// Hashes the compose files. A change counts only if two reads agree and compose accepts it, because editors write in

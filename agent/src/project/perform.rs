@@ -41,7 +41,7 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
     let engine = fetch.engine;
     let done = match step {
         Step::PinImages { project, images } => pin_images(fetch, &project, &images).await,
-        Step::Pull { images, old } => pull(fetch, &images, &old).await,
+        Step::Pull { images, old, local } => pull(fetch, &images, &old, &local).await,
         Step::WriteTag { project, variable, tag, line, back, images } => {
             Ok(write_tag(fetch, &project, (variable, tag, line), back, &images).await)
         }
@@ -126,12 +126,20 @@ async fn pull(
     fetch: &Fetch<'_>,
     images: &[(String, Reference)],
     old: &BTreeMap<String, Replaced>,
+    local: &BTreeMap<String, ImageId>,
 ) -> Result<StepResult, EngineError> {
     let engine = fetch.engine;
     let mut ids = Vec::with_capacity(images.len());
     let mut labels = BTreeMap::new();
     for (text, reference) in images {
-        let new = fetch.image(text, reference).await?;
+        let known = match local.get(text) {
+            Some(id) => engine.image(&id.0).await?.filter(|image| image.is_complete),
+            None => None,
+        };
+        let new = match known {
+            Some(image) => image,
+            None => fetch.image(text, reference).await?,
+        };
         // What the old image says is only informational.
         let change = match old.get(text) {
             Some(replaced) => {

@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::active::Watch;
 use crate::project::worker::{Command, Handle};
-use crate::service::gates;
 use crate::service::input::{ServiceReply, ServiceRequest};
 use crate::service::status::StatusContext;
+use crate::service::{Service, gates};
 
 /// Sends requests for a poll cycle.
 pub type Polls = mpsc::UnboundedSender<()>;
@@ -155,6 +155,11 @@ impl Services {
     fn record_context(&self, now: Timestamp) -> RecordContext {
         let (engine_error, state_error) = (self.engine_error(), self.state_error());
         RecordContext { now, next_poll: self.poll_state.borrow().next, engine_error, state_error }
+    }
+
+    /// Returns a service as it is now.
+    pub fn service(&self, name: &str) -> Result<Arc<Service>, ServiceError> {
+        Ok(self.worker(name)?.published.get().service)
     }
 
     /// `GET /why/<name>` (DECISIONS 7).

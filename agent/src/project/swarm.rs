@@ -28,7 +28,7 @@ impl Check {
         name: &str,
         patience: Option<Duration>,
     ) -> Result<Observation, CheckFault> {
-        let configured = self.config.images.first().filter(|_| self.images);
+        let configured = self.config.images.first().filter(|_| self.asked.images);
         let remote = async {
             match configured {
                 Some(image) if !image.reference.is_pinned() => {
@@ -87,7 +87,7 @@ impl Check {
     ) -> Result<Option<Digest>, Unanswered> {
         let Some(digest) = remote? else { return Ok(None) };
         let runs = view.running.iter().any(|image| image.digests.contains(&digest));
-        if runs || self.settled.contains(&(view.configured.clone(), digest.clone())) {
+        if runs || self.asked.settled.contains(&(view.configured.clone(), digest.clone())) {
             return Ok(Some(digest));
         }
         within(patience, self.world.registry.digest_from_content(&view.reference)).await.map(Some)

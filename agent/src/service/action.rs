@@ -28,16 +28,8 @@ pub enum Action {
         generation: u64,
         /// Whether a user requested the check.
         is_manual: bool,
-        /// Whether the images are compared with the registry.
-        images: bool,
-        /// The compose files to read, with the last deployed hash; `None` if they are not read.
-        files: Option<FilesAsked>,
-        /// Images as configured, with digests that were already decided on and need no confirmation.
-        settled: BTreeSet<(String, Digest)>,
-        /// Per image as configured: a digest that is known to originate from its registry.
-        published: FewMap<String, Digest>,
-        /// Newer tags of the images whose tag is written into the env file.
-        newer: NewerTags,
+        /// What is read and compared.
+        asked: CheckAsked,
     },
     /// Inspect the containers.
     Inspect {
@@ -95,6 +87,23 @@ pub enum Action {
     },
 }
 
+/// What a check reads and compares.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckAsked {
+    /// Whether the images are compared with the registry.
+    pub images: bool,
+    /// The compose files to read, with the last deployed hash; `None` if they are not read.
+    pub files: Option<FilesAsked>,
+    /// Images as configured, with digests that were already decided on and need no confirmation.
+    pub settled: BTreeSet<(String, Digest)>,
+    /// Per image as configured: a digest that is known to originate from its registry.
+    pub published: FewMap<String, Digest>,
+    /// Newer tags of the images whose tag is written into the env file.
+    pub newer: NewerTags,
+    /// Whether the definition of what runs is compared even if no image is out of date.
+    pub compares_all: bool,
+}
+
 /// Compose files to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilesAsked {
@@ -135,6 +144,8 @@ pub enum Step {
         images: Vec<(String, Reference)>,
         /// Image as configured, and the image it replaces.
         old: BTreeMap<String, Replaced>,
+        /// Image as configured, and the ID that it had on this machine: if it is still there, nothing is pulled.
+        local: BTreeMap<String, ImageId>,
     },
     /// Write the tag into its line of the env file, or restore the line.
     WriteTag {

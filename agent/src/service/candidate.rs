@@ -123,7 +123,7 @@ pub struct DefinitionHold {
 }
 
 impl Service {
-    fn definition_hold(&self, image: &str) -> Option<Arc<DefinitionHold>> {
+    pub(super) fn definition_hold(&self, image: &str) -> Option<Arc<DefinitionHold>> {
         let differences = self.known.differences.get(image)?.clone();
         Some(Arc::new(DefinitionHold { differences, project: self.compose_project()? }))
     }

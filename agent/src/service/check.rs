@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Container, Origin, State};
 
-use super::action::{Action, FilesAsked};
+use super::action::{Action, CheckAsked, FilesAsked};
 use super::compare::{self, Comparison};
 use super::event::{Event, Fault, FaultCause, Local, Unblock};
 use super::input::{CheckFault, ImageView, Observation};
@@ -51,15 +51,18 @@ impl Service {
         Some(Action::Check {
             generation: self.generation,
             is_manual,
-            images: self.config.auto_update || self.checks.wants_redeploy(),
-            files: project.map(|project| FilesAsked {
-                project,
-                known: self.durable.files_hash.clone(),
-                own_file: self.config.tag_variable().map(|variable| variable.file.to_owned()),
-            }),
-            settled: self.settled_digests(),
-            published: self.durable.published.clone(),
-            newer: self.newer_tags(),
+            asked: CheckAsked {
+                images: self.config.auto_update || self.checks.wants_redeploy(),
+                files: project.map(|project| FilesAsked {
+                    project,
+                    known: self.durable.files_hash.clone(),
+                    own_file: self.config.tag_variable().map(|variable| variable.file.to_owned()),
+                }),
+                settled: self.settled_digests(),
+                published: self.durable.published.clone(),
+                newer: self.newer_tags(),
+                compares_all: self.going_back.is_some(),
+            },
         })
     }
 
@@ -108,12 +111,17 @@ impl Service {
             Ok(drift) => (drift, None),
             Err(text) => (None, Some(text)),
         };
-        let redeploy = !pending && self.checks.take_redeploy();
+        // The way back needs no registry.
+        let asked = (!pending || self.going_back.is_some()) && self.checks.take_redeploy();
+        let back = self.going_back.take_if(|_| asked);
+        let redeploy = asked && back.is_none();
         let retry_rollback = !pending && std::mem::take(&mut self.retry_rollback);
         if let Some(text) = registry_fault.as_ref().filter(|_| redeploy) {
             self.redeploy_failed(text.clone(), String::new(), now);
         }
-        self.wanted = if redeploy && registry_fault.is_none() {
+        self.wanted = if let Some(back) = back {
+            self.wants_back(back, now)
+        } else if redeploy && registry_fault.is_none() {
             Some(Cause::Redeploy)
         } else if stale && self.config.auto_update && !start_only {
             Some(Cause::Update)
@@ -174,7 +182,10 @@ impl Service {
             CheckFault::EngineAway(text) => text,
         };
         if self.checks.take_redeploy() {
-            self.redeploy_failed(text, String::new(), now);
+            match self.going_back.take() {
+                Some(back) => self.not_gone_back(back, text, String::new(), now),
+                None => self.redeploy_failed(text, String::new(), now),
+            }
         } else if is_manual {
             self.emit(Event::TriggerFailed { why: text }, now);
         }

@@ -61,6 +61,9 @@ impl Durable {
                 moved_if(&mut watch.done_since);
             }
         }
+        if let Some(watch) = &mut self.watch {
+            moved(&mut watch.until);
+        }
         self.postponed.iter_mut().for_each(|one| moved(&mut one.until));
         for found in &mut self.found {
             moved(&mut found.first_seen);

@@ -14,7 +14,7 @@ use crate::model::{Container, HookEvent, Manager, State};
 use super::boot::StartReason;
 use super::maintenance::NotNewer;
 use super::outcome::{DeployOutcome, Ended};
-use super::rollout::plan::{Cause, ImageChange};
+use super::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange};
 use super::rollout::probation::{Failure, Interference};
 use super::rollout::tag::TagChange;
 use super::{Service, wording};
@@ -28,6 +28,24 @@ pub(super) enum Local {
     Absent,
     /// Containers of the project run a digest that the compose files name.
     PinnedByCompose,
+}
+
+/// The end of a deployment of earlier images.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct GoBackEnd {
+    pub(super) back: GoBack,
+    pub(super) result: GoBackResult,
+}
+
+/// How a deployment of earlier images ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum GoBackResult {
+    /// They are proven again, and what was left is blocked.
+    Proven { changes: Vec<ImageChange> },
+    /// It did not begin, or changed nothing.
+    NotBegun { why: String, output: String },
+    /// They failed their probation, and the images that ran before run again.
+    Undone { failure: Failure, output: String, remaining: Option<String> },
 }
 
 /// Something that happened to a service, or that was decided about it.
@@ -70,6 +88,8 @@ pub(super) enum Event {
     RolledBack { failed: FailedDeployment, remaining: Option<String>, also_recreated: Vec<String> },
     /// New images failed, and so did the rollback.
     RollbackFailed { failed: FailedDeployment, why: RollbackProblem, containers: Vec<ContainerSummary> },
+    /// A deployment of earlier images has ended, or did not begin.
+    GoBack(GoBackEnd),
     /// A failed rollback was retried and passed its probation.
     RollbackRetried,
     /// A failed rollback was retried and failed again.
@@ -233,6 +253,9 @@ impl Event {
     pub(super) fn image(&self, of: impl FnOnce(&str) -> Option<Reference>) -> Option<Reference> {
         match self {
             Event::Updated(updated) => Some(updated.change.reference.clone()),
+            // Entries with an image are verdicts for the fleet, and a person's way back says nothing about an image.
+            Event::GoBack(end) if end.back.why == GoBackReason::ByHand => None,
+            Event::GoBack(end) => end.back.to.first().map(|to| to.reference.clone()),
             Event::RolledBack { failed, .. } | Event::RollbackFailed { failed, .. } => failed.image.clone(),
             Event::UpdateAvailable { image, .. }
             | Event::Approved { image, .. }

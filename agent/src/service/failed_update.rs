@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use crate::model::text;
 
-use super::event::{Event, FailedDeployment};
+use super::event::{Event, FailedDeployment, GoBackEnd, GoBackResult};
 use super::{Service, wording};
 
 /// How much of the output is kept in bytes; the end is kept.
@@ -22,6 +22,19 @@ impl Service {
             Event::RollbackFailed { failed, why, .. } => {
                 let reason = wording::rollback_problem(&failed.failure.reason, why);
                 *known = Some(Box::new(of(failed, reason, false, now)));
+            }
+            // What was left is blocked, and this says why.
+            Event::GoBack(GoBackEnd { back, result: GoBackResult::Proven { changes } }) => {
+                let left = changes.iter().find_map(|change| change.old_digest.as_ref());
+                *known = Some(Box::new(FailedUpdate {
+                    at: now,
+                    image: wording::names(changes),
+                    digest: left.map(ToString::to_string),
+                    reason: wording::go_back::reason(back),
+                    container: None,
+                    output: String::new(),
+                    rolled_back: true,
+                }));
             }
             Event::RollbackRetried => {
                 if let Some(known) = known {

@@ -436,6 +436,8 @@ pub enum ServiceRequest {
     CheckGated,
     /// Pull and recreate regardless of the digests.
     Redeploy,
+    /// Go back to the named image, or to the one that was proven before.
+    Rollback(Option<Digest>),
     /// Remove all blocks.
     Unblock,
     /// Approve the waiting digest, or the given one.
@@ -449,6 +451,10 @@ pub enum ServiceReply {
     Accepted,
     /// The project will be redeployed, except for these images, which are kept.
     Redeploying(Vec<KeptImage>),
+    /// The service goes back to this image.
+    RollingBack(Digest),
+    /// The request can't be met, for this reason.
+    Refused(String),
     /// The request was skipped for this reason.
     Skipped(&'static str),
     /// Blocks were removed.

@@ -52,6 +52,7 @@ impl Service {
                 self.known.resumed.insert(id, at);
             }
             EventKind::Die { exit_code } => {
+                self.note_exit(&id, at, *exit_code);
                 self.known.exit_codes.insert(id, *exit_code);
             }
             EventKind::Destroy => {
@@ -128,6 +129,7 @@ impl Service {
             self.heal(&containers, now);
         }
         self.note_containers(&containers);
+        self.follow_late_watch(now);
     }
 
     /// Stores the current containers. If they equal those of the last check, which is the usual case, both share one copy.

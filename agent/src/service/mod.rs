@@ -53,11 +53,14 @@ pub mod fleet;
 mod gap;
 mod gate_command;
 pub mod gates;
+mod go_back;
 pub mod heal;
+pub mod history;
 pub mod input;
 mod inspect;
 mod kept;
 mod known;
+pub mod late;
 pub mod maintenance;
 pub mod newer_tags;
 pub mod outcome;
@@ -99,7 +102,7 @@ use input::{Input, Observation, StepResult};
 use known::Known;
 use permit::FleetSays;
 use progress::{Inspections, Steps};
-use rollout::plan::Cause;
+use rollout::plan::{Cause, GoBack};
 use rollout::probe::Probing;
 use rollout::step::Phase;
 pub use state::{Durable, Totals};
@@ -149,6 +152,8 @@ pub struct Service {
     fault_since: Option<Timestamp>,
     /// The deployment that is to begin, as the last check decided.
     wanted: Option<Cause>,
+    /// The earlier images that the next check goes back to.
+    going_back: Option<GoBack>,
     /// A user acted after a failed rollback: the next check retries it.
     retry_rollback: bool,
     /// When this value was created.
@@ -190,6 +195,7 @@ impl Service {
             fault: None,
             fault_since: None,
             wanted: None,
+            going_back: None,
             retry_rollback: false,
             begun: now,
             last_input: now,
@@ -356,6 +362,7 @@ impl Service {
             Input::EngineGap { at } => {
                 let durable = &mut self.durable;
                 self.healer.gaps.begin(&mut durable.stops, &mut durable.engine_stops, at);
+                self.durable.forget_exits_before_gap(at);
                 self.steps.disturb();
                 self.healer.inspect_first();
                 self.inspections.request_by(now);

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::Totals;
-use super::event::Event;
+use super::event::{Event, GoBackEnd, GoBackResult};
 use super::rollout::plan::Cause;
 
 /// How a deployment ended.
@@ -63,7 +63,9 @@ impl Totals {
             Event::DeployEnded { outcome: DeployOutcome::Failed, .. } | Event::RestartFailed { .. } => {
                 self.failures += 1;
             }
-            Event::RolledBack { .. } | Event::RollbackRetried => self.rollbacks += 1,
+            Event::RolledBack { .. }
+            | Event::GoBack(GoBackEnd { result: GoBackResult::Proven { .. }, .. })
+            | Event::RollbackRetried => self.rollbacks += 1,
             Event::Restarting { .. } => self.restarts += 1,
             Event::RestartUnanswered => self.restarts = self.restarts.saturating_sub(1),
             _ => {}

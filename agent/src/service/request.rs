@@ -20,7 +20,7 @@ impl Service {
     }
 
     /// A user acts on this service: resets the healer's limits (DECISIONS 5) and retries a failed rollback.
-    fn on_manual_action(&mut self) {
+    pub(super) fn on_manual_action(&mut self) {
         restart_state::reset_backoff(&mut self.durable.restart_states);
         self.retry_rollback = self.durable.rollback_failed;
     }
@@ -45,7 +45,10 @@ impl Service {
             ServiceRequest::Check | ServiceRequest::CheckGated if !self.config.auto_update => {
                 ServiceReply::Skipped(wording::AUTO_UPDATE_OFF)
             }
-            ServiceRequest::Check | ServiceRequest::CheckGated | ServiceRequest::Redeploy
+            ServiceRequest::Check
+            | ServiceRequest::CheckGated
+            | ServiceRequest::Redeploy
+            | ServiceRequest::Rollback(_)
                 if self.is_deploying() =>
             {
                 ServiceReply::Skipped(wording::DEPLOYING)
@@ -62,11 +65,13 @@ impl Service {
                 ServiceReply::Accepted
             }
             ServiceRequest::Approve(digest) => self.approve(digest.as_ref(), now),
-            ServiceRequest::Redeploy if !self.config.can_deploy() => {
+            ServiceRequest::Redeploy | ServiceRequest::Rollback(_) if !self.config.can_deploy() => {
                 ServiceReply::Skipped(wording::NO_COMPOSE_FILES)
             }
+            ServiceRequest::Rollback(to) => self.roll_back_by_hand(to.as_ref()),
             ServiceRequest::Redeploy => {
                 self.on_manual_action();
+                self.going_back = None;
                 self.checks.request_redeploy();
                 ServiceReply::Redeploying(self.kept_images())
             }

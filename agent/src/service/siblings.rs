@@ -85,8 +85,11 @@ impl Service {
         self.healer.inspect_first();
         self.inspections.request_by(now);
         if let Some(cause) = self.wanted.take() {
-            self.checks.repeat(cause == Cause::Redeploy);
+            self.checks.repeat(matches!(cause, Cause::Redeploy | Cause::GoBack(_)));
             self.retry_rollback |= cause == Cause::RetryRollback;
+            if let Cause::GoBack(back) = cause {
+                self.going_back = Some(back);
+            }
         }
     }
 

@@ -12,7 +12,9 @@ use crate::model::image::{Digest, ImageId};
 use super::action::OldImage;
 use super::boot;
 use super::candidate::Found;
+use super::history::ProvenImage;
 use super::input::StopTimes;
+use super::late::LateWatch;
 use super::maintenance::{DeployedImage, WayBack};
 use super::newer_tags::FailedTags;
 use super::restart_state::RestartState;
@@ -82,6 +84,12 @@ pub struct Durable {
     /// The digest that last passed its probation, and when, per image as configured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub proofs: BTreeMap<String, Proof>,
+    /// What is watched after the last update.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watch: Option<LateWatch>,
+    /// Images that were proven here, oldest first, per image as configured.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub history: BTreeMap<String, Vec<ProvenImage>>,
     /// Unproven images that run or ran last, per image as configured: never a rollback target.
     pub unproven: BTreeMap<String, ImageId>,
     /// IDs of containers with images of this service that compose does not update.

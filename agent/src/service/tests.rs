@@ -8,6 +8,7 @@ mod endless;
 mod facts;
 mod fleet;
 mod gates;
+mod go_back;
 mod heal;
 mod hooks;
 mod journal;

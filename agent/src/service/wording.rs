@@ -22,6 +22,7 @@ use super::rollout::probation::Failure;
 
 mod container;
 mod definition;
+pub(super) mod go_back;
 mod images;
 pub(super) mod swarm;
 
@@ -65,6 +66,10 @@ pub(super) const SILENT: &str = "silent is true";
 pub(super) const AUTO_UPDATE_OFF: &str = "auto_update is false";
 /// Why a check or a redeployment is skipped (spec 2.4).
 pub(super) const DEPLOYING: &str = "deploy in progress";
+/// Why a rollback by hand is skipped.
+pub(super) const NO_EARLIER_IMAGE: &str = "no earlier image";
+/// Why a rollback by hand of a swarm service is refused.
+pub(super) const NOT_IN_SWARM: &str = "a swarm service is rolled back with `docker service rollback`";
 /// Why a redeployment is skipped (spec 2.4).
 pub(super) const NO_COMPOSE_FILES: &str = "no compose files configured";
 /// Why a manually stopped project is not healthy.
@@ -123,6 +128,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             failed_deployment(failed, new(Kind::ROLLED_BACK, Level::Warning, message))
         }
         Event::RollbackFailed { failed, why, containers } => rollback_failed(failed, &why, &containers, new),
+        Event::GoBack(end) => go_back::entry(end, new),
         Event::RollbackRetried => {
             let message = "the retry of the failed rollback succeeded: the last proven images run again";
             new(Kind::ROLLED_BACK, Level::Warning, message.to_owned())
@@ -416,7 +422,11 @@ fn brought_up(cause: &Cause, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
             (Kind::STARTED, "the project was started", "none of its containers ran, and auto_start is on")
         }
         // The result is reported when the container is healthy again.
-        Cause::RecreateContainer { .. } | Cause::Update | Cause::Redeploy | Cause::RetryRollback => {
+        Cause::RecreateContainer { .. }
+        | Cause::Update
+        | Cause::Redeploy
+        | Cause::RetryRollback
+        | Cause::GoBack(_) => {
             return None;
         }
     };

@@ -291,6 +291,61 @@ function gateItem() {
   };
 }
 
+// The images that were proven here, requested when the panel is open.
+async function showHistory(panel, name) {
+  if (!panel.firstChild) panel.append(h("p", { class: "empty soft untrusted" }, "Loading…"), h("ul", { class: "things history", hidden: true }));
+  const [answer, list] = panel.children;
+  if (panel.isAsking) { panel.isAskedAgain = true; return; }
+  panel.isAsking = true;
+  panel.isAskedAgain = false;
+  try {
+    const records = await ask("GET", `/history/${encodeURIComponent(name)}`);
+    setVisible(answer, records.length === 0);
+    setText(answer, "No image was proven here yet.");
+    setVisible(list, records.length > 0);
+    reconcile(list, records, (one) => `${one.image} ${one.digest}`, () => provenItem(name));
+  } catch (fault) {
+    setVisible(answer, true);
+    setText(answer, fault.message);
+  }
+  setTimeout(() => {
+    panel.isAsking = false;
+    if (panel.isAskedAgain) showHistory(panel, name);
+  }, 1000);
+}
+
+function provenItem(name) {
+  const image = h("strong", { class: "untrusted" });
+  const version = h("span", { class: "untrusted small soft" });
+  const digest = digestNode("proven digest", "");
+  const proven = timeNode("ago");
+  const left = timeNode("ago");
+  const runs = h("span", { class: "small soft" }, "proven ", proven);
+  const gone = h("span", { class: "small soft" }, ", left ", left);
+  const disk = h("span", { class: "small soft" });
+  let shown = null;
+  const back = h("button", { type: "button", class: "button" }, "Roll back");
+  onPress(back, async (node) => {
+    const sure = await confirmDialog(`Roll ${legible(name)} back?`,
+      `${legible(shown.image)} is deployed with ${legible(shown.digest)}, and what runs now is blocked. The service is briefly unavailable.`, "Roll back");
+    if (sure) act(node, `/rollback/${encodeURIComponent(name)}`, name, { to: shown.digest });
+  });
+  return {
+    node: h("li", null, image, version, digest.node, h("span", null, runs, gone, disk), back),
+    update(one) {
+      shown = one;
+      setText(image, one.image);
+      setText(version, one.version ?? "");
+      digest.set(one.digest, one.digest.slice(0, 19));
+      setTime(proven, one.proven_at);
+      setVisible(gone, Boolean(one.left_at));
+      if (one.left_at) setTime(left, one.left_at);
+      setText(disk, one.on_disk ? "" : ", not on this machine's disk");
+      setVisible(back, Boolean(one.left_at));
+    },
+  };
+}
+
 let made = 0;
 function makeRow(name) {
   let record = null;
@@ -315,7 +370,8 @@ function makeRow(name) {
     reconcile(panel.firstChild.firstChild, own, (e) => e.key, (e) => eventRow(e, false));
   });
   const why = fold(`${id}w`, "Why", (panel) => showWhy(panel, name));
-  const folds = [containers, images, recent, why];
+  const history = fold(`${id}h`, "History", (panel) => showHistory(panel, name));
+  const folds = [containers, images, recent, why, history];
   const below = h("div", { class: "below", hidden: true }, ...folds.map((part) => part.panel));
   for (const part of folds) {
     part.latest = () => record;
@@ -464,6 +520,7 @@ function makeRow(name) {
       containers.refresh(s);
       images.refresh(s);
       why.refresh(s);
+      history.refresh(s);
     },
   };
 }
@@ -486,6 +543,7 @@ const ANSWERS = {
   triggered: (name) => `A check of ${name} has started.`,
   redeploying: (name) => `The redeployment of ${name} has started.`,
   unblocked: (name) => `${name} is no longer blocked. Its next check may deploy the image.`,
+  rolling_back: (name) => `${name} goes back to an earlier image.`,
   approved: (name) => `The update of ${name} is approved.`,
   nothing_waiting: (name) => `No update of ${name} is waiting for approval.`,
   not_blocked: (name) => `${name} is not blocked.`,

@@ -24,8 +24,8 @@ pub use health::Health;
 pub use pushed::PushedEntry;
 pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTarget};
 pub use reply::{
-    ApproveReply, ApproveRequest, ErrorBody, KeptImage, LogoutReply, RedeployReply, TriggerReply,
-    UnblockReply,
+    ApproveReply, ApproveRequest, ErrorBody, KeptImage, LogoutReply, ProvenRecord, RedeployReply,
+    RollbackReply, RollbackRequest, TriggerReply, UnblockReply,
 };
 pub use status::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, FailedUpdate, ImageRecord, LeftOutService,

@@ -1,5 +1,6 @@
 //! Responses of the endpoints that change something (spec 2.8), and error responses.
 
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -91,6 +92,63 @@ pub enum ApproveReply {
     },
     /// No digest is waiting for approval.
     NothingWaiting,
+}
+
+/// Optional body of `POST /rollback/<name>`.
+// DECISIONS 14.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct RollbackRequest {
+    /// The digest to go back to, `sha256:<hex>`, as listed by `GET /history/<name>`; by default the one that was proven before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^sha256:[0-9a-f]{64}$"))]
+    pub to: Option<String>,
+    /// Whether to put back the data of that image, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub data: bool,
+}
+
+/// Response of `POST /rollback/<name>`.
+// DECISIONS 14.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum RollbackReply {
+    /// The earlier image is being deployed.
+    RollingBack {
+        /// The service's name.
+        service: String,
+        /// The digest that it goes back to; of several images, the first.
+        to: String,
+    },
+    /// Nothing was started.
+    Skipped {
+        /// `deploy in progress`, `no earlier image` or `no compose files configured`.
+        reason: String,
+    },
+}
+
+/// An image that was proven here, in the response of `GET /history/<name>`.
+// DECISIONS 14.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProvenRecord {
+    /// Image as configured.
+    pub image: String,
+    /// Its digest, `sha256:<hex>`.
+    pub digest: String,
+    /// Its ID on this machine.
+    pub id: String,
+    /// When it was proven last.
+    #[schemars(with = "String")]
+    pub proven_at: Timestamp,
+    /// When it was left for another one; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub left_at: Option<Timestamp>,
+    /// Whether it is on this machine's disk. One that is not is pulled by its digest.
+    pub on_disk: bool,
+    /// Its version, according to its label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
 }
 
 /// Response of `POST /unblock/<name>` and `DELETE /blocked/<name>`.

@@ -4,7 +4,7 @@ use contract_tests::{Browser, StubServer};
 use serde_json::json;
 
 use crate::scene::agent::{NEW, service, with};
-use crate::scene::ahead;
+use crate::scene::{ago, ahead};
 
 #[test]
 fn a_waiting_update_shows_its_reason_and_can_be_approved() {
@@ -151,4 +151,39 @@ fn a_service_that_the_configuration_leaves_out_has_a_row_with_the_reason() {
         "the corrected row",
         "document.querySelectorAll('#rows > tr .badge')[1].textContent.endsWith('ok')",
     );
+}
+
+#[test]
+fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
+    let stub = StubServer::agent();
+    stub.status(&json!({ "uptime_seconds": 5, "services": [service("shop", "ok")] }));
+    let proven = |digest: &str, version: &str, left: bool| {
+        let mut record = json!({
+            "image": "shop:latest", "digest": digest, "id": "sha256:id", "proven_at": ago(3600), "on_disk": left,
+            "version": version,
+        });
+        if left {
+            record["left_at"] = json!(ago(60));
+        }
+        record
+    };
+    let old = NEW.replace('b', "c");
+    let list = json!([proven(NEW, "2.0", false), proven(&old, "<b>1.9</b>", true)]);
+    stub.answer("GET /history/shop", 200, &list);
+    let reply = json!({ "status": "rolling_back", "service": "shop", "to": old });
+    stub.answer("POST /rollback/shop", 200, &reply);
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    browser.wait("the row", "document.querySelector('#rows .fold:nth-child(5)') !== null");
+    browser.click("#rows .fold:nth-child(5)");
+    browser.wait("the images", "document.querySelectorAll('#rows .history > li').length === 2");
+    let text = browser.text("#rows .history");
+    assert!(text.contains("<b>1.9</b>") && text.contains("not on this machine's disk"), "{text}");
+    let hidden = "[...document.querySelectorAll('#rows .history .button')].map((button) => button.hidden)";
+    assert_eq!(browser.value(hidden), json!([true, false]), "what runs is no way back");
+    browser.click("#rows .history > li:nth-child(2) .button");
+    assert!(browser.text("#dialog-text").contains(&old));
+    browser.click("#dialog-yes");
+    browser.wait("the answer", "document.querySelector('#toasts').textContent.includes('goes back')");
+    assert_eq!(stub.requests().iter().filter(|asked| *asked == "POST /rollback/shop").count(), 1);
 }

@@ -12,6 +12,7 @@ mod engine;
 mod facts;
 mod fleet;
 mod gates;
+mod go_back;
 mod harness;
 mod heal;
 mod hooks;

@@ -19,12 +19,11 @@ impl Member {
     pub(super) fn work(&mut self, action: Action) -> BoxFuture<'static, Done> {
         let world = self.world.clone();
         match action {
-            Action::Check { generation, is_manual, images, files, settled, published, newer } => {
+            Action::Check { generation, is_manual, asked } => {
                 let cycle = self.cycle.take();
                 let cycle = cycle.unwrap_or_else(|| Cycle::new(world.registry.clone(), Urgency::Manual));
                 let config = self.service.shared_config();
-                let pending = Pending::default();
-                let check = Check { world, cycle, config, images, files, settled, published, newer, pending };
+                let check = Check { world, cycle, config, asked, pending: Pending::default() };
                 async move {
                     match check.in_parts(generation, is_manual).await {
                         (all, None) => Done::Input(all),

@@ -86,7 +86,13 @@ impl Deployment {
             line: LineState::default(),
             up_mode,
             phase: match &plan.hooks {
-                Some(planned) if planned.hooks.of(HookEvent::Before).is_some() => Phase::BeforeHook,
+                // It comes before an update; a way back waits for nothing.
+                Some(planned)
+                    if planned.hooks.of(HookEvent::Before).is_some()
+                        && !matches!(plan.cause, Cause::GoBack(_)) =>
+                {
+                    Phase::BeforeHook
+                }
                 _ if plan.cause.is_about_images() => Phase::PinImages,
                 _ => Phase::Start,
             },
@@ -167,6 +173,12 @@ impl Deployment {
                 Step::Pull {
                     images: plan.image_changes.iter().map(source).collect(),
                     old: plan.image_changes.iter().filter_map(old).collect(),
+                    local: match &plan.cause {
+                        Cause::GoBack(back) => {
+                            back.to.iter().map(|to| (to.configured.clone(), to.id.clone())).collect()
+                        }
+                        _ => BTreeMap::new(),
+                    },
                 }
             }
             Phase::WriteTag => {
@@ -192,6 +204,11 @@ impl Deployment {
     fn hook_call(&self, event: HookEvent) -> Option<HookCall> {
         let PlannedHooks { service, hooks } = self.plan.hooks.as_ref()?;
         let change = self.plan.image_changes.first()?;
+        // After a rollback, whether by itself or by hand, the new digest is the one that is no longer deployed.
+        let (digest, old_digest) = match (&self.plan.cause, &change.old_digest) {
+            (Cause::GoBack(_), Some(left)) => (left.clone(), Some(change.digest.clone())),
+            _ => (change.digest.clone(), change.old_digest.clone()),
+        };
         Some(HookCall {
             argv: hooks.of(event)?.to_vec(),
             event,
@@ -199,8 +216,8 @@ impl Deployment {
             question: GateQuestion {
                 service: service.clone(),
                 image: change.reference.clone(),
-                digest: change.digest.clone(),
-                old_digest: change.old_digest.clone(),
+                digest,
+                old_digest,
             },
         })
     }

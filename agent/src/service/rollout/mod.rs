@@ -92,6 +92,7 @@ impl Service {
         self.end(DeployOutcome::Failed, false, now);
         match cause {
             Cause::Redeploy => self.redeploy_failed(text, output, now),
+            Cause::GoBack(back) => self.not_gone_back(back, text, output, now),
             // Left to the healer, which retries as after a failed restart.
             Cause::RecreateContainer { container } => {
                 let restart = self.durable.restart_states.entry(container.clone()).or_default();
@@ -118,11 +119,15 @@ impl Service {
             Some((m.configured.clone(), m.reference.clone(), deployment.new_ids.get(&m.configured)?.clone()))
         });
         let new_images: Vec<_> = new_images.collect();
+        let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
         deployment.enter(Phase::Diagnose(Failed { failure, output }), now);
-        for change in &changes {
-            self.durable.block(&change.configured, &change.digest);
+        // An image that was proven before, and that a person or a later failure called back, is not blocked.
+        if !is_going_back {
+            for change in &changes {
+                self.durable.block(&change.configured, &change.digest);
+            }
+            self.note_failed_tags(&changes);
         }
-        self.note_failed_tags(&changes);
         for (image, reference, id) in new_images {
             if self.durable.proven.get(&image).is_none_or(|proven| proven.id != id) {
                 self.note_deployed(&image, &id, false, &reference);
@@ -157,7 +162,9 @@ impl Service {
                 self.note_deployed(&image, &id, true, &change.reference);
                 let source = Some(change.source(&change.digest));
                 self.durable.proven.insert(image.clone(), OldImage { id: id.clone(), source });
-                self.note_proof(&image, id, &change.digest, now);
+                self.note_proof(&image, id.clone(), &change.digest, now);
+                let version = deployment.labels.get(&image).and_then(|change| change.new.version.clone());
+                self.note_history(&change, &id, version, now);
             }
             self.durable.not_found.remove(&image);
             if let (Some(old), true) = (&change.old_digest, used)
@@ -177,6 +184,9 @@ impl Service {
             if change.old_digest.as_ref() == Some(&change.digest) {
                 continue;
             }
+            if matches!(deployment.plan().cause, Cause::GoBack(_)) {
+                continue;
+            }
             updated |= used;
             let is_same = change.old.as_ref().map(|old| &old.id) == new;
             let left_behind = self.left_behind_by(&change);
@@ -188,21 +198,30 @@ impl Service {
                 now,
             );
         }
-        match deployment.plan().cause {
+        let mut outcome = DeployOutcome::Succeeded;
+        match &deployment.plan().cause {
             Cause::Redeploy => {
                 let kept = deployment.plan().kept.clone();
                 self.emit(Event::Redeployed { kept }, now);
             }
             Cause::RetryRollback => self.emit(Event::RollbackRetried, now),
+            Cause::GoBack(back) => {
+                self.gone_back(back, now);
+                outcome = DeployOutcome::RolledBack;
+                if let Some(deployment) = &mut self.durable.deployment {
+                    deployment.run_last(HookEvent::RolledBack);
+                }
+            }
             _ => {}
         }
         if updated {
+            self.begin_late_watch(&deployment.plan().image_changes, now);
             self.remove_old_images_soon();
             if let Some(deployment) = &mut self.durable.deployment {
                 deployment.run_last(HookEvent::Updated);
             }
         }
-        self.end(DeployOutcome::Succeeded, updated, now);
+        self.end(outcome, updated, now);
         self.durable.rollback_failed = false;
         self.files_applied();
         self.set_fault(self.remaining_fault(true), now);

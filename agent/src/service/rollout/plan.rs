@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Container, Hooks, Model, Probe, Project, State, UpMode};
-use crate::service::Service;
 use crate::service::action::OldImage;
+use crate::service::assess::{Condition, Symptom};
 use crate::service::compare::{self, Comparison};
 use crate::service::input::{ImageView, Observation, TagInForce};
 use crate::service::scope::Scope;
+use crate::service::{Service, wording};
 
 use super::deployment::Deployment;
 use super::probation::{Baseline, Expected};
@@ -41,6 +42,8 @@ pub enum Cause {
     /// A manual check after a failed rollback.
     #[serde(alias = "way_back")]
     RetryRollback,
+    /// Going back to earlier images, which were proven here.
+    GoBack(GoBack),
     /// A container can't be healed by a restart (`auto_heal`).
     #[serde(alias = "renew")]
     RecreateContainer {
@@ -52,8 +55,48 @@ pub enum Cause {
 impl Cause {
     /// Reports whether new images are pulled and proven. The other causes only have compose bring up the project.
     pub fn is_about_images(&self) -> bool {
-        matches!(self, Cause::Update | Cause::Redeploy | Cause::RetryRollback)
+        matches!(self, Cause::Update | Cause::Redeploy | Cause::RetryRollback | Cause::GoBack(_))
     }
+
+    /// Reports whether only the compose services of the changed images are brought up.
+    fn is_by_image(&self) -> bool {
+        matches!(self, Cause::Update | Cause::RetryRollback | Cause::GoBack(_))
+    }
+}
+
+/// A deployment of earlier images.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoBack {
+    /// The images to go back to.
+    pub to: Vec<Earlier>,
+    /// Why.
+    pub why: GoBackReason,
+}
+
+/// An image that was proven here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Earlier {
+    /// Image as configured.
+    pub configured: String,
+    /// Reference that it was deployed under.
+    pub reference: Reference,
+    /// Its digest.
+    pub digest: Digest,
+    /// Its ID on this machine.
+    pub id: ImageId,
+}
+
+/// Why earlier images are deployed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GoBackReason {
+    /// A person asked for it.
+    ByHand,
+    /// The image failed after its probation (`watch`).
+    Late {
+        /// How.
+        reason: String,
+    },
 }
 
 /// One image of a deployment.
@@ -242,8 +285,7 @@ impl Plan {
     /// Returns the scope that compose is limited to; `None` for the whole project: if none of it ran, or if a redeploy or
     /// a change of the files covers all of it.
     pub(super) fn scope(&self) -> Option<Scope> {
-        let by_image = matches!(self.cause, Cause::Update | Cause::RetryRollback);
-        if !by_image || !self.before.iter().any(|was| was.live) {
+        if !self.cause.is_by_image() || !self.before.iter().any(|was| was.live) {
             return None;
         }
         // A kept tag brings another image only if the running one could not be rolled back.
@@ -317,8 +359,13 @@ impl Service {
                 kept_tags.push((reference.clone(), OldImage { id: container.image.clone(), source: None }));
             }
         }
-        if image_changes.is_empty() && cause == Cause::Update {
-            return false;
+        match cause {
+            Cause::Update if image_changes.is_empty() => return false,
+            Cause::GoBack(back) if image_changes.is_empty() => {
+                self.not_gone_back(back, wording::go_back::NOT_CONFIGURED.to_owned(), String::new(), now);
+                return false;
+            }
+            _ => {}
         }
         let is_live = observation.containers.iter().any(Container::is_live);
         let up_mode = match &cause {
@@ -328,9 +375,10 @@ impl Service {
             }
             // An operator has stopped the project: its images are pulled, nothing is started.
             Cause::Update if !self.config.auto_start && !is_live => UpMode::Services(Vec::new()),
+            Cause::GoBack(_) => self.going_back_to(&image_changes, &observation.containers),
             _ => UpMode::Changed,
         };
-        let is_compared = cause == Cause::Update;
+        let is_compared = matches!(cause, Cause::Update | Cause::GoBack(_));
         let compared = observation.definition.as_ref().filter(|_| is_compared);
         let definition = compared.and_then(|d| Some(d.as_ref().ok()?.model.clone()));
         let tag = self.plan_tag(observation, &image_changes);
@@ -364,6 +412,7 @@ impl Service {
             self.durable.files_pending |= known.is_some_and(|known| known != hash);
         }
         self.durable.deployment = Some(Box::new(deployment));
+        self.durable.watch = None;
         self.note_begun();
         true
     }
@@ -383,6 +432,9 @@ impl Service {
         let is_unproven = proven.is_some() && old.is_some_and(|old| Some(&old.id) == unproven);
         let old_image =
             if is_unproven { proven.cloned() } else { old.map(|old| compare::old_image(view, old)) };
+        if let Cause::GoBack(back) = cause {
+            return plan_back(view, back, old_image);
+        }
         let comparison = match self.compared(view, observation) {
             // A held digest is neither pulled nor started, just like a blocked one.
             Comparison::Stale { .. } if self.is_held(view, observation, cause, now) => Comparison::Blocked,
@@ -435,6 +487,30 @@ impl Service {
 }
 
 impl Service {
+    /// How compose brings up earlier images: containers that have crashed are to be replaced as well, but none that was
+    /// stopped, or has finished.
+    fn going_back_to(&self, changes: &[ImageChange], containers: &[Container]) -> UpMode {
+        let of_change = |c: &&Container| changes.iter().any(|change| change.is_of_container(c));
+        let changed = containers.iter().filter(of_change).filter(|c| self.is_wanted(c));
+        let changed: Vec<&Container> = changed.collect();
+        if changed.iter().all(|c| c.is_live()) {
+            return UpMode::Changed;
+        }
+        let mut services: Vec<String> = changed.iter().map(|c| c.compose_service.clone()).collect();
+        services.sort();
+        services.dedup();
+        UpMode::Services(services)
+    }
+
+    /// Reports whether a container runs, or would run if it had not failed.
+    pub(in crate::service) fn is_wanted(&self, container: &Container) -> bool {
+        container.is_live()
+            || !matches!(
+                self.condition(container),
+                Condition::Inactive(_) | Condition::Failing(Symptom::NotStarted { .. })
+            )
+    }
+
     /// Reports whether an update starts the whole project, because none of its containers runs.
     pub(in crate::service) fn starts_project(&self, containers: &[Container]) -> bool {
         self.config.auto_start && !containers.iter().any(Container::is_live)
@@ -446,7 +522,7 @@ impl Service {
         let whole = match cause {
             Cause::Update => !observation.containers.iter().any(Container::is_live),
             Cause::Redeploy | Cause::ComposeChanged | Cause::Start | Cause::ForceUp { .. } => true,
-            Cause::RetryRollback | Cause::RecreateContainer { .. } => false,
+            Cause::RetryRollback | Cause::GoBack(_) | Cause::RecreateContainer { .. } => false,
         };
         let is_allowed = |view: &ImageView| match self.compared(view, observation) {
             Comparison::UpToDate | Comparison::Pinned | Comparison::Pulled { .. } => true,
@@ -488,6 +564,23 @@ impl Service {
         });
         Some(TagChange { variable: variable.name.to_owned(), old, new, line })
     }
+}
+
+/// Deploys an earlier image. The others stay as they are, whatever the registry has.
+fn plan_back(view: &ImageView, back: &GoBack, old: Option<OldImage>) -> Option<Planned> {
+    let Some(to) = back.to.iter().find(|to| to.configured == view.configured) else {
+        return Some(Planned::Keep(view.from.clone(), old.filter(|_| !view.running.is_empty())?));
+    };
+    let running = view.running.first().or(view.tagged.as_ref());
+    let from = Some(view.from.clone()).filter(|from| *from != to.reference);
+    Some(Planned::Change(ImageChange {
+        configured: view.configured.clone(),
+        reference: to.reference.clone(),
+        from,
+        old_digest: running.and_then(|old| compare::shown_digest(old, view.remote.as_ref())),
+        old,
+        digest: to.digest.clone(),
+    }))
 }
 
 /// What a deployment does with an image.

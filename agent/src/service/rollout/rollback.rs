@@ -4,12 +4,14 @@ use jiff::Timestamp;
 
 use crate::model::image::Reference;
 use crate::model::{HookEvent, UpMode};
-use crate::service::event::{ContainerSummary, Event, FailedDeployment, RollbackProblem};
+use crate::service::event::{
+    ContainerSummary, Event, FailedDeployment, GoBackEnd, GoBackResult, RollbackProblem,
+};
 use crate::service::outcome::DeployOutcome;
 use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, wording};
 
 use super::deployment::Deployment;
-use super::plan::ImageChange;
+use super::plan::{Cause, ImageChange};
 use super::probation::{Failure, Interference, Outcome};
 use super::step::{Failed, Phase};
 
@@ -32,11 +34,24 @@ impl Service {
     fn rolled_back(&mut self, failed: Failed, remaining: Option<String>, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.enter(Phase::Unpin, now);
-        deployment.run_last(HookEvent::RolledBack);
+        let back = match &deployment.plan().cause {
+            Cause::GoBack(back) => Some(back.clone()),
+            _ => None,
+        };
+        if back.is_none() {
+            deployment.run_last(HookEvent::RolledBack);
+        }
         let old = deployment.plan().image_changes.iter();
         self.durable.proven.extend(old.filter_map(|m| Some((m.configured.clone(), m.old.clone()?))));
         self.durable.unproven.clear();
         self.durable.rollback_failed = false;
+        if let Some(back) = back {
+            self.end(DeployOutcome::Failed, false, now);
+            self.set_fault(self.remaining_fault(true), now);
+            let Failed { failure, output } = failed;
+            let result = GoBackResult::Undone { failure, output, remaining };
+            return self.emit(Event::GoBack(GoBackEnd { back, result }), now);
+        }
         let (failed, also_recreated) = (report(deployment, failed), deployment.also_recreated.clone());
         self.end(DeployOutcome::RolledBack, false, now);
         // Each failed image would otherwise stay until an update succeeds.

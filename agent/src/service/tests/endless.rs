@@ -66,7 +66,7 @@ fn a_redeploy_is_not_answered_by_a_check_that_began_before_it() {
     let same = observed('1', &[local("sha256:one", &['1'])], &[&running("a")]);
     scenario.check(same.clone());
     assert!(scenario.service.checks.wants_redeploy(), "left to the next check");
-    assert!(matches!(scenario.service.next(scenario.now), Some(Action::Check { images: true, .. })));
+    assert!(matches!(scenario.service.next(scenario.now), Some(Action::Check { asked, .. }) if asked.images));
     scenario.check(same);
     assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
 }

@@ -71,6 +71,13 @@ pub(crate) fn simulation(seed: u64) -> Simulation {
     if dice.one_in(4) {
         moved_volumes(&mut dice, at, &mut simulation);
     }
+    if dice.one_in(4) {
+        for _ in 0..=dice.below(2) {
+            let at = at + Duration::from_millis(dice.below(60_000));
+            let service = dice.pick(&["web", "api"]);
+            simulation.steps.push((at, Step::Ask(service, ServiceRequest::Rollback(None))));
+        }
+    }
     simulation.steps.sort_by_key(|(at, _)| *at);
     simulation
 }

@@ -26,6 +26,9 @@ const ONLY_IMAGES: &str = "no update or rollback changes anything but images";
 const BLOCKED: &str = "a blocked digest is never deployed";
 const ONE_ACTION: &str = "at most one action per project runs at a time";
 const EXACT_ROLLBACK: &str = "a rollback restores exactly the images that ran before";
+/// The reason of an operator's way back.
+const BY_HAND: &str = "rolled back by hand";
+const GONE_BACK: &str = "a way back ends on an image that was proven before";
 const GOOD: &str = "a good image is not blocked unless an operator or a fault interfered";
 const CAP: &str = "restarts never exceed the limit between two healthy states";
 const COOLDOWN: &str = "a container is not restarted twice within the cooldown";
@@ -105,6 +108,8 @@ pub(super) struct Truth {
     /// A write that was reported as failed was applied: two deployments may be in progress after a restart.
     is_torn: bool,
     pub(super) gated: gates::Gated,
+    /// Services of which an operator has asked to go back: what they leave is blocked, however good it is.
+    going_back: BTreeSet<String>,
     /// Probes were told something else than what was so.
     pub(super) have_probes_lied: bool,
     /// Tags that the env file may set while nothing is deployed: the proven one, and one whose probation an operator
@@ -213,7 +218,8 @@ impl Inner {
         let Some(since) = c.started().filter(|_| c.is_well(now) && !c.is_paused) else { return };
         let lasts = now.duration_since(since) >= WORKS_AFTER;
         let is_healthy = c.health(now) == Some(HealthState::Healthy);
-        if lasts && (is_healthy || c.behaviour == Behaviour::Unchecked) {
+        // Without a probe, one that never answers is as good as one that does.
+        if lasts && (is_healthy || matches!(c.behaviour, Behaviour::Unchecked | Behaviour::Mute)) {
             self.truth.worked.insert(c.image.clone());
         }
         if (is_healthy || (c.behaviour == Behaviour::Unchecked && lasts))
@@ -384,7 +390,7 @@ impl Inner {
         let works = self.published.get(digest).is_some_and(|(_, behaviour)| behaviour.works());
         let others_work = self.containers.iter().all(super::FakeContainer::works);
         let is_disturbed = self.truth.baselines.get(service).is_none_or(|baseline| baseline.is_disturbed);
-        let holds = !works || !others_work || is_disturbed;
+        let holds = !works || !others_work || is_disturbed || self.truth.going_back.contains(service);
         self.unless(holds, GOOD, |inner| inner.readable(digest.as_str()));
     }
 
@@ -410,7 +416,23 @@ impl Inner {
         self.truth.recorded.insert(seq, entry);
     }
 
+    /// Checks that an operator's way back ended on the image that the entry names, which was proven before.
+    fn check_gone_back(&mut self, entry: &AuditEntry) {
+        let digest = |text: &Option<String>| Digest::parse(text.as_deref().unwrap_or_default()).ok();
+        let target = digest(&entry.old_digest);
+        let id = target.as_ref().and_then(|digest| Some(self.published.get(digest)?.0.clone()));
+        let runs = id.as_ref().is_some_and(|id| self.containers.iter().any(|c| c.image == *id));
+        let has_worked = id.as_ref().is_some_and(|id| self.truth.worked.contains(id));
+        let holds = (runs && has_worked && target != digest(&entry.new_digest))
+            || self.truth.is_torn
+            || !self.is_calm_since(SignedDuration::from_secs(3));
+        self.unless(holds, GONE_BACK, |_| format!("{entry:?}"));
+    }
+
     fn check_rolled_back(&mut self, entry: &AuditEntry) {
+        if entry.reason.as_deref() == Some(BY_HAND) {
+            return self.check_gone_back(entry);
+        }
         let Some(baseline) = self.truth.baselines.get(&entry.service) else { return };
         let wrong = baseline.images.iter().find(|(service, image)| {
             let runs = self.container(service).map(|c| &c.image);

@@ -4,6 +4,7 @@ use evenkeel_agent::service::Durable;
 use evenkeel_common::wire::{AuditEntry, Kind};
 
 use super::super::Inner;
+use super::BY_HAND;
 
 const LINE: &str = "the env file sets the proven tag or the one that is being deployed";
 const ONLY: &str = "only the tag in the env file is changed";
@@ -52,7 +53,8 @@ impl Inner {
         let name = entry.new_digest.as_ref().and_then(|digest| self.truth.names.get(digest));
         let is_of_tag = name.is_some_and(|name| name.split(' ').next() == Some(&service.name));
         let is = |kind: Kind| is_of_tag && entry.event == kind;
-        self.truth.known_tags = if is(Kind::UPDATED) {
+        let is_by_hand = entry.reason.as_deref() == Some(BY_HAND);
+        self.truth.known_tags = if is(Kind::UPDATED) || (is(Kind::ROLLED_BACK) && is_by_hand) {
             // If nothing is running by then, nothing is proven, and the line stays.
             let Some(runs) = runs else { return };
             [runs].into()

@@ -150,7 +150,8 @@ impl Inner {
     /// Reports whether an image declares another volume than a running one of its tag.
     fn moves_volume(&self, tag: &str, digest: &Digest) -> bool {
         let Some((id, _)) = self.published.get(digest) else { return false };
-        let runs = |c: &&super::super::FakeContainer| c.is_up() && c.reference.tagged() == tag;
+        let Ok(of) = Reference::parse(tag) else { return false };
+        let runs = |c: &&super::super::FakeContainer| c.is_up() && c.reference.repository == of.repository;
         self.containers.iter().filter(runs).any(|c| self.volume_of(&c.image) != self.volume_of(id))
     }
 
@@ -215,7 +216,9 @@ impl Inner {
             if let Some(config) = config.as_ref().filter(|_| is_new) {
                 self.check_asked(config, plan, change);
             }
-            if config.is_some() && is_new {
+            // What was proven before needs no gate.
+            let is_back = matches!(plan.cause, Cause::GoBack(_));
+            if config.is_some() && is_new && !is_back {
                 // The decision was made shortly before it was written.
                 let before = self.now - SignedDuration::from_secs(2);
                 let hold = |now| self.any_holds(&tag, &change.digest, asker, now);
@@ -367,6 +370,9 @@ impl FakeWorld {
         let now = inner.now;
         if *request == ServiceRequest::Check {
             inner.truth.gated.triggered.insert(service.to_owned(), now);
+        }
+        if matches!(request, ServiceRequest::Rollback(_)) {
+            inner.truth.going_back.insert(service.to_owned());
         }
     }
 

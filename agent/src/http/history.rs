@@ -1,0 +1,88 @@
+//! The images that were proven here, and the way back to them (DECISIONS 14).
+
+use evenkeel_common::config::quote;
+use evenkeel_common::http::{Request, Response, StatusCode, error, json};
+use evenkeel_common::wire::{ProvenRecord, RollbackReply, RollbackRequest};
+use futures_util::future::join_all;
+
+use super::control::object;
+use super::{Api, refused};
+use crate::model::image::Digest;
+use crate::service::input::{ServiceReply, ServiceRequest};
+use crate::service::rollout::plan::Earlier;
+
+/// Lists the images, newest first.
+pub(super) async fn history(api: Api, request: Request) -> Response {
+    let service = match api.services.service(request.param("name")) {
+        Ok(service) => service,
+        Err(fault) => return refused(&fault),
+    };
+    let record = async |(image, proven): (&str, &crate::service::history::ProvenImage)| ProvenRecord {
+        image: image.to_owned(),
+        digest: proven.digest.to_string(),
+        id: proven.id.to_string(),
+        proven_at: proven.proven_at,
+        left_at: proven.left_at,
+        on_disk: matches!(api.images.image(&proven.id.0).await, Ok(Some(image)) if image.is_complete),
+        version: proven.version.clone(),
+    };
+    let mut records: Vec<ProvenRecord> = join_all(service.history().map(record)).await;
+    records.sort_by_key(|record| std::cmp::Reverse(record.proven_at));
+    json(StatusCode::OK, &records)
+}
+
+/// Goes back to an earlier image, if there is one that can be had.
+pub(super) async fn rollback(api: Api, request: Request) -> Response {
+    let name = request.param("name");
+    let RollbackRequest { to, data } = match object(&request.body) {
+        Ok(asked) => asked,
+        Err(what) => return error(StatusCode::BAD_REQUEST, what),
+    };
+    let Ok(to) = to.as_deref().map(Digest::parse).transpose() else {
+        let text = to.unwrap_or_default();
+        let what = format!("to: {}; allowed: sha256: and 64 hexadecimal digits", quote(&text));
+        return error(StatusCode::BAD_REQUEST, what);
+    };
+    let service = match api.services.service(name) {
+        Ok(service) => service,
+        Err(fault) => return refused(&fault),
+    };
+    if data {
+        return error(StatusCode::CONFLICT, "no snapshot of the data was taken when that image was left");
+    }
+    if let Ok(targets) = service.earlier(to.as_ref()) {
+        for target in &targets {
+            if let Some(why) = gone(&api, target).await {
+                return error(StatusCode::CONFLICT, why);
+            }
+        }
+    }
+    match api.services.ask(name, ServiceRequest::Rollback(to)).await {
+        Ok(ServiceReply::RollingBack(to)) => {
+            let reply = RollbackReply::RollingBack { service: name.to_owned(), to: to.to_string() };
+            json(StatusCode::OK, &reply)
+        }
+        Ok(ServiceReply::Skipped(reason)) => {
+            json(StatusCode::OK, &RollbackReply::Skipped { reason: reason.to_owned() })
+        }
+        Ok(ServiceReply::Refused(why)) => error(StatusCode::CONFLICT, why),
+        Ok(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the service gave another answer"),
+        Err(fault) => refused(&fault),
+    }
+}
+
+/// Returns why an image can't be had: it is neither on the disk nor in its registry. If the engine does not answer, the
+/// deployment will tell.
+async fn gone(api: &Api, target: &Earlier) -> Option<String> {
+    match api.images.image(&target.id.0).await {
+        Ok(None) => {}
+        Ok(Some(image)) if !image.is_complete => {}
+        Ok(Some(_)) | Err(_) => return None,
+    }
+    let digest = &target.digest;
+    match api.registry.has(&target.reference.repository, digest).await {
+        Ok(true) => None,
+        Ok(false) => Some(format!("{digest} is neither on this machine nor in its registry any more")),
+        Err(why) => Some(format!("{digest} is not on this machine, and its registry does not answer: {why}")),
+    }
+}

@@ -1,0 +1,89 @@
+//! Going back to earlier images: by hand, or because an image has failed after its probation (DECISIONS 14).
+
+use jiff::Timestamp;
+
+use crate::model::Container;
+use crate::model::image::Digest;
+
+use super::event::{Event, GoBackEnd, GoBackResult};
+use super::history::NoWayBack;
+use super::input::ServiceReply;
+use super::rollout::plan::{Cause, GoBack, GoBackReason};
+use super::{Service, wording};
+
+impl Service {
+    /// Handles a person's request. The next check begins it.
+    pub(super) fn roll_back_by_hand(&mut self, to: Option<&Digest>) -> ServiceReply {
+        if self.config.swarm_service.is_some() {
+            return ServiceReply::Refused(wording::NOT_IN_SWARM.to_owned());
+        }
+        match self.earlier(to) {
+            Err(NoWayBack::NoEarlier) => ServiceReply::Skipped(wording::NO_EARLIER_IMAGE),
+            Err(NoWayBack::Refused(why)) => ServiceReply::Refused(why),
+            Ok(to) => {
+                let digest = to.first().map(|one| one.digest.clone());
+                self.on_manual_action();
+                self.retry_rollback = false;
+                self.going_back = Some(GoBack { to, why: GoBackReason::ByHand });
+                self.checks.request_redeploy();
+                digest.map_or(ServiceReply::Skipped(wording::NO_EARLIER_IMAGE), ServiceReply::RollingBack)
+            }
+        }
+    }
+
+    /// Decides whether the deployment of earlier images can begin, after a check. Otherwise it says why not.
+    pub(super) fn wants_back(&mut self, back: GoBack, now: Timestamp) -> Option<Cause> {
+        let unreadable =
+            self.known.observation.as_ref().and_then(|seen| seen.definition.as_ref()?.as_ref().err());
+        let unreadable = unreadable.map(|text| wording::unreadable_definition(text));
+        let differs = back.to.iter().find_map(|to| {
+            let hold = self.definition_hold(&to.configured)?;
+            Some(wording::definition_differs(&hold, &self.config.name))
+        });
+        let stopped = (!self.runs_any_of(&back)).then(|| wording::go_back::STOPPED.to_owned());
+        match unreadable.or(differs).or_else(|| self.unlisted_files_fault()).or(stopped) {
+            None => Some(Cause::GoBack(back)),
+            Some(why) => {
+                self.not_gone_back(back, why, String::new(), now);
+                None
+            }
+        }
+    }
+
+    /// Whether containers of these images run, or have crashed. Those that a person has stopped are left alone.
+    fn runs_any_of(&self, back: &GoBack) -> bool {
+        let seen = self.known.observation.iter().flat_map(|seen| &seen.images);
+        let views: Vec<_> =
+            seen.filter(|view| back.to.iter().any(|to| to.configured == view.configured)).collect();
+        let is_of = |c: &&Container| views.iter().any(|view| c.is_made_from(&view.from));
+        self.containers().iter().filter(is_of).any(|c| self.is_wanted(c))
+    }
+
+    /// Reports that a service has not gone back, and that nothing has changed.
+    pub(super) fn not_gone_back(&mut self, back: GoBack, why: String, output: String, now: Timestamp) {
+        self.durable.watch = None;
+        // A deployment that has begun is counted by its end.
+        if self.durable.deployment.is_none() {
+            self.durable.totals.failures += 1;
+        }
+        self.emit(Event::GoBack(GoBackEnd { back, result: GoBackResult::NotBegun { why, output } }), now);
+    }
+
+    /// Ends a deployment of earlier images that are proven again: blocks what was left, and reports it.
+    pub(super) fn gone_back(&mut self, back: &GoBack, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let changes = deployment.plan().image_changes.clone();
+        let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?, m)));
+        let left: Vec<_> = left.filter(|(_, old, m)| *old != m.digest).collect();
+        for (image, digest, change) in &left {
+            self.durable.block(image, digest);
+            self.note_failed_tags(&[super::rollout::plan::ImageChange {
+                reference: change.from.clone().unwrap_or_else(|| change.reference.clone()),
+                digest: digest.clone(),
+                ..(*change).clone()
+            }]);
+        }
+        let back = back.clone();
+        self.emit(Event::GoBack(GoBackEnd { back, result: GoBackResult::Proven { changes } }), now);
+    }
+}

@@ -1,0 +1,199 @@
+//! The images that were proven here, and the way back to them (DECISIONS 14).
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfiguredImage;
+use crate::model::image::{Digest, ImageId, Reference};
+
+use super::rollout::plan::{Earlier, ImageChange};
+use super::{Durable, Service};
+
+/// How many proven images are remembered per configured image.
+const MAX_PROVEN: usize = 20;
+
+/// An image that was proven here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProvenImage {
+    /// Its digest.
+    pub digest: Digest,
+    /// Its ID.
+    pub id: ImageId,
+    /// Repository and tag that it was deployed under.
+    pub reference: Reference,
+    /// When it was proven last.
+    pub proven_at: Timestamp,
+    /// When it was left for another one; `None` if it never was since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_at: Option<Timestamp>,
+    /// Its version, according to its label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
+/// Why there is no way back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoWayBack {
+    /// No other image was proven here.
+    NoEarlier,
+    /// The reason why the image that was named is none to go back to, in one sentence.
+    Refused(String),
+}
+
+impl Durable {
+    /// Records that an image was proven: it moves to the end, as there is one entry per digest.
+    pub(super) fn note_in_history(&mut self, image: &str, proven: ProvenImage) {
+        let history = self.history.entry(image.to_owned()).or_default();
+        for left in history.iter_mut().filter(|one| one.left_at.is_none()) {
+            left.left_at = Some(proven.proven_at);
+        }
+        history.retain(|one| one.digest != proven.digest);
+        history.push(proven);
+        let surplus = history.len().saturating_sub(MAX_PROVEN);
+        history.drain(..surplus);
+    }
+
+    fn has_in_history(&self, image: &str, digest: &Digest) -> bool {
+        self.history.get(image).is_some_and(|history| history.iter().any(|one| one.digest == *digest))
+    }
+}
+
+impl Service {
+    /// Records the images of a deployment that has passed its probation. An image that ran, well, before the first one counts
+    /// as proven by it.
+    pub(super) fn note_history(
+        &mut self,
+        change: &ImageChange,
+        id: &ImageId,
+        version: Option<String>,
+        now: Timestamp,
+    ) {
+        let image = &change.configured;
+        let was_well = self.durable.deployment.as_ref().is_some_and(|deployment| {
+            let of_old = |was: &&super::rollout::probation::Baseline| {
+                change.old.as_ref().is_some_and(|old| old.id == was.image)
+            };
+            deployment.plan().before.iter().filter(of_old).any(|was| was.well)
+        });
+        if let (Some(digest), Some(old), true) = (&change.old_digest, &change.old, was_well)
+            && !self.durable.has_in_history(image, digest)
+        {
+            let reference = change.from.clone().unwrap_or_else(|| change.reference.clone());
+            let (digest, id) = (digest.clone(), old.id.clone());
+            let first = ProvenImage { digest, id, reference, proven_at: now, left_at: None, version: None };
+            self.durable.note_in_history(image, first);
+        }
+        let proven = ProvenImage {
+            digest: change.digest.clone(),
+            id: id.clone(),
+            reference: change.reference.clone(),
+            proven_at: now,
+            left_at: None,
+            version,
+        };
+        self.durable.note_in_history(image, proven);
+    }
+
+    /// The images that were proven here, newest first, per configured image.
+    pub fn history(&self) -> impl Iterator<Item = (&str, &ProvenImage)> {
+        let of = |image: &ConfiguredImage| self.durable.history.get_key_value(&image.configured);
+        let all = self.config.images.iter().filter_map(of);
+        all.flat_map(|(image, history)| history.iter().rev().map(move |one| (image.as_str(), one)))
+    }
+
+    /// Returns the images to go back to: the named one, or what was proven before the last change. All images that changed with
+    /// it go back, too.
+    pub fn earlier(&self, to: Option<&Digest>) -> Result<Vec<Earlier>, NoWayBack> {
+        let images: Vec<&ConfiguredImage> = self.config.images.iter().collect();
+        let chosen = match to {
+            Some(digest) => self.named(&images, digest)?,
+            None => self.before_the_last_change(&images),
+        };
+        if chosen.is_empty() {
+            return Err(NoWayBack::NoEarlier);
+        }
+        self.with_images_of_variable(chosen)
+    }
+
+    fn named(&self, images: &[&ConfiguredImage], digest: &Digest) -> Result<Vec<Earlier>, NoWayBack> {
+        let found = |image: &&ConfiguredImage| {
+            let history = self.durable.history.get(&image.configured)?;
+            Some(earlier(image, history.iter().find(|one| one.digest == *digest)?))
+        };
+        let chosen: Vec<Earlier> = images.iter().filter_map(found).collect();
+        if chosen.is_empty() {
+            return Err(NoWayBack::Refused(format!(
+                "{digest} was not proven here; GET /history/{} lists what was",
+                self.config.name
+            )));
+        }
+        let runs = |one: &Earlier| self.running_digest(&one.configured).as_ref() == Some(digest);
+        if chosen.iter().all(runs) {
+            return Err(NoWayBack::Refused(format!("{digest} runs already")));
+        }
+        Ok(chosen)
+    }
+
+    /// Of each image that the last deployment has changed, the one that was proven before.
+    fn before_the_last_change(&self, images: &[&ConfiguredImage]) -> Vec<Earlier> {
+        let candidate = |image: &&ConfiguredImage| {
+            let history = self.durable.history.get(&image.configured)?;
+            let running = self.running_digest(&image.configured);
+            let is_other = |one: &&ProvenImage| {
+                running.as_ref().or(history.last().map(|last| &last.digest)) != Some(&one.digest)
+                    && !self.durable.is_blocked(&image.configured, &one.digest)
+                    && !self.durable.failed_before(&image.configured, &one.digest)
+            };
+            let one = history.iter().rev().find(is_other)?;
+            // What runs without having been proven came last.
+            let since = history.iter().find(|one| running.as_ref() == Some(&one.digest));
+            Some((since.map_or(Timestamp::MAX, |one| one.proven_at), earlier(image, one)))
+        };
+        let all: Vec<(Timestamp, Earlier)> = images.iter().filter_map(candidate).collect();
+        let last = all.iter().map(|(since, _)| *since).max();
+        all.into_iter().filter(|(since, _)| Some(*since) == last).map(|(_, one)| one).collect()
+    }
+
+    /// Adds the other images whose tag is the same variable: they have one tag, and go back together.
+    fn with_images_of_variable(&self, mut chosen: Vec<Earlier>) -> Result<Vec<Earlier>, NoWayBack> {
+        let of_variable = |name: &str| self.config.is_of_variable(name);
+        let Some(tag) =
+            chosen.iter().find(|one| of_variable(&one.configured)).map(|one| one.reference.tag.clone())
+        else {
+            return Ok(chosen);
+        };
+        for image in self.config.images.iter().filter(|image| of_variable(&image.configured)) {
+            let has_tag = |reference: &Reference| reference.tag == tag;
+            chosen.retain(|one| one.configured != image.configured || has_tag(&one.reference));
+            if chosen.iter().any(|one| one.configured == image.configured) {
+                continue;
+            }
+            let history = self.durable.history.get(&image.configured);
+            let one = history.and_then(|history| history.iter().rev().find(|one| has_tag(&one.reference)));
+            let Some(one) = one else {
+                let tag = tag.unwrap_or_default();
+                let why = format!(
+                    "{} goes back together with the others, and none of its images with the tag {tag} was proven here",
+                    image.configured
+                );
+                return Err(NoWayBack::Refused(why));
+            };
+            chosen.push(earlier(image, one));
+        }
+        Ok(chosen)
+    }
+
+    fn running_digest(&self, configured: &str) -> Option<Digest> {
+        let state = self.image_states().into_iter().find(|state| state.image == configured);
+        state.and_then(|state| state.running)
+    }
+}
+
+fn earlier(image: &ConfiguredImage, proven: &ProvenImage) -> Earlier {
+    Earlier {
+        configured: image.configured.clone(),
+        reference: proven.reference.clone(),
+        digest: proven.digest.clone(),
+        id: proven.id.clone(),
+    }
+}

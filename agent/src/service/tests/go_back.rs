@@ -1,0 +1,340 @@
+//! Scenarios of going back to earlier images: by hand, and late (DECISIONS 14).
+
+use evenkeel_common::wire::Level;
+
+use super::*;
+use crate::config::UpdateConfig;
+use crate::model::Difference;
+use crate::service::input::{Definition, Unanswered};
+use crate::service::rollout::plan::{Cause, GoBackReason};
+
+fn id(n: char) -> ImageId {
+    ImageId(format!("sha256:image-{n}").into())
+}
+
+/// The container of the service on an image.
+fn on(n: char) -> Container {
+    Container { id: format!("web-{n}"), image: id(n), ..running("web") }
+}
+
+/// What is seen with `remote` in the registry and `runs` on the machine.
+fn seen(remote: char, runs: char) -> Observation {
+    let image = LocalImage { id: id(runs), digests: vec![digest(runs)], size: 1 };
+    observed(remote, &[image], &[&on(runs)])
+}
+
+fn watched() -> ServiceConfig {
+    let update = UpdateConfig { watch: Duration::from_mins(10), ..UpdateConfig::default() };
+    ServiceConfig { update: Some(Arc::new(update)), ..config() }
+}
+
+impl Scenario {
+    fn performs_step(&mut self, result: StepResult) -> Step {
+        let action = self.act();
+        let Some(Action::Step(step)) = action else { panic!("no step is due, but {action:?}") };
+        self.input(Input::Stepped(result));
+        step
+    }
+
+    /// Deploys `to`, whose containers come up at the current second, until its probation is over 20 seconds later.
+    fn deploys(&mut self, to: char) -> &mut Self {
+        self.comes_up_on(to);
+        self.later(20).look(&[&on(to)]);
+        self.performs_step(StepResult::Unpinned);
+        self
+    }
+
+    fn comes_up_on(&mut self, to: char) -> &mut Self {
+        self.performs_step(StepResult::ImagesPinned { missing: Vec::new() });
+        self.performs_step(StepResult::Pulled { ids: vec![(IMAGE.into(), id(to))], labels: BTreeMap::new() });
+        self.performs_step(StepResult::Started {
+            up: Ok(String::new()),
+            named: Vec::new(),
+            containers: vec![on(to)],
+        });
+        self.look(&[&on(to)])
+    }
+
+    fn later(&mut self, seconds: i64) -> &mut Self {
+        self.now += SignedDuration::from_secs(seconds);
+        self
+    }
+
+    /// Updates to each of these images.
+    fn updated_to(&mut self, all: &[(char, char)]) -> &mut Self {
+        for (from, to) in all {
+            self.later(60).check(seen(*to, *from)).deploys(*to);
+        }
+        self.entries.clear();
+        self
+    }
+
+    fn asked_back(&mut self, to: Option<char>) -> ServiceReply {
+        let (reply, entries) =
+            self.service.handle_request(ServiceRequest::Rollback(to.map(digest)), self.now);
+        self.entries.extend(entries);
+        reply
+    }
+
+    fn history_shown(&self) -> Vec<(char, bool)> {
+        let nth = |digest: &Digest| digest.as_str().chars().last().unwrap();
+        self.service.history().map(|(_, one)| (nth(&one.digest), one.left_at.is_some())).collect()
+    }
+
+    fn blocked_digest(&self) -> Option<&Digest> {
+        self.service.durable().blocked.get(IMAGE)
+    }
+}
+
+#[test]
+fn what_ran_before_the_first_deployment_counts_as_proven_and_each_digest_is_listed_once() {
+    let mut scenario = Scenario::of(config());
+    assert_eq!(scenario.history_shown(), []);
+    scenario.updated_to(&[('1', '2'), ('2', '3')]);
+    assert_eq!(scenario.history_shown(), [('3', false), ('2', true), ('1', true)]);
+    scenario.updated_to(&[('3', '2')]);
+    assert_eq!(scenario.history_shown(), [('2', false), ('3', true), ('1', true)]);
+}
+
+#[test]
+fn a_person_goes_back_to_what_was_proven_before_and_what_is_left_is_blocked() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('1')));
+    // The registry need not answer.
+    let mut away = seen('2', '2');
+    away.images[0].remote = None;
+    away.unanswered.insert(IMAGE.into(), Unanswered::Failed("the registry is away".into()));
+    scenario.later(5).check(away);
+    let Some(Action::Step(Step::PinImages { images, .. })) = scenario.act() else { panic!("nothing begins") };
+    assert_eq!(images.iter().map(|image| image.id.clone()).collect::<Vec<_>>(), [id('2')]);
+    scenario.input(Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() }));
+    let Some(Action::Step(Step::Pull { images, local, .. })) = scenario.act() else { panic!("no pull") };
+    assert_eq!(images[0].1.digest, Some(digest('1')));
+    assert_eq!(local.get(IMAGE), Some(&id('1')), "what is on the disk is not pulled");
+    scenario.input(Input::Stepped(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), id('1'))],
+        labels: BTreeMap::new(),
+    }));
+    scenario.performs_step(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![on('1')],
+    });
+    assert_eq!(scenario.blocked_digest(), None, "not before it is proven");
+    scenario.look(&[&on('1')]).later(20).look(&[&on('1')]);
+    scenario.performs_step(StepResult::Unpinned);
+    let entry = scenario.entries.iter().find(|entry| entry.event == Kind::ROLLED_BACK).expect("it is told");
+    assert_eq!((entry.level, entry.reason.as_deref()), (Level::Info, Some("rolled back by hand")));
+    let digests = [entry.old_digest.as_deref(), entry.new_digest.as_deref()];
+    assert_eq!(digests, [Some(digest('1').as_str()), Some(digest('2').as_str())]);
+    assert_eq!(entry.image, None, "it is no verdict for the fleet");
+    assert_eq!(scenario.blocked_digest(), Some(&digest('2')));
+    assert_eq!(scenario.history_shown(), [('1', false), ('2', true)]);
+    let record = scenario.record();
+    assert_eq!(record.failed_update.expect("the reason is shown").reason, "rolled back by hand");
+    assert_eq!(record.rollbacks_total, 1);
+    // The next poll does not bring it back.
+    scenario.later(60).check(seen('2', '1'));
+    assert_eq!(scenario.act(), None);
+    // One that is newer is deployed.
+    scenario.check(seen('3', '1'));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+}
+
+#[test]
+fn a_named_image_is_gone_back_to_and_others_are_refused() {
+    let mut scenario = Scenario::of(config());
+    assert_eq!(scenario.asked_back(None), ServiceReply::Skipped("no earlier image"));
+    scenario.updated_to(&[('1', '2'), ('2', '3')]);
+    for (to, part) in [('9', "was not proven here"), ('3', "runs already")] {
+        match scenario.asked_back(Some(to)) {
+            ServiceReply::Refused(why) => assert!(why.contains(part), "{why}"),
+            other => panic!("{to}: {other:?}"),
+        }
+    }
+    assert_eq!(scenario.asked_back(Some('1')), ServiceReply::RollingBack(digest('1')));
+    scenario.check(seen('3', '3'));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+    assert_eq!(scenario.asked_back(None), ServiceReply::Skipped("deploy in progress"));
+}
+
+#[test]
+fn a_blocked_image_is_no_way_back_unless_it_is_named() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2'), ('2', '3')]);
+    scenario.service.durable.block(IMAGE, &digest('2'));
+    assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('1')));
+}
+
+#[test]
+fn earlier_images_that_fail_are_undone_and_nothing_is_blocked() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.asked_back(None);
+    scenario.check(seen('2', '2')).comes_up_on('1');
+    let exit = Container { state: State::Exited, exit_code: 1, ..on('1') };
+    scenario.look(&[&exit]).later(1).look(&[&exit]);
+    scenario.performs_step(StepResult::Diagnosed { log: "no such column".into() });
+    scenario.performs_step(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![on('2')],
+    });
+    scenario.look(&[&on('2')]).later(20).look(&[&on('2')]);
+    scenario.performs_step(StepResult::Unpinned);
+    let entry =
+        scenario.entries.iter().find(|entry| entry.event == Kind::ROLLBACK_FAILED).expect("it is told");
+    assert_eq!(entry.level, Level::Warning);
+    assert!(entry.reason.as_deref().is_some_and(|why| why.contains("exited with code 1")), "{entry:#?}");
+    assert_eq!(scenario.blocked_digest(), None);
+    assert_eq!(scenario.history_shown(), [('2', false), ('1', true)]);
+    assert!(!scenario.service.durable().rollback_failed, "what ran before runs again");
+    scenario.later(60).check(seen('2', '2'));
+    assert_eq!(scenario.act(), None);
+}
+
+#[test]
+fn nothing_but_the_image_goes_back() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.asked_back(None);
+    let mut edited = seen('2', '2');
+    let difference = Difference { service: "web".into(), what: vec!["entrypoint".into()], unset: Vec::new() };
+    edited.definition = Some(Ok(Definition {
+        model: Arc::default(),
+        differences: [(IMAGE.to_owned(), vec![difference])].into(),
+    }));
+    scenario.check(edited);
+    assert_eq!(scenario.act(), None);
+    let [entry] = &scenario.entries[..] else { panic!("{:#?}", scenario.entries) };
+    assert_eq!((entry.event.clone(), entry.level), (Kind::ROLLBACK_FAILED, Level::Warning));
+    assert!(entry.reason.as_deref().is_some_and(|why| why.contains("entrypoint")), "{entry:#?}");
+}
+
+#[test]
+fn a_container_that_has_exited_goes_back_too() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.asked_back(None);
+    let down = Container { state: State::Exited, exit_code: 1, ..on('2') };
+    let mut seen = seen('2', '2');
+    seen.containers = vec![down].into();
+    seen.images[0].running.clear();
+    scenario.check(seen);
+    scenario.performs_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario
+        .performs_step(StepResult::Pulled { ids: vec![(IMAGE.into(), id('1'))], labels: BTreeMap::new() });
+    let Some(Action::Step(Step::Start { up_mode, .. })) = scenario.act() else { panic!("no start") };
+    assert_eq!(up_mode, UpMode::Services(vec![on('2').compose_service]));
+}
+
+#[test]
+fn what_a_person_has_stopped_is_not_started() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    scenario.event("web-2", EventKind::Stop);
+    scenario.asked_back(None);
+    let mut seen = seen('2', '2');
+    seen.containers =
+        vec![exited("web", 143)].into_iter().map(|c| Container { id: "web-2".into(), ..c }).collect();
+    seen.images[0].running.clear();
+    scenario.check(seen);
+    assert_eq!(scenario.act(), None);
+    let entry =
+        scenario.entries.iter().find(|entry| entry.event == Kind::ROLLBACK_FAILED).expect("it is told");
+    assert!(entry.reason.as_deref().is_some_and(|why| why.contains("are stopped")), "{entry:#?}");
+}
+
+/// An update whose containers are watched.
+fn on_watch() -> Scenario {
+    let mut scenario = Scenario::of(watched());
+    scenario.updated_to(&[('1', '2')]);
+    assert!(scenario.service.durable().watch.is_some());
+    scenario
+}
+
+impl Scenario {
+    fn crashes(&mut self) -> &mut Self {
+        self.event("web-2", EventKind::Die { exit_code: 1 })
+    }
+
+    /// The inspection that follows.
+    fn looks(&mut self) -> &mut Self {
+        self.look(&[&on('2')])
+    }
+
+    fn goes_back(&mut self) -> Option<String> {
+        self.check(seen('2', '2'));
+        match self.service.wanted.clone() {
+            Some(Cause::GoBack(back)) => match back.why {
+                GoBackReason::Late { reason } => Some(reason),
+                GoBackReason::ByHand => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn three_crashes_within_ten_minutes_of_a_watched_update_roll_it_back() {
+    let mut scenario = on_watch();
+    for _ in 0..2 {
+        scenario.later(30).crashes();
+    }
+    scenario.later(30).looks();
+    assert_eq!(scenario.goes_back(), None, "twice is not enough");
+    scenario.crashes().looks();
+    assert_eq!(scenario.goes_back(), None, "the engine may be going away");
+    scenario.later(30).looks();
+    assert_eq!(scenario.goes_back().as_deref(), Some("its containers crashed 3 times within 10 minutes"));
+    scenario.deploys('1');
+    let entry = scenario.entries.iter().find(|entry| entry.event == Kind::ROLLED_BACK).expect("it is told");
+    assert_eq!(entry.level, Level::Warning);
+    assert_eq!(entry.new_digest.as_deref(), Some(digest('2').as_str()));
+    assert_eq!(entry.image.as_deref(), Some(IMAGE), "it is a verdict for the fleet");
+    assert_eq!(scenario.blocked_digest(), Some(&digest('2')));
+    assert_eq!(scenario.service.durable().watch, None);
+}
+
+#[test]
+fn stops_the_engine_and_long_intervals_are_no_crashes() {
+    let mut stopped = on_watch();
+    for _ in 0..3 {
+        stopped.later(10).event("web-2", EventKind::Kill { signal: Some(15) });
+        stopped.event("web-2", EventKind::Die { exit_code: 143 });
+    }
+    stopped.later(60).looks();
+    assert_eq!(stopped.goes_back(), None, "a person stops it");
+
+    let mut engine = on_watch();
+    engine.later(10).crashes().later(1).crashes().later(1).crashes();
+    engine.later(2).engine_gap().later(60).engine_back().looks();
+    assert_eq!(engine.goes_back(), None, "the engine went away");
+
+    let mut slow = on_watch();
+    for _ in 0..3 {
+        slow.later(290).crashes();
+    }
+    slow.later(60).looks();
+    assert_eq!(slow.goes_back(), None, "the watch is over by then");
+    slow.later(600).looks();
+    assert_eq!(slow.service.durable().watch, None);
+
+    let mut unwatched = Scenario::of(config());
+    unwatched.updated_to(&[('1', '2')]);
+    for _ in 0..5 {
+        unwatched.later(5).crashes();
+    }
+    unwatched.later(60).looks();
+    assert_eq!(unwatched.goes_back(), None, "it is off by default");
+}
+
+#[test]
+fn a_watched_update_on_which_the_healer_gives_up_is_rolled_back() {
+    let mut scenario = on_watch();
+    let given_up = super::super::restart_state::RestartState { exhausted: true, ..Default::default() };
+    scenario.service.durable.restart_states.insert("web".into(), given_up);
+    scenario.later(30).look(&[&Container { state: State::Exited, exit_code: 1, ..on('2') }]);
+    assert_eq!(scenario.goes_back().as_deref(), Some("restarts of web did not help"));
+}

@@ -1,0 +1,108 @@
+//! Sentences about going back to earlier images.
+
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+
+use crate::service::event::{GoBackEnd, GoBackResult};
+use crate::service::rollout::plan::{GoBack, GoBackReason, ImageChange};
+use crate::service::rollout::probation::Failure;
+
+use super::{some, with_digests};
+
+/// The reason of an entry about a rollback by hand, and of the block of what was left.
+pub(in crate::service) const BY_HAND: &str = "rolled back by hand";
+
+/// Why nothing is rolled back if nothing runs.
+pub(in crate::service) const STOPPED: &str =
+    "its containers are stopped; a rollback replaces what runs, so start them first";
+
+/// Why nothing is rolled back if the configuration was changed in the meantime.
+pub(in crate::service) const NOT_CONFIGURED: &str = "the image is no longer configured";
+
+/// Why a service has gone back.
+pub(in crate::service) fn reason(back: &GoBack) -> String {
+    match &back.why {
+        GoBackReason::ByHand => BY_HAND.to_owned(),
+        GoBackReason::Late { reason } => reason.clone(),
+    }
+}
+
+fn names(back: &GoBack) -> String {
+    back.to.iter().map(|to| to.configured.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn targets(back: &GoBack) -> String {
+    back.to.iter().map(|to| to.digest.short()).collect::<Vec<_>>().join(", ")
+}
+
+/// The entry about the end of a way back.
+pub(super) fn entry(end: GoBackEnd, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
+    let GoBackEnd { back, result } = end;
+    match result {
+        GoBackResult::Proven { changes } => gone_back(&back, &changes, new),
+        GoBackResult::NotBegun { why, output } => not_gone_back(&back, why, output, new),
+        GoBackResult::Undone { failure, output, remaining } => undone(&back, failure, output, remaining, new),
+    }
+}
+
+/// The entry about earlier images that are proven again. As in every `rolled_back`, the new digest is the one that was left.
+fn gone_back(
+    back: &GoBack,
+    changes: &[ImageChange],
+    new: impl Fn(Kind, Level, String) -> AuditEntry,
+) -> AuditEntry {
+    let (names, targets) = (names(back), targets(back));
+    let blocked = "what was left is blocked until the registry has another digest";
+    let entry = match &back.why {
+        GoBackReason::ByHand => {
+            let message =
+                format!("{names} was rolled back by hand to {targets}, which is proven again; {blocked}");
+            new(Kind::ROLLED_BACK, Level::Info, message)
+        }
+        GoBackReason::Late { reason } => {
+            let message =
+                format!("{names} failed after its update: {reason}; rolled back to {targets}; {blocked}");
+            new(Kind::ROLLED_BACK, Level::Warning, message)
+        }
+    };
+    let first = changes.iter().find(|change| change.old_digest.as_ref() != Some(&change.digest));
+    let (to, left) =
+        (first.map(|change| &change.digest), first.and_then(|change| change.old_digest.as_ref()));
+    with_digests(AuditEntry { reason: Some(reason(back)), ..entry }, to, left)
+}
+
+/// The entry about a way back that was not taken.
+fn not_gone_back(
+    back: &GoBack,
+    why: String,
+    output: String,
+    new: impl Fn(Kind, Level, String) -> AuditEntry,
+) -> AuditEntry {
+    let message = format!("{} was not rolled back to {}; nothing was changed", names(back), targets(back));
+    AuditEntry { reason: Some(why), output, ..new(Kind::ROLLBACK_FAILED, level(back), message) }
+}
+
+/// The entry about earlier images that failed their probation.
+fn undone(
+    back: &GoBack,
+    failure: Failure,
+    output: String,
+    remaining: Option<String>,
+    new: impl Fn(Kind, Level, String) -> AuditEntry,
+) -> AuditEntry {
+    let but = remaining.map(|problem| format!(", but {problem}")).unwrap_or_default();
+    let message = format!(
+        "{} did not pass its probation on {}; what ran before runs again{but}, and nothing is blocked for it",
+        names(back),
+        targets(back)
+    );
+    let entry = new(Kind::ROLLBACK_FAILED, level(back), message);
+    AuditEntry { reason: Some(failure.reason), container: some(failure.container), output, ..entry }
+}
+
+/// A person who has asked looks at the answer; a failure at night wakes one.
+fn level(back: &GoBack) -> Level {
+    match back.why {
+        GoBackReason::ByHand => Level::Warning,
+        GoBackReason::Late { .. } => Level::Critical,
+    }
+}
