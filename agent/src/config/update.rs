@@ -262,6 +262,7 @@ mod tests {
     use super::super::testing::good;
     use super::*;
     use crate::model::HookEvent;
+    use crate::model::image_config::Aspect;
 
     /// Parses a complete service with this `update`; returns the warnings, and the service unless it was skipped.
     fn with(update: &Value) -> (Vec<String>, Option<ServiceConfig>) {
@@ -299,6 +300,40 @@ mod tests {
         assert!(service.unwrap().update.unwrap().window.is_some());
         assert_eq!(with(&json!(null)).1.unwrap().update, None);
         assert_eq!(with(&json!({})).1.unwrap().update, Some(Arc::default()));
+    }
+
+    #[test]
+    fn ask_on_takes_all_some_or_one() {
+        let of = |value: Value| {
+            let (warnings, service) = with(&json!({ "ask_on": value }));
+            assert_eq!(warnings, Vec::<String>::new());
+            service.unwrap().update.unwrap().ask_on.iter().map(|aspect| aspect.name()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(json!(true)), Aspect::ALL.map(Aspect::name));
+        assert_eq!(of(json!(false)), [""; 0]);
+        assert_eq!(of(json!(null)), [""; 0]);
+        assert_eq!(of(json!(["ports", "major"])), ["major", "ports"]);
+        assert_eq!(of(json!("user")), ["user"]);
+        for (value, what) in [
+            (
+                json!(["majors"]),
+                "update.ask_on[0]: \"majors\" is not a valid value; allowed: major, volumes, user, entrypoint, ports",
+            ),
+            (json!("all"), "update.ask_on[0]: \"all\" is not a valid value"),
+            (
+                json!(5),
+                "update.ask_on: 5; allowed: true, or an array of: major, volumes, user, entrypoint, ports",
+            ),
+            (json!([]), "update.ask_on: is an empty array; allowed: true, or an array of: major"),
+        ] {
+            let (warnings, service) = with(&json!({ "ask_on": value }));
+            let [warning] = &warnings[..] else { panic!("{value}: {warnings:?}") };
+            assert!(warning.contains(what) && warning.contains(HELD), "{value}: {warning}");
+            assert!(
+                service.unwrap().update.unwrap().fault.is_some(),
+                "{value}: it was meant to hold something back"
+            );
+        }
     }
 
     #[test]

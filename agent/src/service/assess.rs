@@ -222,7 +222,8 @@ fn stop_progress(
     is_signal: bool,
     now: Timestamp,
 ) -> StopProgress {
-    let is_of_this_run = container.started_at.is_some_and(|start| start <= at);
+    // A start in the future dates from before the clock was set back, and can't be compared.
+    let is_of_this_run = container.started_at.is_some_and(|start| start <= at || start > now);
     // A time far in the future dates from before the clock was set back.
     let is_recent = now.duration_since(told_at).abs() <= signed(LONGEST_STOP);
     if container.state != State::Running || !is_of_this_run || !is_recent {

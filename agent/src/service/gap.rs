@@ -16,6 +16,9 @@ const SHUTDOWN_SEEN: Duration = Duration::from_millis(500);
 const REPLAY: Duration = Duration::from_mins(1);
 /// How long to wait for the event stream once the engine can be reached again.
 const AWAIT_EVENTS: Duration = Duration::from_secs(15);
+/// By how much the clock of an engine on another machine may be ahead.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(5);
+
 /// A time without an event stream.
 #[derive(Debug, Clone)]
 struct Gap {
@@ -110,7 +113,10 @@ impl Gaps {
         now: Timestamp,
     ) -> Option<Engine> {
         let gap = self.0.last_mut().filter(|gap| gap.to.is_none())?;
-        if engine_since.is_none_or(|since| since > gap.began + SHUTDOWN_SEEN) {
+        // A time in the future dates from before the clock was set back, and so does the start of the engine.
+        let is_restart =
+            |since: Timestamp| since > gap.began + SHUTDOWN_SEEN && since <= now + CLOCK_DIFFERENCE;
+        if engine_since.is_none_or(is_restart) {
             gap.to = Some(now);
             return Some(Engine::Restarted);
         }

@@ -192,7 +192,7 @@ impl Healer {
             let mut condition = assess(container, ends.stops, self.is_in_crash_loop(container), now);
             if known.is_none_or(RestartState::has_no_known_problem)
                 && matches!(&condition, Condition::Failing(symptom) if symptom.kind() == ProblemKind::Down)
-                && self.is_of_unknown_cause(container, ends.exit_codes)
+                && self.is_of_unknown_cause(container, ends.exit_codes, now)
             {
                 condition = Condition::Inactive(Inactive::Stopped);
                 self.note_unknown_cause(container, now, &mut findings);
@@ -272,18 +272,25 @@ impl Healer {
         self.events_unseen_before = Some(now);
     }
 
-    fn is_of_unknown_cause(&self, container: &Container, exit_codes: &BTreeMap<String, i64>) -> bool {
+    fn is_of_unknown_cause(
+        &self,
+        container: &Container,
+        exit_codes: &BTreeMap<String, i64>,
+        now: Timestamp,
+    ) -> bool {
         container.state == State::Exited
             // The OOM killer sends KILL. It may also have killed another process, earlier.
             && !(container.oom_killed && container.exit_code == KILLED)
             && ENDED_BY_SIGNAL.contains(&container.exit_code)
             && !exit_codes.contains_key(&container.id)
-            && (self.unknown.contains(&container.id) || self.ended_unseen(container))
+            && (self.unknown.contains(&container.id) || self.ended_unseen(container, now))
     }
 
-    /// Whether the container exited before the agent received events.
-    fn ended_unseen(&self, container: &Container) -> bool {
-        container.finished_at.zip(self.events_unseen_before).is_some_and(|(end, until)| end < until)
+    /// Whether the container exited before the agent received events. An end in the future dates from before the clock was
+    /// set back.
+    fn ended_unseen(&self, container: &Container, now: Timestamp) -> bool {
+        let ended = container.finished_at.zip(self.events_unseen_before);
+        ended.is_some_and(|(end, until)| end < until || end > now)
     }
 
     /// Logs once that a container exited for an unknown reason, after waiting for a late event. Not worth an audit entry.

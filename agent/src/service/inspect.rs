@@ -174,10 +174,10 @@ impl Service {
     fn heal(&mut self, containers: &[Container], now: Timestamp) {
         let own = self.project.healed_by(&self.config.name, containers);
         let durable = &mut self.durable;
-        // A stop request before the current run says nothing about the end of this run. Times in the future date from before
-        // the clock was set back, and can't be compared with later ones.
+        // A stop request before the current run says nothing about the end of this run. A start in the future dates from
+        // before the clock was set back, and can't be compared.
         let ran_on = |c: &Container, at: Timestamp| {
-            let is_later = |start: Timestamp| start >= at && (start <= now) == (at <= now);
+            let is_later = |start: Timestamp| start >= at && start <= now;
             c.state == State::Running && c.started_at.is_some_and(is_later)
         };
         durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));

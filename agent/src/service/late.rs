@@ -60,7 +60,10 @@ impl Service {
         };
         let is_own = self.restarting.contains(&container.name);
         let stop = self.durable.stops.get(id);
-        let is_stopped = stop.is_some_and(|stop| container.started_at.is_none_or(|start| *stop >= start));
+        // A start after the exit dates from before the clock was set back, or is that of the next run.
+        let of_this_run =
+            |stop: &Timestamp| container.started_at.is_none_or(|start| *stop >= start || start > at);
+        let is_stopped = stop.is_some_and(of_this_run);
         let has_finished = exit_code == 0 && !container.restarts_itself;
         let exit = (at, id.to_owned());
         if is_own || is_stopped || has_finished || watch.exits.contains(&exit) {

@@ -187,7 +187,7 @@ impl Deployment {
             }
             Phase::Start => up(self.new_tags(), plan.cause == Cause::ForceUp { down: true }),
             Phase::Rollback(_) => up(plan.old_tags(), false),
-            Phase::RestoreTags => Step::RestoreTags { tags: plan.old_tags() },
+            Phase::RestoreTags => Step::RestoreTags { tags: plan.tags_of_running() },
             Phase::Diagnose(failed) => Step::Diagnose { container: failed.failure.container_id.clone() },
             Phase::Unpin => Step::Unpin {
                 project: project.name.clone(),

@@ -322,6 +322,20 @@ impl Plan {
         images
     }
 
+    /// Returns the tags with the images that run, for a deployment that has changed no container. An image that runs without
+    /// having been proven is no rollback target, but what its tag names.
+    pub(super) fn tags_of_running(&self) -> Vec<(Reference, OldImage)> {
+        let running = |tag: &Reference| {
+            let made_from = |was: &&Baseline| Reference::parse(&was.config_image).is_ok_and(|r| r == *tag);
+            self.before.iter().filter(made_from).find(|was| was.live).map(|was| &was.image)
+        };
+        let with_running = |(tag, old): (Reference, OldImage)| match running(&tag) {
+            Some(image) if *image != old.id => (tag, OldImage { id: image.clone(), source: None }),
+            _ => (tag, old),
+        };
+        self.old_tags().into_iter().map(with_running).collect()
+    }
+
     /// Returns the tags with the images that they pointed to before.
     pub(super) fn old_tags(&self) -> Vec<(Reference, OldImage)> {
         // Compose gets one tag for all images of the variable, although their tags may have differed.

@@ -37,15 +37,18 @@ fn containers_ended_by_a_machine_shutdown_are_restarted_but_not_manually_stopped
 #[test]
 fn an_exit_that_looks_like_a_stop_while_the_agent_was_down_is_not_healed_in_the_same_boot() {
     let scenarios = [
-        // Exit code, whether it ran out of memory, boot, whether its exit event is replayed; whether it is healed.
-        (137, false, "one", false, false),
-        (143, false, "one", false, false),
-        (137, false, "one", true, true),
-        (137, true, "one", false, true),
-        (1, false, "one", false, true),
-        (143, false, "two", false, true),
+        // Exit code, when (7200: by a clock that was set back later), whether it ran out of memory, boot, whether its exit
+        // event is replayed; whether it is healed.
+        (137, 20, false, "one", false, false),
+        (143, 20, false, "one", false, false),
+        (143, 7200, false, "one", false, false),
+        (143, 7200, false, "one", true, true),
+        (137, 20, false, "one", true, true),
+        (137, 20, true, "one", false, true),
+        (1, 20, false, "one", false, true),
+        (143, 20, false, "two", false, true),
     ];
-    for (code, oom_killed, boot, is_replayed, healed) in scenarios {
+    for (code, ended_at, oom_killed, boot, is_replayed, healed) in scenarios {
         let mut scenario = Scenario::of(config());
         scenario.at(10).look(&[&running("a")]);
         // The agent is killed: it does not record the running containers at shutdown.
@@ -64,7 +67,7 @@ fn an_exit_that_looks_like_a_stop_while_the_agent_was_down_is_not_healed_in_the_
         } else {
             scenario.engine_back()
         };
-        let ended = Container { finished_at: scenario.seconds(20), oom_killed, ..exited("a", code) };
+        let ended = Container { finished_at: scenario.seconds(ended_at), oom_killed, ..exited("a", code) };
         assert_eq!(scenario.look(&[&ended]).restarts(), [""; 0]);
         if is_replayed {
             scenario.event("id-a", EventKind::Die { exit_code: code });

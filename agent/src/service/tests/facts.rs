@@ -110,6 +110,17 @@ fn a_container_that_fails_its_health_check_while_it_is_stopped_is_left_alone() {
 }
 
 #[test]
+fn a_stop_of_a_container_that_started_before_the_clock_was_set_back_is_left_alone() {
+    let mut scenario = Scenario::of(config());
+    let sick = Container { started_at: scenario.seconds(7200), ..with_health("a", HealthState::Unhealthy) };
+    scenario.at(10).event("id-a", TERM);
+    assert_eq!(scenario.at(11).look(&[&sick]).restarts(), [""; 0]);
+    // Without a stop, it is healed.
+    let mut scenario = Scenario::of(config());
+    assert_eq!(scenario.at(11).look(&[&sick]).restarts(), ["a"]);
+}
+
+#[test]
 fn a_container_that_survives_a_signal_is_healed_again() {
     // Signal, whether it passes a probe afterwards; seconds after which it is healed.
     for (signal, passes, healed_after) in [(3, false, 15), (15, true, 60), (15, false, 3_600), (1, false, 0)]

@@ -100,3 +100,22 @@ fn a_replayed_stop_between_two_engine_outages_counts_as_manual() {
     scenario.input(Input::Event { at: stopped, id: "id-a".into(), what: EventKind::Stop });
     assert_eq!(scenario.at(130).look(&[&exited("a", 0)]).restarts(), [""; 0]);
 }
+
+#[test]
+fn an_engine_that_was_started_before_the_clock_was_set_back_has_kept_running() {
+    // (the engine's start after now, whether a stop in the gap was the engine's own)
+    for (since, is_restarted) in [(600, false), (-1, true), (-3600, false)] {
+        let mut scenario = Scenario::of(config());
+        scenario.at(900).look(&[&running("a")]).at(1000).engine_gap();
+        scenario.at(1003);
+        let at = scenario.now;
+        let engine_since = Some(at + SignedDuration::from_secs(since));
+        scenario.input(Input::EngineBack { at, engine_since });
+        let stop =
+            Input::Event { at: at - SignedDuration::from_secs(2), id: "id-a".into(), what: EventKind::Stop };
+        scenario.input(stop);
+        let ended = Container { finished_at: scenario.seconds(1001), ..exited("a", 143) };
+        scenario.look(&[&ended]).at(1100).look(&[&ended]);
+        assert_eq!(scenario.restarts().len(), usize::from(is_restarted), "since {since}");
+    }
+}

@@ -475,3 +475,33 @@ fn a_tag_that_returns_to_a_digest_that_failed_before_is_blocked_again_and_not_de
     scenario.at(30).check(observed('2', &[v1()], &[&web]));
     assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
 }
+
+#[test]
+fn the_tag_of_an_image_that_was_not_proven_stays_on_it_while_it_runs() {
+    let mut scenario = Scenario::of(config());
+    let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
+    scenario.brings_up(&[&old], &[&new]);
+    scenario.event(&new.id, EventKind::Stop);
+    let stopped = Container { state: State::Exited, exit_code: 143, ..new.clone() };
+    scenario.at(1).look(&[&stopped]).at(12).look(&[&stopped]);
+    assert!(scenario.last().message.contains("interrupted"), "{:?}", scenario.entries);
+    scenario.takes_step(StepResult::Unpinned);
+    // A person starts it again, and the compose file is broken by now.
+    let again = Container { started_at: scenario.seconds(20), ..new };
+    scenario.at(21).look(&[&again]).check(observed('2', &[v2()], &[&again]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    let error = ComposeError { cause: "did not find expected key".into(), output: String::new() };
+    scenario.takes_step(StepResult::Started {
+        up: Err(error),
+        named: Vec::new(),
+        containers: vec![again.clone()],
+    });
+    let Some(Action::Step(Step::RestoreTags { tags })) = scenario.act() else {
+        panic!("no tags are restored")
+    };
+    assert_eq!(tags[0].1.id, again.image, "not the one before, which does not run");
+}
