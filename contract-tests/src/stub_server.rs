@@ -264,7 +264,7 @@ fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
             state.requests.push(request.clone());
             let whole = format!("{method} {target}");
             let answer = state.answers.get(&whole).or_else(|| state.answers.get(&request));
-            let answer = answer.cloned().or_else(|| why(path));
+            let answer = answer.cloned().or_else(|| why(path)).or_else(|| history(path));
             state.received.push((whole, body));
             drop(state);
             let (status, body) = answer.unwrap_or_else(|| (404, r#"{"error":"nothing here"}"#.to_owned()));
@@ -283,6 +283,11 @@ fn why(path: &str) -> Option<(u16, String)> {
     let gate = json!({ "gate": "config", "holds": false, "why": "auto_update is on" });
     let report = json!({ "service": service, "answer": "It is up to date.", "gates": [gate] });
     Some((200, report.to_string()))
+}
+
+/// The default response for `/history/<service>`: no image was proven yet.
+fn history(path: &str) -> Option<(u16, String)> {
+    path.strip_prefix("/history/").map(|_| (200, "[]".to_owned()))
 }
 
 fn send_page(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
