@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the release artifacts of Evenkeel: .deb and .rpm packages, an archive of the programs, SBOMs, checksums.
+# Builds the release artifacts of Evenkeel: packages for Debian, RPM-based distributions and Arch Linux, an archive of the
+# programs, SBOMs, checksums.
 # Usage: bash dist/package.sh [--arch x86_64|aarch64] [--programs FOLDER] [--static]
 #   --arch       target architecture (default: that of this machine)
 #   --programs   packages the programs in this folder instead of building them
@@ -33,13 +34,6 @@ VERSION="$(version)"
 
 PACKAGES="evenkeel-agent evenkeel-warden evenkeel"
 
-crate_of() {
-    case "$1" in
-    evenkeel) echo dist ;;
-    *) echo "${1#evenkeel-}" ;;
-    esac
-}
-
 parts_of() {
     case "$1" in
     evenkeel) echo "agent warden" ;;
@@ -52,38 +46,42 @@ unit() {
     local package="$1" part="$2"
     case "$package" in
     evenkeel) sed 's|/usr/local/bin/|/usr/bin/|' ;;
-    *) sed "s|/usr/local/bin/evenkeel\( --mode warden\)\{0,1\}|/usr/bin/$package|" ;;
+    *) sed "s|/usr/local/bin/evenkeel\( --mode warden\)\{0,1\}|/usr/bin/$package|; s|man:evenkeel(|man:$package(|" ;;
     # The package creates the user, so the unit needs no dynamic one.
     esac <"dist/systemd/evenkeel-$part.service" | sed "s|^DynamicUser=yes|User=evenkeel-$part|"
 }
 
-# stage PACKAGE: prepares everything that its packages contain besides the program.
+# stage PACKAGE: prepares everything that its packages contain.
 stage() {
-    local package="$1" folder="$STAGE/$1" root="$STAGE/$1/root" part file
+    local package="$1" folder="$STAGE/$1" root="$STAGE/$1/root" units files="" part file
+    units="$root/usr/lib/systemd/system"
     rm -rf "$folder"
-    mkdir -p "$folder"/{units,etc,rpm,completions/zsh} "$root/usr/share/doc/$package/examples" "$root/usr/share/evenkeel" \
-        "$root/usr/share/man/man1" "$root/usr/lib/tmpfiles.d" "$root/usr/lib/sysusers.d" \
+    mkdir -p "$folder/completions" "$units" "$root/usr/share/doc/$package/examples" "$root/usr/share/evenkeel/default" \
+        "$root/usr/share/man/man1" "$root/usr/lib/tmpfiles.d" "$root/usr/lib/sysusers.d" "$root/usr/bin" \
         "$root/usr/share/bash-completion/completions" "$root/usr/share/fish/vendor_completions.d"
     for part in $(parts_of "$package"); do
-        unit "$package" "$part" >"$folder/units/evenkeel-$part.service"
+        unit "$package" "$part" >"$units/evenkeel-$part.service"
         cp "dist/packaging/tmpfiles.d/evenkeel-$part.conf" "$root/usr/lib/tmpfiles.d/"
         cp "dist/schema/$part-config.schema.json" "$root/usr/share/evenkeel/"
         file="dist/packaging/sysusers.d/evenkeel-$part.conf"
         [ ! -e "$file" ] || cp "$file" "$root/usr/lib/sysusers.d/"
         case "$part" in
         agent)
-            cp dist/packaging/etc/{config.json,agent.env} "$folder/etc/"
+            files="$files config.json agent.env"
             cp dist/samples/{full,minimal}.json dist/systemd/read-homes.conf "$root/usr/share/doc/$package/examples/"
             ;;
         warden)
-            cp dist/packaging/etc/{warden.json,warden.env} "$folder/etc/"
+            files="$files warden.json warden.env"
             cp dist/samples/warden.json "$root/usr/share/doc/$package/examples/"
             ;;
         esac
     done
+    for file in $files; do cp "dist/packaging/etc/$file" "$root/usr/share/evenkeel/default/"; done
     rmdir "$root/usr/lib/sysusers.d" 2>/dev/null || true
-    for file in post preun postun; do
-        sed "s/@PARTS@/$(parts_of "$package" | sed 's/[a-z]*/evenkeel-&/g')/" "dist/packaging/rpm/$file.sh" >"$folder/rpm/$file.sh"
+    for file in dist/packaging/{deb,rpm,arch}/*.sh; do
+        part="$folder/scripts/${file#dist/packaging/}"
+        mkdir -p "${part%/*}"
+        sed -e "s/@PARTS@/$(parts_of "$package" | sed 's/[a-z]*/evenkeel-&/g')/" -e "s/@FILES@/${files# }/" "$file" >"$part"
     done
     for file in "$STAGE/pages/man/$package.1" "$STAGE/pages/man/$package"-[a-z]*.1; do
         # Skip pages of other programs with the same prefix: evenkeel-agent.1 does not belong to evenkeel, and
@@ -96,45 +94,93 @@ stage() {
     done
     cp "$STAGE/pages/completions/bash/$package" "$root/usr/share/bash-completion/completions/"
     cp "$STAGE/pages/completions/fish/$package.fish" "$root/usr/share/fish/vendor_completions.d/"
-    cp "$STAGE/pages/completions/zsh/_$package" "$folder/completions/zsh/"
+    cp "$STAGE/pages/completions/zsh/_$package" "$folder/completions/"
+    cp "$PROGRAMS/$package" "$root/usr/bin/"
     python3 dist/scripts/third_party.py "$package" "$TARGET" >"$folder/copyright"
+    cp -r dist/docs "$root/usr/share/doc/$package/manual"
+    rm "$root/usr/share/doc/$package/manual"/{SUMMARY.md,book.toml}
     gzip -9n <CHANGELOG.md >"$root/usr/share/doc/$package/changelog.gz"
     gzip -9n <"$STAGE/sbom/$package.cdx.json" >"$root/usr/share/doc/$package/sbom.cdx.json.gz"
-    cat >"$folder/changelog.Debian" <<CHANGELOG
+    gzip -9n >"$folder/changelog.Debian.gz" <<CHANGELOG
 $package ($VERSION-1) unstable; urgency=medium
 
   * Version $VERSION; see changelog.gz for the changes.
 
  -- Evenkeel maintainers <maintainers@users.noreply.github.com>  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
 CHANGELOG
+    printf '%s\n' "# The package is not in Debian, so no bug asks for it." initial-upload-closes-no-bugs >"$folder/lintian"
+    [ "$package" = evenkeel-warden ] || printf '%s\n' "# yaml-rust2 is a port of libyaml to Rust, and has its messages." \
+        "embedded-library libyaml *" >>"$folder/lintian"
     # Fixed timestamps and permissions, so that the packages only depend on the sources.
     find "$folder" -type d -exec chmod 755 {} +
     find "$folder" -type f -exec chmod 644 {} +
+    chmod 755 "$root/usr/bin/$package"
     find "$folder" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 
-# sbom: writes the SBOM of each program, as CycloneDX 1.5, to STAGE/sbom.
-sbom() {
-    local package crate
-    mkdir -p "$STAGE/sbom"
-    cargo cyclonedx --quiet --format json --spec-version 1.5 --target "$TARGET" --no-build-deps \
-        --override-filename evenkeel-sbom || die "cargo-cyclonedx could not describe the programs"
-    for package in $PACKAGES; do
-        crate="$(crate_of "$package")"
-        # Remove the local path of the sources, which differs between machines.
-        sed "s|file://$REPO/|file:///evenkeel/|g" "$crate/evenkeel-sbom.json" >"$STAGE/sbom/$package.cdx.json"
-        rm "$crate/evenkeel-sbom.json"
-    done
-    rm -f {common,contract-tests}/evenkeel-sbom.json
+AGENT_TEXT="The agent watches image registries and redeploys compose projects when a tag
+points to a new image. Every new image is on probation until its containers
+have proven themselves; a failed image is rolled back and not deployed again.
+The agent restarts failed containers, and provides a dashboard, metrics and
+notifications."
+WARDEN_TEXT="The warden collects the events of all agents of a fleet in one live
+dashboard, and reports agents that are offline."
+
+# make_package PACKAGE FORMAT: writes a package of what stage has prepared. nFPM takes the timestamps from SOURCE_DATE_EPOCH.
+make_package() (
+    export NAME="$1" VERSION DESCRIPTION OTHER_1="" OTHER_2="" ENGINE="" COMPOSE="" COPYRIGHT ZSH_COMPLETIONS ARCH
+    case "$1" in
+    evenkeel)
+        OTHER_1=evenkeel-agent OTHER_2=evenkeel-warden
+        DESCRIPTION="Keeps container services up to date and rolls back bad images
+$AGENT_TEXT
+
+$WARDEN_TEXT
+
+This package contains both."
+        ;;
+    evenkeel-agent)
+        OTHER_1=evenkeel
+        DESCRIPTION="Keeps container services up to date and rolls back bad images
+$AGENT_TEXT"
+        ;;
+    evenkeel-warden)
+        OTHER_1=evenkeel
+        DESCRIPTION="Dashboard for a fleet of Evenkeel agents
+$WARDEN_TEXT"
+        ;;
+    esac
+    COPYRIGHT="/usr/share/licenses/$1/copyright" ZSH_COMPLETIONS=/usr/share/zsh/site-functions
+    case "$2" in
+    deb) COPYRIGHT="/usr/share/doc/$1/copyright" ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions ;;
+    esac
+    case "$1:$2" in
+    evenkeel-warden:*) ;;
+    *:deb)
+        ENGINE="docker.io | docker-ce | podman"
+        COMPOSE="docker-compose-plugin (>= 2.20) | docker-compose-v2 (>= 2.20) | docker-compose (>= 2.20)"
+        ;;
+    *:rpm) COMPOSE=docker-compose-plugin ;;
+    *:archlinux) ENGINE=docker COMPOSE=docker-compose ;;
+    esac
+    ARCH="$(nfpm_arch "$ARCH")"
+    cd "$STAGE/$1"
+    nfpm package --config "$REPO/dist/packaging/nfpm.yaml" --packager "$2" --target "$OUT/" >/dev/null
+)
+
+# nfpm_arch ARCH: the architecture as nFPM, that is Go, calls it.
+nfpm_arch() {
+    case "$1" in
+    x86_64) echo amd64 ;;
+    aarch64) echo arm64 ;;
+    esac
 }
 
 # --- building --------------------------------------------------------------------------------------------
 
 bring_rust
 have python3 || apt_install python3
-bring_cargo_tool deb || die "cargo-deb is missing and can't be installed from here"
-bring_cargo_tool generate-rpm || die "cargo-generate-rpm is missing and can't be installed from here"
-bring_cargo_tool cyclonedx || die "cargo-cyclonedx is missing and can't be installed from here"
+bring_tool nfpm nfpm || die "nFPM is missing and can't be installed from here"
 if [ -z "$PROGRAMS" ]; then
     bring_zig
     timed "building the programs for $TARGET" build_programs "$ARCH" || die "see above"
@@ -146,29 +192,19 @@ rm -rf "$STAGE/pages"
 # shellcheck disable=SC2086  # a command with arguments, or nothing
 timed "manual pages and completions" ${EVENKEEL_BUILD_WITH:-} cargo run --locked -p evenkeel --example pages -- "$STAGE/pages" ||
     die "the manual pages could not be generated"
-say "bill of materials"
-sbom
-# cargo-deb and cargo-generate-rpm expect the programs here.
-BUILT="$STAGE/built/$TARGET/release"
-mkdir -p "$BUILT"
-for package in $PACKAGES; do
-    install -m 755 "$PROGRAMS/$package" "$BUILT/$package"
-    touch -d "@$SOURCE_DATE_EPOCH" "$BUILT/$package"
-done
+mkdir -p "$STAGE/sbom"
 for package in $PACKAGES; do
     say "packages of $package"
-    stage "$package"
-    CARGO_TARGET_DIR="$STAGE/built" cargo deb --quiet --no-build --no-strip --target "$TARGET" \
-        --manifest-path "$(crate_of "$package")/Cargo.toml" --output "$OUT/"
-    CARGO_TARGET_DIR="$STAGE/built" cargo generate-rpm --auto-req builtin --target "$TARGET" --target-dir "$STAGE/built" \
-        --package "$(crate_of "$package")" --source-date "$SOURCE_DATE_EPOCH" --output "$OUT/"
+    python3 dist/scripts/sbom.py "$package" "$TARGET" >"$STAGE/sbom/$package.cdx.json"
     cp "$STAGE/sbom/$package.cdx.json" "$OUT/$package-$VERSION-$ARCH.cdx.json"
+    stage "$package"
+    for format in deb rpm archlinux; do make_package "$package" "$format"; done
 done
 say "archive"
 ARCHIVE="evenkeel-$VERSION-$ARCH-linux"
 rm -rf "${STAGE:?}/$ARCHIVE"
 mkdir -p "$STAGE/$ARCHIVE"
-cp "$BUILT"/evenkeel "$BUILT"/evenkeel-agent "$BUILT"/evenkeel-warden README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$STAGE/$ARCHIVE/"
+cp "$PROGRAMS"/evenkeel "$PROGRAMS"/evenkeel-agent "$PROGRAMS"/evenkeel-warden README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$STAGE/$ARCHIVE/"
 cp -r dist/samples dist/schema dist/systemd dist/prometheus dist/grafana "$STAGE/pages/man" "$STAGE/pages/completions" "$STAGE/$ARCHIVE/"
 cp "$STAGE/evenkeel/copyright" "$STAGE/$ARCHIVE/THIRD-PARTY"
 tar -C "$STAGE" --sort=name --owner=0 --group=0 --numeric-owner --mode=go-w --mtime="@$SOURCE_DATE_EPOCH" -c "$ARCHIVE" |

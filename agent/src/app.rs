@@ -8,13 +8,14 @@
 pub mod clients;
 mod fleet_tasks;
 
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use evenkeel_common::clock::{Clock, SystemClock, Uptime};
-use evenkeel_common::http::{self, Limiter, Limits, Response};
+use evenkeel_common::http::{self, BindError, Limiter, Limits, Response};
 use evenkeel_common::queue::{self, Outbox};
 use evenkeel_common::store::{self, Failing, MemoryStore, MonitoredStore, Store};
 use evenkeel_common::supervisor::{self, Supervisor};
@@ -79,10 +80,24 @@ pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     end
 }
 
+/// The default port of the agent (spec 2.9) is also that of Prometheus, which often runs on the same machine.
+fn name_the_usual_holder(error: BindError) -> anyhow::Error {
+    match &error {
+        BindError::Listen { address, cause }
+            if cause.kind() == io::ErrorKind::AddrInUse && address.ends_with(":9090") =>
+        {
+            anyhow!(
+                "{error}; Prometheus listens on port 9090 by default, too: change api.address, or its port"
+            )
+        }
+        _ => error.into(),
+    }
+}
+
 async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
     let mut signals = supervisor::signals().context("cannot listen for signals")?;
     let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
-    let listeners = http::bind(&config.api.addresses)?;
+    let listeners = http::bind(&config.api.addresses).map_err(name_the_usual_holder)?;
     let mut supervisor = Supervisor::new();
     let stop = supervisor.token();
     let parts = Parts::build(config, source, &listeners)?;
@@ -521,5 +536,22 @@ async fn store_boot(boot: &Boot, store: &dyn Store) {
     if boot.before != boot.now {
         // A failed write is reported by the state health task.
         let _ = store.put(BOOT, boot.now.as_bytes().to_vec()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_default_port_names_prometheus() {
+        let error = |address: &str, kind: io::ErrorKind| {
+            name_the_usual_holder(BindError::Listen { address: address.to_owned(), cause: kind.into() })
+                .to_string()
+        };
+        let taken = io::ErrorKind::AddrInUse;
+        assert!(error("127.0.0.1:9090", taken).contains("Prometheus"));
+        assert!(!error("127.0.0.1:9091", taken).contains("Prometheus"));
+        assert!(!error("127.0.0.1:9090", io::ErrorKind::PermissionDenied).contains("Prometheus"));
     }
 }

@@ -14,18 +14,18 @@ use std::path::Path;
 
 use clap::Command;
 use clap_complete::Shell;
-use evenkeel_common::cli::pages::{self, Place};
+use evenkeel_common::cli::pages::{self, About};
 
 fn main() -> io::Result<()> {
     let folder = std::env::args_os().nth(1).unwrap_or_else(|| OsString::from("."));
     let folder = Path::new(&folder);
-    write(folder, &evenkeel_agent::cli::command(), &evenkeel_agent::cli::PLACES)?;
-    write(folder, &evenkeel_warden::cli::command(), &evenkeel_warden::cli::PLACES)?;
-    write(folder, &command::whole(), &command::places())
+    write(folder, &evenkeel_agent::cli::command(), &evenkeel_agent::cli::about())?;
+    write(folder, &evenkeel_warden::cli::command(), &evenkeel_warden::cli::about())?;
+    write(folder, &command::whole(), &command::about())
 }
 
-fn write(folder: &Path, command: &Command, places: &[Place]) -> io::Result<()> {
-    pages::write_manual(&folder.join("man"), command.clone(), places)?;
+fn write(folder: &Path, command: &Command, about: &About) -> io::Result<()> {
+    pages::write_manual(&folder.join("man"), command.clone(), about)?;
     let name = command.get_name();
     for (shell, file) in [
         (Shell::Bash, name.to_owned()),

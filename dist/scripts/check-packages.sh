@@ -103,23 +103,21 @@ show() { in_machine systemctl show -P "$2" "$1"; }
 deb() { printf '/packages/%s_%s-1_amd64.deb' "$1" "$VERSION"; }
 next() { printf '/next/%s_next.deb' "$1"; }
 rpm_of() { printf '/packages/%s' "$(basename "$(echo "$OUT/$1-$VERSION"-*.rpm)")"; }
-# Keep a changed configuration file without asking if the package has a new default.
 install_deb() {
-    expect "install ${1##*/}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
-        -o Dpkg::Options::=--force-confold "$1"
+    expect "install ${1##*/}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$1"
 }
 
 # Repacks the packages as a later version with another default configuration, for testing upgrades.
 make_next() {
-    local package folder part
+    local package folder part file
     mkdir -p "$WORK/next"
     for package in evenkeel-agent evenkeel-warden evenkeel; do
         folder="$WORK/next/$package"
         dpkg-deb -R "$OUT/${package}_$VERSION-1_amd64.deb" "$folder"
         sed -i "s/^Version: .*/Version: $VERSION-2/" "$folder/DEBIAN/control"
         for part in agent:config warden:warden; do
-            [ ! -e "$folder/etc/evenkeel/${part#*:}.json" ] || sed -i \
-                "1s|^{|{\n  \"\$schema\": \"/usr/share/evenkeel/${part%:*}-config.schema.json\",|" "$folder/etc/evenkeel/${part#*:}.json"
+            file="$folder/usr/share/evenkeel/default/${part#*:}.json"
+            [ ! -e "$file" ] || sed -i "1s|^{|{\n  \"\$schema\": \"/usr/share/evenkeel/${part%:*}-config.schema.json\",|" "$file"
         done
         dpkg-deb --root-owner-group -Znone -b "$folder" "$WORK/next/${package}_next.deb" >/dev/null
         rm -rf "$folder"
@@ -135,6 +133,8 @@ check_agent() {
     expect_within "the agent runs after the installation" 15 systemctl is-active -q "$unit"
     expect "it is enabled at boot" systemctl is-enabled -q "$unit"
     expect_is "its configuration belongs to root only" "640 root root" stat -c "%a %U %G" /etc/evenkeel/config.json
+    expect "and to no package" sh -c "! dpkg -S /etc/evenkeel/config.json"
+    expect "its files are as packaged" dpkg --verify evenkeel-agent
     expect_is "its folders are not world-readable" "750 750 750" sh -c 'echo $(stat -c %a /etc/evenkeel /var/lib/evenkeel /var/log/evenkeel)'
     expect "the configuration is valid" evenkeel-agent --check
     expect_within "it has reported its status to systemd" 5 sh -c "systemctl show -P StatusText $unit | grep -q ."
@@ -149,7 +149,7 @@ check_agent() {
     expect_within "it runs after the upgrade" 15 systemctl is-active -q "$unit"
     expect "as another process" test "$before" != "$(show "$unit" MainPID)"
     expect "with the unchanged configuration" sh -c "grep -q '\"name\": \"web\"' /etc/evenkeel/config.json && ! grep -q schema /etc/evenkeel/config.json"
-    expect "and the new default next to it" grep -q schema /etc/evenkeel/config.json.dpkg-dist
+    expect "and the new default in its folder" grep -q schema /usr/share/evenkeel/default/config.json
     expect_is "that did not count as a failure" "success 0" sh -c "echo \$(systemctl show -P Result -P NRestarts $unit)"
     # The watchdog: a hanging process is killed and restarted.
     in_machine mkdir -p "/run/systemd/system/$unit.service.d"
@@ -250,7 +250,7 @@ check_single() {
     install_deb "$(deb evenkeel-agent)"
     in_machine sed -i 's/"services": \[\]/"services": [{"name": "web", "container_name": "web"}]/' /etc/evenkeel/config.json
     expect "from evenkeel-agent to evenkeel" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "$(deb evenkeel)"
+        apt-get install -y -q --no-install-recommends "$(deb evenkeel)"
     expect_within "the agent runs" 15 systemctl is-active -q evenkeel-agent
     expect "as evenkeel" sh -c 'readlink /proc/$(systemctl show -P MainPID evenkeel-agent)/exe | grep -qx /usr/bin/evenkeel'
     expect "with the unchanged configuration" grep -q '"name": "web"' /etc/evenkeel/config.json
@@ -278,6 +278,7 @@ check_rpm() {
     expect_within "it runs" 10 systemctl is-active -q "$unit"
     expect "remove" rpm -e --nodeps evenkeel-agent
     expect "it no longer runs" sh -c "! systemctl is-active -q $unit"
+    expect "the configuration stays" grep -q '"name": "web"' /etc/evenkeel/config.json
 
     unit=evenkeel-warden
     expect "install evenkeel-warden by rpm" rpm -i --nodeps "$(rpm_of evenkeel-warden)"
@@ -297,7 +298,8 @@ check_rpm() {
     expect "it no longer runs" sh -c "! systemctl is-active -q $unit"
 
     expect "install evenkeel by rpm" rpm -i --nodeps "$(rpm_of evenkeel)"
-    in_machine sh -c 'echo WARDEN_TOKEN=0123456789abcdef0123456789abcdef >>/etc/evenkeel/warden.env'
+    expect "with the configuration of the agent's package" grep -q '"name": "web"' /etc/evenkeel/config.json
+    expect "and the token of the warden's" grep -q ^WARDEN_TOKEN= /etc/evenkeel/warden.env
     expect "start" systemctl enable --now evenkeel-agent evenkeel-warden
     for unit in evenkeel-agent evenkeel-warden; do
         expect_within "$unit runs" 10 systemctl is-active -q "$unit"
@@ -305,6 +307,32 @@ check_rpm() {
     done
     expect "remove" rpm -e --nodeps evenkeel
     expect "both have stopped" sh -c "! systemctl is-active -q evenkeel-agent && ! systemctl is-active -q evenkeel-warden"
+    leave
+}
+
+# --- pacman, on Debian -----------------------------------------------------------------------------------
+
+check_arch() {
+    local unit=evenkeel-agent before file
+    enter pacman-package-manager
+    # The shell of Arch Linux, for which nFPM writes the scripts.
+    in_machine ln -sf bash /bin/sh
+    # Without repositories, pacman knows no glibc and no systemd.
+    local install=(pacman -U --noconfirm -dd)
+    file="/packages/evenkeel-agent-$VERSION-1-x86_64.pkg.tar.zst"
+    expect "install evenkeel-agent by pacman" "${install[@]}" "$file"
+    expect_is "its configuration belongs to root only" "640 root root" stat -c "%a %U %G" /etc/evenkeel/config.json
+    expect "it is not started before somebody says so" sh -c "! systemctl is-active -q $unit"
+    expect "start" systemctl enable --now "$unit"
+    expect_within "it runs" 10 systemctl is-active -q "$unit"
+    in_machine sed -i 's/"services": \[\]/"services": [{"name": "web", "container_name": "web"}]/' /etc/evenkeel/config.json
+    before="$(show "$unit" MainPID)"
+    expect "install it again" "${install[@]}" "$file"
+    expect_within "it runs as another process" 10 sh -c "systemctl is-active -q $unit && [ \$(systemctl show -P MainPID $unit) != $before ]"
+    expect "remove" pacman -R --noconfirm -dd evenkeel-agent
+    expect "it no longer runs" sh -c "! systemctl is-active -q $unit"
+    expect "install evenkeel by pacman" "${install[@]}" "/packages/evenkeel-$VERSION-1-x86_64.pkg.tar.zst"
+    expect "with the configuration of the agent's package" grep -q '"name": "web"' /etc/evenkeel/config.json
     leave
 }
 
@@ -420,6 +448,7 @@ for RELEASE in "$@"; do
 done
 RELEASE=trixie
 check_rpm
+check_arch
 check_resume
 [ "$FAULTS" -eq 0 ] || die "$FAULTS package checks failed"
 say "packages: fine"

@@ -4,34 +4,17 @@ Usage: third_party.py CRATE TARGET, prints to stdout. It covers the crates that 
 on TARGET, without build scripts, procedural macros and test dependencies.
 """
 
-import json
 import pathlib
 import re
-import subprocess
 import sys
 
-REPO = pathlib.Path(__file__).resolve().parents[2]
+import crates as workspace
+
 CRATE, TARGET = sys.argv[1:3]
 # For crates with a choice of licences, the first of these is used.
 PREFERRED = ["MIT", "MIT-0", "0BSD", "ISC", "BSD-2-Clause", "BSD-3-Clause", "Zlib", "Unlicense", "Apache-2.0"]
 FILES = re.compile(r"^(licen[cs]e|copying|copyright|notice|unlicense)([._-].*)?$", re.I)
 RULE = "-" * 78
-
-
-def cargo(*arguments):
-    return subprocess.run(["cargo", *arguments, "--locked"], cwd=REPO, check=True, capture_output=True, text=True).stdout
-
-
-def linked():
-    """The packages that are linked into CRATE, without those of this workspace."""
-    # `cargo metadata` lists the packages with the features of the whole workspace; `cargo tree` those of the crate.
-    data = json.loads(cargo("metadata", "--format-version=1"))
-    tree = cargo("tree", "-p", CRATE, "-e", "normal,no-proc-macro", "--target", TARGET, "--prefix", "none", "-f", "{p}")
-    wanted = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
-    members = set(data["workspace_members"])
-    found = [one for one in data["packages"]
-             if (one["name"], "v" + one["version"]) in wanted and one["id"] not in members]
-    return sorted(found, key=lambda one: (one["name"], one["version"]))
 
 
 def choice(expression):
@@ -80,8 +63,8 @@ def is_apache(text):
 
 
 def main():
-    crates = linked()
-    mit = plain((REPO / "LICENSE-MIT").read_text())
+    crates = [one for one in workspace.linked(CRATE, TARGET) if not workspace.is_ours(one)]
+    mit = plain((workspace.REPO / "LICENSE-MIT").read_text())
     out = [
         f"{CRATE} is part of Evenkeel, which is available under either of two licences, at your option: the MIT licence,",
         "which follows, or the Apache License, Version 2.0 (on Debian: /usr/share/common-licenses/Apache-2.0, otherwise",

@@ -2,7 +2,7 @@
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use evenkeel_agent::cli;
-use evenkeel_common::cli::pages::{Pages, Place};
+use evenkeel_common::cli::pages::{About, Pages};
 use evenkeel_warden::cli as warden;
 
 /// Keeps container services up to date, verifies every new image, and rolls back bad ones
@@ -41,7 +41,10 @@ pub(crate) fn whole() -> clap::Command {
     Command::command()
 }
 
-/// The paths of both modes.
-pub(crate) fn places() -> Vec<Place> {
-    cli::PLACES.into_iter().chain(warden::PLACES).collect()
+/// What the manual page contains beyond the command line: the parts of both modes.
+pub(crate) fn about() -> About {
+    let (mut about, warden) = (cli::about(), warden::about());
+    about.files.extend(warden.files);
+    about.examples.extend(warden.examples);
+    about
 }

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     match (command.mode, command.task) {
         (_, Some(Task::Agent(task))) => cli::perform(&task, &command.agent),
         (_, Some(Task::Warden(task))) => warden::perform(task, &warden.config),
-        (_, Some(Task::Pages(task))) => pages::perform(&task, command::whole(), &command::places()),
+        (_, Some(Task::Pages(task))) => pages::perform(&task, command::whole(), &command::about()),
         (Mode::Agent, None) => cli::run(&command.agent),
         (Mode::Warden, None) => warden::run(&warden),
     }

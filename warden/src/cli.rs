@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use evenkeel_common::cli::pages::{self, Pages, Place};
+use evenkeel_common::cli::pages::{self, About, Line, Pages};
 use evenkeel_common::cli::{self, Flags};
 use evenkeel_common::config::ConfigSource;
 
@@ -14,11 +14,19 @@ use crate::{app, wizard};
 pub const DEFAULT_CONFIG: &str = "/etc/evenkeel/warden.json";
 
 /// The paths that the warden uses by default.
-pub const PLACES: [Place; 3] = [
+const FILES: [Line; 3] = [
     (DEFAULT_CONFIG, "Configuration of the warden."),
     ("/etc/evenkeel/warden.env", "Environment variables for the configuration, read by the systemd unit."),
     ("/var/lib/evenkeel-warden", "Stored entries and the state of each machine."),
 ];
+
+const EXAMPLES: [Line; 1] =
+    [("warden-config", "Ask for all settings of the warden, and write its configuration and its tokens.")];
+
+/// What the warden's manual page contains beyond its command line.
+pub fn about() -> About {
+    About { files: FILES.into(), examples: EXAMPLES.into() }
+}
 
 /// Flags of the warden.
 #[derive(Debug, Clone, clap::Args)]
@@ -66,7 +74,7 @@ pub fn main() -> ExitCode {
     let command = Command::parse();
     match command.task {
         Some(Work::Task(task)) => perform(task, &command.args.config),
-        Some(Work::Pages(task)) => pages::perform(&task, self::command(), &PLACES),
+        Some(Work::Pages(task)) => pages::perform(&task, self::command(), &about()),
         None => run(&command.args),
     }
 }

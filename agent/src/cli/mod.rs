@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use evenkeel_common::cli::pages::{self, Pages, Place};
+use evenkeel_common::cli::pages::{self, About, Line, Pages};
 use evenkeel_common::cli::{self, Flags, eprint_line};
 use evenkeel_common::config::ConfigSource;
 use evenkeel_common::config::source::{self, ReadError};
@@ -30,12 +30,27 @@ use crate::audit::trial;
 use crate::config::Config;
 
 /// The agent's default paths.
-pub const PLACES: [Place; 4] = [
+const FILES: [Line; 4] = [
     ("/etc/evenkeel/config.json", "Configuration of the agent."),
     ("/etc/evenkeel/agent.env", "Variables used in the configuration, read by the systemd unit."),
     ("/var/lib/evenkeel", "Durable state: blocked digests, the journal of a deployment."),
     ("/var/log/evenkeel", "Folder for the audit file."),
 ];
+
+const EXAMPLES: [Line; 7] = [
+    ("adopt", "Print a configuration for the containers that run here."),
+    ("--check", "Check the configuration, as before a reload."),
+    ("doctor", "Check the engine, compose, the registries and the channels that the configuration names."),
+    ("status", "Show the services; the exit status is 1 if one needs attention."),
+    ("why shop", "Show what prevents an update of the service shop."),
+    ("trigger shop --wait", "Check for a new image now, and follow it until it is proven or rejected."),
+    ("rollback shop", "Go back to the image that was proven before the one that runs."),
+];
+
+/// What the agent's manual page contains beyond its command line.
+pub fn about() -> About {
+    About { files: FILES.into(), examples: EXAMPLES.into() }
+}
 
 /// Flags of the agent; the combined `evenkeel` command has the same.
 #[derive(Debug, Clone, clap::Args)]
@@ -97,7 +112,7 @@ pub fn main() -> ExitCode {
     match &command.task {
         None => run(&command.args),
         Some(Work::Task(task)) => perform(task, &command.args),
-        Some(Work::Pages(task)) => pages::perform(task, self::command(), &PLACES),
+        Some(Work::Pages(task)) => pages::perform(task, self::command(), &about()),
     }
 }
 

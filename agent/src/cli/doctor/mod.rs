@@ -506,6 +506,9 @@ async fn identify(address: &str, base: &BasePath) -> api::Holder {
     };
     match timeout(REQUEST_LIMIT, ask).await {
         Ok(Ok(metrics)) if metrics.contains("evenkeel_") => api::Holder::Agent,
+        Ok(Ok(metrics)) if metrics.contains("prometheus_build_info") => {
+            api::Holder::Other("it is Prometheus, which uses port 9090 by default, too".to_owned())
+        }
         Ok(Ok(_)) => api::Holder::Other("it answers, but is not an Evenkeel agent".to_owned()),
         Ok(Err(cause)) => api::Holder::Other(cause),
         Err(_) => api::Holder::Other(format!("it does not answer within {} s", REQUEST_LIMIT.as_secs())),
