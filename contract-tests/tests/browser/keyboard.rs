@@ -45,10 +45,23 @@ fn assert_focus_is_seen(browser: &Browser) {
     assert_eq!(browser.value(FOCUS_FAULT), "", "{}", browser.value(FOCUSED));
 }
 
+fn has_focus(css: &str) -> String {
+    format!("document.activeElement === document.querySelector({})", json!(css))
+}
+
 #[track_caller]
 fn assert_focus(browser: &Browser, css: &str) {
-    let has = browser.value(&format!("document.activeElement === document.querySelector({})", json!(css)));
+    let has = browser.value(&has_focus(css));
     assert_eq!(has, true, "{css} has the focus, not {}", browser.value(FOCUSED));
+    assert_focus_is_seen(browser);
+}
+
+/// Leaves the dialog. The browser tells the page a moment after it has closed it, and only then can the page move the focus.
+#[track_caller]
+fn leave_dialog(browser: &Browser, next: &str) {
+    browser.press(&[ESCAPE]);
+    browser.wait("the dialog to close", &format!("!{IS_OPEN}"));
+    browser.wait("the focus", &has_focus(next));
     assert_focus_is_seen(browser);
 }
 
@@ -169,9 +182,7 @@ fn use_dialog(stub: &StubServer, browser: &Browser) {
         "the change",
         &format!("document.querySelector({}).textContent === '42'", json!(part("shop", ".tally dd"))),
     );
-    browser.press(&[ESCAPE]);
-    browser.wait("the dialog to close", &format!("!{IS_OPEN}"));
-    assert_focus(browser, &redeploy);
+    leave_dialog(browser, &redeploy);
     assert!(stub.requests().iter().all(|asked| !asked.starts_with("POST")), "{:?}", stub.requests());
 
     // Confirm the dialog.
@@ -215,9 +226,7 @@ fn act_on_another(stub: &StubServer, browser: &Browser) {
     browser.wait("the dialog", IS_OPEN);
     stub.status(&unblocked);
     browser.wait("no button", &gone);
-    browser.press(&[ESCAPE]);
-    browser.wait("the dialog to close", &format!("!{IS_OPEN}"));
-    assert_focus(browser, &trigger);
+    leave_dialog(browser, &trigger);
     stub.status(&busy_machine());
     browser.wait("the button", &format!("!{gone}"));
     browser.press(&[TAB, TAB, ENTER]);
