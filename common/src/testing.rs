@@ -1,10 +1,14 @@
-//! Helpers for the tests of all packages: waiting for a condition, unused ports, samples. Behind the feature `testing`, which
+//! Helpers for the tests of all packages: waiting for a condition, unused ports, TLS servers, samples. Behind the feature `testing`, which
 //! no program enables.
 
 use std::net::TcpListener;
 use std::process;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::TlsAcceptor;
 
 use crate::wire::{CheckStatus, ServiceStatus, StatusValue};
 
@@ -73,6 +77,25 @@ pub fn unused_port() -> u16 {
         .filter_map(|port| u16::try_from(port).ok())
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .expect("one port of thousands is free")
+}
+
+/// Accepts TLS connections with a new self-signed certificate for this name.
+///
+/// # Panics
+///
+/// If it is not a valid name.
+#[must_use]
+pub fn self_signed(name: &str) -> TlsAcceptor {
+    let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a valid name");
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .expect("the key is that of the certificate");
+    TlsAcceptor::from(Arc::new(config))
 }
 
 /// The status of a service with everything unknown and disabled.

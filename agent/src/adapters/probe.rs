@@ -150,6 +150,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread::JoinHandle;
 
+    use evenkeel_common::testing::self_signed;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -240,16 +241,7 @@ mod tests {
 
     /// Answers TLS requests with a self-signed certificate for `app.example.org`.
     async fn serve_tls() -> (u16, impl Future<Output = ()>) {
-        let made = rcgen::generate_simple_self_signed(["app.example.org".to_owned()]).expect("a certificate");
-        let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-        let config =
-            rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-                .with_safe_default_protocol_versions()
-                .expect("versions")
-                .with_no_client_auth()
-                .with_single_cert(vec![made.cert.der().clone()], key)
-                .expect("a good pair");
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let acceptor = self_signed("app.example.org");
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("an unused port");
         let port = listener.local_addr().expect("it is bound").port();
         let serve = async move {

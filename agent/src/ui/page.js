@@ -248,26 +248,36 @@ function waitingStrip() {
   };
 }
 
-// Every gate of a service, requested when the panel is open.
-async function showWhy(panel, name) {
-  if (!panel.firstChild) panel.append(h("p", { class: "empty soft untrusted" }, "Loading…"), h("ul", { class: "things gates", hidden: true }));
-  const [answer, list] = panel.children;
+// Fills an open panel with what the agent answers: a text above, a list of this class below. `show(answer, list)` returns the
+// text; an empty one is hidden.
+async function showAnswer(panel, path, kind, show) {
+  if (!panel.firstChild) panel.append(h("p", { class: "empty soft untrusted" }, "Loading…"), h("ul", { class: `things ${kind}`, hidden: true }));
+  const [text, list] = panel.children;
   // One request at a time, at most one per second: while an image is pulled, a record changes several times per second.
   if (panel.isAsking) { panel.isAskedAgain = true; return; }
   panel.isAsking = true;
   panel.isAskedAgain = false;
+  let shown;
   try {
-    const report = await ask("GET", `/why/${encodeURIComponent(name)}`);
-    setText(answer, report.answer);
-    setVisible(list, true);
-    reconcile(list, report.gates, (gate) => gate.gate, gateItem);
+    shown = show(await ask("GET", path), list);
+    setVisible(list, list.children.length > 0);
   } catch (fault) {
-    setText(answer, fault.message);
+    shown = fault.message;
   }
+  setVisible(text, Boolean(shown));
+  setText(text, shown);
   setTimeout(() => {
     panel.isAsking = false;
-    if (panel.isAskedAgain) showWhy(panel, name);
+    if (panel.isAskedAgain) showAnswer(panel, path, kind, show);
   }, 1000);
+}
+
+// Every gate of a service.
+function showWhy(panel, name) {
+  showAnswer(panel, `/why/${encodeURIComponent(name)}`, "gates", (report, list) => {
+    reconcile(list, report.gates, (gate) => gate.gate, gateItem);
+    return report.answer;
+  });
 }
 
 function gateItem() {
@@ -291,27 +301,12 @@ function gateItem() {
   };
 }
 
-// The images that were proven here, requested when the panel is open.
-async function showHistory(panel, name) {
-  if (!panel.firstChild) panel.append(h("p", { class: "empty soft untrusted" }, "Loading…"), h("ul", { class: "things history", hidden: true }));
-  const [answer, list] = panel.children;
-  if (panel.isAsking) { panel.isAskedAgain = true; return; }
-  panel.isAsking = true;
-  panel.isAskedAgain = false;
-  try {
-    const records = await ask("GET", `/history/${encodeURIComponent(name)}`);
-    setVisible(answer, records.length === 0);
-    setText(answer, "No image was proven here yet.");
-    setVisible(list, records.length > 0);
+// The images that were proven here.
+function showHistory(panel, name) {
+  showAnswer(panel, `/history/${encodeURIComponent(name)}`, "history", (records, list) => {
     reconcile(list, records, (one) => `${one.image} ${one.digest}`, () => provenItem(name));
-  } catch (fault) {
-    setVisible(answer, true);
-    setText(answer, fault.message);
-  }
-  setTimeout(() => {
-    panel.isAsking = false;
-    if (panel.isAskedAgain) showHistory(panel, name);
-  }, 1000);
+    return records.length > 0 ? "" : "No image was proven here yet.";
+  });
 }
 
 function provenItem(name) {

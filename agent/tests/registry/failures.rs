@@ -1,11 +1,11 @@
 //! Redirects, backoff, hanging and broken registries, certificates.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_agent::adapters::registry::{RegistryClient, RegistrySettings};
 use evenkeel_agent::model::image::Digest;
 use evenkeel_agent::ports::{Registry, Urgency};
+use evenkeel_common::testing::self_signed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -332,16 +332,7 @@ async fn a_response_that_is_not_http_gives_a_clear_error() {
 
 /// A registry with a self-signed certificate.
 async fn tls_registry() -> (String, impl Future<Output = ()>) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-    let config =
-        rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .expect("a good pair");
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let acceptor = self_signed("localhost");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = format!("localhost:{}", listener.local_addr().expect("bound").port());
     let serve = async move {

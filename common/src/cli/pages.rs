@@ -151,19 +151,17 @@ fn render(command: &Command, title: &str, kind: Page, page: &mut Vec<u8>) -> io:
         man.render_subcommands_section(page)?;
     }
     let mut more = Roff::new();
-    list(&mut more, "EXIT STATUS", &EXIT_STATUS);
+    list(&mut more, "EXIT STATUS", EXIT_STATUS);
     match kind {
         Page::Program(About { files, examples }) => {
-            list(&mut more, "FILES", files);
+            list(&mut more, "FILES", files.iter().copied());
             list(
                 &mut more,
                 "SIGNALS",
-                &[("SIGHUP", "Reload the configuration."), ("SIGTERM, SIGINT", "Shut down gracefully.")],
+                [("SIGHUP", "Reload the configuration."), ("SIGTERM, SIGINT", "Shut down gracefully.")],
             );
             let examples = examples.iter().map(|(line, meaning)| (format!("{title} {line}"), *meaning));
-            let examples: Vec<_> = examples.collect();
-            let examples: Vec<_> = examples.iter().map(|(line, meaning)| (line.as_str(), *meaning)).collect();
-            list(&mut more, "EXAMPLES", &examples);
+            list(&mut more, "EXAMPLES", examples);
             see_also(&mut more, &["docker(1)", "systemctl(1)"]);
         }
         Page::Subcommand { of } => see_also(&mut more, &[&format!("{of}(1)")]),
@@ -182,12 +180,12 @@ fn see_also(page: &mut Roff, pages: &[&str]) {
     page.text([roman(MANUAL)]);
 }
 
-fn list(page: &mut Roff, heading: &str, entries: &[(&str, &str)]) {
+fn list<'a>(page: &mut Roff, heading: &str, entries: impl IntoIterator<Item = (impl Into<String>, &'a str)>) {
     page.control("SH", [heading]);
     for (term, meaning) in entries {
         page.control("TP", []);
-        page.text([bold(*term)]);
-        page.text([roman(*meaning)]);
+        page.text([bold(term)]);
+        page.text([roman(meaning)]);
     }
 }
 

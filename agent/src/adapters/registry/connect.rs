@@ -241,11 +241,11 @@ mod tests {
     use std::task::Waker;
 
     use bytes::Bytes;
+    use evenkeel_common::testing::self_signed;
     use http::{Request, StatusCode};
     use http_body_util::Full;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
-    use tokio_rustls::TlsAcceptor;
     use url::Url;
 
     use super::super::client::Client;
@@ -323,16 +323,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_with_tls_goes_through_a_tunnel_that_hides_it_from_the_proxy() {
-        let made = rcgen::generate_simple_self_signed(["registry.example".to_owned()]).unwrap();
-        let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let acceptor = self_signed("registry.example");
         let (proxy, client) = behind_a_proxy().await;
         let serve = async {
             let (mut stream, _) = proxy.accept().await.unwrap();
