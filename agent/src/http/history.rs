@@ -17,7 +17,7 @@ pub(super) async fn history(api: Api, request: Request) -> Response {
         Ok(service) => service,
         Err(fault) => return refused(&fault),
     };
-    let record = async |(image, proven): (&str, &crate::service::history::ProvenImage)| ProvenRecord {
+    let record = async |(image, proven): (&str, &crate::service::images::ProvenImage)| ProvenRecord {
         image: image.to_owned(),
         digest: proven.digest.to_string(),
         id: proven.id.to_string(),

@@ -49,6 +49,31 @@ impl<K: Ord, V> FewMap<K, V> {
         self.find(key).ok().map(|at| self.0.remove(at).1)
     }
 
+    /// Returns the value of a key, which is created if there is none.
+    pub fn entry<Q>(&mut self, key: &Q) -> &mut V
+    where
+        K: Borrow<Q> + for<'a> From<&'a Q>,
+        Q: Ord + ?Sized,
+        V: Default,
+    {
+        let at = self.find(key).unwrap_or_else(|at| {
+            self.0.reserve_exact(1);
+            self.0.insert(at, (K::from(key), V::default()));
+            at
+        });
+        &mut self.0[at].1
+    }
+
+    /// Iterates over the entries in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    /// The same, with values that can be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        self.0.iter_mut().map(|(key, value)| (&*key, value))
+    }
+
     /// Keeps only the keys for which the predicate holds.
     pub fn retain_keys(&mut self, mut is_wanted: impl FnMut(&K) -> bool) {
         self.0.retain(|(key, _)| is_wanted(key));

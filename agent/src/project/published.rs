@@ -120,8 +120,8 @@ mod tests {
     /// A service with this blocked digest.
     fn shown(blocked: Option<&[u8]>) -> Published {
         let config = Arc::new(config());
-        let blocked = blocked.map(|digest| ("web:1".to_owned(), Digest::of(digest)));
-        let durable = Durable { blocked: blocked.into_iter().collect(), ..Durable::default() };
+        let mut durable = Durable::default();
+        durable.images.of("web:1").blocked = blocked.map(Digest::of);
         let start = Timestamp::UNIX_EPOCH;
         let (service, _) = Service::new(config, durable, Boot::default(), StartReason::Start, start);
         Published::new(Arc::new(service))

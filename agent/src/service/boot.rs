@@ -95,10 +95,10 @@ impl Service {
                 }
             }
             noted => {
-                let found = &mut self.durable.found;
-                let is_behind = found.iter().any(|found| found.first_seen > now);
+                let images = &mut self.durable.images;
+                let is_behind = images.found().any(|found| found.first_seen > now);
                 if noted.is_some_and(|noted| noted.is_behind) {
-                    for known in found {
+                    for known in images.found_mut() {
                         known.first_seen = now;
                     }
                 }

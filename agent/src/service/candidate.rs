@@ -1,66 +1,28 @@
 //! Digests that are in the registry but do not run: when they were first seen, and whether they are approved (DECISIONS 7).
 //! `gates.rs` evaluates them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, Reference};
 use crate::model::image_config::ConfigDifference;
 use crate::model::{Difference, Project};
 use crate::ports::GateAnswer;
 
+use super::Service;
 use super::compare::{self, Comparison};
 use super::event::Event;
 use super::gates::{self, Asker, Rules};
+use super::images::{Found, ImageMemory};
 use super::input::{ConfigsCompared, ImageView, Observation, ServiceReply, Unsigned};
 use super::permit::FleetHold;
 use super::rollout::plan::Cause;
 use super::shared::SharedCandidate;
-use super::{Durable, Service};
 
-/// Maximum number of recorded digests, including those of tags that are no longer queried.
+/// Maximum number of recorded digests of an image, including those of tags that are no longer queried.
 const MAX_FOUND: usize = 100;
-
-/// The record of a digest that a tag points to in its registry. If the tag moves away and back, the record starts over.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
-    /// Image as configured.
-    pub image: String,
-    /// Repository and tag that the registry was queried for. Earlier versions did not record it; then it is the reference
-    /// of the next query.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reference: Option<Reference>,
-    /// The digest that the tag points to.
-    pub digest: Digest,
-    /// When the registry first returned this digest to this agent. Never the image's `created` field, which is written by
-    /// whoever builds the image.
-    pub first_seen: Timestamp,
-    /// A user has approved it.
-    #[serde(default)]
-    pub approved: bool,
-    /// A manual trigger has found it, and its update has not begun since.
-    #[serde(default)]
-    pub triggered: bool,
-    /// The waiting update was reported.
-    #[serde(default)]
-    pub announced: bool,
-    /// When the registry last returned a different digest to this agent: the tag did not point to this one before that,
-    /// whatever the fleet reports.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_before: Option<Timestamp>,
-}
-
-impl Found {
-    /// Applies the time at which the fleet first saw this digest, possibly earlier (DECISIONS 7). It counts only for periods
-    /// in which this agent did not query the registry itself, so that a compromised warden cannot make a new digest old.
-    fn seen_by_fleet(&mut self, since: Timestamp) {
-        let earliest = self.not_before.unwrap_or(Timestamp::MIN);
-        self.first_seen = since.max(earliest).min(self.first_seen);
-    }
-}
 
 /// Why a valid signature is none for today.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,67 +108,62 @@ impl Service {
     /// Records new digests of the registry with the time of the first sighting, and drops those that are no longer there.
     pub(super) fn note_found(&mut self, observation: &Observation, now: Timestamp) {
         self.cap_first_seen(now);
-        let mut found = std::mem::take(&mut self.durable.found);
         if !self.is_gated() {
             self.known.registry_answered_at.clear();
+            self.durable.images.iter_mut().for_each(|(_, memory)| memory.found.clear());
             return;
         }
-        let view_of = |image: &str| observation.images.iter().find(|view| view.configured == image);
-        for known in found.iter_mut().filter(|known| known.reference.is_none()) {
-            known.reference = view_of(&known.image).map(|view| view.target().clone());
+        let is_checked = |image: &str| observation.images.iter().any(|view| view.configured == image);
+        for (_, memory) in self.durable.images.iter_mut().filter(|(image, _)| !is_checked(image)) {
+            memory.found.clear();
         }
-        let mut others: BTreeMap<String, Timestamp> = BTreeMap::new();
-        found.retain(|known| {
-            let stays = view_of(&known.image).is_some_and(|view| self.is_current(known, view));
-            if let Some(reference) = known.reference.as_ref().filter(|_| !stays) {
-                // After a restart of the agent, this is the only known time at which the tag pointed to another digest.
-                others.insert(reference.to_string(), known.first_seen);
-            }
-            stays
-        });
         let targets: BTreeSet<String> =
             observation.images.iter().map(|view| view.target().to_string()).collect();
         self.known.registry_answered_at.retain(|target, _| targets.contains(target));
         for view in &observation.images {
-            let Some(remote) = &view.remote else { continue };
-            let (image, target) = (&view.configured, view.target());
-            let last_answer = self.known.registry_answered_at.insert(target.to_string(), now);
-            if found.iter().any(|known| known.image == *image && known.reference.as_ref() == Some(target)) {
-                continue;
-            }
+            let mut found = std::mem::take(&mut self.durable.images.of(&view.configured).found);
+            self.note_found_of(view, &mut found, now);
+            self.durable.images.of(&view.configured).found = found;
+        }
+        self.apply_fleet_sightings();
+    }
+
+    fn note_found_of(&mut self, view: &ImageView, found: &mut Vec<Found>, now: Timestamp) {
+        let target = view.target();
+        for known in found.iter_mut().filter(|known| known.reference.is_none()) {
+            known.reference = Some(target.clone());
+        }
+        // After a restart of the agent, this is the only known time at which the tag pointed to another digest.
+        let is_moved =
+            |known: &&Found| !self.is_current(known, view) && known.reference.as_ref() == Some(target);
+        let other_since = found.iter().rfind(is_moved).map(|known| known.first_seen);
+        found.retain(|known| self.is_current(known, view));
+        let Some(remote) = &view.remote else { return };
+        let last_answer = self.known.registry_answered_at.insert(target.to_string(), now);
+        if found.iter().all(|known| known.reference.as_ref() != Some(target)) {
             // Approval, trigger and announcement carry over from the same digest under another tag; `first_seen` is per tag.
-            let known = |known: &&Found| known.image == *image && known.digest == *remote;
-            let is = |what: fn(&Found) -> bool| found.iter().filter(known).any(what);
-            let (approved, announced) = (is(|found| found.approved), is(|found| found.announced));
-            let triggered = is(|found| found.triggered);
+            let is =
+                |what: fn(&Found) -> bool| found.iter().filter(|known| known.digest == *remote).any(what);
             found.push(Found {
-                image: image.clone(),
                 reference: Some(target.clone()),
                 digest: remote.clone(),
                 first_seen: now,
-                approved,
-                triggered,
-                announced,
-                not_before: others
-                    .get(&target.to_string())
-                    .map(|since| last_answer.map_or(*since, |at| at.max(*since))),
+                approved: is(|found| found.approved),
+                triggered: is(|found| found.triggered),
+                announced: is(|found| found.announced),
+                not_before: other_since.map(|since| last_answer.map_or(since, |at| at.max(since))),
             });
         }
-        let is_target = |known: &Found| {
-            view_of(&known.image).is_some_and(|view| known.reference.as_ref() == Some(view.target()))
-        };
         while found.len() > MAX_FOUND
-            && let Some(oldest) = found.iter().position(|known| !is_target(known))
+            && let Some(oldest) = found.iter().position(|known| known.reference.as_ref() != Some(target))
         {
             found.remove(oldest);
         }
-        self.durable.found = found;
-        self.apply_fleet_sightings();
     }
 
     /// Applies sightings of digests that the fleet reports.
     pub(super) fn apply_fleet_sightings(&mut self) {
-        for found in &mut self.durable.found {
+        for found in self.durable.images.found_mut() {
             let reference = found.reference.as_ref();
             let since = reference.and_then(|reference| self.fleet.seen_since(reference, &found.digest));
             if let Some(since) = since {
@@ -218,7 +175,7 @@ impl Service {
     /// Caps `first_seen` at the current time: the clock may have been set while the agent was not running, or may be wrong
     /// until the machine has a network connection.
     pub(super) fn cap_first_seen(&mut self, now: Timestamp) {
-        for known in &mut self.durable.found {
+        for known in self.durable.images.found_mut() {
             known.first_seen = known.first_seen.min(now);
         }
     }
@@ -239,11 +196,12 @@ impl Service {
 
     /// Digests that were already decided on.
     pub(super) fn settled_digests(&self) -> BTreeSet<(String, Digest)> {
-        let Durable { blocked, failed_tags, not_found, found, .. } = &self.durable;
-        let named = |(image, digest): (&String, &Digest)| (image.clone(), digest.clone());
-        let failed = failed_tags.iter().flat_map(|(image, tags)| tags.values().map(move |d| (image, d)));
-        let found = found.iter().map(|found| (&found.image, &found.digest));
-        blocked.iter().chain(not_found).chain(failed).chain(found).map(named).collect()
+        let of_image = |(image, memory): (&str, &ImageMemory)| {
+            let found = memory.found.iter().map(|found| &found.digest);
+            let settled = memory.blocked.iter().chain(&memory.not_found).chain(memory.failed_tags.values());
+            settled.chain(found).map(|digest| (image.to_owned(), digest.clone())).collect::<Vec<_>>()
+        };
+        self.durable.images.iter().flat_map(of_image).collect()
     }
 
     /// Digests that an update would deploy if no gate held them; none if the service has no gates.
@@ -265,12 +223,7 @@ impl Service {
             }
             _ => return None,
         };
-        let is_it = |found: &&Found| {
-            found.image == view.configured
-                && found.digest == remote
-                && found.reference.as_ref() == Some(view.target())
-        };
-        let found = self.durable.found.iter().find(is_it)?;
+        let found = self.durable.images.get(&view.configured).found_digest(view.target(), &remote)?;
         let old = view.running.first().or(view.tagged.as_ref());
         Some(Candidate {
             image: view.configured.clone(),
@@ -302,7 +255,7 @@ impl Service {
     ) -> Option<PlayedBack> {
         if !self.requires_signature() {
             None
-        } else if self.durable.has_left(&view.configured, remote) {
+        } else if self.durable.images.get(&view.configured).has_left(remote) {
             Some(PlayedBack::Left)
         } else {
             observation.signed_earlier.contains(&view.configured).then_some(PlayedBack::SignedEarlier)
@@ -319,8 +272,8 @@ impl Service {
         image: &'a str,
         digest: &'a Digest,
     ) -> impl Iterator<Item = &'a mut Found> + 'a {
-        let found = self.durable.found.iter_mut();
-        found.filter(move |found| found.image == image && found.digest == *digest)
+        let found = self.durable.images.of(image).found.iter_mut();
+        found.filter(move |found| found.digest == *digest)
     }
 
     /// Marks a digest as announced; returns whether it was not announced before.

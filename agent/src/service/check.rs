@@ -59,7 +59,12 @@ impl Service {
                     own_file: self.config.tag_variable().map(|variable| variable.file.to_owned()),
                 }),
                 settled: self.settled_digests(),
-                published: self.durable.published.clone(),
+                published: self
+                    .durable
+                    .images
+                    .iter()
+                    .filter_map(|(image, memory)| Some((image.to_owned(), memory.published.clone()?)))
+                    .collect(),
                 newer: self.newer_tags(),
                 compares_all: self.going_back.is_some(),
             },
@@ -205,10 +210,10 @@ impl Service {
                 Comparison::UpToDate => {
                     let remote = view.remote.clone();
                     if let Some(remote) = &remote {
-                        self.durable.published.insert(image.clone(), remote.clone());
+                        self.durable.images.of(&image).published = Some(remote.clone());
                         self.end_trigger(&image, remote);
                     }
-                    self.durable.not_found.remove(&image);
+                    self.durable.images.of(&image).not_found = None;
                     if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
                         self.durable.rollback_failed = false;
                         let image = image.clone();
@@ -219,19 +224,19 @@ impl Service {
                 // Nothing of it was ever here: bringing up the project pulls it, unless a gate holds it.
                 Comparison::NotFound { .. } if self.is_first_start(view, observation) => {
                     all.matching &= !self.is_held(view, observation, &Cause::Start, now);
-                    self.durable.not_found.remove(&image);
+                    self.durable.images.of(&image).not_found = None;
                 }
                 Comparison::NotFound { remote, new } => {
                     all.matching = false;
                     if new {
-                        self.durable.not_found.insert(image.clone(), remote.clone());
+                        self.durable.images.of(&image).not_found = Some(remote.clone());
                         let local = local(view, &observation.containers);
                         self.emit(Event::NotFound { image, remote, local }, now);
                     }
                 }
-                Comparison::Stale { remote } if self.durable.failed_before(&image, &remote) => {
-                    self.durable.not_found.remove(&image);
-                    self.durable.block(&image, &remote);
+                Comparison::Stale { remote } if self.durable.images.get(&image).failed_before(&remote) => {
+                    self.durable.images.of(&image).not_found = None;
+                    self.durable.images.of(&image).block(&remote);
                     let gate = gates::failed_before(&self.config.name, &image, &remote);
                     let old = view.running.first().and_then(|old| compare::shown_digest(old, None));
                     let (digest, old_digest, differences) = (remote, old, Vec::new());
@@ -245,7 +250,7 @@ impl Service {
                         all.stale = true;
                     }
                     if compare::is_comparable(view) {
-                        self.durable.not_found.remove(&image);
+                        self.durable.images.of(&image).not_found = None;
                     }
                     if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
                         self.durable.rollback_failed = false;
@@ -283,8 +288,8 @@ impl Service {
             self.set_fault(None, now);
         }
         if is_manual && self.wanted.is_none() && faults.is_empty() {
-            let has_blocked = !self.durable.blocked.is_empty();
-            let has_not_found = !self.durable.not_found.is_empty();
+            let has_blocked = self.durable.images.blocked().next().is_some();
+            let has_not_found = self.durable.images.not_found().next().is_some();
             let waits = undeployable.or_else(|| self.waits(now));
             self.emit(Event::Checked { has_blocked, has_not_found, waits }, now);
         }
@@ -294,14 +299,15 @@ impl Service {
     /// containers, or else to the last proven one. True if no image is known to have run.
     fn ran_before(&self, view: &ImageView, containers: &[Container]) -> bool {
         let Some(tagged) = &view.tagged else { return false };
+        let memory = self.durable.images.get(&view.configured);
         let known = |id: Option<&ImageId>| id.is_none_or(|id| *id == tagged.id);
         let mut made = containers.iter().filter(|c| c.is_made_from(&view.from)).peekable();
         let is_same = if made.peek().is_some() {
             made.all(|c| c.image == tagged.id)
         } else {
-            known(self.durable.proven.get(&view.configured).map(|proven| &proven.id))
+            known(memory.proven.as_ref().map(|proven| &proven.id))
         };
-        is_same && self.durable.unproven.get(&view.configured) != Some(&tagged.id)
+        is_same && !memory.is_unproven(&tagged.id)
     }
 
     /// The fault of the last check that a deployment has not resolved. Bringing up local images does not fix a
@@ -320,10 +326,10 @@ impl Service {
     /// image is known.
     fn is_on_unproven(&self) -> bool {
         let is_unproven = |view: &ImageView| {
-            let unproven = self.durable.unproven.get(&view.configured);
-            self.durable.proven.contains_key(&view.configured)
-                && unproven.is_some()
-                && (view.running.is_empty() || view.running.iter().any(|image| Some(&image.id) == unproven))
+            let memory = self.durable.images.get(&view.configured);
+            memory.proven.is_some()
+                && memory.unproven.is_some()
+                && (view.running.is_empty() || view.running.iter().any(|image| memory.is_unproven(&image.id)))
         };
         self.known.observation.iter().flat_map(|seen| &seen.images).any(is_unproven)
     }
@@ -334,8 +340,8 @@ impl Service {
             (reference == view.target() || *reference == view.reference)
                 && Some(digest) == view.remote.as_ref()
         };
-        let is_declined =
-            view.remote.is_some() && self.durable.declined.get(&view.configured) == view.remote.as_ref();
+        let memory = self.durable.images.get(&view.configured);
+        let is_declined = view.remote.is_some() && memory.declined == view.remote;
         if is_declined || observation.blocked_elsewhere.iter().any(elsewhere) {
             return Comparison::Blocked;
         }
@@ -345,10 +351,9 @@ impl Service {
         }
         if observation.unanswered.contains_key(&view.configured) {
             // The registry may still have the blocked digest.
-            let is_blocked = self.durable.blocked.contains_key(&view.configured);
-            return if is_blocked { Comparison::Blocked } else { Comparison::Unanswered };
+            return if memory.blocked.is_some() { Comparison::Blocked } else { Comparison::Unanswered };
         }
-        match compare::compare(view, &self.durable) {
+        match compare::compare(view, memory) {
             Comparison::Stale { .. } | Comparison::NotFound { .. }
                 if observation.unsigned.contains_key(&view.configured) =>
             {
@@ -357,7 +362,7 @@ impl Service {
             Comparison::Stale { remote }
                 if view.running.is_empty()
                     && !self.starts_project(&observation.containers)
-                    && self.durable.pulled.get(&view.configured) == Some(&remote) =>
+                    && memory.pulled.as_ref() == Some(&remote) =>
             {
                 Comparison::Pulled { remote }
             }

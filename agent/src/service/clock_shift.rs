@@ -65,7 +65,7 @@ impl Durable {
             moved(&mut watch.until);
         }
         self.postponed.iter_mut().for_each(|one| moved(&mut one.until));
-        for found in &mut self.found {
+        for found in self.images.found_mut() {
             moved(&mut found.first_seen);
             moved_if(&mut found.not_before);
         }

@@ -2,8 +2,8 @@
 
 use crate::model::image::{Digest, Reference};
 
-use super::Durable;
 use super::action::OldImage;
+use super::images::ImageMemory;
 use super::input::{ImageView, LocalImage};
 
 /// The result of comparing one image with the registry.
@@ -42,22 +42,21 @@ pub(super) enum Comparison {
 }
 
 /// Compares one image.
-pub(super) fn compare(view: &ImageView, durable: &Durable) -> Comparison {
+pub(super) fn compare(view: &ImageView, memory: &ImageMemory) -> Comparison {
     let Some(remote) = &view.remote else { return Comparison::Pinned };
     let local = local(view);
     // Even if it runs, after a failed rollback or a manual start: running does not prove it.
-    if durable.is_blocked(&view.configured, remote) {
+    if memory.is_blocked(remote) {
         return Comparison::Blocked;
     }
     if !local.is_empty() && local.iter().all(|image| image.digests.contains(remote)) {
         // It runs, but was never proven: its probation was interrupted, or a user unblocked it.
-        let unproven = durable.unproven.get(&view.configured);
-        if view.running.iter().any(|image| Some(&image.id) == unproven) {
+        if view.running.iter().any(|image| memory.is_unproven(&image.id)) {
             return Comparison::Stale { remote: remote.clone() };
         }
         return Comparison::UpToDate;
     }
-    match durable.not_found.get(&view.configured) {
+    match &memory.not_found {
         _ if is_comparable(view) => Comparison::Stale { remote: remote.clone() },
         Some(known) if known == remote => Comparison::NotFound { remote: remote.clone(), new: false },
         // Suppressed until the remote digest changes (spec 3.2), and now it has.

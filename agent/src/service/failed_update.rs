@@ -49,7 +49,7 @@ impl Service {
     /// The failed update that the service still suffers from: its digest is blocked, or its rollback has failed.
     pub(super) fn failed_update(&self) -> Option<&FailedUpdate> {
         let durable = self.durable();
-        let matters = !durable.blocked.is_empty() || durable.rollback_failed;
+        let matters = durable.rollback_failed || durable.images.blocked().next().is_some();
         durable.failed_update.as_deref().filter(|_| matters)
     }
 }

@@ -76,7 +76,7 @@ impl Service {
         let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?, m)));
         let left: Vec<_> = left.filter(|(_, old, m)| *old != m.digest).collect();
         for (image, digest, change) in &left {
-            self.durable.block(image, digest);
+            self.durable.images.of(image).block(digest);
             self.note_failed_tags(&[super::rollout::plan::ImageChange {
                 reference: change.from.clone().unwrap_or_else(|| change.reference.clone()),
                 digest: digest.clone(),

@@ -331,7 +331,7 @@ impl Service {
 
     /// Whether a container runs an image whose rollback failed: it is not touched until a user acts (DECISIONS 4).
     fn is_left_alone(&self, name: &str) -> bool {
-        let is_unproven = |c: &Container| self.durable.unproven.values().any(|id| *id == c.image);
+        let is_unproven = |c: &Container| self.durable.images.is_unproven(&c.image);
         self.durable.rollback_failed && self.containers().iter().any(|c| c.name == name && is_unproven(c))
     }
 

@@ -1,35 +1,13 @@
 //! The images that were proven here, and the way back to them (DECISIONS 14).
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use crate::config::ConfiguredImage;
 use crate::model::image::{Digest, ImageId, Reference};
 
+use super::Service;
+use super::images::ProvenImage;
 use super::rollout::plan::{Earlier, ImageChange};
-use super::{Durable, Service};
-
-/// How many proven images are remembered per configured image.
-const MAX_PROVEN: usize = 20;
-
-/// An image that was proven here.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProvenImage {
-    /// Its digest.
-    pub digest: Digest,
-    /// Its ID.
-    pub id: ImageId,
-    /// Repository and tag that it was deployed under.
-    pub reference: Reference,
-    /// When it was proven last.
-    pub proven_at: Timestamp,
-    /// When it was left for another one; `None` if it never was since.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub left_at: Option<Timestamp>,
-    /// Its version, according to its label.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-}
 
 /// Why there is no way back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,24 +16,6 @@ pub enum NoWayBack {
     NoEarlier,
     /// The reason why the image that was named is none to go back to, in one sentence.
     Refused(String),
-}
-
-impl Durable {
-    /// Records that an image was proven: it moves to the end, as there is one entry per digest.
-    pub(super) fn note_in_history(&mut self, image: &str, proven: ProvenImage) {
-        let history = self.history.entry(image.to_owned()).or_default();
-        for left in history.iter_mut().filter(|one| one.left_at.is_none()) {
-            left.left_at = Some(proven.proven_at);
-        }
-        history.retain(|one| one.digest != proven.digest);
-        history.push(proven);
-        let surplus = history.len().saturating_sub(MAX_PROVEN);
-        history.drain(..surplus);
-    }
-
-    fn has_in_history(&self, image: &str, digest: &Digest) -> bool {
-        self.history.get(image).is_some_and(|history| history.iter().any(|one| one.digest == *digest))
-    }
 }
 
 impl Service {
@@ -76,12 +36,12 @@ impl Service {
             deployment.plan().before.iter().filter(of_old).any(|was| was.well)
         });
         if let (Some(digest), Some(old), true) = (&change.old_digest, &change.old, was_well)
-            && !self.durable.has_in_history(image, digest)
+            && self.durable.images.get(image).in_history(digest).is_none()
         {
             let reference = change.from.clone().unwrap_or_else(|| change.reference.clone());
             let (digest, id) = (digest.clone(), old.id.clone());
             let first = ProvenImage { digest, id, reference, proven_at: now, left_at: None, version: None };
-            self.durable.note_in_history(image, first);
+            self.durable.images.of(image).note_in_history(first);
         }
         let proven = ProvenImage {
             digest: change.digest.clone(),
@@ -91,14 +51,15 @@ impl Service {
             left_at: None,
             version,
         };
-        self.durable.note_in_history(image, proven);
+        self.durable.images.of(image).note_in_history(proven);
     }
 
     /// The images that were proven here, newest first, per configured image.
     pub fn history(&self) -> impl Iterator<Item = (&str, &ProvenImage)> {
-        let of = |image: &ConfiguredImage| self.durable.history.get_key_value(&image.configured);
-        let all = self.config.images.iter().filter_map(of);
-        all.flat_map(|(image, history)| history.iter().rev().map(move |one| (image.as_str(), one)))
+        let images = self.config.images.iter().map(|image| image.configured.as_str());
+        images.flat_map(|image| {
+            self.durable.images.get(image).history.iter().rev().map(move |one| (image, one))
+        })
     }
 
     /// Returns the images to go back to: the named one, or what was proven before the last change. All images that changed with
@@ -117,8 +78,8 @@ impl Service {
 
     fn named(&self, images: &[&ConfiguredImage], digest: &Digest) -> Result<Vec<Earlier>, NoWayBack> {
         let found = |image: &&ConfiguredImage| {
-            let history = self.durable.history.get(&image.configured)?;
-            Some(earlier(image, history.iter().find(|one| one.digest == *digest)?))
+            let memory = self.durable.images.get(&image.configured);
+            Some(earlier(image, memory.in_history(digest)?))
         };
         let chosen: Vec<Earlier> = images.iter().filter_map(found).collect();
         if chosen.is_empty() {
@@ -137,12 +98,13 @@ impl Service {
     /// Of each image that the last deployment has changed, the one that was proven before.
     fn before_the_last_change(&self, images: &[&ConfiguredImage]) -> Vec<Earlier> {
         let candidate = |image: &&ConfiguredImage| {
-            let history = self.durable.history.get(&image.configured)?;
+            let memory = self.durable.images.get(&image.configured);
+            let history = &memory.history;
             let running = self.running_digest(&image.configured);
             let is_other = |one: &&ProvenImage| {
                 running.as_ref().or(history.last().map(|last| &last.digest)) != Some(&one.digest)
-                    && !self.durable.is_blocked(&image.configured, &one.digest)
-                    && !self.durable.failed_before(&image.configured, &one.digest)
+                    && !memory.is_blocked(&one.digest)
+                    && !memory.failed_before(&one.digest)
             };
             let one = history.iter().rev().find(is_other)?;
             // What runs without having been proven came last.
@@ -168,8 +130,8 @@ impl Service {
             if chosen.iter().any(|one| one.configured == image.configured) {
                 continue;
             }
-            let history = self.durable.history.get(&image.configured);
-            let one = history.and_then(|history| history.iter().rev().find(|one| has_tag(&one.reference)));
+            let history = &self.durable.images.get(&image.configured).history;
+            let one = history.iter().rev().find(|one| has_tag(&one.reference));
             let Some(one) = one else {
                 let tag = tag.unwrap_or_default();
                 let why = format!(

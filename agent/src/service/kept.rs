@@ -17,7 +17,8 @@ impl Service {
             return seen.images.iter().filter_map(|view| self.kept_image(view, seen)).collect();
         }
         let configured = self.config.images.iter().map(|image| &image.configured);
-        let blocked = configured.filter_map(|image| Some((image, self.durable.blocked.get(image)?)));
+        let blocked =
+            configured.filter_map(|image| Some((image, self.durable.images.get(image).blocked.as_ref()?)));
         blocked.map(|(image, digest)| kept(image, digest, "blocked", wording::blocked(digest))).collect()
     }
 
@@ -28,11 +29,12 @@ impl Service {
 
     fn kept_image(&self, view: &ImageView, seen: &Observation) -> Option<KeptImage> {
         let image = &view.configured;
+        let memory = self.durable.images.get(image);
         match self.compared(view, seen) {
-            Comparison::Blocked if !self.durable.declined.contains_key(image) => {
-                let own = self.durable.blocked.get(image);
+            Comparison::Blocked if memory.declined.is_none() => {
+                let own = memory.blocked.as_ref();
                 let digest = view.remote.as_ref().or(own)?;
-                let is_own = view.remote.is_none() || self.durable.is_blocked(image, digest);
+                let is_own = view.remote.is_none() || memory.is_blocked(digest);
                 let why = if is_own { wording::blocked(digest) } else { wording::blocked_elsewhere(digest) };
                 Some(kept(image, digest, "blocked", why))
             }

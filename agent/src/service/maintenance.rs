@@ -27,9 +27,6 @@ const TAG_MIN_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 const WAY_BACK_INTERVAL: SignedDuration = SignedDuration::from_hours(24);
 /// The first checks of the way back are spread over this many seconds after the start, by service.
 const WAY_BACK_SPREAD: i64 = 3600;
-/// Maximum number of deployed images that are remembered per configured image.
-const MAX_DEPLOYED: usize = 50;
-
 /// A maintenance task, to be executed outside the decision core.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MaintenanceTask {
@@ -180,18 +177,6 @@ pub struct WayBack {
     pub risk: Option<String>,
 }
 
-/// An image that was deployed by this agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeployedImage {
-    /// Its ID.
-    pub id: ImageId,
-    /// Whether it passed its probation.
-    pub proven: bool,
-    /// The tags it was deployed under.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tags: Vec<Reference>,
-}
-
 /// Due tasks and results.
 // The flags are independent of each other.
 #[allow(clippy::struct_excessive_bools)]
@@ -280,8 +265,8 @@ impl Service {
         match result {
             MaintenanceResult::NewerTags(found) => self.tags_found(found, now),
             MaintenanceResult::ImagesRemoved(gone) => {
-                for deployed in self.durable.deployed.values_mut() {
-                    deployed.retain(|image| !gone.contains(&image.id));
+                for (_, memory) in self.durable.images.iter_mut() {
+                    memory.deployed.retain(|image| !gone.contains(&image.id));
                 }
             }
             MaintenanceResult::WayBackChecked(risks) => self.way_back_checked(risks, now),
@@ -341,8 +326,9 @@ impl Service {
         self.maintenance.has_tags |= !found.newer.is_empty();
         self.maintenance.tag_errors = found.errors;
         for (image, (tag, why)) in found.not_newer {
-            if self.durable.told_tags_of_other_scheme.get(&image) != Some(&tag) {
-                self.durable.told_tags_of_other_scheme.insert(image.clone(), tag.clone());
+            let told = &mut self.durable.images.of(&image).told_tag_of_other_scheme;
+            if told.as_ref() != Some(&tag) {
+                *told = Some(tag.clone());
                 self.emit(Event::NotNewerTag { image, tag, why }, now);
             }
         }
@@ -352,8 +338,9 @@ impl Service {
                 continue;
             };
             self.maintenance.newer.insert(image.clone(), newer);
-            if self.durable.told_tags.get(&image) != Some(&tag) {
-                self.durable.told_tags.insert(image.clone(), tag.clone());
+            let told = &mut self.durable.images.of(&image).told_tag;
+            if told.as_ref() != Some(&tag) {
+                *told = Some(tag.clone());
                 self.emit(Event::NewerTag { image, tag }, now);
             }
         }
@@ -416,25 +403,6 @@ impl Service {
         }
     }
 
-    /// Records an image that was deployed under a reference.
-    pub(super) fn note_deployed(
-        &mut self,
-        configured: &str,
-        id: &ImageId,
-        proven: bool,
-        reference: &Reference,
-    ) {
-        let deployed = self.durable.deployed.entry(configured.to_owned()).or_default();
-        let before = deployed.iter().position(|image| image.id == *id).map(|at| deployed.remove(at));
-        let mut tags = before.map(|image| image.tags).unwrap_or_default();
-        if reference.tag.is_some() && !reference.is_pinned() && !tags.contains(reference) {
-            tags.push(reference.clone());
-        }
-        deployed.push(DeployedImage { id: id.clone(), proven, tags });
-        let too_many = deployed.len().saturating_sub(MAX_DEPLOYED);
-        deployed.drain(..too_many);
-    }
-
     /// Deployed images that are no longer needed: not among the last proven ones, not a rollback target, and not used by
     /// any container of the project.
     fn removable(&self) -> Vec<RemovableImage> {
@@ -443,15 +411,16 @@ impl Service {
             return Vec::new();
         }
         let mut kept: BTreeSet<&ImageId> = BTreeSet::new();
-        kept.extend(self.durable.proven.values().map(|image| &image.id));
-        kept.extend(self.durable.unproven.values());
         kept.extend(self.containers().iter().map(|container| &container.image));
-        for deployed in self.durable.deployed.values() {
-            let proven = deployed.iter().rev().filter(|image| image.proven);
+        for (_, memory) in self.durable.images.iter() {
+            kept.extend(memory.proven.as_ref().map(|image| &image.id));
+            kept.extend(&memory.unproven);
+            let proven = memory.deployed.iter().rev().filter(|image| image.proven);
             kept.extend(proven.take(keep).map(|image| &image.id));
         }
         let mut old: BTreeMap<&ImageId, Vec<Reference>> = BTreeMap::new();
-        for image in self.durable.deployed.values().flatten().filter(|image| !kept.contains(&image.id)) {
+        let deployed = self.durable.images.iter().flat_map(|(_, memory)| &memory.deployed);
+        for image in deployed.filter(|image| !kept.contains(&image.id)) {
             old.entry(&image.id).or_default().extend(image.tags.iter().cloned());
         }
         old.into_iter().map(|(id, tags)| RemovableImage { id: id.clone(), tags }).collect()

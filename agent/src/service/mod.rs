@@ -14,6 +14,7 @@
 //! | `scope.rs` | which compose services an update brings up |
 //! | `shared.rs` | gates of sibling services that use the same image |
 //! | `siblings.rs` | coordination with the other services of the compose project |
+//! | `images.rs` | what is remembered of each image |
 //! | `inspect.rs` | evaluation of container inspections |
 //! | `heal.rs` | which container is unhealthy, and the remedy |
 //! | `gap.rs` | gaps in the event stream: who stopped containers meanwhile |
@@ -56,6 +57,7 @@ pub mod gates;
 mod go_back;
 pub mod heal;
 pub mod history;
+pub mod images;
 pub mod input;
 mod inspect;
 mod kept;

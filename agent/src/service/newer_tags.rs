@@ -9,22 +9,20 @@ use std::collections::BTreeMap;
 use crate::model::image::Digest;
 
 use super::Service;
+use super::images::FailedTags;
 use super::input::{ImageView, Observation};
 use super::rollout::plan::ImageChange;
 
 /// Maximum number of newer tags per image; this many may fail one after the other.
 pub const MAX_NEWER: usize = 5;
 
-/// Digests that failed under newer tags: by image as configured, then by tag.
-pub type FailedTags = BTreeMap<String, BTreeMap<String, Digest>>;
-
 /// The newer tags as input of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewerTags {
     /// Newer tags of the images whose tag is written into the env file, newest first.
     pub tags: Vec<String>,
-    /// The failed tags.
-    pub failed: FailedTags,
+    /// The failed tags, by image as configured.
+    pub failed: BTreeMap<String, FailedTags>,
     /// The last rollback failed.
     pub is_stuck: bool,
 }
@@ -34,7 +32,12 @@ impl Service {
     pub(super) fn newer_tags(&self) -> NewerTags {
         NewerTags {
             tags: self.tags_to_deploy(),
-            failed: self.durable.failed_tags.clone(),
+            failed: self
+                .durable
+                .images
+                .failed_tags()
+                .map(|(image, tags)| (image.to_owned(), tags.clone()))
+                .collect(),
             is_stuck: self.durable.rollback_failed,
         }
     }
@@ -56,7 +59,8 @@ impl Service {
         if let Some(known) = self.maintenance.newer.get(image) {
             return known.clone();
         }
-        let announced = self.durable.told_tags.get(image).filter(|_| !self.maintenance.has_tags);
+        let announced =
+            self.durable.images.get(image).told_tag.as_ref().filter(|_| !self.maintenance.has_tags);
         announced.cloned().into_iter().collect()
     }
 
@@ -69,72 +73,71 @@ impl Service {
     pub(super) fn note_failed_tags(&mut self, changes: &[ImageChange]) {
         for change in changes.iter().filter(|change| self.config.is_of_variable(&change.configured)) {
             let Some(tag) = &change.reference.tag else { continue };
-            let failed = self.durable.failed_tags.entry(change.configured.clone()).or_default();
-            failed.insert(tag.clone(), change.digest.clone());
+            let memory = self.durable.images.of(&change.configured);
+            memory.failed_tags.insert(tag.clone(), change.digest.clone());
         }
     }
 
     /// Drops failed tags that are no longer newer than the one in force, or that now point to a different digest.
     pub(super) fn follow_failed_tags(&mut self, observation: &Observation) {
-        if self.durable.failed_tags.is_empty() {
-            return;
-        }
         // Unknown if the env file can't be read.
         let in_force = observation.tag.as_ref().map(|in_force| in_force.setting.tag.clone());
-        let mut failed = std::mem::take(&mut self.durable.failed_tags);
-        failed.retain(|image, tags| {
-            let view = observation.images.iter().find(|view| view.configured == *image);
+        let mut images = std::mem::take(&mut self.durable.images);
+        for (image, memory) in images.iter_mut().filter(|(_, memory)| !memory.failed_tags.is_empty()) {
+            let view = observation.images.iter().find(|view| view.configured == image);
+            let is_followed = view.is_some() && self.config.is_of_variable(image);
             let is_moved = |tag: &str, digest: &Digest| {
                 let asked = view.filter(|view| view.target().tag.as_deref() == Some(tag));
                 asked.and_then(|view| view.remote.as_ref()).is_some_and(|remote| remote != digest)
             };
-            tags.retain(|tag, digest| {
+            memory.failed_tags.retain(|tag, digest| {
                 let is_newer = in_force.as_ref().is_none_or(|in_force| self.is_newer_tag(tag, in_force));
-                is_newer && !is_moved(tag, digest)
+                is_followed && is_newer && !is_moved(tag, digest)
             });
-            view.is_some() && self.config.is_of_variable(image) && !tags.is_empty()
-        });
-        self.durable.failed_tags = failed;
+        }
+        self.durable.images = images;
     }
 
     /// The image is up to date under `tag`: blocks the digest of the newest failed tag that is newer than `tag`. Digests of
     /// older tags are not blocked: [`Self::lift_block`] would lift the block again, and report it with every check.
     pub(super) fn block_newest_failed(&mut self, image: &str, tag: Option<&str>) {
-        if self.durable.blocked.contains_key(image) {
+        let memory = self.durable.images.get(image);
+        if memory.blocked.is_some() {
             return;
         }
         let is_newer = |failed: &str| tag.is_none_or(|tag| self.is_newer_tag(failed, tag));
-        let failed = self.durable.failed_tags.get(image).into_iter().flatten();
-        let failed = failed.filter(|(tag, _)| is_newer(tag));
+        let failed = memory.failed_tags.iter().filter(|(tag, _)| is_newer(tag));
         let newest = failed.reduce(|a, b| if self.is_newer_tag(b.0, a.0) { b } else { a });
-        if let Some((_, digest)) = newest {
-            self.durable.blocked.insert(image.to_owned(), digest.clone());
+        if let Some(digest) = newest.map(|(_, digest)| digest.clone()) {
+            self.durable.images.of(image).blocked = Some(digest);
         }
     }
 
     /// A digest other than the blocked one is available under `tag`: lifts the block and returns its digest. The block stays
     /// while a newer tag than this one points to the blocked digest.
     pub(super) fn lift_block(&mut self, image: &str, tag: Option<&str>) -> Option<Digest> {
-        let blocked = self.durable.blocked.get(image)?;
-        let failed = self.durable.failed_tags.get(image).into_iter().flatten();
-        let mut of_digest = failed.filter(|(_, digest)| *digest == blocked);
+        let memory = self.durable.images.get(image);
+        let blocked = memory.blocked.as_ref()?;
+        let mut of_digest = memory.failed_tags.iter().filter(|(_, digest)| *digest == blocked);
         if of_digest.any(|(failed, _)| tag.is_some_and(|tag| self.is_newer_tag(failed, tag))) {
             return None;
         }
-        self.durable.blocked.remove(image)
+        self.durable.images.of(image).blocked.take()
     }
 
     /// The registry has a digest that failed under a newer tag: blocks it, like every failed digest. A newer tag that points
     /// to a blocked digest also counts as failed, and the next one is tried.
     pub(super) fn note_blocked(&mut self, view: &ImageView) {
         let Some(remote) = &view.remote else { return };
-        let image = &view.configured;
+        let memory = self.durable.images.get(&view.configured);
+        if !memory.is_blocked(remote) {
+            return;
+        }
+        let memory = self.durable.images.of(&view.configured);
         let newer = view.newer.as_ref().and_then(|newer| newer.tag.clone());
-        if let Some(tag) = newer.filter(|_| self.durable.is_blocked(image, remote)) {
-            self.durable.failed_tags.entry(image.clone()).or_default().insert(tag, remote.clone());
+        if let Some(tag) = newer {
+            memory.failed_tags.insert(tag, remote.clone());
         }
-        if !self.durable.blocked.contains_key(image) && self.durable.is_blocked(image, remote) {
-            self.durable.blocked.insert(image.clone(), remote.clone());
-        }
+        memory.blocked.get_or_insert_with(|| remote.clone());
     }
 }

@@ -1,11 +1,7 @@
 //! User requests.
 
-use std::collections::BTreeMap;
-
 use evenkeel_common::wire::{AuditEntry, RequestedChecks};
 use jiff::Timestamp;
-
-use crate::model::image::Digest;
 
 use super::event::{Event, Unblock};
 use super::input::{ServiceReply, ServiceRequest};
@@ -76,9 +72,7 @@ impl Service {
                 ServiceReply::Redeploying(self.kept_images())
             }
             ServiceRequest::Unblock
-                if self.durable.blocked.is_empty()
-                    && self.durable.failed_tags.is_empty()
-                    && self.durable.declined.is_empty() =>
+                if !self.durable.images.iter().any(|(_, memory)| memory.is_withheld()) =>
             {
                 self.on_manual_action();
                 self.durable.rollback_failed = false;
@@ -86,16 +80,11 @@ impl Service {
             }
             ServiceRequest::Unblock => {
                 self.on_manual_action();
-                let mut blocked = std::mem::take(&mut self.durable.declined);
-                let failed = std::mem::take(&mut self.durable.failed_tags);
-                let newest = |tags: BTreeMap<String, Digest>| tags.into_values().next_back();
-                blocked.extend(failed.into_iter().filter_map(|(image, tags)| Some((image, newest(tags)?))));
-                blocked.extend(std::mem::take(&mut self.durable.blocked));
-                for (image, digest) in &blocked {
-                    self.durable.forget_failure(image, digest);
-                }
+                let images = self.durable.images.iter_mut();
+                let released =
+                    images.filter_map(|(image, memory)| Some((image.to_owned(), memory.release()?)));
+                let blocked = released.collect();
                 self.durable.rollback_failed = false;
-                let blocked = blocked.into_iter().collect();
                 self.emit(Event::Unblocked(Unblock::Manual { blocked }), now);
                 ServiceReply::Unblocked
             }

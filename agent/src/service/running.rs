@@ -4,25 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use crate::config::ConfiguredImage;
 use crate::model::Container;
 use crate::model::image::{Digest, ImageId, Reference};
 
-use super::candidate::Found;
 use super::input::{ImageView, LocalImage};
 use super::rollout::plan::ImageChange;
 use super::{Service, compare};
-
-/// The digest of an image that last passed its probation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Proof {
-    /// The digest.
-    pub digest: Digest,
-    /// When it passed.
-    pub at: Timestamp,
-}
 
 /// The state of one configured image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,11 +41,7 @@ impl Service {
             let size = view.running.iter().find(|known| known.id == id).map_or(0, |known| known.size);
             view.running = vec![LocalImage { id, digests: vec![digest.clone()], size }];
         }
-        let proof = Proof { digest: digest.clone(), at: now };
-        let known = self.durable.proofs.entry(image.to_owned()).or_insert_with(|| proof.clone());
-        if known.digest != *digest {
-            *known = proof;
-        }
+        self.durable.images.of(image).note_proof(digest, now);
     }
 
     /// The state of each configured image.
@@ -102,32 +87,25 @@ impl Service {
         begun: Timestamp,
         now: Timestamp,
     ) -> Duration {
-        let is_it = |found: &&Found| {
-            found.image == change.configured
-                && found.digest == change.digest
-                && found.reference.as_ref() == Some(&change.reference)
-        };
-        let found = self.durable.found.iter().find(is_it).map(|found| found.first_seen.min(begun));
+        let memory = self.durable.images.get(&change.configured);
+        let found = memory.found_digest(&change.reference, &change.digest);
+        let found = found.map(|found| found.first_seen.min(begun));
         Duration::try_from(now.duration_since(found.unwrap_or(begun))).unwrap_or_default()
     }
 
     /// When the digest that these containers run passed its probation.
     fn proof_of(&self, image: &ConfiguredImage, live: &[Option<&LocalImage>]) -> Option<Timestamp> {
-        let durable = &self.durable;
-        let proof = durable.proofs.get(&image.configured).filter(|_| !self.is_deploying())?;
-        let unproven = durable.unproven.get(&image.configured);
+        let memory = self.durable.images.get(&image.configured);
+        let proof = memory.proof.as_ref().filter(|_| !self.is_deploying())?;
         let is_proven =
-            |local: &LocalImage| local.digests.contains(&proof.digest) && Some(&local.id) != unproven;
+            |local: &LocalImage| local.digests.contains(&proof.digest) && !memory.is_unproven(&local.id);
         live.iter().all(|local| local.is_some_and(is_proven)).then_some(proof.at)
     }
 
     /// The digest that the tag points to in the registry, as far as known, and when it was first seen.
     fn published(&self, image: &ConfiguredImage) -> Option<(Digest, Option<Timestamp>)> {
         let view = self.view_of(image).filter(|_| self.can_check())?;
-        let is_it = |found: &&Found| {
-            found.image == image.configured && found.reference.as_ref() == Some(view.target())
-        };
-        let found = self.durable.found.iter().find(is_it);
+        let found = self.durable.images.get(&image.configured).found_as(view.target());
         let digest = view.remote.as_ref().or(found.map(|found| &found.digest))?;
         let since = found.filter(|found| found.digest == *digest).map(|found| found.first_seen);
         Some((digest.clone(), since))

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use crate::config::{ConfiguredImage, ServiceConfig, UpdateConfig};
 use crate::model::image::Digest;
 
-use super::candidate::{Candidate, Found};
+use super::candidate::Candidate;
 use super::compare::Comparison;
 use super::gates::{self, Asker};
 use super::input::{ImageView, Observation, Unsigned};
@@ -96,12 +96,7 @@ impl Service {
                 }
             },
         };
-        let is_it = |found: &&Found| {
-            found.image == image.configured
-                && found.digest == *digest
-                && found.reference.as_ref() == Some(view.target())
-        };
-        let found = self.durable.found.iter().find(is_it);
+        let found = self.durable.images.get(&image.configured).found_digest(view.target(), digest);
         let candidate = Candidate {
             image: image.configured.clone(),
             reference: view.target().clone(),

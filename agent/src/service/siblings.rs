@@ -10,8 +10,8 @@ use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::Container;
 use crate::model::image::{Digest, Reference};
 
+use super::Service;
 use super::rollout::plan::Cause;
-use super::{Durable, Service};
 
 /// The compose project from the perspective of one of its services.
 #[derive(Debug, Clone, Default)]
@@ -95,13 +95,13 @@ impl Service {
 
     /// Blocked images, normalized, for the other services of the project: their `up` must not deploy them.
     pub fn blocked_references(&self) -> impl Iterator<Item = (Reference, Digest)> {
-        let Durable { blocked, failed_tags, .. } = &self.durable;
+        let memories = &self.durable.images;
         let own = |image: &ConfiguredImage| {
-            let digest = blocked.get(&image.configured)?.clone();
+            let digest = memories.get(&image.configured).blocked.clone()?;
             Some((self.reference_of(image).clone(), digest))
         };
         let newer = |image: &'_ ConfiguredImage| {
-            let failed = failed_tags.get(&image.configured).into_iter().flatten();
+            let failed = memories.get(&image.configured).failed_tags.iter();
             let repository = image.reference.repository.clone();
             failed.map(move |(tag, digest)| {
                 let repository = repository.clone();

@@ -3,56 +3,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_common::wire::FailedUpdate;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
 
 use crate::model::Origin;
-use crate::model::few::FewMap;
-use crate::model::image::{Digest, ImageId};
 
-use super::action::OldImage;
 use super::boot;
-use super::candidate::Found;
-use super::history::ProvenImage;
+use super::images::Images;
 use super::input::StopTimes;
 use super::late::LateWatch;
-use super::maintenance::{DeployedImage, WayBack};
-use super::newer_tags::FailedTags;
+use super::maintenance::WayBack;
 use super::restart_state::RestartState;
 use super::rollout::deployment::{self, Deployment};
-use super::running::Proof;
 use super::swarm::plan::{Postponed, SwarmRollout};
 
 /// The durable state of a service: journaled before every step and after every change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, remote = "Self")]
 pub struct Durable {
-    /// Blocked digest per image as configured (spec 2.6).
-    pub blocked: BTreeMap<String, Digest>,
-    /// Digests that have failed here, oldest first, per image as configured: a tag that returns to one is blocked again.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub failed_digests: BTreeMap<String, Vec<Digest>>,
-    /// Digest per image as configured that was pulled while no container used the image. It is deployed, and proven, once one
-    /// does; until then the tag stays on the earlier image, so that nothing starts an unproven one.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub pulled: BTreeMap<String, Digest>,
-    /// Digests that were proven here and left for others, oldest first, per image as configured: a registry that serves one
-    /// again may be playing it back.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub left_digests: BTreeMap<String, Vec<Digest>>,
-    /// Failed digests of tags that are newer than the one in force (`tag_variable`).
-    #[serde(skip_serializing_if = "FailedTags::is_empty")]
-    pub failed_tags: FailedTags,
-    /// Remote digest per image that could not be resolved locally (spec 2.6).
-    pub not_found: BTreeMap<String, Digest>,
-    /// Digest per image that was seen both locally and in its registry. With the containerd store this distinguishes pulled
-    /// images from those built locally, even if the registry no longer has the digest (DECISIONS 9).
-    pub published: FewMap<String, Digest>,
-    /// Records of the digests in the registry, if gates may hold them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub found: Vec<Found>,
-    /// Digest per image as configured that an operator has replaced in the swarm although the registry has it.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub declined: BTreeMap<String, Digest>,
+    /// What is remembered of each image.
+    pub images: Images,
     /// Counters (spec 2.1).
     pub totals: Totals,
     /// A rollback failed; nothing is done until a user acts or the registry has a new digest.
@@ -70,28 +41,11 @@ pub struct Durable {
     /// An update that failed because of the swarm's nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub postponed: Option<Postponed>,
-    /// The last proven image, per image as configured: a tag is reset to it if nothing runs.
-    pub proven: BTreeMap<String, OldImage>,
-    /// Deployed images, oldest first, per image as configured.
-    pub deployed: BTreeMap<String, Vec<DeployedImage>>,
-    /// Newer tags that were announced, per image as configured.
-    pub told_tags: BTreeMap<String, String>,
-    /// Tags of another numbering scheme that were announced, per image as configured.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub told_tags_of_other_scheme: BTreeMap<String, String>,
     /// The result of the last check of the way back.
     pub way_back: Option<WayBack>,
-    /// The digest that last passed its probation, and when, per image as configured.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub proofs: BTreeMap<String, Proof>,
     /// What is watched after the last update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch: Option<LateWatch>,
-    /// Images that were proven here, oldest first, per image as configured.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub history: BTreeMap<String, Vec<ProvenImage>>,
-    /// Unproven images that run or ran last, per image as configured: never a rollback target.
-    pub unproven: BTreeMap<String, ImageId>,
     /// IDs of containers with images of this service that compose does not update.
     pub left_behind: BTreeSet<String>,
     /// Restart histories of containers that are or were failing, by name.
@@ -117,67 +71,80 @@ pub struct Durable {
     pub clock: Option<boot::NotedClock>,
 }
 
-/// How many failed digests of an image are remembered, and how many that it has left.
-const MAX_DIGESTS: usize = 50;
-
-/// Adds a digest as the newest one.
-fn remember(digests: &mut Vec<Digest>, digest: &Digest) {
-    digests.retain(|known| known != digest);
-    digests.push(digest.clone());
-    let surplus = digests.len().saturating_sub(MAX_DIGESTS);
-    digests.drain(..surplus);
-}
-
 impl Durable {
-    /// Blocks a digest that has failed, and remembers it for the case that the tag returns to it.
-    pub(super) fn block(&mut self, image: &str, digest: &Digest) {
-        self.blocked.insert(image.to_owned(), digest.clone());
-        remember(self.failed_digests.entry(image.to_owned()).or_default(), digest);
-    }
-
-    /// Notes that an image has moved from one proven digest to another.
-    pub(super) fn leave(&mut self, image: &str, old: &Digest, new: &Digest) {
-        let left = self.left_digests.entry(image.to_owned()).or_default();
-        left.retain(|known| known != new);
-        remember(left, old);
-    }
-
-    /// Whether this digest was proven here and left for another.
-    pub(super) fn has_left(&self, image: &str, digest: &Digest) -> bool {
-        self.left_digests.get(image).is_some_and(|left| left.contains(digest))
-    }
-
-    /// Forgets that a digest has failed: it was proven, or a user has unblocked it.
-    pub(super) fn forget_failure(&mut self, image: &str, digest: &Digest) {
-        if let Some(failed) = self.failed_digests.get_mut(image) {
-            failed.retain(|known| known != digest);
-            if failed.is_empty() {
-                self.failed_digests.remove(image);
-            }
-        }
-    }
-
-    /// Whether this digest of an image has failed here before, at whatever time.
-    pub(super) fn failed_before(&self, image: &str, digest: &Digest) -> bool {
-        self.failed_digests.get(image).is_some_and(|failed| failed.contains(digest))
-    }
-
     /// Whether a deployment is in progress that must be completed.
     pub fn is_deploying(&self) -> bool {
         self.deployment.is_some() || self.swarm.is_some()
-    }
-
-    /// Whether a digest of an image, as configured, has failed here.
-    pub fn is_blocked(&self, image: &str, digest: &Digest) -> bool {
-        let failed = self.failed_tags.get(image);
-        self.blocked.get(image) == Some(digest)
-            || failed.is_some_and(|tags| tags.values().any(|failed| failed == digest))
     }
 
     /// The step of the deployment in progress, and the number of attempts.
     pub fn step(&self) -> Option<(&'static str, u32)> {
         let of_swarm = || self.swarm.as_ref().map(|rollout| (rollout.phase.name(), rollout.attempt));
         self.deployment.as_ref().map(|d| (d.phase.name(), d.attempt)).or_else(of_swarm)
+    }
+}
+
+impl Serialize for Durable {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Durable::serialize(self, to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Durable {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut row = Map::deserialize(from)?;
+        gather_by_image(&mut row);
+        Durable::deserialize(Value::Object(row)).map_err(D::Error::custom)
+    }
+}
+
+/// What earlier versions kept in one map for each kind of fact, with the field of [`ImageMemory`](super::images::ImageMemory)
+/// that it is now.
+const EARLIER_MAPS: [(&str, &str); 15] = [
+    ("blocked", "blocked"),
+    ("failed_digests", "failed_digests"),
+    ("failed_tags", "failed_tags"),
+    ("left_digests", "left_digests"),
+    ("pulled", "pulled"),
+    ("not_found", "not_found"),
+    ("published", "published"),
+    ("declined", "declined"),
+    ("proven", "proven"),
+    ("unproven", "unproven"),
+    ("proofs", "proof"),
+    ("history", "history"),
+    ("deployed", "deployed"),
+    ("told_tags", "told_tag"),
+    ("told_tags_of_other_scheme", "told_tag_of_other_scheme"),
+];
+
+/// Moves what earlier versions kept by kind to the images that it is about.
+fn gather_by_image(row: &mut Map<String, Value>) {
+    let mut facts: Vec<(String, &str, Value)> = Vec::new();
+    for (map, field) in EARLIER_MAPS {
+        if let Some(Value::Object(map)) = row.remove(map) {
+            facts.extend(map.into_iter().map(|(image, value)| (image, field, value)));
+        }
+    }
+    let mut found: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    if let Some(Value::Array(records)) = row.remove("found") {
+        for mut record in records {
+            let image = record.as_object_mut().and_then(|record| record.remove("image"));
+            if let Some(Value::String(image)) = image {
+                found.entry(image).or_default().push(record);
+            }
+        }
+    }
+    facts.extend(found.into_iter().map(|(image, records)| (image, "found", Value::Array(records))));
+    if facts.is_empty() {
+        return;
+    }
+    let images = row.entry("images").or_insert_with(|| Value::Object(Map::new()));
+    let Value::Object(images) = images else { return };
+    for (image, field, value) in facts {
+        if let Value::Object(memory) = images.entry(image).or_insert_with(|| Value::Object(Map::new())) {
+            memory.insert(field.to_owned(), value);
+        }
     }
 }
 
@@ -193,4 +160,61 @@ pub struct Totals {
     pub restarts: u64,
     /// Deployments, rollbacks and restarts that failed.
     pub failures: u64,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn facts_that_earlier_versions_kept_by_kind_are_gathered_by_image() {
+        let digest = |digit: &str| format!("sha256:{}", digit.repeat(64));
+        let at = "2026-01-01T00:00:00Z";
+        let old = json!({"id": "sha256:old", "source": null});
+        let written = json!({
+            "blocked": {"web:1": digest("2")}, "failed_digests": {"web:1": [digest("2")]},
+            "failed_tags": {"web:1": {"2": digest("3")}}, "left_digests": {"web:1": [digest("4")]},
+            "pulled": {"db:1": digest("5")}, "not_found": {"db:1": digest("6")}, "published": {"db:1": digest("5")},
+            "declined": {"web:1": digest("7")}, "proven": {"web:1": old}, "unproven": {"web:1": "sha256:new"},
+            "proofs": {"web:1": {"digest": digest("1"), "at": at}},
+            "history": {"web:1": [{"digest": digest("1"), "id": "sha256:old", "reference": "localhost:5000/web:1",
+                "proven_at": at}]},
+            "deployed": {"web:1": [{"id": "sha256:old", "proven": true}]},
+            "told_tags": {"web:1": "2"}, "told_tags_of_other_scheme": {"db:1": "20260101"},
+            "found": [{"image": "db:1", "digest": digest("6"), "first_seen": at, "approved": true}],
+            "rollback_failed": true,
+        });
+        let read: Durable = serde_json::from_value(written).unwrap();
+        assert!(read.rollback_failed);
+        let expected = json!({
+            "db:1": {
+                "pulled": digest("5"), "not_found": digest("6"), "published": digest("5"),
+                "found": [{"digest": digest("6"), "first_seen": at, "approved": true, "triggered": false,
+                    "announced": false}],
+                "told_tag_of_other_scheme": "20260101",
+            },
+            "web:1": {
+                "blocked": digest("2"), "failed_digests": [digest("2")], "failed_tags": {"2": digest("3")},
+                "left_digests": [digest("4")], "declined": digest("7"), "proven": old, "unproven": "sha256:new",
+                "proof": {"digest": digest("1"), "at": at},
+                "history": [{"digest": digest("1"), "id": "sha256:old", "reference": "localhost:5000/web:1",
+                    "proven_at": at}],
+                "deployed": [{"id": "sha256:old", "proven": true}], "told_tag": "2",
+            },
+        });
+        let again = serde_json::to_value(&read).unwrap();
+        assert_eq!(again["images"], expected);
+        assert_eq!(serde_json::from_value::<Durable>(again).unwrap(), read);
+    }
+
+    #[test]
+    fn a_state_that_is_none_is_an_error() {
+        for text in ["[]", "1", r#"{"images": 1}"#, r#"{"images": 1, "blocked": {"web:1": "x"}}"#] {
+            assert!(serde_json::from_str::<Durable>(text).is_err(), "{text}");
+        }
+        assert_eq!(serde_json::from_str::<Durable>("{}").unwrap(), Durable::default());
+    }
 }

@@ -195,8 +195,8 @@ impl Service {
         let status = ServiceStatus {
             name: config.name.clone(),
             status: StatusValue::Unknown,
-            blocked: durable.blocked.values().next().map(ToString::to_string),
-            not_found: durable.not_found.values().next().map(ToString::to_string),
+            blocked: durable.images.blocked().next().map(|(_, digest)| digest.to_string()),
+            not_found: durable.images.not_found().next().map(|(_, digest)| digest.to_string()),
             errored: self.fault.as_ref().map(|fault| fault.text.clone()),
             auto_update: config.auto_update,
             auto_start: config.auto_start,
@@ -244,9 +244,9 @@ impl Service {
             status,
             runtimes: containers.unwrap_or_default().iter().map(Runtime::of).collect(),
             polled: config.is_polled(),
-            blocked: durable.blocked.clone(),
-            not_found: durable.not_found.clone(),
-            declined: durable.declined.clone(),
+            blocked: by_image(durable.images.blocked()),
+            not_found: by_image(durable.images.not_found()),
+            declined: by_image(durable.images.declined()),
             running: self.measurable(),
             warnings: self.warnings().collect(),
             undeployable: self.undeployable(),
@@ -456,6 +456,11 @@ fn is_running(container: &Container) -> bool {
 }
 
 /// Rounds to two decimals.
+/// Collects digests by image.
+fn by_image<'a>(digests: impl Iterator<Item = (&'a str, &'a Digest)>) -> BTreeMap<String, Digest> {
+    digests.map(|(image, digest)| (image.to_owned(), digest.clone())).collect()
+}
+
 fn round(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }

@@ -257,7 +257,7 @@ fn observed(remote: char, running: &[LocalImage], containers: &[&Container]) -> 
 #[test]
 fn a_block_lasts_until_the_registry_has_a_different_digest() {
     let mut scenario = Scenario::of(config());
-    scenario.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
     let old = [local("sha256:one", &['1'])];
     scenario.check(observed('2', &old, &[&running("a")]));
     assert_eq!(scenario.act(), None);
@@ -270,11 +270,11 @@ fn a_block_lasts_until_the_registry_has_a_different_digest() {
 #[test]
 fn a_blocked_image_that_was_tagged_manually_is_not_started() {
     let mut scenario = Scenario::of(ServiceConfig { auto_start: true, ..config() });
-    scenario.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
     let mut seen = observed('2', &[], &[&exited("a", 1)]);
     seen.images[0].tagged = Some(local("sha256:two", &['2']));
     let good = super::action::OldImage { id: ImageId("sha256:one".into()), source: None };
-    scenario.service.durable.proven.insert(IMAGE.into(), good.clone());
+    scenario.service.durable.images.of(IMAGE).proven = Some(good.clone());
     scenario.check(seen);
     match scenario.act() {
         Some(Action::Step(Step::Start { tags, .. })) => {
@@ -282,7 +282,7 @@ fn a_blocked_image_that_was_tagged_manually_is_not_started() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(scenario.service.durable().blocked.len(), 1);
+    assert_eq!(scenario.service.durable().images.blocked().count(), 1);
 }
 
 #[test]

@@ -103,7 +103,7 @@ async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
     let (fake, config) = set_up(&SCENARIOS[1]);
     assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
     let before = fake.durable(&state_key("shop")).await;
-    assert_eq!(before.blocked.len(), 1);
+    assert_eq!(before.images.blocked().count(), 1);
     let world = world(&fake, Arc::new(fake.clone())).await;
     let (member, handle) = Member::new(config.clone(), before.clone(), world.clone(), StartReason::Start);
     let tasks = spawn_workers(&world, vec![member]);
@@ -229,7 +229,7 @@ async fn two_services_of_one_project_are_updated_one_after_the_other_wherever_th
         assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
         assert_eq!(fake.running("web"), [id_of("v2")], "{what}");
         assert_eq!(fake.running("api"), [id_of("api v1")], "{what}");
-        assert_eq!(fake.durable(&state_key("api")).await.blocked.len(), 1, "{what}");
+        assert_eq!(fake.durable(&state_key("api")).await.images.blocked().count(), 1, "{what}");
         assert_eq!(fake.leftovers(), Vec::<String>::new(), "{what}");
         if survived {
             assert!(at > 50, "the crashes did not reach the deployments");

@@ -318,7 +318,7 @@ async fn assert_ended_well(fake: &FakeWorld, scenario: &Scenario, how: &str) {
             None => (id_of(&old_name(service)), None),
         };
         assert_eq!(fake.running(service), [expected], "{what}: image of {service}");
-        assert_eq!(durable.blocked.get(*text).cloned(), blocked, "{what}: block of {text}");
+        assert_eq!(durable.images.get(text).blocked.clone(), blocked, "{what}: block of {text}");
     }
     let recorded = |kind: Kind| fake.entries().iter().filter(|entry| entry.event == kind).count();
     let images = scenario.pushed.len();
@@ -441,7 +441,7 @@ async fn an_engine_outage_during_a_deployment_does_not_block_the_image() {
         assert!(survived);
         // If the engine goes away before the deployment begins, the containers stay down: starting them is up to `auto_start`.
         let durable = fake.durable(&state_key("shop")).await;
-        assert_eq!(durable.blocked.len(), 0, "away after {after} ms: a good image was blocked");
+        assert_eq!(durable.images.blocked().count(), 0, "away after {after} ms: a good image was blocked");
         assert_eq!(durable.totals.rollbacks, 0, "away after {after} ms");
         assert_eq!(fake.running("web"), [id_of("v2")], "away after {after} ms");
     }

@@ -131,7 +131,7 @@ async fn nothing_is_healed_or_deployed_by_one_service_while_another_deploys_wher
         assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
         assert_eq!(fake.running("web"), [id_of("web v1")], "{what}");
         assert_eq!(fake.running("api"), [id_of("api2")], "{what}");
-        assert_eq!(fake.durable(&state_key("web")).await.blocked.len(), 1, "{what}");
+        assert_eq!(fake.durable(&state_key("web")).await.images.blocked().count(), 1, "{what}");
         assert_eq!(fake.restarts(), 0, "{what}: the effects of a deployment are not healed");
         if survived {
             assert!(at > 50, "the crashes did not reach the deployments");

@@ -145,7 +145,7 @@ impl Fixture {
         let runs = if scenario.end == End::Updated { new } else { old };
         let tasks = vec![runs.clone(), runs.clone()];
         assert_eq!(self.swarm.runs(), (runs, tasks, 7), "{what}: {:#?}", self.fake.entries());
-        let blocked: Vec<_> = durable.blocked.values().cloned().collect();
+        let blocked: Vec<_> = durable.images.blocked().map(|(_, digest)| digest.clone()).collect();
         let expected = if scenario.end == End::RolledBack { vec![digest_of("v2")] } else { Vec::new() };
         assert_eq!(blocked, expected, "{what}");
         let entries = self.fake.entries();
@@ -217,7 +217,7 @@ async fn an_update_that_an_operator_rolls_back_is_neither_blocked_nor_set_again(
         assert_eq!(fixture.swarm.runs(), (at("v1"), vec![at("v1"), at("v1")], 7), "{what}");
         assert_eq!(fixture.swarm.sets(), [at("v2")], "{what}: it is set once");
         let durable = fixture.fake.durable(&state_key("shop")).await;
-        assert_eq!((durable.swarm.is_none(), durable.blocked.len()), (true, 0), "{what}");
+        assert_eq!((durable.swarm.is_none(), durable.images.blocked().count()), (true, 0), "{what}");
     }
 }
 

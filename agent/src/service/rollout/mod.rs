@@ -124,13 +124,14 @@ impl Service {
         // An image that was proven before, and that a person or a later failure called back, is not blocked.
         if !is_going_back {
             for change in &changes {
-                self.durable.block(&change.configured, &change.digest);
+                self.durable.images.of(&change.configured).block(&change.digest);
             }
             self.note_failed_tags(&changes);
         }
         for (image, reference, id) in new_images {
-            if self.durable.proven.get(&image).is_none_or(|proven| proven.id != id) {
-                self.note_deployed(&image, &id, false, &reference);
+            let memory = self.durable.images.of(&image);
+            if memory.proven.as_ref().is_none_or(|proven| proven.id != id) {
+                memory.note_deployed(&id, false, &reference);
             }
         }
     }
@@ -159,28 +160,30 @@ impl Service {
                 self.known.containers.as_ref().is_none_or(|all| all.iter().any(|c| new == Some(&c.image)));
             let image = change.configured.clone();
             if let (Some(id), true) = (new.cloned(), used) {
-                self.note_deployed(&image, &id, true, &change.reference);
+                let memory = self.durable.images.of(&image);
+                memory.note_deployed(&id, true, &change.reference);
                 let source = Some(change.source(&change.digest));
-                self.durable.proven.insert(image.clone(), OldImage { id: id.clone(), source });
+                memory.proven = Some(OldImage { id: id.clone(), source });
                 self.note_proof(&image, id.clone(), &change.digest, now);
                 let version = deployment.labels.get(&image).and_then(|change| change.new.version.clone());
                 self.note_history(&change, &id, version, now);
             }
-            self.durable.not_found.remove(&image);
+            let memory = self.durable.images.of(&image);
+            memory.not_found = None;
+            memory.published = Some(change.digest.clone());
             if let (Some(old), true) = (&change.old_digest, used)
                 && *old != change.digest
             {
-                self.durable.leave(&image, old, &change.digest);
+                memory.leave(old, &change.digest);
             }
             if deployment.plan().is_used(&change) {
-                self.durable.pulled.remove(&image);
-                self.durable.forget_failure(&image, &change.digest);
+                memory.pulled = None;
+                memory.forget_failure(&change.digest);
+                memory.unproven = None;
                 self.lift_block(&image, change.reference.tag.as_deref());
-                self.durable.unproven.remove(&image);
             } else {
-                self.durable.pulled.insert(image.clone(), change.digest.clone());
+                memory.pulled = Some(change.digest.clone());
             }
-            self.durable.published.insert(image, change.digest.clone());
             if change.old_digest.as_ref() == Some(&change.digest) {
                 continue;
             }
@@ -246,10 +249,8 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let images = names(deployment.changes());
         for change in &deployment.plan().image_changes {
-            let name = || change.configured.clone();
             let new = deployment.new_ids.get(&change.configured);
-            self.durable.unproven.extend(new.map(|id| (name(), id.clone())));
-            self.durable.proven.extend(change.old.clone().map(|old| (name(), old)));
+            self.durable.images.of(&change.configured).note_unproven(new, change.old.as_ref());
         }
         deployment.enter(Phase::Unpin, now);
         self.end(DeployOutcome::Inconclusive, false, now);

@@ -440,12 +440,11 @@ impl Service {
         now: Timestamp,
     ) -> Option<Planned> {
         let old = view.running.first().or(view.tagged.as_ref());
-        let unproven = self.durable.unproven.get(&view.configured);
-        let proven = self.durable.proven.get(&view.configured);
+        let memory = self.durable.images.get(&view.configured);
         // The rollback target: the running image, unless it is known to be unproven.
-        let is_unproven = proven.is_some() && old.is_some_and(|old| Some(&old.id) == unproven);
-        let old_image =
-            if is_unproven { proven.cloned() } else { old.map(|old| compare::old_image(view, old)) };
+        let target = memory.target_instead_of(old.map(|old| &old.id));
+        let is_unproven = target.is_some();
+        let old_image = target.cloned().or_else(|| old.map(|old| compare::old_image(view, old)));
         if let Cause::GoBack(back) = cause {
             return plan_back(view, back, old_image);
         }
@@ -473,7 +472,7 @@ impl Service {
             }
             Comparison::Blocked | Comparison::Unsigned => {
                 // The running image stays. If nothing runs, the tag may name the blocked image itself.
-                let kept = if view.running.is_empty() { proven.cloned() } else { old_image };
+                let kept = if view.running.is_empty() { memory.proven.clone() } else { old_image };
                 return Some(Planned::Keep(view.from.clone(), kept?));
             }
             _ => return None,
@@ -549,7 +548,8 @@ impl Service {
                 false
             }
         };
-        let is_blocked = !self.durable.blocked.is_empty() || !observation.blocked_elsewhere.is_empty();
+        let is_blocked =
+            self.durable.images.blocked().next().is_some() || !observation.blocked_elsewhere.is_empty();
         whole && !is_blocked && observation.images.iter().all(is_allowed)
     }
 

@@ -41,9 +41,10 @@ impl Service {
         if back.is_none() {
             deployment.run_last(HookEvent::RolledBack);
         }
-        let old = deployment.plan().image_changes.iter();
-        self.durable.proven.extend(old.filter_map(|m| Some((m.configured.clone(), m.old.clone()?))));
-        self.durable.unproven.clear();
+        for change in &deployment.plan().image_changes {
+            self.durable.images.of(&change.configured).keep_target(change.old.as_ref());
+        }
+        self.durable.images.forget_unproven();
         self.durable.rollback_failed = false;
         if let Some(back) = back {
             self.end(DeployOutcome::Failed, false, now);
@@ -112,13 +113,10 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         // The running image must not become a rollback target.
         for m in deployment.changes() {
-            let name = || m.configured.clone();
-            self.durable
-                .unproven
-                .extend(deployment.new_ids.get(&m.configured).map(|id| (name(), id.clone())));
-            self.durable.proven.extend(m.old.clone().map(|old| (name(), old)));
+            let memory = self.durable.images.of(&m.configured);
+            memory.note_unproven(deployment.new_ids.get(&m.configured), m.old.as_ref());
             // Those of images that did not fail, too: the service is not touched again.
-            self.durable.blocked.insert(name(), m.digest.clone());
+            memory.blocked = Some(m.digest.clone());
         }
         let failed = report(deployment, failed);
         deployment.enter(Phase::Unpin, now);

@@ -25,24 +25,24 @@ impl Service {
         for view in &observation.images {
             let Some(remote) = &view.remote else { continue };
             let image = &view.configured;
-            let durable = &mut self.durable;
+            let memory = self.durable.images.of(image);
             let runs = view.running.iter().any(|local| local.digests.contains(remote));
-            if runs || is_manual || durable.declined.get(image) != Some(remote) {
-                durable.declined.remove(image);
+            if runs || is_manual || memory.declined.as_ref() != Some(remote) {
+                memory.declined = None;
             }
             // It ran while the registry had it, the registry still has it, but the service was set to another one.
             let is_known = view.running.iter().any(|local| !local.digests.is_empty());
-            if runs || !is_known || durable.published.get(image) != Some(remote) {
+            if runs || !is_known || memory.published.as_ref() != Some(remote) {
                 continue;
             }
-            durable.published.remove(image);
-            if !is_manual && durable.blocked.get(image) != Some(remote) {
+            memory.published = None;
+            if !is_manual && memory.blocked.as_ref() != Some(remote) {
                 let old = view.running.iter().find_map(|local| local.digests.last().cloned());
                 replaced.push((image.clone(), remote.clone(), old));
             }
         }
         for (image, digest, old_digest) in replaced {
-            self.durable.declined.insert(image.clone(), digest.clone());
+            self.durable.images.of(&image).declined = Some(digest.clone());
             let gate = gates::declined(&self.config.name, &image, &digest);
             let differences = Vec::new();
             self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
@@ -52,7 +52,7 @@ impl Service {
     /// Records that the image was replaced manually in the middle of its update.
     pub(super) fn decline(&mut self, change: Option<ImageChange>) {
         if let Some(change) = change {
-            self.durable.declined.insert(change.configured, change.digest);
+            self.durable.images.of(&change.configured).declined = Some(change.digest);
         }
     }
 }

@@ -247,15 +247,13 @@ impl Service {
         if let Some(change) = rollout.plan.change.clone() {
             let (image, digest) = (change.configured.clone(), change.digest.clone());
             let proven = OldImage { id: ImageId::from(&digest), source: Some(change.source(&digest)) };
-            let durable = &mut self.durable;
-            durable.proven.insert(image.clone(), proven);
-            durable.not_found.remove(&image);
-            durable.blocked.remove(&image);
-            durable.forget_failure(&image, &digest);
-            durable.unproven.remove(&image);
-            durable.postponed = None;
+            let memory = self.durable.images.of(&image);
+            memory.proven = Some(proven);
+            (memory.not_found, memory.blocked, memory.unproven) = (None, None, None);
+            memory.forget_failure(&digest);
+            memory.published = Some(digest.clone());
+            self.durable.postponed = None;
             updated = change.old_digest.as_ref() != Some(&digest);
-            durable.published.insert(image.clone(), digest.clone());
             self.note_proof(&image, ImageId::from(&digest), &digest, now);
             if updated {
                 let took = self.time_since_found(&change, rollout.begun, now);
@@ -265,7 +263,7 @@ impl Service {
         match rollout.plan.cause {
             Cause::Redeploy => self.emit(Event::Redeployed { kept: rollout.plan.kept }, now),
             Cause::RetryRollback => {
-                self.durable.unproven.clear();
+                self.durable.images.forget_unproven();
                 self.emit(Event::RollbackRetried, now);
             }
             _ => {}
@@ -287,7 +285,7 @@ impl Service {
             let wait = POSTPONE.saturating_mul(2_i32.saturating_pow(tries - 1)).min(LONGEST_POSTPONE);
             self.durable.postponed = Some(Postponed { digest: change.digest, until: now + wait, tries });
         } else {
-            self.durable.block(&change.configured, &change.digest);
+            self.durable.images.of(&change.configured).block(&change.digest);
         }
     }
 
@@ -315,9 +313,9 @@ impl Service {
     fn swarm_rolled_back(&mut self, failed: SwarmFailed, now: Timestamp) {
         let Some(rollout) = self.durable.swarm.clone() else { return };
         if let Some(change) = &rollout.plan.change {
-            self.durable.proven.extend(change.old.clone().map(|old| (change.configured.clone(), old)));
+            self.durable.images.of(&change.configured).keep_target(change.old.as_ref());
         }
-        self.durable.unproven.clear();
+        self.durable.images.forget_unproven();
         if failed.by_node {
             self.end_in_swarm(DeployOutcome::Failed, false, now);
             let text = wording::by_nodes(rollout.plan.image(), &failed.failure.reason);
@@ -333,10 +331,9 @@ impl Service {
     fn swarm_failed_for_good(&mut self, failed: SwarmFailed, why: RollbackProblem, now: Timestamp) {
         let Some(rollout) = self.durable.swarm.clone() else { return };
         if let Some(change) = &rollout.plan.change {
-            let name = || change.configured.clone();
-            self.durable.unproven.insert(name(), ImageId::from(&change.digest));
-            self.durable.proven.extend(change.old.clone().map(|old| (name(), old)));
-            self.durable.block(&change.configured, &change.digest);
+            let memory = self.durable.images.of(&change.configured);
+            memory.note_unproven(Some(&ImageId::from(&change.digest)), change.old.as_ref());
+            memory.block(&change.digest);
         }
         self.durable.rollback_failed = true;
         let containers = self.containers().iter().map(ContainerSummary::of).collect();

@@ -20,7 +20,7 @@ fn another_healer_does_not_keep_a_probation_going() {
         let begun = scenario.seconds(at);
         let fresh = Container { started_at: begun, ..with_health("b", HealthState::Starting) };
         scenario.at(at).look(&[&fresh]);
-        if scenario.service.durable().blocked.contains_key(IMAGE) {
+        if scenario.service.durable().images.get(IMAGE).blocked.is_some() {
             assert!(at > 10, "some manual restarts are tolerated");
             return;
         }
@@ -35,7 +35,7 @@ fn a_failing_compose_up_is_not_retried_forever_when_the_event_stream_keeps_break
     let mut scenario = pulled();
     let crashed = Container { state: State::Exited, exit_code: 1, ..of_image_two("b") };
     let mut ups = 0;
-    while !scenario.service.durable().blocked.contains_key(IMAGE) {
+    while scenario.service.durable().images.get(IMAGE).blocked.is_none() {
         assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { .. }))), "{:?}", scenario.entries);
         scenario.engine_gap().input(Input::Stepped(failed(vec![crashed.clone()])));
         ups += 1;
@@ -52,7 +52,7 @@ fn a_running_image_is_not_blocked_if_compose_fails_after_an_interruption() {
     scenario.look(&[&new]).engine_gap().engine_back().at(5);
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { .. }))));
     scenario.input(Input::Stepped(failed(vec![new.clone()])));
-    assert!(scenario.service.durable().blocked.is_empty());
+    assert!(scenario.service.durable().images.blocked().next().is_none());
     scenario.look(&[&new]).at(100).look(&[&new]);
     assert_eq!(scenario.kinds().last(), Some(&Kind::UPDATED));
 }
@@ -93,7 +93,7 @@ fn a_replayed_old_event_does_not_defer_a_start() {
 fn an_image_whose_rollback_failed_is_not_restarted() {
     let mut scenario = Scenario::of(config());
     scenario.service.durable.rollback_failed = true;
-    scenario.service.durable.unproven.insert(IMAGE.into(), ImageId("sha256:two".into()));
+    scenario.service.durable.images.of(IMAGE).unproven = Some(ImageId("sha256:two".into()));
     let bad = Container { state: State::Exited, exit_code: 1, ..of_image_two("b") };
     let other = Container { image: ImageId("sha256:one".into()), ..exited("c", 1) };
     for at in [0, 30, 60, 120] {
@@ -108,8 +108,8 @@ fn an_image_whose_rollback_failed_is_not_restarted() {
 fn an_image_whose_rollback_failed_is_shown_as_blocked_and_not_as_being_healed() {
     let mut scenario = Scenario::of(config());
     scenario.service.durable.rollback_failed = true;
-    scenario.service.durable.unproven.insert(IMAGE.into(), ImageId("sha256:two".into()));
-    scenario.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+    scenario.service.durable.images.of(IMAGE).unproven = Some(ImageId("sha256:two".into()));
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
     let bad = Container { state: State::Exited, exit_code: 1, ..of_image_two("b") };
     scenario.look(&[&bad]).at(30).look(&[&bad]);
     assert_eq!((scenario.kinds(), scenario.status()), (vec![Kind::DIED], StatusValue::Blocked));

@@ -31,7 +31,7 @@ fn ended(container: &Container, code: i64, at: Option<Timestamp>) -> Container {
 
 /// Asserts that somebody's interference has ended the deployment: nothing is blocked, rolled back or brought up.
 fn assert_broken_off(scenario: &mut Scenario) {
-    assert!(scenario.service.durable().blocked.is_empty());
+    assert!(scenario.service.durable().images.blocked().next().is_none());
     let next = scenario.act();
     assert!(matches!(next, Some(Action::Step(Step::Unpin { .. }))), "{next:?} {:?}", scenario.entries);
     assert_eq!(scenario.kinds(), [Kind::ERROR]);
@@ -264,7 +264,7 @@ fn a_child_that_ran_out_of_memory_does_not_fail_a_probation() {
     let (mut scenario, new) = new_and_well();
     let killed = Container { oom_killed: true, ..ended(&new, 137, scenario.seconds(5)) };
     scenario.at(5).look(&[&killed]);
-    assert!(!scenario.service.durable().blocked.is_empty(), "at once");
+    assert!(scenario.service.durable().images.blocked().next().is_some(), "at once");
 }
 
 #[test]

@@ -483,7 +483,7 @@ fn a_digest_is_no_older_than_this_agents_last_look_at_another() {
     // This still holds after a restart of the agent.
     let kept = serde_json::to_string(scenario.service.durable()).unwrap();
     let again: Durable = serde_json::from_str(&kept).unwrap();
-    assert_eq!(again.found[0].not_before, scenario.seconds(100));
+    assert_eq!(again.images.get(IMAGE).found[0].not_before, scenario.seconds(100));
 }
 
 #[test]

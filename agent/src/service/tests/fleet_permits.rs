@@ -118,6 +118,10 @@ fn of_several_images_only_that_of_the_failed_container_is_blocked() {
         let mut scenario = deploying_two_images();
         let failure = Failure { image: image.to_owned(), bystander, ..Failure::general("it crashed") };
         scenario.service.failed(failure, String::new(), scenario.now);
-        assert_eq!(scenario.service.durable().blocked.keys().collect::<Vec<_>>(), blocked, "{image:?}");
+        assert_eq!(
+            scenario.service.durable().images.blocked().map(|(image, _)| image).collect::<Vec<_>>(),
+            blocked,
+            "{image:?}"
+        );
     }
 }

@@ -343,7 +343,7 @@ fn a_held_image_stays_while_the_other_is_updated() {
 fn a_signed_digest_that_was_replaced_here_waits_for_an_approval_when_it_is_served_again() {
     let signed = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..UpdateConfig::default() };
     let mut scenario = Scenario::of(with(signed));
-    scenario.service.durable.leave(IMAGE, &digest('2'), &digest('1'));
+    scenario.service.durable.images.of(IMAGE).leave(&digest('2'), &digest('1'));
     for request in ["poll", "trigger"] {
         scenario.at(if request == "poll" { 0 } else { 60 });
         if request == "poll" {
@@ -362,7 +362,7 @@ fn a_signed_digest_that_was_replaced_here_waits_for_an_approval_when_it_is_serve
         signed_by: vec!["/etc/cosign.pub".into()],
         ..UpdateConfig::default()
     }));
-    scenario.service.durable.leave(IMAGE, &digest('2'), &digest('1'));
+    scenario.service.durable.images.of(IMAGE).leave(&digest('2'), &digest('1'));
     scenario.poll(found('2'));
     let now = scenario.now;
     scenario.service.approve(None, now);
@@ -496,9 +496,9 @@ fn a_retried_rollback_does_not_deploy_a_held_image() {
     let old = super::super::action::OldImage { id: ImageId("sha256:one".into()), source: None };
     let durable = &mut scenario.service.durable;
     durable.rollback_failed = true;
-    durable.blocked.insert(IMAGE.into(), digest('2'));
-    durable.unproven.insert(IMAGE.into(), ImageId("sha256:two".into()));
-    durable.proven.insert(IMAGE.into(), old);
+    durable.images.of(IMAGE).blocked = Some(digest('2'));
+    durable.images.of(IMAGE).unproven = Some(ImageId("sha256:two".into()));
+    durable.images.of(IMAGE).proven = Some(old);
     let mut seen = observed('2', &[local("sha256:two", &['2'])], &[&running("web")]);
     let mut view = ImageView::new(other.into(), reference);
     view.remote = Some(digest('4'));

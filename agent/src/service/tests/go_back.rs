@@ -82,7 +82,7 @@ impl Scenario {
     }
 
     fn blocked_digest(&self) -> Option<&Digest> {
-        self.service.durable().blocked.get(IMAGE)
+        self.service.durable().images.get(IMAGE).blocked.as_ref()
     }
 }
 
@@ -163,7 +163,7 @@ fn a_named_image_is_gone_back_to_and_others_are_refused() {
 fn a_blocked_image_is_no_way_back_unless_it_is_named() {
     let mut scenario = Scenario::of(config());
     scenario.updated_to(&[('1', '2'), ('2', '3')]);
-    scenario.service.durable.block(IMAGE, &digest('2'));
+    scenario.service.durable.images.of(IMAGE).block(&digest('2'));
     assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('1')));
 }
 

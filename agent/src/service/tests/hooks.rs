@@ -108,7 +108,7 @@ fn nothing_is_begun_if_the_hook_before_fails_and_it_is_tried_once_a_cycle() {
         let errored = scenario.record().errored.expect("it is told");
         assert!(errored.contains("the hook before failed, so nothing was deployed"), "{errored}");
         assert_eq!(scenario.act(), None, "not before the next cycle");
-        assert!(scenario.service.durable().blocked.is_empty());
+        assert!(scenario.service.durable().images.blocked().next().is_none());
     }
     let entries: Vec<_> = scenario.entries.iter().filter(|entry| entry.event == Kind::ERROR).collect();
     assert_eq!(entries.len(), 1, "the same fault is told once: {entries:#?}");

@@ -71,7 +71,7 @@ impl Scenario {
 #[test]
 fn an_image_that_is_blocked_or_not_signed_is_named_in_the_answer_and_in_the_entry() {
     let blocked: fn(&mut Scenario, &mut Observation) = |scenario, _| {
-        scenario.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+        scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
     };
     let elsewhere: fn(&mut Scenario, &mut Observation) = |_, seen| {
         seen.blocked_elsewhere = vec![(Reference::parse(IMAGE).unwrap(), digest('2'))];
@@ -111,6 +111,6 @@ fn a_redeploy_names_only_kept_images_and_a_block_even_before_the_first_check() {
     let mut scenario = Scenario::of(config());
     assert_eq!(scenario.redeploys(), []);
     let mut scenario = Scenario::of(config());
-    scenario.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
     assert_eq!(scenario.redeploys(), [(IMAGE.to_owned(), "blocked".to_owned())]);
 }

@@ -7,9 +7,10 @@ use evenkeel_common::wire::WayBackValue;
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::tags::TagPattern;
+use crate::service::images::DeployedImage;
 use crate::service::maintenance::{
-    DeployedImage, FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, NotNewer, RemovableImage,
-    RollbackRisk, RunningImage, TagInUse,
+    FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, NotNewer, RemovableImage, RollbackRisk,
+    RunningImage, TagInUse,
 };
 
 impl Scenario {
@@ -145,7 +146,7 @@ fn deployed_images_that_are_no_longer_needed_are_removed_after_an_update() {
     let removable = |keep_images| {
         let mut scenario = Scenario::on_five(ServiceConfig { keep_images, ..config() });
         for n in 1..=5 {
-            scenario.service.note_deployed(IMAGE, &version(n), n != 3, &reference());
+            scenario.service.durable.images.of(IMAGE).note_deployed(&version(n), n != 3, &reference());
         }
         scenario.service.remove_old_images_soon();
         let task = scenario.task();
@@ -168,10 +169,10 @@ fn deployed_images_that_are_no_longer_needed_are_removed_after_an_update() {
 fn running_images_and_rollback_targets_are_not_removed_and_removed_images_are_dropped() {
     let mut scenario = Scenario::on_five(ServiceConfig { keep_images: 1, ..config() });
     for n in [5, 1, 2, 3, 4] {
-        scenario.service.note_deployed(IMAGE, &version(n), true, &reference());
+        scenario.service.durable.images.of(IMAGE).note_deployed(&version(n), true, &reference());
     }
     let proven = super::super::action::OldImage { id: version(2), source: None };
-    scenario.service.durable.proven.insert(IMAGE.into(), proven);
+    scenario.service.durable.images.of(IMAGE).proven = Some(proven);
     scenario.service.remove_old_images_soon();
     let images = vec![old(1, &[reference()]), old(3, &[reference()])];
     assert_eq!(scenario.task(), Some(MaintenanceTask::RemoveImages { images }));
@@ -195,7 +196,7 @@ fn an_old_image_is_removed_with_exactly_the_tags_it_was_deployed_under() {
         (4, pinned),
         (5, tag("1.0.5")),
     ] {
-        scenario.service.note_deployed(IMAGE, &version(n), true, &reference);
+        scenario.service.durable.images.of(IMAGE).note_deployed(&version(n), true, &reference);
     }
     scenario.service.remove_old_images_soon();
     let images = vec![old(1, &[tag("1.0.1"), tag("1.0.3")]), old(2, &[tag("1.0.2")]), old(4, &[])];

@@ -84,7 +84,7 @@ fn a_service_that_was_frozen_as_not_found_goes_on_once_its_image_is_known() {
     scenario.check(observed('2', &[built], &[&running("a")]));
     assert_eq!((scenario.act(), scenario.kinds()), (None, vec![Kind::NOT_FOUND]));
     scenario.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
-    assert_eq!(scenario.service.durable().not_found.len(), 0);
+    assert_eq!(scenario.service.durable().images.not_found().count(), 0);
     let action = scenario.act();
     let Some(Action::Step(Step::PinImages { images, .. })) = action else { panic!("{action:?}") };
     assert_eq!(images[0].source.as_ref().and_then(|source| source.digest.clone()), Some(digest('1')));
@@ -94,9 +94,9 @@ fn a_service_that_was_frozen_as_not_found_goes_on_once_its_image_is_known() {
 fn a_digest_that_was_seen_here_and_in_the_registry_is_remembered() {
     let mut scenario = Scenario::of(config());
     scenario.check(observed('1', &[local("sha256:one", &['1'])], &[&running("a")]));
-    assert_eq!(scenario.service.durable().published.get(IMAGE), Some(&digest('1')));
+    assert_eq!(scenario.service.durable().images.get(IMAGE).published.as_ref(), Some(&digest('1')));
     scenario.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
-    assert_eq!(scenario.service.durable().published.get(IMAGE), Some(&digest('1')));
+    assert_eq!(scenario.service.durable().images.get(IMAGE).published.as_ref(), Some(&digest('1')));
 }
 
 /// An agent in a container that sees the compose files at a path other than on the host.

@@ -4,7 +4,7 @@ use super::tag_variable::{TEXT, tagged, with_variable};
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::env_file::find_tag;
-use crate::service::candidate::Found;
+use crate::service::images::Found;
 use crate::service::input::TagInForce;
 use crate::service::maintenance::MaintenanceResult;
 
@@ -30,7 +30,7 @@ impl Scenario {
     }
 
     fn first_seen(&self, tag: &str) -> Option<Timestamp> {
-        let found = self.service.durable().found.iter();
+        let found = self.service.durable().images.found();
         let mut of_tag = found.filter(|found| found.reference.as_ref() == Some(&tagged(tag)));
         of_tag.next().map(|found| found.first_seen)
     }
@@ -126,7 +126,7 @@ fn older_tags_are_dropped_and_the_number_of_others_is_bounded() {
     for n in 4..400 {
         scenario.at(n).check(newer(&n.to_string(), '4'));
     }
-    assert_eq!(scenario.service.durable().found.len(), 100);
+    assert_eq!(scenario.service.durable().images.found().count(), 100);
     assert_eq!(scenario.first_seen("399"), scenario.seconds(399));
 }
 
@@ -142,8 +142,8 @@ fn digests_recorded_by_earlier_versions_belong_to_the_current_tag() {
     assert_eq!(scenario.first_seen("2"), scenario.seconds(0));
     assert_eq!(scenario.record().waiting.unwrap().gate, "min_age", "it is approved");
     let again = serde_json::to_value(scenario.service.durable()).unwrap();
-    let found: Vec<Found> = serde_json::from_value(again["found"].clone()).unwrap();
-    assert_eq!(found, scenario.service.durable().found);
+    let found: Vec<Found> = serde_json::from_value(again["images"][IMAGE]["found"].clone()).unwrap();
+    assert_eq!(found, scenario.service.durable().images.get(IMAGE).found);
     // A digest that the registry no longer has starts over, as usual.
     let mut scenario = gated();
     scenario.service.durable = serde_json::from_value(serde_json::json!({"found": [{
@@ -151,7 +151,7 @@ fn digests_recorded_by_earlier_versions_belong_to_the_current_tag() {
     }]}))
     .unwrap();
     scenario.at(60).check(newer("2", '2'));
-    assert_eq!(scenario.service.durable().found.len(), 1);
+    assert_eq!(scenario.service.durable().images.found().count(), 1);
     assert_eq!(scenario.first_seen("2"), scenario.seconds(60));
 }
 
@@ -167,9 +167,9 @@ fn while_the_newest_tag_is_blocked_the_next_one_is_deployed_and_the_block_stays(
     // The registry still has the same digest under it, so the check asks for the next one.
     scenario.check(newer("3", '3'));
     assert_eq!(scenario.kinds(), [], "there is no new digest under the tag that failed");
-    assert_eq!(scenario.service.durable().blocked.get(IMAGE), Some(&digest('4')));
+    assert_eq!(scenario.service.durable().images.get(IMAGE).blocked.as_ref(), Some(&digest('4')));
     scenario.fails();
-    assert_eq!(scenario.service.durable().blocked.get(IMAGE), Some(&digest('3')));
+    assert_eq!(scenario.service.durable().images.get(IMAGE).blocked.as_ref(), Some(&digest('3')));
     // Neither is deployed again, whichever tag is checked.
     for (tag, of) in [("4", '4'), ("3", '3'), ("3", '4')] {
         scenario.check(newer(tag, of));
@@ -190,7 +190,9 @@ fn a_block_of_a_newer_tag_survives_the_agent_and_can_be_lifted() {
     scenario.check(newer("3", '3')).fails();
     let written = serde_json::to_value(scenario.service.durable()).unwrap();
     let read: Durable = serde_json::from_value(written).unwrap();
-    assert!(read.is_blocked(IMAGE, &digest('3')) && !read.is_blocked(IMAGE, &digest('2')));
+    assert!(
+        read.images.get(IMAGE).is_blocked(&digest('3')) && !read.images.get(IMAGE).is_blocked(&digest('2'))
+    );
     let blocked: Vec<_> = scenario.service.blocked_references().collect();
     assert!(blocked.contains(&(tagged("3"), digest('3'))), "siblings respect it: {blocked:?}");
     assert_eq!(
@@ -224,9 +226,9 @@ fn while_all_newer_tags_are_blocked_another_digest_under_the_one_in_force_is_dep
     scenario.check(newer("1", '1')).lists(&["2"]);
     scenario.check(newer("2", '2')).fails();
     scenario.entries.clear();
-    let blocked = |scenario: &Scenario| scenario.service.durable().blocked.get(IMAGE).cloned();
+    let blocked = |scenario: &Scenario| scenario.service.durable().images.get(IMAGE).blocked.clone();
     // The block under the tag in force is lifted; the one of the newer tag is not.
-    scenario.service.durable.blocked.insert(IMAGE.to_owned(), digest('4'));
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('4'));
     scenario.check(in_force('1'));
     assert_eq!((scenario.kinds(), blocked(&scenario)), (vec![Kind::UNBLOCKED], Some(digest('2'))));
     scenario.check(in_force('3'));
@@ -238,7 +240,7 @@ fn while_all_newer_tags_are_blocked_another_digest_under_the_one_in_force_is_dep
 fn a_newer_tag_with_a_blocked_digest_is_skipped_for_the_next_one() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
     scenario.check(newer("1", '1')).lists(&["3", "2"]);
-    scenario.service.durable.blocked.insert(IMAGE.to_owned(), digest('3'));
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('3'));
     scenario.check(newer("3", '3'));
     assert_eq!(scenario.act(), None);
     let failed = scenario.service.newer_tags().failed;

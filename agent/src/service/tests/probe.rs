@@ -110,7 +110,7 @@ fn an_image_that_never_listens_is_rolled_back_at_the_end_of_its_probation() {
     );
     let Some(Action::Step(Step::Diagnose { container })) = scenario.act() else { panic!("no diagnosis") };
     assert_eq!(container, "web-2");
-    assert!(scenario.service.durable().blocked.contains_key(IMAGE));
+    assert!(scenario.service.durable().images.get(IMAGE).blocked.is_some());
     scenario.input(Input::Stepped(StepResult::Diagnosed { log: "listening on nothing".into() }));
     scenario.proceeds(StepResult::Started {
         up: Ok(String::new()),
@@ -211,7 +211,7 @@ fn a_named_service_is_asked_although_its_image_has_not_changed() {
     scenario.at(11).look(&[&new, &front]);
     assert!(scenario.reason().starts_with("container front did not answer"), "{}", scenario.reason());
     assert!(
-        scenario.service.durable().blocked.contains_key(IMAGE),
+        scenario.service.durable().images.get(IMAGE).blocked.is_some(),
         "the image that was deployed is to blame"
     );
 }

@@ -5,8 +5,9 @@ use evenkeel_common::wire::Level;
 use super::*;
 use crate::config::UpdateConfig;
 use crate::service::fleet::{FleetView, Link};
+use crate::service::images::Proof;
 use crate::service::input::Unsigned;
-use crate::service::running::{ImageState, Proof};
+use crate::service::running::ImageState;
 
 const GRACE: i64 = 60;
 
@@ -96,7 +97,7 @@ fn only_the_digest_that_passed_its_probation_is_proven() {
     // An operator has brought up another one.
     let mut scenario = Scenario::of(config());
     let proof = Proof { digest: digest('2'), at: scenario.start };
-    scenario.service.durable.proofs.insert(IMAGE.into(), proof);
+    scenario.service.durable.images.of(IMAGE).proof = Some(proof);
     scenario.at(0).check(runs('4', "four", '4'));
     assert_eq!((scenario.image().running, scenario.image().proven_at), (Some(digest('4')), None));
     assert!(!scenario.why().contains("proven"), "{}", scenario.why());
@@ -104,14 +105,14 @@ fn only_the_digest_that_passed_its_probation_is_proven() {
     assert_eq!(scenario.image().running, None, "its digest is unknown until the next check");
     scenario.check(runs('2', "two", '2'));
     assert_eq!(scenario.image().proven_at, scenario.seconds(0));
-    scenario.service.durable.unproven.insert(IMAGE.into(), on("two").image);
+    scenario.service.durable.images.of(IMAGE).unproven = Some(on("two").image);
     assert_eq!(scenario.image().proven_at, None, "it has become unproven since");
 }
 
 #[test]
 fn without_running_containers_there_is_no_digest_and_no_proof() {
     let mut scenario = Scenario::of(config());
-    scenario.service.durable.proofs.insert(IMAGE.into(), Proof { digest: digest('2'), at: scenario.start });
+    scenario.service.durable.images.of(IMAGE).proof = Some(Proof { digest: digest('2'), at: scenario.start });
     let mut seen = observed('2', &[], &[&exited("web", 0)]);
     seen.images[0].tagged = Some(local("sha256:two", &['2']));
     scenario.at(0).check(seen);
@@ -129,7 +130,7 @@ fn an_image_that_no_container_uses_is_pulled_and_not_proven() {
     let pulled = scenario.passes(0, &on("one"));
     assert_eq!((pulled.event, pulled.level), (Kind::PULLED, Level::Info));
     assert_eq!(scenario.service.durable().totals.updates, 0);
-    assert!(scenario.service.durable().proofs.is_empty());
+    assert!(scenario.service.durable().images.get(IMAGE).proof.is_none());
     assert_eq!(scenario.image().proven_at, None);
 }
 
@@ -138,7 +139,7 @@ fn the_available_digest_is_reported_even_if_blocked_or_unsigned() {
     type Change = fn(&mut Scenario, &mut Observation);
     let cases: [(&str, Change); 3] = [
         ("held", |_, _| {}),
-        ("blocked", |scenario, _| drop(scenario.service.durable.blocked.insert(IMAGE.into(), digest('2')))),
+        ("blocked", |scenario, _| scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'))),
         ("unsigned", |_, seen| drop(seen.unsigned.insert(IMAGE.into(), Unsigned::Missing))),
     ];
     for (name, change) in cases {

@@ -58,7 +58,7 @@ fn a_project_that_does_not_run_is_started_when_the_digests_match() {
 #[test]
 fn compose_may_pull_missing_images_unless_an_image_of_the_service_is_withheld() {
     let blocked = |scenario: &mut Scenario| {
-        scenario.service.durable.blocked.insert(IMAGE.into(), digest('2'));
+        scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
     };
     let nothing: fn(&mut Scenario) = |_| ();
     for (remote, before, expected) in [('1', nothing, PullPolicy::Missing), ('2', blocked, PullPolicy::Never)]

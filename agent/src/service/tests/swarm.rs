@@ -134,10 +134,10 @@ fn a_redeploy_of_the_running_image_keeps_its_spelling_and_blocks_nothing() {
 fn existing_tasks_prove_an_image_that_is_already_set() {
     let mut scenario = Scenario::of(in_swarm());
     let durable = &mut scenario.service.durable;
-    durable.unproven.insert(IMAGE.into(), ImageId::from(&digest('2')));
+    durable.images.of(IMAGE).unproven = Some(ImageId::from(&digest('2')));
     let source = Reference::parse(&image('1')).ok();
     let proven = crate::service::action::OldImage { id: ImageId::from(&digest('1')), source };
-    durable.proven.insert(IMAGE.into(), proven);
+    durable.images.of(IMAGE).proven = Some(proven);
     assert!(scenario.check(seen('2', '2', service(&image('2')))).step().is_some());
     let plan = scenario.plan();
     assert_eq!((&plan.to, &plan.back, plan.known.len()), (&image('2'), &image('1'), 0));
@@ -148,7 +148,7 @@ fn existing_tasks_prove_an_image_that_is_already_set() {
     scenario.observes(Ok(service(&image('2'))));
     scenario.at(10).observes(Ok(service(&image('2'))));
     assert!(scenario.service.durable.swarm.is_none(), "it is over");
-    assert!(scenario.service.durable.unproven.is_empty());
+    assert!(scenario.service.durable.images.get(IMAGE).unproven.is_none());
     // Other tasks are replaced, so the previous ones do not count.
     let mut scenario = Scenario::of(in_swarm());
     assert!(scenario.check(seen('2', '1', service(&image('1')))).step().is_some());
@@ -182,7 +182,7 @@ fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
             matches!(&back, Some(SwarmStep::Set { to, back: true, .. }) if *to == image('1')),
             "{back:?}"
         );
-        assert_eq!(!scenario.service.durable.blocked.is_empty(), is_blocked, "{state:?}");
+        assert_eq!(scenario.service.durable.images.blocked().next().is_some(), is_blocked, "{state:?}");
         assert_eq!(scenario.service.durable.postponed.is_none(), is_blocked, "{state:?}");
     }
 }

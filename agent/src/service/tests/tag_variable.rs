@@ -104,7 +104,7 @@ fn the_line_is_written_after_the_pull_and_restored_before_compose_runs_for_a_rol
     assert_eq!(tags[0].0, tagged("1"));
     let told = scenario.entries.iter().find(|entry| entry.event == Kind::ERROR).expect("it is reported");
     assert_eq!(told.reason.as_deref(), Some("it was changed in the meantime"));
-    assert_eq!(scenario.service.durable().blocked.get(IMAGE), Some(&digest('2')));
+    assert_eq!(scenario.service.durable().images.get(IMAGE).blocked.as_ref(), Some(&digest('2')));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_line_edited_by_someone_else_ends_the_update_before_anything_is_changed() {
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
     scenario.input(Input::Stepped(StepResult::Unpinned));
     assert_eq!(scenario.kinds(), [Kind::ERROR]);
-    assert_eq!(scenario.service.durable().blocked.len(), 0);
+    assert_eq!(scenario.service.durable().images.blocked().count(), 0);
     // If it is unknown whether it was written, it is restored.
     scenario.at(60).check(newer('2')).up_to_write();
     scenario.input(Input::Stepped(StepResult::Failed("no space left on device".into())));
@@ -234,8 +234,8 @@ fn tags_known_before_a_restart_are_used_until_the_list_is_read_again() {
 fn after_a_failed_rollback_the_next_tag_would_roll_back_to_the_proven_one() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
     let proven = OldImage { id: ImageId("sha256:one".into()), source: None };
-    scenario.service.durable.proven.insert(IMAGE.into(), proven.clone());
-    scenario.service.durable.unproven.insert(IMAGE.into(), ImageId("sha256:bad".into()));
+    scenario.service.durable.images.of(IMAGE).proven = Some(proven.clone());
+    scenario.service.durable.images.of(IMAGE).unproven = Some(ImageId("sha256:bad".into()));
     // The line was restored to tag 1, but compose failed: the bad image of tag 2 still runs.
     let bad = ImageId("sha256:bad".into());
     let runs = Container { config_image: tagged("2").to_string(), image: bad, ..running("web") };

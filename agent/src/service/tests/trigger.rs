@@ -69,7 +69,7 @@ fn a_manual_trigger_counts_as_approval_and_passes_min_age_and_window() {
     assert!(!scenario.updates());
     scenario.at(10).trigger(found('2'));
     assert!(scenario.updates());
-    assert!(scenario.service.durable().found[0].approved);
+    assert!(scenario.service.durable().images.get(IMAGE).found[0].approved);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_trigger_holds_for_its_digest_until_it_is_deployed() {
     assert!(scenario.asks_command());
     scenario.answers(GateAnswer::Go { reason: String::new() }).check(found('2'));
     assert!(scenario.updates());
-    assert!(!scenario.service.durable().found[0].triggered, "it is deployed once");
+    assert!(!scenario.service.durable().images.get(IMAGE).found[0].triggered, "it is deployed once");
 }
 
 #[test]

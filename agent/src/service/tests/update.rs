@@ -63,7 +63,7 @@ impl Scenario {
     }
 
     fn is_blocked(&self) -> bool {
-        !self.service.durable().blocked.is_empty()
+        self.service.durable().images.blocked().next().is_some()
     }
 }
 
@@ -176,7 +176,7 @@ fn after_a_rollback_the_record_says_why_since_when_and_that_the_old_image_runs()
     let written = serde_json::to_value(scenario.service.durable()).unwrap();
     let durable: Durable = serde_json::from_value(written).unwrap();
     assert_eq!(durable.failed_update.as_deref(), Some(&failed));
-    scenario.service.durable.blocked.clear();
+    scenario.service.durable.images.of(IMAGE).blocked = None;
     assert_eq!(scenario.record().failed_update, None);
 }
 
@@ -459,13 +459,13 @@ fn a_stopped_container_that_a_failed_up_replaced_is_rolled_back_while_others_run
 fn a_tag_that_returns_to_a_digest_that_failed_before_is_blocked_again_and_not_deployed() {
     let mut scenario = Scenario::of(config());
     let web = on("web", IMAGE, "v1", 1);
-    scenario.service.durable.block(IMAGE, &digest('2'));
+    scenario.service.durable.images.of(IMAGE).block(&digest('2'));
     scenario.check(observed('1', &[v1()], &[&web]));
     assert!(!scenario.is_blocked(), "the tag has moved");
     scenario.entries.clear();
     scenario.at(10).check(observed('2', &[v1()], &[&web]));
     assert!(!matches!(scenario.act(), Some(Action::Step(_))));
-    assert_eq!(scenario.service.durable().blocked.get(IMAGE), Some(&digest('2')));
+    assert_eq!(scenario.service.durable().images.get(IMAGE).blocked.as_ref(), Some(&digest('2')));
     assert!(scenario.last().message.contains("has failed here before"), "{}", scenario.last().message);
     assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE]);
     // Told once, and deployed again only if a person says so.

@@ -249,9 +249,9 @@ impl Inner {
         }
         self.check_env_file();
         let is_blocked = |durable: &Durable| {
-            let failed = durable.failed_tags.iter();
+            let failed = durable.images.failed_tags();
             let failed = failed.flat_map(|(image, tags)| tags.values().map(move |digest| (image, digest)));
-            durable.blocked.iter().chain(failed).any(|(configured, digest)| {
+            durable.images.blocked().chain(failed).any(|(configured, digest)| {
                 Reference::parse(configured).is_ok_and(|r| r.repository == reference.repository)
                     && image.digests.contains(&reference.repository.at(digest))
             })
@@ -359,8 +359,8 @@ impl Inner {
             self.trace("journal", &format!("{service}: {step}"));
             self.note_phase(service, durable);
         }
-        for (image, digest) in &durable.blocked {
-            if old.blocked.get(image) != Some(digest) {
+        for (image, digest) in durable.images.blocked() {
+            if old.images.get(image).blocked.as_ref() != Some(digest) {
                 self.check_block(service, digest);
             }
         }
@@ -372,7 +372,7 @@ impl Inner {
                 let all = self.services.iter().map(|service| service.name.clone()).collect();
                 let baseline = Baseline {
                     images: live.map(|c| (c.service.clone(), c.image.clone())).collect(),
-                    unproven: old.unproven.values().cloned().collect(),
+                    unproven: old.images.iter().filter_map(|(_, memory)| memory.unproven.clone()).collect(),
                     tags: self.tags(),
                     tag: self.tag_in_force(),
                     is_disturbed: self.truth.is_torn || self.faults.probe != ProbeFault::None,

@@ -189,7 +189,7 @@ impl FakeSwarm {
         service: &SwarmService,
         change: impl FnOnce(&mut State) -> Spec,
     ) -> Result<(), SwarmError> {
-        let blocked = self.world.durable(&self.key).await.blocked;
+        let images = self.world.durable(&self.key).await.images;
         self.call(|state| {
             if state.others > 0 {
                 (state.others, state.version) = (state.others - 1, state.version + 1);
@@ -199,7 +199,7 @@ impl FakeSwarm {
             }
             let spec = change(state);
             let digest = Reference::parse(&spec.image).ok().and_then(|image| image.digest);
-            if digest.is_some_and(|digest| blocked.values().any(|one| *one == digest)) {
+            if digest.is_some_and(|digest| images.blocked().any(|(_, one)| *one == digest)) {
                 state.violations.push(format!("{} is set although it is blocked", spec.image));
             }
             state.sets.push(spec.image);

@@ -105,7 +105,7 @@ impl Inner {
             let wanted = self.published.get(&digest).map(|(id, _)| id.clone());
             let is_current = Some(&container.image) == wanted.as_ref() || !container.is_up();
             let is_known = |durable: &Durable| {
-                has_failed(durable, &digest) || durable.not_found.values().any(|known| *known == digest)
+                has_failed(durable, &digest) || durable.images.not_found().any(|(_, known)| *known == digest)
             };
             let is_held = self.is_held(&tag, &digest, Asker::Cycle);
             // An edit that nobody has applied: an update would apply it, too.
@@ -190,6 +190,5 @@ impl Inner {
 /// Reports whether a digest has failed. A failed digest stays blocked under every tag that names it, even if the status
 /// shows a newer failed tag.
 fn has_failed(durable: &Durable, digest: &Digest) -> bool {
-    let failed = durable.failed_tags.values().flat_map(|tags| tags.values());
-    failed.chain(durable.blocked.values()).any(|failed| failed == digest)
+    durable.images.iter().any(|(_, memory)| memory.is_blocked(digest))
 }

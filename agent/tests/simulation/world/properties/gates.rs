@@ -8,7 +8,7 @@ use evenkeel_agent::model::HookEvent;
 use evenkeel_agent::model::image::{Digest, ImageId, Reference};
 use evenkeel_agent::ports::{GateQuestion, HookCall};
 use evenkeel_agent::service::Durable;
-use evenkeel_agent::service::candidate::Found;
+use evenkeel_agent::service::images::Found;
 use evenkeel_agent::service::input::ServiceRequest;
 use evenkeel_agent::service::rollout::plan::{Cause, ImageChange, Plan};
 use evenkeel_agent::service::rollout::probation::Baseline;
@@ -69,7 +69,7 @@ impl Gated {
     /// Writes were lost, and with them the latest requests of operators. `durable` is the remaining state.
     pub(super) fn lost(&mut self, service: &str, durable: &Durable) {
         let is_left = |digest: &Digest, what: fn(&Found) -> bool| {
-            durable.found.iter().any(|found| found.digest == *digest && what(found))
+            durable.images.found().any(|found| found.digest == *digest && what(found))
         };
         self.approved.retain(|(of, digest)| of != service || is_left(digest, |found| found.approved));
         self.found_by_trigger
@@ -277,17 +277,17 @@ impl Inner {
     pub(super) fn check_found(&mut self, service: &str, durable: &Durable) {
         let now = self.now;
         let gated = &mut self.truth.gated;
-        let is_there = |digest: &Digest| durable.found.iter().any(|found| found.digest == *digest);
+        let is_there = |digest: &Digest| durable.images.found().any(|found| found.digest == *digest);
         gated.approved.retain(|(of, digest)| of != service || is_there(digest));
         gated.found_by_trigger.retain(|(of, digest)| of != service || is_there(digest));
         let is_noted = |tag: &str, digest: &Digest| {
-            durable.found.iter().any(|found| found.digest == *digest && tag_of(found) == tag)
+            durable.images.found().any(|found| found.digest == *digest && tag_of(found) == tag)
         };
         gated.noted.retain(|(of, tag), (digest, _)| of != service || is_noted(tag, digest));
         let triggered = gated.triggered.get(service).copied();
         let is_triggered = triggered.is_some_and(|at| now.duration_since(at) <= TRIGGERED);
         let (mut unexpected, mut changed, mut untriggered) = (Vec::new(), Vec::new(), Vec::new());
-        for found in &durable.found {
+        for found in durable.images.found() {
             let key = (service.to_owned(), found.digest.clone());
             if found.approved && is_triggered {
                 gated.approved.insert(key.clone());
@@ -343,8 +343,8 @@ impl Inner {
         }
         for image in &one.config.images {
             let Some(digest) = self.registry.get(&image.reference.tagged()).cloned() else { continue };
-            let found = self.durable.get(&one.config.name).map(|durable| durable.found.clone());
-            let holds = found.unwrap_or_default().iter().any(|found| found.digest == digest);
+            let durable = self.durable.get(&one.config.name);
+            let holds = durable.is_some_and(|d| d.images.found().any(|found| found.digest == digest));
             self.unless(holds, FIRST_SEEN, |inner| inner.readable(digest.as_str()));
         }
     }
@@ -352,8 +352,7 @@ impl Inner {
 
 /// Returns the tag under which a digest was found.
 fn tag_of(found: &Found) -> String {
-    let configured = || Reference::parse(&found.image).ok();
-    found.reference.clone().or_else(configured).map(|reference| reference.tagged()).unwrap_or_default()
+    found.reference.as_ref().map(Reference::tagged).unwrap_or_default()
 }
 
 impl FakeWorld {
@@ -390,7 +389,9 @@ impl FakeWorld {
             });
             // The newer tag that the request found may have failed since; the next one waits for its own request.
             let durable = inner.durable.get(&one.config.name);
-            let has_failed = durable.is_some_and(|d| !d.blocked.is_empty() || !d.failed_tags.is_empty());
+            let has_failed = durable.is_some_and(|d| {
+                d.images.blocked().next().is_some() || d.images.failed_tags().next().is_some()
+            });
             let may_be_next = one.config.tag_variable().is_some() && (!is_redeploy || has_failed);
             let waits = waits.filter(|_| !may_be_next);
             inner.unless(waits.is_none(), PASSES, |_| {
