@@ -279,7 +279,7 @@ impl Parts {
                 async move { audit.commit(changes, entries).await }.boxed()
             }),
             clock: self.clock.clone(),
-            deployed: Arc::new(move |outcome, took| metrics.deployed(outcome, took)),
+            deployed: Arc::new(move |outcome, took, outage| metrics.deployed(outcome, took, outage)),
             boot,
         }
     }

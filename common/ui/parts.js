@@ -282,7 +282,9 @@ function curve(label) {
 // --- events ------------------------------------------------------------------------------------------------------
 
 const hasBox = (entry) =>
-  entry.old_digest || entry.new_digest || entry.reason || entry.container || entry.output || (entry.message ?? "").length > 240;
+  entry.old_digest || entry.new_digest || entry.reason || entry.container || entry.output || typeof entry.outage_seconds === "number" || (entry.message ?? "").length > 240;
+
+const outageText = (seconds) => seconds === 0 ? "none" : `down for ${seconds.toFixed(1)} s`;
 
 // The details of an entry, including the output of a failed deployment.
 function entryDetails(entry) {
@@ -293,6 +295,7 @@ function entryDetails(entry) {
   if (entry.old_digest) add("Old digest", digestNode("old digest", entry.old_digest).node);
   if (entry.new_digest) add("New digest", digestNode("new digest", entry.new_digest).node);
   if (entry.reason) add("Reason", words(entry.reason));
+  if (typeof entry.outage_seconds === "number") add("Interruption", outageText(entry.outage_seconds));
   add("Exact time", words(entry.timestamp));
   if (entry.output) {
     list.append(h("dt", { class: "wide" }, "Output, last lines ", copyButton("output", () => entry.output)));

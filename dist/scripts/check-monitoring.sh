@@ -66,8 +66,7 @@ pids+=($!)
 env DOCKER_HOST="unix://$work/none.sock" "$program" --config "$work/agent.json" >"$work/agent.log" 2>&1 &
 pids+=($!)
 
-# scrape FILE METRIC CURL_ARGUMENT...: scrapes into FILE until METRIC is present, which is the last one to appear after the
-# start.
+# scrape FILE METRIC CURL_ARGUMENT...: scrapes into FILE until METRIC is present, one that appears late after the start.
 scrape() {
     local file="$1" metric="$2"
     shift 2
@@ -78,7 +77,10 @@ scrape() {
     die "no $metric: ${*: -1}"
 }
 scrape "$work/agent.metrics" evenkeel_service_status "http://$agent/metrics"
-scrape "$work/warden.metrics" evenkeel_warden_store_oldest_entry_seconds -H 'Authorization: Bearer people-token' "http://$warden/metrics"
+# Either of them may be the last one: whether the agent answers is known only after some attempts.
+for metric in evenkeel_warden_store_oldest_entry_seconds evenkeel_warden_agent_online; do
+    scrape "$work/warden.metrics" "$metric" -H 'Authorization: Bearer people-token' "http://$warden/metrics"
+done
 "$promtool" check metrics <"$work/agent.metrics" || die "promtool reports errors in the agent's metrics"
 "$promtool" check metrics <"$work/warden.metrics" || die "promtool reports errors in the warden's metrics"
 

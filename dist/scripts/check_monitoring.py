@@ -145,7 +145,9 @@ for text in re.findall(r'"uid": "([^"]*)"', json.dumps(dashboard["panels"])):
 
 # The metrics page of the manual must list every metric, histograms by their base name.
 page = documented((REPO / "dist/docs/metrics.md").read_text())
-base = {re.sub(r"_(bucket|sum|count)$", "", name) if "duration_seconds" in name else name for name in shown}
+histograms = {name.removesuffix("_bucket") for name in shown if name.endswith("_bucket")}
+series = {name + suffix: name for name in histograms for suffix in ("_bucket", "_sum", "_count")}
+base = {series.get(name, name) for name in shown}
 base = {name for name in base if not name.startswith("process_")}
 for name in sorted(base - page):
     fault(f"dist/docs/metrics.md does not list {name}")

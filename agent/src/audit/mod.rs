@@ -76,6 +76,7 @@ fn log(entry: &AuditEntry) {
                 old_digest = entry.old_digest.as_deref(),
                 new_digest = entry.new_digest.as_deref(),
                 reason = entry.reason.as_deref(),
+                outage_seconds = entry.outage_seconds.map(f64::from),
                 "{}",
                 entry.message
             )

@@ -23,6 +23,9 @@ use crate::service::outcome::DeployOutcome;
 
 /// From a pull with all layers present to a large image with a long probation.
 const DEPLOY_SECONDS: [f64; 10] = [1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 900.0];
+/// From a container that is replaced at once to a slow start with retries. The first bucket counts deployments that interrupted
+/// nothing.
+const OUTAGE_SECONDS: [f64; 10] = [0.05, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0];
 /// From a registry on this machine to the request timeout.
 const REQUEST_SECONDS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0];
 /// From a few images on this machine to many behind a registry that hangs.
@@ -50,6 +53,7 @@ pub type Depth = Arc<dyn Fn() -> usize + Send + Sync>;
 pub struct Metrics {
     registry: Registry,
     deploys: HistogramVec,
+    outages: HistogramVec,
     requests: HistogramVec,
     cycles: Histogram,
 }
@@ -87,6 +91,15 @@ impl Metrics {
         for outcome in DeployOutcome::ALL {
             deploys.with_label_values(&[outcome.as_str()]);
         }
+        let outages = opts(
+            "evenkeel_deployment_outage_seconds",
+            "Time in which a deployment left a changed service without a container that was running and healthy.",
+            &OUTAGE_SECONDS,
+        );
+        let outages = HistogramVec::new(outages, &["outcome"]).expect(VALID);
+        for outcome in DeployOutcome::ALL {
+            outages.with_label_values(&[outcome.as_str()]);
+        }
         let requests = opts(
             "evenkeel_registry_request_duration_seconds",
             "Duration of requests to registries and their token services, until the response headers.",
@@ -105,15 +118,19 @@ impl Metrics {
 
         let registry = Registry::new();
         add(&registry, deploys.clone());
+        add(&registry, outages.clone());
         add(&registry, requests.clone());
         add(&registry, cycles.clone());
         add(&registry, prometheus::process_collector::ProcessCollector::for_self());
-        Self { registry, deploys, requests, cycles }
+        Self { registry, deploys, outages, requests, cycles }
     }
 
     /// Records a finished deployment.
-    pub fn deployed(&self, outcome: DeployOutcome, took: Duration) {
+    pub fn deployed(&self, outcome: DeployOutcome, took: Duration, outage: Option<Duration>) {
         self.deploys.with_label_values(&[outcome.as_str()]).observe(took.as_secs_f64());
+        if let Some(outage) = outage {
+            self.outages.with_label_values(&[outcome.as_str()]).observe(outage.as_secs_f64());
+        }
     }
 
     /// Records a finished request to a registry.

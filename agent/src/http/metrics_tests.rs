@@ -85,7 +85,7 @@ fn every_series_exists_from_the_first_scrape() {
     let metrics = Metrics::new();
     let first = scrape(&metrics, vec![service("web"), service("api")]);
     for outcome in DeployOutcome::ALL {
-        metrics.deployed(outcome, Duration::from_secs(9));
+        metrics.deployed(outcome, Duration::from_secs(9), Some(Duration::from_secs(3)));
     }
     for outcome in RequestOutcome::ALL {
         metrics.requested(outcome, Duration::from_millis(9));

@@ -434,9 +434,9 @@ impl Member {
         for note in notes {
             tracing::warn!(service = self.service.config().name, "{note}");
         }
-        if let Some(Ended { outcome, begun }) = ended {
+        if let Some(Ended { outcome, begun, outage }) = ended {
             let took = now.duration_since(begun);
-            (self.world.deployed)(outcome, Duration::try_from(took).unwrap_or_default());
+            (self.world.deployed)(outcome, Duration::try_from(took).unwrap_or_default(), outage);
         }
         Ok(())
     }

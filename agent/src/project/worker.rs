@@ -44,8 +44,8 @@ pub type Record = Arc<dyn Fn(AuditEntry) + Send + Sync>;
 pub type Commit =
     Arc<dyn Fn(Vec<Change>, Vec<AuditEntry>) -> BoxFuture<'static, Result<(), StoreError>> + Send + Sync>;
 
-/// Receives the outcome and the duration of each deployment.
-pub type Deployed = Arc<dyn Fn(DeployOutcome, Duration) + Send + Sync>;
+/// Receives the outcome, the duration and the outage of each deployment.
+pub type Deployed = Arc<dyn Fn(DeployOutcome, Duration, Option<Duration>) + Send + Sync>;
 
 /// External dependencies of the workers, shared by all of them.
 #[derive(Clone)]

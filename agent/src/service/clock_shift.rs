@@ -49,6 +49,7 @@ impl Durable {
         if let Some(deployment) = &mut self.deployment {
             moved(&mut deployment.begun);
             moved(&mut deployment.since);
+            deployment.outage.forget();
             if let Some(probation) = deployment.phase.probation_mut() {
                 moved(&mut probation.since);
             }
@@ -56,6 +57,7 @@ impl Durable {
         if let Some(rollout) = &mut self.swarm {
             moved(&mut rollout.begun);
             moved(&mut rollout.since);
+            rollout.outage.forget();
             if let Some(watch) = rollout.phase.watch_mut() {
                 moved_if(&mut watch.steady_since);
                 moved_if(&mut watch.done_since);

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evenkeel_common::wire::{AuditEntry, Gate, KeptImage};
+use evenkeel_common::wire::{AuditEntry, Gate, KeptImage, Kind, Tenths};
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, Reference};
@@ -273,8 +273,8 @@ impl Event {
 /// What the decisions have emitted and nobody has collected yet.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Emitted {
-    /// Events with their times.
-    events: Vec<(Timestamp, Event)>,
+    /// Events with their times, and the outage that the deployment in progress had caused by then.
+    events: Vec<(Timestamp, Event, Option<Duration>)>,
     /// Log lines.
     pub(super) notes: Vec<Note>,
     /// The deployment that ended.
@@ -285,10 +285,11 @@ impl Service {
     /// Records an event: it is counted now, and reported once the decision is durable.
     pub(super) fn emit(&mut self, event: Event, now: Timestamp) {
         self.durable.totals.fold(&event);
-        self.emitted.ended = Ended::of(&event).or(self.emitted.ended);
+        let outage = self.outage(now);
+        self.emitted.ended = Ended::of(&event, outage).or(self.emitted.ended);
         self.note_verdict(&event);
         self.note_failed_update(&event, now);
-        self.emitted.events.push((now, event));
+        self.emitted.events.push((now, event, outage));
     }
 
     /// Sets, changes or clears the persistent fault; an unchanged text is not reported again (spec 2.6).
@@ -331,11 +332,22 @@ impl Service {
             let image = config.images.iter().find(|image| image.configured == name)?;
             Some(image.reference.clone())
         };
-        let entry = |(at, event): (Timestamp, Event)| {
+        let entry = |(at, event, outage): (Timestamp, Event, Option<Duration>)| {
             let image = event.image(reference).map(|image| image.to_string());
-            Some(AuditEntry { image, ..wording::entry(config, at, event)? })
+            let entry = wording::entry(config, at, event)?;
+            let is_outcome = [Kind::UPDATED, Kind::ROLLED_BACK, Kind::ROLLBACK_FAILED].contains(&entry.event);
+            let outage_seconds = outage.filter(|_| is_outcome).map(Tenths::from);
+            Some(AuditEntry { image, outage_seconds, ..entry })
         };
         events.into_iter().filter_map(entry).collect()
+    }
+
+    /// How long the deployment in progress has interrupted its services so far.
+    fn outage(&self, now: Timestamp) -> Option<Duration> {
+        let compose = self.durable.deployment.as_ref().map(|one| (&one.outage, one.begun));
+        let swarm = || self.durable.swarm.as_ref().map(|one| (&one.outage, one.begun));
+        let (outage, begun) = compose.or_else(swarm)?;
+        outage.longest(begun, now)
     }
 
     /// Takes the log lines since the last call.

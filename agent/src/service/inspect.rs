@@ -52,6 +52,9 @@ impl Service {
                 self.known.resumed.insert(id, at);
             }
             EventKind::Die { exit_code } => {
+                if let Some(deployment) = &mut self.durable.deployment {
+                    deployment.outage.ended(&id, at);
+                }
                 self.note_exit(&id, at, *exit_code);
                 self.known.exit_codes.insert(id, *exit_code);
             }
@@ -113,6 +116,7 @@ impl Service {
             }
         }
         if let Some(deployment) = &mut self.durable.deployment {
+            deployment.outage.look(&containers, now);
             let outcome = deployment.look(&containers, self.config.health_grace, &self.durable.stops, now);
             let phase = deployment.phase.clone();
             // Events below refer to these containers.

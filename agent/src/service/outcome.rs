@@ -1,5 +1,7 @@
 //! Counters: folds over events, so that nothing has to be inferred from states.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::Totals;
@@ -41,13 +43,17 @@ pub struct Ended {
     pub outcome: DeployOutcome,
     /// When it had begun.
     pub begun: Timestamp,
+    /// How long a changed service was interrupted by it, the longest; `None` if unknown, or if none was up before.
+    pub outage: Option<Duration>,
 }
 
 impl Ended {
     /// Returns the end that an event reports.
-    pub(super) fn of(event: &Event) -> Option<Self> {
+    pub(super) fn of(event: &Event, outage: Option<Duration>) -> Option<Self> {
         match event {
-            Event::DeployEnded { outcome, begun, .. } => Some(Self { outcome: *outcome, begun: *begun }),
+            Event::DeployEnded { outcome, begun, .. } => {
+                Some(Self { outcome: *outcome, begun: *begun, outage })
+            }
             _ => None,
         }
     }

@@ -17,6 +17,7 @@ mod maintenance;
 mod managed;
 mod network;
 mod newer_tags;
+mod outage;
 mod probe;
 mod running;
 mod scope;

@@ -136,7 +136,7 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<Wo
         }),
         clock: fake.clock(),
         record: Arc::new(move |entry| recorder.record(entry)),
-        deployed: Arc::new(|_, _| {}),
+        deployed: Arc::new(|_, _, _| {}),
         boot: Boot { now: "one".into(), before: "one".into(), ..Boot::default() },
     })
 }

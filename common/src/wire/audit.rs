@@ -1,6 +1,8 @@
 //! The audit entry (spec 2.7) and its vocabulary.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -48,6 +50,44 @@ pub struct AuditEntry {
     /// Further images that failed in the same deployment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also_failed: Vec<ImageDigest>,
+    /// For how many seconds a deployment interrupted the service: none of the containers was running and healthy. Of several
+    /// compose services the longest; omitted where unknown.
+    // DECISIONS 12.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage_seconds: Option<Tenths>,
+}
+
+/// A number of seconds with one decimal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "f64", into = "f64")]
+#[schemars(with = "f64")]
+pub struct Tenths(u32);
+
+impl From<f64> for Tenths {
+    /// Rounds; a number out of range becomes the nearest one.
+    // The cast saturates, and makes NaN 0.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn from(seconds: f64) -> Self {
+        Self((seconds * 10.0).round() as u32)
+    }
+}
+
+impl From<Tenths> for f64 {
+    fn from(Tenths(tenths): Tenths) -> Self {
+        f64::from(tenths) / 10.0
+    }
+}
+
+impl From<Duration> for Tenths {
+    fn from(duration: Duration) -> Self {
+        Self::from(duration.as_secs_f64())
+    }
+}
+
+impl fmt::Display for Tenths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1}", f64::from(*self))
+    }
 }
 
 /// An image and its digest.
@@ -76,6 +116,7 @@ impl AuditEntry {
             output: String::new(),
             image: None,
             also_failed: Vec::new(),
+            outage_seconds: None,
         }
     }
 }

@@ -11,7 +11,7 @@ mod reply;
 mod status;
 mod why;
 
-pub use audit::{AuditEntry, ImageDigest, Kind, Level};
+pub use audit::{AuditEntry, ImageDigest, Kind, Level, Tenths};
 pub use decisions::{
     CellVerdict, FailedDigest, FleetAnswer, FleetAsk, FleetCell, FleetDecisions, FleetImage, FleetImages,
     FleetUnblockReply, FleetUnblockRequest, Freeze, FreezeReply, FreezeRequest, FreezeScope, Inventory,

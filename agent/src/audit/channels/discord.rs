@@ -48,7 +48,7 @@ fn body(entry: &AuditEntry) -> Value {
         shown.push(json!({ "name": name, "value": value, "inline": is_inline }));
     };
     for (name, value) in fields(entry).into_iter().filter(|(name, _)| *name != "Machine") {
-        field(name, cut(value, FIELD), name == "Container");
+        field(name, cut(&value, FIELD), name == "Container");
     }
     if !entry.output.trim().is_empty() {
         // A code fence in the output would end the block early.

@@ -1,6 +1,8 @@
 //! Text shared by the human-readable channels.
 
-use evenkeel_common::wire::AuditEntry;
+use std::borrow::Cow;
+
+use evenkeel_common::wire::{AuditEntry, Tenths};
 
 /// `[level] event: service on machine`, on one line.
 pub(super) fn title(entry: &AuditEntry) -> String {
@@ -9,7 +11,7 @@ pub(super) fn title(entry: &AuditEntry) -> String {
 }
 
 /// The entry's other non-empty fields with their labels.
-pub(super) fn fields(entry: &AuditEntry) -> Vec<(&'static str, &str)> {
+pub(super) fn fields(entry: &AuditEntry) -> Vec<(&'static str, Cow<'_, str>)> {
     let all = [
         ("Machine", Some(entry.machine.as_str())),
         ("Container", entry.container.as_deref()),
@@ -17,9 +19,13 @@ pub(super) fn fields(entry: &AuditEntry) -> Vec<(&'static str, &str)> {
         ("New digest", entry.new_digest.as_deref()),
         ("Reason", entry.reason.as_deref()),
     ];
-    all.into_iter()
-        .filter_map(|(name, value)| Some((name, value.filter(|text| !text.trim().is_empty())?)))
-        .collect()
+    let texts = all.into_iter().filter_map(|(name, value)| Some((name, Cow::Borrowed(value?))));
+    let outage = entry.outage_seconds.map(|seconds| ("Interruption", Cow::Owned(interruption(seconds))));
+    texts.chain(outage).filter(|(_, text)| !text.trim().is_empty()).collect()
+}
+
+fn interruption(seconds: Tenths) -> String {
+    if f64::from(seconds) == 0.0 { "none".to_owned() } else { format!("down for {seconds} s") }
 }
 
 /// Replaces line breaks and other control characters by spaces.

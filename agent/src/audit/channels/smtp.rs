@@ -137,7 +137,7 @@ fn message_id(seq: u64, machine: &str) -> String {
 fn plain(entry: &AuditEntry) -> String {
     let mut text = format!("{}\n\n{}\n\nTime: {}\n", title(entry), entry.message, entry.timestamp);
     for (name, value) in fields(entry) {
-        text.push_str(&format!("{name}: {}\n", one_line(value)));
+        text.push_str(&format!("{name}: {}\n", one_line(&value)));
     }
     if !entry.output.is_empty() {
         text.push_str(&format!("\nOutput:\n{}\n", entry.output));
@@ -148,7 +148,7 @@ fn plain(entry: &AuditEntry) -> String {
 fn html(entry: &AuditEntry) -> String {
     let mut rows = format!("<tr><th align=\"left\">Time</th><td>{}</td></tr>", entry.timestamp);
     for (name, value) in fields(entry) {
-        rows.push_str(&format!("<tr><th align=\"left\">{name}</th><td>{}</td></tr>", escape(value)));
+        rows.push_str(&format!("<tr><th align=\"left\">{name}</th><td>{}</td></tr>", escape(&value)));
     }
     let output =
         if entry.output.is_empty() { String::new() } else { format!("<pre>{}</pre>", escape(&entry.output)) };

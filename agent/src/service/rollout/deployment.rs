@@ -20,6 +20,7 @@ use crate::service::action::{DisplacedTag, OldImage, Replaced, Step};
 use crate::service::input::StopTimes;
 use crate::service::scope::Scope;
 
+use super::outage::Outage;
 use super::plan::{Cause, ImageChange, Plan, PlannedHooks};
 use super::probation::{self, Context, Expected, Failure, Outcome};
 use super::step::Phase;
@@ -64,6 +65,9 @@ pub struct Deployment {
     /// Names of containers that compose recreated without being told to.
     #[serde(default)]
     pub also_recreated: Vec<String>,
+    /// How long its services are interrupted.
+    #[serde(default)]
+    pub outage: Outage,
     /// The hook that runs once the outcome is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_hook: Option<HookEvent>,
@@ -82,6 +86,7 @@ impl Deployment {
             new_ids: BTreeMap::new(),
             labels: BTreeMap::new(),
             sibling_tags: plan.sibling_tags(containers),
+            outage: Outage::of_containers(plan.changed_services(), containers, now),
             displaced: None,
             line: LineState::default(),
             up_mode,

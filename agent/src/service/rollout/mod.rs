@@ -20,10 +20,12 @@
 //! | `step.rs` | the phases, and the transition after each step |
 //! | `probation.rs` | whether new containers pass their probation |
 //! | `probe.rs` | what they answer to a probe |
+//! | `outage.rs` | how long the services are interrupted |
 //! | `tag.rs` | the line of the env file that holds the tag |
 //! | `rollback.rs` | the rollback to the previous images |
 
 pub mod deployment;
+pub mod outage;
 pub mod plan;
 pub mod probation;
 pub mod probe;

@@ -123,6 +123,9 @@ impl Service {
     /// Handles the result of a step. Any unexpected result is a failure of the step, even the result of another one.
     pub(in crate::service) fn stepped(&mut self, result: StepResult, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
+        if let StepResult::Started { containers, .. } = &result {
+            deployment.outage.look(containers, now);
+        }
         let phase = deployment.phase.clone();
         // If the engine went away in the meantime, the cause of a compose failure is unknown.
         let is_unexplained =

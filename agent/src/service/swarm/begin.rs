@@ -10,6 +10,7 @@ use crate::model::swarm::{SwarmService, is_same_image};
 use crate::service::Service;
 use crate::service::event::Fault;
 use crate::service::input::{ImageView, Observation};
+use crate::service::rollout::outage::Outage;
 use crate::service::rollout::plan::{Cause, ImageChange, Planned};
 use crate::service::wording::swarm as wording;
 
@@ -57,7 +58,7 @@ impl Service {
             back,
         };
         self.durable.rollback_failed = false;
-        self.durable.swarm = Some(Box::new(SwarmRollout::new(plan, now)));
+        self.durable.swarm = Some(Box::new(SwarmRollout::new(plan, Outage::of_swarm(swarm, now), now)));
         self.note_begun();
         true
     }

@@ -183,6 +183,7 @@ impl Service {
             self.request_check();
         }
         let Some(rollout) = &mut self.durable.swarm else { return };
+        rollout.outage.look_in_swarm(&service, now);
         let plan = rollout.plan.clone();
         match &mut rollout.phase {
             SwarmPhase::Converge { watch } => {
@@ -361,9 +362,10 @@ impl Service {
     }
 
     fn end_in_swarm(&mut self, outcome: DeployOutcome, updated: bool, now: Timestamp) {
-        let Some(rollout) = self.durable.swarm.take() else { return };
-        let SwarmRollout { plan, begun, .. } = *rollout;
-        self.emit(Event::DeployEnded { outcome, cause: plan.cause, begun, updated }, now);
+        let Some(rollout) = &self.durable.swarm else { return };
+        let (cause, begun) = (rollout.plan.cause.clone(), rollout.begun);
+        self.emit(Event::DeployEnded { outcome, cause, begun, updated }, now);
+        self.durable.swarm = None;
         self.generation += 1;
         self.inspections.request_by(now);
         // The running image has changed, so check again. A failed update waits for the next cycle.

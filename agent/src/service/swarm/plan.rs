@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::image::{Digest, Reference};
 use crate::model::image_config::ConfigChange;
 use crate::model::swarm::is_same_image;
+use crate::service::rollout::outage::Outage;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::Failure;
 
@@ -28,6 +29,9 @@ pub struct SwarmRollout {
     pub since: Timestamp,
     /// How often the step has failed.
     pub attempt: u32,
+    /// How long the service is interrupted.
+    #[serde(default)]
+    pub outage: Outage,
     /// Labels of the old and the new image; known once the new image is admitted.
     #[serde(default)]
     pub labels: ConfigChange,
@@ -218,9 +222,9 @@ pub struct Postponed {
 
 impl SwarmRollout {
     /// Creates a rollout that is about to begin.
-    pub fn new(plan: SwarmPlan, now: Timestamp) -> Self {
+    pub fn new(plan: SwarmPlan, outage: Outage, now: Timestamp) -> Self {
         let phase = if plan.change.is_some() { SwarmPhase::Admit } else { SwarmPhase::Update };
-        Self { plan, phase, begun: now, since: now, attempt: 0, labels: ConfigChange::default() }
+        Self { plan, phase, begun: now, since: now, attempt: 0, outage, labels: ConfigChange::default() }
     }
 
     /// Enters a phase.
