@@ -189,6 +189,8 @@ pub fn kill_from_outside(pids: &[String]) {
 
 /// Sends a signal to processes without the engine. Returns whether all of them got it.
 pub(crate) fn signal_from_outside(signal: &str, pids: &[String]) -> bool {
+    // The engine reports 0 for a container that has ended, which to `kill` is the process group of this test.
+    let pids = pids.iter().filter(|pid| *pid != "0");
     // The shell's builtin: a minimal system has no `kill` program.
     let script = ["-c", "kill -\"$0\" \"$@\"", signal];
     let sent = on_engine_host("sh").args(script).args(pids).stderr(std::process::Stdio::null()).status();

@@ -115,7 +115,14 @@ fn the_black_box_of_a_failed_deployment_can_be_read_and_copied() {
     browser.click("#events > tr:nth-child(2) summary");
     browser.wait("the box", "document.querySelector('#events .box')");
     let text = browser.text("#events > tr:nth-child(2)");
-    for part in [OLD, NEW, "exited with code 1 after 4 seconds", "no such column: price", "warning"] {
+    for part in [
+        OLD,
+        NEW,
+        "exited with code 1 after 4 seconds",
+        "down for 12.0 s",
+        "no such column: price",
+        "warning",
+    ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert!(!text.contains('\u{1b}') && !text.contains("[31m"), "{text}");

@@ -18,6 +18,7 @@ fn undone(about: &str, first: &Image, bad: &Image, more: &[&str]) -> (World, Age
     assert_eq!((entry.service.as_str(), entry.level), ("web", Level::Warning));
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    assert!(entry.outage_seconds.is_some_and(|seconds| f64::from(seconds) > 0.0), "{entry:#?}");
     assert!(entry.reason.as_ref().is_some_and(|reason| !reason.contains('\n')), "{entry:#?}");
     assert_eq!(agent.entries(&Kind::UPDATED), []);
     agent.wait_done(1);

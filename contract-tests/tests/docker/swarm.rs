@@ -53,6 +53,8 @@ fn a_good_image_is_proven_and_bad_ones_are_rolled_back_and_blocked() {
     let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    // How long depends on how many tasks the swarm replaces at once.
+    assert!(entry.outage_seconds.is_some(), "{entry:#?}");
     // The versions come from the registry, because the images are on other nodes.
     assert!(entry.message.contains("was updated from v1 to v2 and passed"), "{}", entry.message);
     assert_eq!(entry.output, "version: v1 → v2");

@@ -22,6 +22,8 @@ fn a_pushed_image_goes_live_and_is_proven() {
     assert_eq!(entry.old_digest.as_deref(), Some(&*v1.digest));
     assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
     assert_eq!((entry.service.as_str(), entry.level), ("web", Level::Info));
+    // Compose stops the old container before it starts the new one, which then has to become healthy.
+    assert!(entry.outage_seconds.is_some_and(|seconds| f64::from(seconds) > 0.0), "{entry:#?}");
     // The entry is written after probation, so the container is already healthy.
     assert_eq!(world.assert_runs("web", "v2").health, "healthy");
     agent.wait_done(1);

@@ -104,7 +104,7 @@ fn rollback() -> Value {
         "timestamp": ago(300), "service": "api", "event": "rolled_back", "level": "warning",
         "message": "the new image failed its probation; the old one runs again and is healthy",
         "old_digest": OLD, "new_digest": NEW, "container": "api-1",
-        "reason": "container api-1 exited with code 1 after 4 seconds",
+        "reason": "container api-1 exited with code 1 after 4 seconds", "outage_seconds": 12,
         "output": "api-1  | 2026-05-04T10:11:12Z starting\napi-1  | \u{1b}[31merror\u{1b}[0m: no such column: price\napi-1  | exit 1",
     })
 }
