@@ -8,6 +8,7 @@ pub mod swarm;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -19,7 +20,7 @@ pub use swarm::Swarm;
 use crate::model::image_config::ImageConfig;
 use crate::model::probe::{Answer, Probe, Target};
 use crate::model::{
-    ComposeError, Container, ContainerEvent, Digest, EngineError, HookEvent, ImageId, Members, Model,
+    ComposeError, Container, ContainerEvent, Digest, Drain, EngineError, HookEvent, ImageId, Members, Model,
     Platform, Project, PullPolicy, Reference, RegistryError, Repository, Running, SignatureError,
     SignatureVerdict, Signers, UpMode, Usage,
 };
@@ -86,6 +87,18 @@ pub trait Engine: Send + Sync + 'static {
     /// Restarts a container, or starts one that never ran. Returns once its main process has started.
     async fn restart(&self, container: &str) -> Result<(), EngineError>;
 
+    /// Starts a container. One that runs already is left as it is.
+    async fn start(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Stops a container with its own signal and grace, and waits for its end. One that does not run is left as it is.
+    async fn stop(&self, container: &str) -> Result<(), EngineError>;
+
+    /// Removes a container that does not run, and, with `volumes`, the anonymous volumes that were created with it.
+    async fn remove(&self, container: &str, volumes: bool) -> Result<(), EngineError>;
+
+    /// Runs a command in a container and waits for its end, at most for `limit`.
+    async fn exec(&self, container: &str, argv: &[String], limit: Duration) -> Result<ExecEnd, EngineError>;
+
     /// Streams container events since `since_nano` (the engine's clock, in nanoseconds since the epoch), as far back as
     /// the engine's buffer reaches. The stream ends with the connection. Consumers must do no other work while reading:
     /// the engine drops events for slow readers.
@@ -101,6 +114,18 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Returns the memory of the engine's host in bytes.
     async fn machine_memory(&self) -> Result<u64, EngineError>;
+}
+
+/// How a command in a container ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecEnd {
+    /// With this exit status.
+    Exited {
+        /// 0 if it succeeded.
+        status: i64,
+    },
+    /// It has not ended in time, and runs on.
+    TimedOut,
 }
 
 /// Label of the containers that keep an image during a deployment. Its value is the compose project.
@@ -210,6 +235,9 @@ pub trait GateCommand: Send + Sync + 'static {
 
     /// Runs a hook by the same rules, with a time limit of its own.
     async fn run_hook(&self, call: &HookCall) -> Result<(), HookError>;
+
+    /// Runs the command that drains containers, by the same rules, within the time limit of the drain.
+    async fn run_drain(&self, call: &DrainCall) -> Result<(), HookError>;
 }
 
 /// Asks containers whether they serve (DECISIONS 15).
@@ -227,9 +255,22 @@ pub struct HookCall {
     /// What it is run for.
     pub event: HookEvent,
     /// How long it may take.
-    pub timeout: std::time::Duration,
+    pub timeout: Duration,
     /// The update; of several images the first.
     pub question: GateQuestion,
+}
+
+/// Draining containers (DECISIONS 12).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrainCall {
+    /// How.
+    pub drain: Drain,
+    /// The update; of several images the first.
+    pub question: GateQuestion,
+    /// Full IDs of the containers that are relieved of their requests (`EK_OLD`).
+    pub leaving: Vec<String>,
+    /// Full IDs of those that serve in their place (`EK_NEW`).
+    pub staying: Vec<String>,
 }
 
 /// Why a hook has failed.

@@ -317,13 +317,18 @@ impl Agent {
 
     /// Starts it again after its exit, with the same files.
     pub fn restart(&mut self) {
-        self.start_again(None);
+        self.start_again(None, None);
+    }
+
+    /// Like [`Self::restart`], to be killed at the next log line that matches `kill`.
+    pub fn restart_until(&mut self, kill: Kill) {
+        self.start_again(None, Some(kill));
     }
 
     /// Like [`Self::restart`], with the same API address.
     pub fn restart_in_place(&mut self) {
         let address = self.address.clone();
-        self.start_again(Some(&address));
+        self.start_again(Some(&address), None);
     }
 
     /// Suspends its process (SIGSTOP), or resumes it (SIGCONT).
@@ -332,8 +337,8 @@ impl Agent {
         kill_process(pid, if frozen { Signal::STOP } else { Signal::CONT }).expect("the agent runs");
     }
 
-    fn start_again(&mut self, address: Option<&str>) {
-        *self.log.kill.lock().expect("no reader panics with the lock") = None;
+    fn start_again(&mut self, address: Option<&str>, kill: Option<Kill>) {
+        *self.log.kill.lock().expect("no reader panics with the lock") = kill;
         let (child, address) = spawn(self.folder.path(), &self.config, &self.environment, &self.log, address);
         self.child = child;
         self.address = address;

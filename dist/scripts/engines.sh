@@ -349,3 +349,14 @@ engines_stop_all() {
     done
     ENGINES_RUNNING=""
 }
+
+# --- proxies ---------------------------------------------------------------------------------------------
+
+# Provides the image evenkeel-test/proxies:1 with HAProxy, nginx and Caddy from Debian's packages. HAProxy 3.2 is the first that
+# sends nothing to a new server before its first health check (`init-state down`).
+bring_proxies_image() {
+    docker image inspect evenkeel-test/proxies:1 >/dev/null 2>&1 && return 0
+    bring_root forky proxies haproxy nginx-light caddy
+    tar -C "$ENGINES_CACHE/proxies" --exclude=./var/cache --exclude=./usr/share/doc --exclude=./usr/share/locale \
+        --one-file-system -c . | docker import - evenkeel-test/proxies:1 >/dev/null
+}

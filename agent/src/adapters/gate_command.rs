@@ -13,10 +13,9 @@ use tokio::time::Instant;
 
 use super::child::{Leftovers, Outcome, run};
 use super::stragglers::{self, Marks};
-use crate::model::HookEvent;
 use crate::model::output::{Tail, clip_end};
 use crate::model::text::describe_io_error;
-use crate::ports::{GateAnswer, GateCommand, GateQuestion, HookCall, HookError};
+use crate::ports::{DrainCall, GateAnswer, GateCommand, GateQuestion, HookCall, HookError};
 
 /// How long a command may run.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -51,7 +50,7 @@ impl GateCommandRunner {
         program: &str,
         arguments: &[String],
         question: &GateQuestion,
-        event: Option<HookEvent>,
+        more: &[(&'static str, String)],
         limit: Duration,
         tail: &mut Tail,
     ) -> std::io::Result<Outcome> {
@@ -64,7 +63,7 @@ impl GateCommandRunner {
             ("EK_DIGEST", question.digest.to_string()),
             ("EK_OLD_DIGEST", question.old_digest.as_ref().map(ToString::to_string).unwrap_or_default()),
         ]);
-        command.envs(event.map(|event| ("EK_EVENT", event.name())));
+        command.envs(more.iter().map(|(name, value)| (name, value)));
         let mark = self.marks.next();
         command.env(mark.0, &mark.1);
         let end = run(command, None, Instant::now() + limit, Leftovers::Kill, tail).await;
@@ -81,7 +80,7 @@ impl GateCommand for GateCommandRunner {
             return GateAnswer::Go { reason: String::new() };
         };
         let mut tail = Tail::default();
-        let end = self.run(program, arguments, question, None, self.limit, &mut tail).await;
+        let end = self.run(program, arguments, question, &[], self.limit, &mut tail).await;
         let reason = last_line(&tail.text());
         let failed = |what: String| format!("{program} {what}");
         match end {
@@ -104,13 +103,31 @@ impl GateCommand for GateCommandRunner {
     async fn run_hook(&self, call: &HookCall) -> Result<(), HookError> {
         let Some((program, arguments)) = call.argv.split_first() else { return Ok(()) };
         let mut tail = Tail::default();
-        let event = Some(call.event);
-        let end = self.run(program, arguments, &call.question, event, call.timeout, &mut tail).await;
-        match failure_of_hook(end, call.timeout) {
-            None => Ok(()),
-            Some(how) => {
-                Err(HookError { why: format!("{program} {how}"), output: tail.text().trim_end().to_owned() })
-            }
+        let event = [("EK_EVENT", call.event.name().to_owned())];
+        let end = self.run(program, arguments, &call.question, &event, call.timeout, &mut tail).await;
+        ended(program, end, call.timeout, &tail)
+    }
+
+    async fn run_drain(&self, call: &DrainCall) -> Result<(), HookError> {
+        let Some((program, arguments)) = call.drain.command.split_first() else { return Ok(()) };
+        let mut tail = Tail::default();
+        let containers = [("EK_OLD", call.leaving.join(" ")), ("EK_NEW", call.staying.join(" "))];
+        let limit = call.drain.timeout;
+        let end = self.run(program, arguments, &call.question, &containers, limit, &mut tail).await;
+        ended(program, end, limit, &tail)
+    }
+}
+
+fn ended(
+    program: &str,
+    end: std::io::Result<Outcome>,
+    limit: Duration,
+    tail: &Tail,
+) -> Result<(), HookError> {
+    match failure_of_hook(end, limit) {
+        None => Ok(()),
+        Some(how) => {
+            Err(HookError { why: format!("{program} {how}"), output: tail.text().trim_end().to_owned() })
         }
     }
 }
@@ -150,6 +167,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::model::HookEvent;
     use crate::model::image::{Digest, Reference};
 
     fn question() -> GateQuestion {

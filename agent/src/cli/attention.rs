@@ -40,6 +40,11 @@ pub(super) fn phase(phase: DeployPhase) -> &'static str {
         DeployPhase::Starting => "starting",
         DeployPhase::Probation => "on probation",
         DeployPhase::RollingBack => "rolling back",
+        DeployPhase::Spreading => "starting beside the old containers",
+        DeployPhase::Draining => "draining the old containers",
+        DeployPhase::Retiring => "stopping the old containers",
+        DeployPhase::Soaking => "serving alone, on probation",
+        DeployPhase::Settling => "removing the old containers",
     }
 }
 

@@ -1,8 +1,9 @@
 //! Human-readable output of the subcommands.
 
 use evenkeel_common::wire::{
-    AuditEntry, DeployPhase, DeployProgress, Gate, Health, KeptImage, Level, ProbeProgress, ProvenRecord,
-    ServiceStatus, StatusReport, ThawRequest, Waiting, WayBackValue, WhyReport,
+    AuditEntry, DeployPhase, DeployProgress, Gate, HandoverContainer, HandoverProgress, Health, KeptImage,
+    Level, ProbeProgress, ProvenRecord, ServiceStatus, StatusReport, ThawRequest, Waiting, WayBackValue,
+    WhyReport,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -309,10 +310,8 @@ fn blocked_by(agent: Option<&str>) -> String {
 
 fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {
     let phase = match progress.phase {
-        DeployPhase::Pulling => "pulling",
-        DeployPhase::Starting => "starting",
         DeployPhase::Probation => "probation",
-        DeployPhase::RollingBack => "rolling back",
+        other => attention::phase(other),
     };
     let share = match (progress.phase, progress.deadline) {
         (DeployPhase::Pulling, _) if progress.total_bytes > 0 => {
@@ -328,7 +327,18 @@ fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {
         share.map(|share| format!("{} {:>3.0} % ", Terminal::bar(BAR, share), share.clamp(0.0, 1.0) * 100.0));
     let end = progress.deadline.map(|at| format!(", ends {} at the latest", until(at, now)));
     let probe = progress.probe.as_ref().map(probe_in_words).unwrap_or_default();
-    format!("{phase} {}{}{}{probe}", bar.unwrap_or_default(), progress.image, end.unwrap_or_default())
+    let sides = progress.handover.as_ref().map(handover_in_words).unwrap_or_default();
+    format!("{phase} {}{}{}{probe}{sides}", bar.unwrap_or_default(), progress.image, end.unwrap_or_default())
+}
+
+/// Both sides of a handover.
+fn handover_in_words(sides: &HandoverProgress) -> String {
+    let side = |containers: &[HandoverContainer]| {
+        let one = |c: &HandoverContainer| format!("{} {}", c.name, c.health.as_ref().unwrap_or(&c.state));
+        let all: Vec<String> = containers.iter().map(one).collect();
+        if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+    };
+    clean(&format!("; old: {}; new: {}", side(&sides.old), side(&sides.new)))
 }
 
 /// What the probe of a probation has shown so far.
@@ -385,6 +395,7 @@ mod tests {
             pulled_bytes: 0,
             total_bytes: 0,
             probe: None,
+            handover: None,
         };
         assert_eq!(
             progress_in_words(&progress, at(5)),

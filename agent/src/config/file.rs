@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Runtime, SmtpTls};
+use crate::model::Order;
 use crate::model::image_config::Aspect;
 
 /// Elements of an array that are validated individually; invalid ones are `None`.
@@ -390,6 +391,48 @@ pub(super) struct UpdateFile {
     pub(super) ask_on: Option<Items<Aspect>>,
     /// What a new container must answer before its image counts as proven, in addition to its health check.
     pub(super) probe: Option<ProbeFile>,
+    /// Whether the new containers start beside the old ones, which serve until the new ones are proven: `start_first` for
+    /// all compose services without writable volumes, or `stop_first` for none. The default is what the compose file says
+    /// (`deploy.update_config.order`).
+    #[schemars(schema_with = "order", default)]
+    pub(super) order: Option<Order>,
+    /// How the old containers are relieved of their requests before they are stopped.
+    pub(super) drain: Option<DrainFile>,
+}
+
+/// The schema of `order`.
+fn order(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": ["string", "null"], "enum": ["start_first", "start-first", "stop_first", "stop-first", null],
+    })
+}
+
+/// `services[].update.drain`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct DrainFile {
+    /// Program to run in each old container, with its arguments. One with a health check is then awaited until it is
+    /// unhealthy, so that a proxy sends it no more requests.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1))]
+    pub(super) exec: Option<Items<String>>,
+    /// Program to run on this machine, afterwards.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1))]
+    pub(super) command: Option<Items<String>>,
+    /// Program to run in an old container that is to serve again.
+    #[schemars(with = "Option<Vec<String>>", length(min = 1))]
+    pub(super) undo: Option<Items<String>>,
+    /// Seconds that requests in progress get to finish, before the old containers are stopped.
+    #[schemars(schema_with = "seconds::<0, 3_600>")]
+    pub(super) wait: u64,
+    /// Time limit in seconds of each program, and of becoming unhealthy.
+    #[schemars(schema_with = "seconds::<1, 3_600>")]
+    pub(super) timeout: u64,
+}
+
+impl Default for DrainFile {
+    fn default() -> Self {
+        Self { exec: None, command: None, undo: None, wait: 0, timeout: 30 }
+    }
 }
 
 /// `services[].update.hooks`

@@ -31,7 +31,7 @@ use crate::model::image::{Reference, Repository};
 use crate::model::image_config::Aspect;
 use crate::model::tags::TagPattern;
 use crate::model::window::Window;
-use crate::model::{Hooks, Probe, Project};
+use crate::model::{Drain, Hooks, Order, Probe, Project};
 
 pub mod active;
 mod api;
@@ -338,6 +338,10 @@ pub struct UpdateConfig {
     pub ask_on: BTreeSet<Aspect>,
     /// What the containers of a new image must answer on probation.
     pub probe: Option<Probe>,
+    /// Whether the new containers start beside the old ones; `None`: the compose files decide.
+    pub order: Option<Order>,
+    /// How the old containers are relieved of their requests before they are stopped.
+    pub drain: Drain,
 }
 
 impl ServiceConfig {

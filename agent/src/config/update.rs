@@ -9,13 +9,13 @@ use evenkeel_common::permissions::weaknesses;
 use jiff::tz::TimeZone;
 
 use super::UpdateConfig;
-use super::file::{HooksFile, Items, UpdateFile};
+use super::file::{DrainFile, HooksFile, Items, UpdateFile};
 use super::misplaced::HELD;
 use super::probe;
-use crate::model::Hooks;
 use crate::model::image::{Reference, Repository};
 use crate::model::tags::TagPattern;
 use crate::model::window::{WINDOW_FORM, Window};
+use crate::model::{Drain, Hooks, Order};
 
 /// Validates the `update` object of a service.
 pub(super) fn update(
@@ -24,8 +24,14 @@ pub(super) fn update(
     at: &KeyPath,
     findings: &mut Findings,
 ) -> UpdateConfig {
-    let of_compose =
-        [("hooks", file.hooks.is_some()), ("probe", file.probe.is_some()), ("watch", file.watch > 0)];
+    let of_compose = [
+        ("hooks", file.hooks.is_some()),
+        ("probe", file.probe.is_some()),
+        ("watch", file.watch > 0),
+        // A swarm service has it in its own update_config.
+        ("order", file.order.is_some()),
+        ("drain", file.drain.is_some()),
+    ];
     for (key, is_set) in of_compose {
         if in_swarm && is_set {
             findings.fault(&at.key(key), "is not available for swarm services");
@@ -45,6 +51,30 @@ pub(super) fn update(
         watch: Duration::from_secs(file.watch),
         ask_on: file.ask_on.iter().flatten().flatten().copied().collect(),
         probe: file.probe.as_ref().and_then(|file| probe::probe(file, &at.key("probe"), findings)),
+        order: file.order,
+        drain: file.drain.as_ref().map(|file| drain(file, &at.key("drain"), findings)).unwrap_or_default(),
+    }
+}
+
+/// `drain`: programs on this machine and in the containers. In a container, a program may be found by its PATH.
+fn drain(file: &DrainFile, at: &KeyPath, findings: &mut Findings) -> Drain {
+    let mut inside = |argv: Option<&Items<String>>, key: &str| -> Vec<String> {
+        let argv: Vec<String> = argv.into_iter().flatten().flatten().cloned().collect();
+        let has_nul = argv.iter().position(|argument| argument.contains('\0'));
+        let is_nameless = argv.first().is_some_and(String::is_empty).then_some(0);
+        if let Some(n) = has_nul.or(is_nameless) {
+            let what = format!("{}; allowed: a program and its arguments, without NUL", quote(&argv[n]));
+            findings.fault(&at.key(key).index(n), what);
+        }
+        argv
+    };
+    let (exec, undo) = (inside(file.exec.as_ref(), "exec"), inside(file.undo.as_ref(), "undo"));
+    Drain {
+        exec,
+        command: command(file.command.as_ref(), &at.key("command"), findings),
+        undo,
+        wait: Duration::from_secs(file.wait),
+        timeout: Duration::from_secs(file.timeout),
     }
 }
 
@@ -133,6 +163,16 @@ pub(super) fn warn(
         }
     }
     warn_of_program(file.gate.as_ref(), &at.key("gate"), findings);
+    if let Some(drain) = &file.drain {
+        let at = at.key("drain");
+        warn_of_program(drain.command.as_ref(), &at.key("command"), findings);
+        if file.order == Some(Order::StopFirst) {
+            findings.warn(&at, "has no effect with order stop_first");
+        }
+        if drain.undo.is_some() && drain.exec.is_none() && drain.command.is_none() {
+            findings.warn(&at.key("undo"), "has no effect without exec and command");
+        }
+    }
     if let Some(file) = &file.hooks {
         let at = at.key("hooks");
         for (argv, key) in

@@ -170,9 +170,18 @@ impl<'a> ModelService<'a> {
     pub fn restarts_with(self) -> impl Iterator<Item = &'a str> {
         let restart = |value: &Value| value.get("restart").and_then(Value::as_bool) == Some(true);
         let named = self.dependencies().filter(move |(_, value)| restart(value)).map(|(name, _)| name);
+        named.chain(self.namespace_owners())
+    }
+
+    /// Reports whether it joins a namespace of this service.
+    pub fn shares_namespace_of(self, service: &str) -> bool {
+        self.namespace_owners().any(|owner| owner == service)
+    }
+
+    fn namespace_owners(self) -> impl Iterator<Item = &'a str> {
         let element = self.element;
         let owner = |key| element.get(key)?.as_str()?.strip_prefix("service:");
-        named.chain(["network_mode", "ipc", "pid", "uts"].into_iter().filter_map(owner))
+        ["network_mode", "ipc", "pid", "uts"].into_iter().filter_map(owner)
     }
 
     /// Returns the configured number of containers.

@@ -14,6 +14,7 @@
 //! | `env_file.rs` | parsing an env file and replacing one value in it |
 //! | `tags.rs` | which tags are newer than the current one |
 //! | `image_config.rs` | how the configuration of a new image differs from the running one |
+//! | `handover.rs` | which compose services may run twice for a while, and why others can't |
 //! | `hooks.rs` | commands that run before and after a deployment |
 //! | `probe.rs` | what the containers of a new image must answer |
 //! | `few.rs` | a compact map for few entries |
@@ -25,6 +26,7 @@ pub mod definition;
 pub mod env_file;
 pub mod errors;
 pub mod few;
+pub mod handover;
 pub mod hooks;
 pub mod image;
 pub mod image_config;
@@ -45,6 +47,7 @@ pub use container::{
 };
 pub use definition::{Difference, Rendered, Running};
 pub use errors::{ComposeError, EngineError, RegistryError, SwarmError};
+pub use handover::{Drain, Obstacle, Order};
 pub use hooks::{HookEvent, Hooks};
 pub use image::{Digest, ImageId, Reference, Repository};
 pub use platform::Platform;

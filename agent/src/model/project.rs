@@ -34,6 +34,9 @@ pub enum UpMode {
         /// Whether their dependencies are passed on to compose, too (no `--no-deps`).
         #[serde(default)]
         with_dependencies: bool,
+        /// Whether existing containers stay as they are, and only missing ones are created (`--no-recreate`).
+        #[serde(default)]
+        keeps_containers: bool,
     },
 }
 

@@ -200,7 +200,7 @@ async fn keep_hashes(
     scope: &Scope,
     up_mode: &mut UpMode,
 ) -> Result<Option<String>, CompareError> {
-    let UpMode::ScaledServices { names, replicas, with_dependencies } = up_mode else { return Ok(None) };
+    let UpMode::ScaledServices { names, replicas, with_dependencies, .. } = up_mode else { return Ok(None) };
     let needed = dependencies(model, names);
     if needed.is_empty() {
         return Ok(None);

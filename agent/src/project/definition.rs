@@ -1,6 +1,6 @@
 //! Compares what compose makes of its files with what runs, before anything is brought up (DECISIONS 4a).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::model::{ComposeError, Container, Difference, EngineError, Model, Proj
 use crate::ports::{Compose, Engine};
 use crate::service::input::{Definition, ImageView};
 use crate::service::rollout::probation::Baseline;
-use crate::service::scope::Scope;
+use crate::service::scope::{Part, Scope};
 
 /// How long a comparison may take.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -84,7 +84,8 @@ pub(super) async fn of_images(
         let before = Baseline::all(containers);
         let services_of = |view: &ImageView| {
             let images = [&view.from, &view.reference].into_iter().chain(&view.newer).cloned().collect();
-            Scope { images, before: before.clone() }.services(Some(&model)).services().to_vec()
+            let scope = Scope { images, before: before.clone(), part: Part::All };
+            scope.services(Some(&model)).services().to_vec()
         };
         let by_image: Vec<(String, Vec<String>)> =
             images.iter().map(|view| (view.configured.clone(), services_of(view))).collect();
@@ -98,11 +99,24 @@ pub(super) async fn of_images(
             .map(|(image, services)| (image, comparison.differences(&services)))
             .filter(|(_, differences)| !differences.is_empty())
             .collect();
-        Ok(Definition { model: Arc::new(model), differences })
+        let bound_files = bound_files(&live).await;
+        Ok(Definition { model: Arc::new(model), differences, bound_files })
     };
     timeout(LIMIT, compared).await.unwrap_or_else(|_| {
         let cause =
             format!("the compose files could not be compared with what runs within {} s", LIMIT.as_secs());
         Err(CompareError::Compose(ComposeError { cause, output: String::new() }))
     })
+}
+
+/// The host paths of bind mounts that are no directories, such as sockets. One that this process can't see counts as a
+/// directory.
+async fn bound_files(containers: &[Container]) -> BTreeSet<String> {
+    let mut files = BTreeSet::new();
+    for mount in containers.iter().flat_map(|c| &c.mounts).filter(|mount| mount.kind == "bind") {
+        if tokio::fs::metadata(&mount.source).await.is_ok_and(|found| !found.is_dir()) {
+            files.insert(mount.source.clone());
+        }
+    }
+    files
 }

@@ -11,6 +11,7 @@
 //! | `observe.rs` | one check: registry and engine, read side by side |
 //! | `image_configs.rs` | the configuration of a new image compared with that of the running one |
 //! | `perform.rs` | one step of a rollout |
+//! | `handover.rs` | one step of a handover |
 //! | `swarm.rs` | one check or one step of a swarm service |
 //! | `maintain.rs` | maintenance tasks |
 //! | `fleet.rs` | requests to the wardens |
@@ -24,6 +25,7 @@ pub mod cycle;
 pub(crate) mod definition;
 pub mod files;
 mod fleet;
+mod handover;
 mod image_configs;
 pub mod inbox;
 mod journal;

@@ -13,6 +13,7 @@ use crate::service::input::StepResult;
 use crate::service::rollout::tag::LineChange;
 
 use super::bring_up::{Start, bring_up};
+use super::handover;
 use super::tag_file::{self, Written};
 
 /// Number of log lines kept of a failed container (black box).
@@ -53,6 +54,7 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         }
         Step::RestoreTags { tags } => point_tags(fetch, &tags).await.map(|()| StepResult::TagsRestored),
         Step::Diagnose { container } => diagnose(engine, &container).await,
+        Step::Handover(step) => handover::perform(engine, fetch.commands, step).await,
         Step::RunHook(call) => Ok(StepResult::HookEnded(fetch.commands.run_hook(&call).await)),
         Step::Unpin { project, displaced, onto } => match restore_displaced(engine, &displaced).await {
             Ok(()) => unpin(engine, &project, onto.as_ref()).await,

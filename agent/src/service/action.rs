@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::probe::{Probe, Target};
-use crate::model::{Container, Members, Model, Origin, Project, PullPolicy, UpMode};
-use crate::ports::{GateQuestion, HookCall};
+use crate::model::{Container, Drain, Members, Model, Origin, Project, PullPolicy, UpMode};
+use crate::ports::{DrainCall, GateQuestion, HookCall};
 
 use super::maintenance::MaintenanceTask;
 use super::newer_tags::NewerTags;
@@ -200,6 +200,8 @@ pub enum Step {
     },
     /// Run a hook.
     RunHook(HookCall),
+    /// A step of a handover.
+    Handover(HandoverStep),
     /// Unpin the old images.
     Unpin {
         /// Project whose images were pinned.
@@ -209,6 +211,53 @@ pub enum Step {
         /// An image that stays in use. The pin's tag is moved there before it is removed, because removing the
         /// last tag of an old image would delete the image.
         onto: Option<ImageId>,
+    },
+}
+
+/// A step of a handover. Containers are named by full ID; one that is gone is none of the step's business. Each names the
+/// compose project whose containers are looked at afterwards.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HandoverStep {
+    /// Relieve containers of their requests.
+    Drain {
+        /// How, and which.
+        call: DrainCall,
+        /// The compose project.
+        project: String,
+    },
+    /// Stop the old containers. They are kept.
+    Retire {
+        /// The containers to stop, each with its own grace.
+        stop: Vec<String>,
+        /// The new containers, if they may have been stopped by the engine: they are started before that.
+        start: Vec<String>,
+        /// The compose project.
+        project: String,
+    },
+    /// Remove the old containers.
+    Settle {
+        /// The containers to remove.
+        remove: Vec<String>,
+        /// The compose project.
+        project: String,
+    },
+    /// Start the old containers again.
+    Revive {
+        /// The containers to start.
+        start: Vec<String>,
+        /// What undoes their draining.
+        undo: Drain,
+        /// The compose project.
+        project: String,
+    },
+    /// Relieve the new containers of their requests, as far as they serve, and remove them.
+    Withdraw {
+        /// How they are drained.
+        call: DrainCall,
+        /// The containers to remove.
+        remove: Vec<String>,
+        /// The compose project.
+        project: String,
     },
 }
 

@@ -1,14 +1,14 @@
 //! Digests that are in the registry but do not run: when they were first seen, and whether they are approved (DECISIONS 7).
 //! `gates.rs` evaluates them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, Reference};
 use crate::model::image_config::ConfigDifference;
-use crate::model::{Difference, Project};
+use crate::model::{Difference, Obstacle, Project};
 use crate::ports::GateAnswer;
 
 use super::Service;
@@ -62,6 +62,8 @@ pub struct Candidate {
     pub definition: Option<Arc<DefinitionHold>>,
     /// How its configuration differs from that of the running image; `None` if they have not been compared yet.
     pub configs: Option<ConfigsCompared>,
+    /// The compose services on the image that are asked to hand over, each with what keeps it from doing so.
+    pub orders: BTreeMap<String, Option<Obstacle>>,
     /// The compose service that the probe names, if the compose files do not have it.
     pub probe_lacks: Option<String>,
     /// The same digest as seen by other services of the project that use the same image.
@@ -237,6 +239,7 @@ impl Service {
             command: self.command_answer(&view.configured, &remote).cloned(),
             others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
             definition: self.definition_hold(&view.configured),
+            orders: self.orders_of(view),
             configs: match old {
                 Some(_) if !view.running.is_empty() => observation.configs.get(&view.configured).cloned(),
                 _ => Some(Ok(Vec::new())),

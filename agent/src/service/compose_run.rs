@@ -32,6 +32,8 @@ impl Service {
             definition: None,
             hooks: None,
             probe: None,
+            handover: None,
+            service: self.config.name.clone(),
         };
         let containers = self.containers();
         let up_mode = UpMode::ForceService(compose_service);

@@ -1,6 +1,7 @@
 //! Events: the results of a decision as typed values. `wording.rs` turns them into text; totals and metrics are folds over
 //! them (`outcome.rs`).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::model::image::{Digest, Reference};
 use crate::model::image_config::{ConfigChange, ConfigDifference};
-use crate::model::{Container, HookEvent, Manager, State};
+use crate::model::{Container, HookEvent, Manager, Obstacle, State};
 
 use super::boot::StartReason;
 use super::maintenance::NotNewer;
@@ -85,7 +86,15 @@ pub(super) enum Event {
     /// A redeployment failed.
     RedeployFailed { why: String, container: String, output: String },
     /// New images failed, and the previous images run again.
-    RolledBack { failed: FailedDeployment, remaining: Option<String>, also_recreated: Vec<String> },
+    RolledBack {
+        failed: FailedDeployment,
+        remaining: Option<String>,
+        also_recreated: Vec<String>,
+        /// Whether the old containers have served all the time.
+        is_uninterrupted: bool,
+        /// What went wrong on the way without stopping it, in words.
+        problems: Vec<String>,
+    },
     /// New images failed, and so did the rollback.
     RollbackFailed { failed: FailedDeployment, why: RollbackProblem, containers: Vec<ContainerSummary> },
     /// A deployment of earlier images has ended, or did not begin.
@@ -191,6 +200,10 @@ pub(super) struct Updated {
     pub(super) also_recreated: Vec<String>,
     /// Containers that compose leaves on the old image.
     pub(super) left_behind: Vec<String>,
+    /// The compose services that were to hand over, and can't.
+    pub(super) stopped_first: BTreeMap<String, Obstacle>,
+    /// What went wrong on the way without stopping it, in words.
+    pub(super) problems: Vec<String>,
 }
 
 /// A deployment whose new images failed.

@@ -4,12 +4,14 @@
 //! record's `waiting`, the web page and the command line. To add a gate, add a function and a row: to [`GATES`] if it keeps
 //! a check from finding an update, to [`DIGEST_GATES`] if it holds a digest that was found.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use evenkeel_common::wire::{DeployPhase, DeployProgress, Gate, ServiceStatus, Waiting, WhyReport};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::config::{ServiceConfig, UpdateConfig};
+use crate::model::Obstacle;
 use crate::model::image::Digest;
 use crate::model::image_config::ConfigDifference;
 use crate::ports::GateAnswer;
@@ -65,10 +67,11 @@ const DEFINITION: &str = "definition";
 const SIGNATURE: &str = "signature";
 const COMMAND: &str = "command";
 const BREAKING: &str = "breaking";
+const ORDER: &str = "order";
 
 /// The gates of a digest, in the order of DECISIONS 7. `project` is the result of these gates for other services that use
 /// the same image (`shared.rs`).
-const DIGEST_GATES: [DigestGate; 12] = [
+const DIGEST_GATES: [DigestGate; 13] = [
     // A gate that is configured wrongly was meant to hold something back.
     DigestGate {
         word: CONFIG,
@@ -137,6 +140,8 @@ const DIGEST_GATES: [DigestGate; 12] = [
         judge: window,
         passed_by: &[Asker::Trigger, Asker::Redeploy],
     },
+    // Never holds: it says whether the update interrupts the service, and why.
+    DigestGate { word: ORDER, is_configured: |_| true, judge: order, passed_by: &[] },
     // A request that bypasses one of the service's own gates bypasses the same gate of the other services.
     DigestGate {
         word: "project",
@@ -293,6 +298,20 @@ fn definition(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         return open(DEFINITION, "nothing but the image would change");
     };
     cleared_by(redeploy(rules), held(DEFINITION, wording::definition_differs(hold, rules.service)))
+}
+
+fn order(_: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let can = |(_, obstacle): &(&String, &Option<Obstacle>)| obstacle.is_none();
+    let (first, rest): (Vec<_>, Vec<_>) = candidate.orders.iter().partition(can);
+    let first: Vec<&str> = first.into_iter().map(|(service, _)| service.as_str()).collect();
+    let obstacles = rest.into_iter().filter_map(|(service, why)| Some((service.clone(), why.clone()?)));
+    let obstacles: BTreeMap<String, Obstacle> = obstacles.collect();
+    let starts = (!first.is_empty()).then(|| wording::handover::starts_first(&first));
+    let stops = (!obstacles.is_empty())
+        .then(|| format!("stopped before the update: {}", wording::handover::stopped_first(&obstacles)));
+    let parts: Vec<String> = starts.into_iter().chain(stops).collect();
+    let usual = "the old containers are stopped before the new ones start";
+    open(ORDER, if parts.is_empty() { usual.to_owned() } else { parts.join("; ") })
 }
 
 fn redeploy(rules: &Rules<'_>) -> String {
@@ -475,6 +494,11 @@ fn describe(progress: &DeployProgress, swarm_service: Option<&str>) -> String {
             None => format!("{image} is on probation"),
         },
         DeployPhase::RollingBack => format!("{image} failed and is being rolled back"),
+        DeployPhase::Spreading => format!("{image} is being started beside the old containers"),
+        DeployPhase::Draining => format!("{image} is proven; the old containers are being drained"),
+        DeployPhase::Retiring => format!("{image} is proven; the old containers are being stopped"),
+        DeployPhase::Soaking => format!("{image} serves alone and is on probation once more"),
+        DeployPhase::Settling => format!("{image} is proven; the old containers are being removed"),
     }
 }
 

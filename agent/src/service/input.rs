@@ -269,12 +269,14 @@ impl Observation {
 }
 
 /// The definition of what an update would bring up, as of one check (DECISIONS 4a).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Default, Debug, Clone, PartialEq)]
 pub struct Definition {
     /// The resolved model.
     pub model: Arc<Model>,
     /// Per image as configured: how the compose services that its update would bring up differ from what runs.
     pub differences: BTreeMap<String, Vec<Difference>>,
+    /// The host paths of bind mounts that are no directories.
+    pub bound_files: BTreeSet<String>,
 }
 
 /// The compose files as of one check.
@@ -410,6 +412,13 @@ pub enum StepResult {
     Unpinned,
     /// The hook has ended.
     HookEnded(Result<(), HookError>),
+    /// A step of a handover was taken.
+    HandoverStepped {
+        /// What went wrong without stopping it, in words.
+        problems: Vec<String>,
+        /// The containers immediately afterwards.
+        containers: Vec<Container>,
+    },
     /// The step failed permanently.
     Failed(String),
     /// The engine did not answer during the step; the step must be retried.

@@ -124,6 +124,7 @@ impl Service {
             if let Some(outcome) = outcome {
                 match phase {
                     Phase::VerifyRollback { failed, .. } => self.rollback_seen(failed, outcome, now),
+                    Phase::Soak { .. } => self.soak_seen(outcome, now),
                     _ => self.probation_seen(outcome, now),
                 }
             }

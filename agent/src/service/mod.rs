@@ -336,6 +336,10 @@ impl Service {
                     StepResult::Started { up, named, containers } => {
                         StepResult::Started { up, named, containers: self.with_events(containers, now) }
                     }
+                    StepResult::HandoverStepped { problems, containers } => {
+                        let containers = self.with_events(containers, now);
+                        StepResult::HandoverStepped { problems, containers }
+                    }
                     other => other,
                 };
                 self.stepped(result, now);

@@ -20,6 +20,20 @@ pub struct Scope {
     pub images: Vec<Reference>,
     /// The containers before the update.
     pub before: Vec<Baseline>,
+    /// The part of them that is brought up.
+    pub part: Part,
+}
+
+/// A part of the compose services of an update.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Part {
+    /// All of them.
+    #[default]
+    All,
+    /// All but those that hand over.
+    StopFirst(BTreeSet<String>),
+    /// Those that hand over: they get as many new containers beside the old ones, by their number.
+    Beside(BTreeMap<String, usize>),
 }
 
 impl Scope {
@@ -36,11 +50,24 @@ impl Scope {
             }
             names.extend(more);
         }
-        let replicas = names.iter().filter_map(|name| Some((name.clone(), self.kept_count(name, model?)?)));
+        let replicas = match &self.part {
+            Part::Beside(counts) => {
+                names.retain(|name| counts.contains_key(name));
+                counts.iter().map(|(name, count)| (name.clone(), 2 * count)).collect()
+            }
+            part => {
+                if let Part::StopFirst(others) = part {
+                    names.retain(|name| !others.contains(name));
+                }
+                let kept = |name: &String| Some((name.clone(), self.kept_count(name, model?)?));
+                names.iter().filter_map(kept).collect()
+            }
+        };
         UpMode::ScaledServices {
-            replicas: replicas.collect(),
+            replicas,
             names: names.into_iter().collect(),
             with_dependencies: false,
+            keeps_containers: matches!(self.part, Part::Beside(_)),
         }
     }
 
@@ -142,7 +169,7 @@ mod tests {
     }
 
     fn scope(image: &str, before: &[Baseline]) -> Scope {
-        Scope { images: vec![Reference::parse(image).unwrap()], before: before.to_vec() }
+        Scope { images: vec![Reference::parse(image).unwrap()], before: before.to_vec(), part: Part::All }
     }
 
     fn names(scope: &Scope, model: Option<&Model>) -> Vec<String> {

@@ -5,6 +5,7 @@
 //! gate command's answer, whether it is signed. The worker of the project passes the results on with every check. Fleet
 //! decisions are the same for all services of a machine, and are not evaluated twice.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use evenkeel_common::wire::Gate;
@@ -111,6 +112,7 @@ impl Service {
             triggered: false,
             command: self.command_answer(&image.configured, digest).cloned(),
             definition: None,
+            orders: BTreeMap::new(),
             configs: own.and_then(|(seen, own)| seen.configs.get(&own.configured)).cloned(),
             probe_lacks: None,
             fleet: None,

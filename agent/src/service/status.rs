@@ -414,9 +414,18 @@ impl Service {
             Phase::BeforeHook | Phase::PinImages | Phase::Pull => DeployPhase::Pulling,
             Phase::WriteTag | Phase::Start => DeployPhase::Starting,
             Phase::Probation { .. } | Phase::Unpin | Phase::LastHook { .. } => DeployPhase::Probation,
-            Phase::RestoreTags | Phase::Diagnose(_) | Phase::Rollback(_) | Phase::VerifyRollback { .. } => {
-                DeployPhase::RollingBack
-            }
+            Phase::Spread => DeployPhase::Spreading,
+            Phase::Drain => DeployPhase::Draining,
+            Phase::Retire => DeployPhase::Retiring,
+            Phase::Soak { .. } => DeployPhase::Soaking,
+            Phase::Settle { .. } => DeployPhase::Settling,
+            Phase::RestoreTags
+            | Phase::Diagnose(_)
+            | Phase::Rollback(_)
+            | Phase::VerifyRollback { .. }
+            | Phase::Revive(_)
+            | Phase::Withdraw { .. }
+            | Phase::Abort { .. } => DeployPhase::RollingBack,
         };
         let containers = self.containers();
         let pulled = if matches!(deployment.phase, Phase::Pull) { pulled } else { PullProgress::default() };
@@ -428,6 +437,7 @@ impl Service {
             pulled_bytes: pulled.bytes,
             total_bytes: pulled.total,
             probe: deployment.probe_progress(),
+            handover: deployment.handover_progress(containers),
         }
     }
 }

@@ -23,6 +23,7 @@ use super::rollout::probation::Failure;
 mod container;
 mod definition;
 pub(super) mod go_back;
+pub(super) mod handover;
 mod images;
 pub(super) mod swarm;
 
@@ -121,11 +122,9 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             output,
             ..new(Kind::FORCE_REDEPLOY_FAILED, Level::Error, "the manual redeploy failed".to_owned())
         },
-        Event::RolledBack { failed, remaining, also_recreated } => {
-            let but = remaining.map(|problem| format!(", but {problem}")).unwrap_or_default();
-            let (what, also) = (what_failed(&failed), also(&also_recreated));
-            let message = format!("{what}; rolled back to the images that ran before{but}{also}");
-            failed_deployment(failed, new(Kind::ROLLED_BACK, Level::Warning, message))
+        Event::RolledBack { failed, remaining, also_recreated, is_uninterrupted, problems } => {
+            let entry = rolled_back(failed, remaining, &also_recreated, is_uninterrupted, new);
+            AuditEntry { reason: handover::with_problems(entry.reason.clone(), &problems), ..entry }
         }
         Event::RollbackFailed { failed, why, containers } => rollback_failed(failed, &why, &containers, new),
         Event::GoBack(end) => go_back::entry(end, new),
@@ -379,7 +378,8 @@ fn unblocked(unblock: Unblock, new: impl Fn(Kind, Level, String) -> AuditEntry) 
 }
 
 fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
-    let Updated { change, is_same, labels, used, took, also_recreated, left_behind } = updated;
+    let Updated { change, is_same, labels, used, took, also_recreated, left_behind, stopped_first, problems } =
+        updated;
     let image = &change.configured;
     let message = if !used {
         format!("{image} was pulled; no running container uses it, so nothing was started")
@@ -399,10 +399,26 @@ fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
             left_behind.join(", ")
         )
     });
+    let reason = handover::with_obstacles(reason, &stopped_first);
+    let reason = handover::with_problems(reason, &problems);
     let kind = if used { Kind::UPDATED } else { Kind::PULLED };
     let output = label_lines(&labels);
     let entry = AuditEntry { reason, output, ..new(kind, Level::Info, message) };
     with_digests(entry, change.old_digest.as_ref(), Some(&change.digest))
+}
+
+fn rolled_back(
+    failed: FailedDeployment,
+    remaining: Option<String>,
+    also_recreated: &[String],
+    is_uninterrupted: bool,
+    new: impl Fn(Kind, Level, String) -> AuditEntry,
+) -> AuditEntry {
+    let but = remaining.map(|problem| format!(", but {problem}")).unwrap_or_default();
+    let served = if is_uninterrupted { "; the service was not interrupted" } else { "" };
+    let (what, also) = (what_failed(&failed), also(also_recreated));
+    let message = format!("{what}; rolled back to the images that ran before{served}{but}{also}");
+    failed_deployment(failed, new(Kind::ROLLED_BACK, Level::Warning, message))
 }
 
 fn brought_up(cause: &Cause, new: impl Fn(Kind, Level, String) -> AuditEntry) -> Option<AuditEntry> {

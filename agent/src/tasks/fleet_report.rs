@@ -159,8 +159,12 @@ fn progress_of(deploy: &DeployProgress, now: Timestamp) -> Option<u64> {
     match deploy.phase {
         DeployPhase::Pulling if deploy.total_bytes == 0 => None,
         DeployPhase::Pulling => Some(begun + deploy.pulled_bytes),
-        DeployPhase::Starting => Some(begun),
-        DeployPhase::Probation | DeployPhase::RollingBack => {
+        DeployPhase::Starting
+        | DeployPhase::Spreading
+        | DeployPhase::Draining
+        | DeployPhase::Retiring
+        | DeployPhase::Settling => Some(begun),
+        DeployPhase::Probation | DeployPhase::Soaking | DeployPhase::RollingBack => {
             let end = deploy.deadline.map_or(deploy.since, |deadline| deadline.min(now));
             Some(begun + u64::try_from(end.duration_since(deploy.since).as_secs()).unwrap_or(0))
         }
@@ -299,6 +303,7 @@ mod tests {
             pulled_bytes,
             total_bytes,
             probe: None,
+            handover: None,
         };
         let pulling = |bytes| progress_of(&deploy(DeployPhase::Pulling, 0, None, bytes), at(50));
         assert_eq!(pulling((0, 0)), None, "the engine does not tell");

@@ -14,7 +14,7 @@ const STATUSES = {
   unknown: { glyph: "·", look: "", hint: "No health data yet" },
 };
 const statusOf = (word) => STATUSES[word] ?? STATUSES.unknown;
-const PHASES = { pulling: "Pulling", starting: "Starting", probation: "On probation", rolling_back: "Rolling back" };
+const PHASES = { pulling: "Pulling", starting: "Starting", probation: "On probation", rolling_back: "Rolling back", spreading: "Starting beside the old containers", draining: "Draining the old containers", retiring: "Stopping the old containers", soaking: "Serving alone, on probation", settling: "Removing the old containers" };
 const STOPPED = "stopped by hand";
 const KEPT_EVENTS = 50;
 const FRAME_MS = 8;
@@ -175,6 +175,12 @@ function probeText({ probe, passed, answer }) {
   return `Probe ${probe} ${state}${answer ? `: ${answer}` : ""}`;
 }
 
+// One side of a handover.
+function sideText(title, containers) {
+  const one = ({ name, state, health }) => `${name} (${health ?? state})`;
+  return `${title}: ${containers.length ? containers.map(one).join(", ") : "none"}`;
+}
+
 function deployStrip() {
   const phase = h("span");
   const amount = h("span");
@@ -183,12 +189,19 @@ function deployStrip() {
   const fill = h("i");
   const bar = h("div", { class: "bar busy", role: "progressbar", "aria-label": "Progress of the deployment", "aria-valuemin": "0", "aria-valuemax": "100" }, fill);
   const probe = h("div", { class: "probe untrusted", hidden: true });
-  const node = h("div", { class: "deploy", hidden: true }, h("div", { class: "line" }, phase, h("span", null, amount, left, since)), bar, probe);
+  const [old, fresh] = [h("span", { class: "untrusted" }), h("span", { class: "untrusted" })];
+  const sides = h("div", { class: "sides", hidden: true }, old, fresh);
+  const node = h("div", { class: "deploy", hidden: true }, h("div", { class: "line" }, phase, h("span", null, amount, left, since)), bar, probe, sides);
   return {
     node,
     set(deploy) {
       setVisible(node, Boolean(deploy));
       if (!deploy) return;
+      setVisible(sides, Boolean(deploy.handover));
+      if (deploy.handover) {
+        setText(old, sideText("Old", deploy.handover.old));
+        setText(fresh, sideText("New", deploy.handover.new));
+      }
       setText(phase, PHASES[deploy.phase] ?? deploy.phase);
       setAttribute(node, "title", legible(deploy.image));
       setVisible(probe, Boolean(deploy.probe));

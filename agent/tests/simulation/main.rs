@@ -8,6 +8,7 @@
 //! | `transcripts.rs` | ten typical runs, recorded as transcripts |
 //! | `swarm.rs` | updates of a swarm service, killed before and after every single call |
 //! | `tags.rs` | newer tags that are written into an env file |
+//! | `handover.rs` | handovers, killed before and after every single call |
 //! | `disk.rs`, `images.rs`, `projects.rs`, `tasks.rs` | scripted runs, each about one subject |
 //! | `run/` | a run: its steps, and how they are executed |
 //! | `world/` | the simulated world, and the safety properties (`world/properties.rs`) |
@@ -15,6 +16,7 @@
 
 mod configuration;
 mod disk;
+mod handover;
 mod images;
 mod projects;
 mod random;

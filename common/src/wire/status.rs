@@ -244,6 +244,9 @@ pub struct DeployProgress {
     /// What the probe has shown so far; absent without a probe, and in other phases than `probation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeProgress>,
+    /// The old and the new containers, if these start beside those (`update.order`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover: Option<HandoverProgress>,
 }
 
 /// What the probe of an image on probation has shown so far; of several containers that of the one that is furthest from
@@ -271,6 +274,37 @@ pub enum DeployPhase {
     Probation,
     /// The old images are being restored, followed by their own probation.
     RollingBack,
+    /// New containers are being started beside the old ones; their probation follows.
+    Spreading,
+    /// The old containers are being relieved of their requests.
+    Draining,
+    /// The old containers are being stopped. They are kept.
+    Retiring,
+    /// The new containers serve alone, and are on probation once more.
+    Soaking,
+    /// The old containers are being removed.
+    Settling,
+}
+
+/// The containers of a handover. Both sides serve until the old one is drained.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HandoverProgress {
+    /// The containers that ran before.
+    pub old: Vec<HandoverContainer>,
+    /// Those of the new images.
+    pub new: Vec<HandoverContainer>,
+}
+
+/// A container of one side of a handover.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HandoverContainer {
+    /// Its name.
+    pub name: String,
+    /// As in `docker ps`: `running`, `exited` and so on.
+    pub state: String,
+    /// As in `docker ps`: `healthy`, `unhealthy` or `starting`; absent without a health check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<String>,
 }
 
 /// One image of a service.

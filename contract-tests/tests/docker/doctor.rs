@@ -16,7 +16,10 @@ fn healthy(about: &str) -> World {
 
 /// Returns a configuration without findings.
 fn config(world: &World) -> Config {
-    let service = world.entry("web", &["web:latest"]).set("health_grace", 120);
+    let service = world
+        .entry("web", &["web:latest"])
+        .set("health_grace", 120)
+        .set("update", json!({ "order": "stop_first" }));
     world
         .config([service])
         .set("state", json!({ "path": world.folder().join("state") }))

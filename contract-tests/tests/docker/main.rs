@@ -13,6 +13,8 @@ mod facts;
 mod fleet;
 mod gates;
 mod go_back;
+mod handover;
+mod handover_load;
 mod harness;
 mod heal;
 mod hooks;

@@ -381,6 +381,9 @@ fn up_task(up_mode: &UpMode, pull: PullPolicy) -> Vec<String> {
         let scale = |(name, count): (&String, &usize)| ["--scale".to_owned(), format!("{name}={count}")];
         task.extend(replicas.iter().flat_map(scale));
     }
+    if matches!(up_mode, UpMode::ScaledServices { keeps_containers: true, .. }) {
+        task.push("--no-recreate".to_owned());
+    }
     if !up_mode.services().is_empty() {
         if !matches!(up_mode, UpMode::ScaledServices { with_dependencies: true, .. }) {
             task.push("--no-deps".to_owned());

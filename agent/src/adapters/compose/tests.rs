@@ -141,10 +141,21 @@ fn arguments_are_in_an_order_that_every_compose_accepts() {
         names: vec!["follower".into(), "web".into()],
         replicas: [("web".to_owned(), 3)].into(),
         with_dependencies: false,
+        keeps_containers: false,
     };
     assert!(
         line(Runtime::Docker, &services)
             .ends_with(" up -d --pull never --no-build --scale web=3 --no-deps follower web")
+    );
+    let beside = UpMode::ScaledServices {
+        names: vec!["web".into()],
+        replicas: [("web".to_owned(), 2)].into(),
+        with_dependencies: true,
+        keeps_containers: true,
+    };
+    assert!(
+        line(Runtime::Docker, &beside)
+            .ends_with(" up -d --pull never --no-build --scale web=2 --no-recreate web")
     );
     assert!(
         line(Runtime::Docker, &UpMode::ForceService("db".into())).ends_with(" --force-recreate --no-deps db")

@@ -9,6 +9,7 @@ mod definition;
 mod endpoint;
 mod events;
 mod images;
+mod lifecycle;
 mod names;
 mod pull;
 mod stats;
@@ -41,7 +42,7 @@ use self::names::checked;
 use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::output::{Tail, stable};
 use crate::model::{Container, ContainerEvent, EngineError, Members, Platform, Running, Usage};
-use crate::ports::{Engine, HOLD_LABEL, Image, PullProgress};
+use crate::ports::{Engine, ExecEnd, HOLD_LABEL, Image, PullProgress};
 
 const PING: Duration = Duration::from_secs(5);
 /// On old engines, a one-shot request waits for the next run of the stats collector: about a second.
@@ -422,6 +423,22 @@ impl Engine for DockerEngine {
                 async move { docker.restart_container(container, Some(options)).await }
             })
             .await
+    }
+
+    async fn start(&self, container: &str) -> Result<(), EngineError> {
+        self.start_container(container).await
+    }
+
+    async fn stop(&self, container: &str) -> Result<(), EngineError> {
+        self.stop_container(container).await
+    }
+
+    async fn remove(&self, container: &str, volumes: bool) -> Result<(), EngineError> {
+        self.delete_container(container, volumes).await
+    }
+
+    async fn exec(&self, container: &str, argv: &[String], limit: Duration) -> Result<ExecEnd, EngineError> {
+        self.exec_in(container, argv, limit).await
     }
 
     async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {

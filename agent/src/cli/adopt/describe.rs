@@ -5,7 +5,8 @@ use std::path::{Component, Path, PathBuf};
 use serde::Serialize;
 
 use super::labels::{self, Labels, Wish};
-use crate::model::{Container, Model, Reference};
+use crate::model::handover::{asked, file_binds};
+use crate::model::{Container, Model, Obstacle, Order, Reference};
 use crate::ports::survey::Origin;
 
 /// Maximum length of the name of a service and of a project (spec 2.9).
@@ -184,6 +185,7 @@ pub(super) fn project(project: &Project) -> Described {
     let env_file =
         if compose_files.is_empty() { None } else { env_file(project, &compose_files, &mut remark) };
     unrendered(project, &mut remark);
+    uninterrupted(project, &mut remark);
     let auto_update = !images.is_empty() && !compose_files.is_empty();
     let asks = wishes.iter().find_map(|wish| if let Wish::Ask(label) = wish { Some(label) } else { None });
     if let Some(label) = asks.filter(|_| auto_update) {
@@ -327,6 +329,35 @@ fn env_file(project: &Project, files: &[PathBuf], remark: &mut impl FnMut(String
 fn is_same(a: Option<&Path>, b: Option<&Path>) -> bool {
     let real = |path: Option<&Path>| path?.canonicalize().ok();
     real(a).is_some() && real(a) == real(b)
+}
+
+/// Adds a remark if updates could be without an interruption.
+fn uninterrupted(project: &Project, remark: &mut impl FnMut(String)) {
+    let Some(Ok(model)) = &project.rendered else { return };
+    let containers: Vec<Container> = project.runs.iter().map(|one| one.container.clone()).collect();
+    let files = file_binds(&containers, |path| Path::new(path).is_dir() || !Path::new(path).exists());
+    let asked_for = asked(model, &containers, None, &files);
+    let possible = asked(model, &containers, Some(Order::StartFirst), &files);
+    let is_new = |(service, obstacle): &(&String, &Option<Obstacle>)| {
+        let has_check =
+            |one: &Runs| one.container.compose_service == **service && one.container.health_timing.is_some();
+        obstacle.is_none() && !asked_for.contains_key(*service) && project.runs.iter().any(has_check)
+    };
+    let names: Vec<&str> = possible.iter().filter(is_new).map(|(service, _)| service.as_str()).collect();
+    if !names.is_empty() {
+        remark(format!(
+            "updates of {} could be without an interruption: set deploy.update_config.order: start-first in the compose file \
+             (see \"Handover\" in the manual)",
+            names.join(", ")
+        ));
+    }
+    for (service, obstacle) in asked_for.iter().filter_map(|(service, why)| Some((service, why.as_ref()?))) {
+        remark(format!(
+            "{service}: it is to start first and can't: it has {}; {}",
+            obstacle.line(),
+            obstacle.remedy()
+        ));
+    }
 }
 
 /// Adds a remark if the files can't be rendered, or if a running service is not in them.

@@ -1,7 +1,7 @@
 //! Tests of adopting projects and single containers.
 
 use evenkeel_common::wire::MountRecord;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::model::{ImageId, Manager};
@@ -207,4 +207,28 @@ fn a_container_outside_compose_is_healed_only() {
         None
     );
     assert_eq!(single(|single| single.container.config_image = "x/evenkeel".into()).service, None);
+}
+
+#[test]
+fn services_whose_updates_could_be_without_an_interruption_are_named() {
+    let with = |web: Value| {
+        let (_, said) = remarks(|project, _| {
+            project.runs[0].container.health_timing = Some(crate::model::HealthTiming {
+                start_period: std::time::Duration::ZERO,
+                interval: std::time::Duration::from_secs(5),
+                timeout: std::time::Duration::from_secs(5),
+                retries: 3,
+            });
+            project.rendered = Some(Ok(serde_json::from_value(json!({"services": {"web": web}})).unwrap()));
+        });
+        said
+    };
+    let could = "updates of web could be without an interruption";
+    assert!(with(json!({"image": "nginx"})).contains(could));
+    assert!(!with(json!({"image": "nginx", "container_name": "web"})).contains(could));
+    let start_first = json!({"update_config": {"order": "start-first"}});
+    assert!(!with(json!({"image": "nginx", "deploy": start_first})).contains(could), "it is set already");
+    let fixed =
+        json!({"image": "nginx", "deploy": start_first, "ports": [{"target": 80, "published": "80"}]});
+    assert!(with(fixed).contains("web: it is to start first and can't: it has ports: 80:80"));
 }

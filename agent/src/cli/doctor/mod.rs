@@ -22,6 +22,7 @@ mod configuration;
 mod engine;
 mod files;
 mod finding;
+mod handover;
 mod registry;
 mod services;
 mod unit;

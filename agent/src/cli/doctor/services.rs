@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use evenkeel_common::config::source;
 
 use super::finding::{Finding, Words};
+use super::handover;
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::env_file::find_tag;
 use crate::model::image::digests_in;
@@ -133,6 +134,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     found.extend(files(facts));
     found.extend(rendered(facts));
     found.extend(differences(facts));
+    found.extend(handover::check(facts));
     found
 }
 
@@ -195,7 +197,7 @@ fn unused_images(facts: &Facts<'_>) -> Vec<Finding> {
 }
 
 /// Returns the containers whose health decides about a new image of the service.
-fn judged<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Running> {
+pub(super) fn judged<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = &'a Running> {
     let images: Vec<Reference> =
         facts.config.images.iter().filter_map(|image| facts.in_force(image)).collect();
     let updates = facts.config.auto_update;

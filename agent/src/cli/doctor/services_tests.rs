@@ -281,3 +281,30 @@ fn a_probe_is_told_what_it_is_answered_now() {
     assert!(warning.what.ends_with("fails for what runs now: connection refused"), "{warning:#?}");
     assert!(warning.remedy.contains("\"from\""), "{warning:#?}");
 }
+
+#[test]
+fn it_is_said_which_services_could_start_first_and_which_line_keeps_one_from_it() {
+    let free = || {
+        let mut stage = Stage::new();
+        stage.container.mounts.clear();
+        stage.model = json!({"services": {"web": {"image": "localhost:5000/web:1"}}});
+        stage
+    };
+    let [note] = &free().findings()[..] else { panic!("one note") };
+    assert_eq!((note.severity, note.subject.as_str()), (Severity::Note, "web"));
+    assert!(note.what.starts_with("the updates of web could be without an interruption"), "{note:?}");
+    let mut named = free();
+    named.model["services"]["web"]["container_name"] = "web".into();
+    assert_eq!(named.findings(), [], "not asked for, and not possible");
+    let mut asked = free();
+    asked.model["services"]["web"]["deploy"] = json!({"update_config": {"order": "start-first"}});
+    assert_eq!(asked.findings(), [], "it is set already");
+    let mut asked = free();
+    asked.model["services"]["web"] = json!({
+        "image": "localhost:5000/web:1", "deploy": {"update_config": {"order": "start-first"}},
+        "ports": [{"target": 80, "published": "8080"}],
+    });
+    let [warning] = &asked.findings()[..] else { panic!("one warning") };
+    assert_eq!((warning.severity, warning.subject.as_str()), (Severity::Warning, "web: web"));
+    assert!(warning.what.ends_with("it has ports: 8080:80"), "{warning:?}");
+}

@@ -20,6 +20,7 @@ use crate::service::action::{DisplacedTag, OldImage, Replaced, Step};
 use crate::service::input::StopTimes;
 use crate::service::scope::Scope;
 
+use super::handover::Handover;
 use super::outage::Outage;
 use super::plan::{Cause, ImageChange, Plan, PlannedHooks};
 use super::probation::{self, Context, Expected, Failure, Outcome};
@@ -68,6 +69,9 @@ pub struct Deployment {
     /// How long its services are interrupted.
     #[serde(default)]
     pub outage: Outage,
+    /// The state of its handover, if it has one.
+    #[serde(default)]
+    pub handover: Handover,
     /// The hook that runs once the outcome is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_hook: Option<HookEvent>,
@@ -87,6 +91,7 @@ impl Deployment {
             labels: BTreeMap::new(),
             sibling_tags: plan.sibling_tags(containers),
             outage: Outage::of_containers(plan.changed_services(), containers, now),
+            handover: Handover::default(),
             displaced: None,
             line: LineState::default(),
             up_mode,
@@ -153,8 +158,11 @@ impl Deployment {
             let displaced = self.displaced.clone().unwrap_or_default();
             let (up_mode, scope) = (self.up_mode.clone(), self.scope());
             let project = self.with_tag(project);
-            let is_forward = matches!(self.phase, Phase::Start);
-            let pull = if plan.pull_missing && is_forward { PullPolicy::Missing } else { PullPolicy::Never };
+            let pull = if plan.pull_missing && self.phase == Phase::Start {
+                PullPolicy::Missing
+            } else {
+                PullPolicy::Never
+            };
             let definition = self.definition();
             let is_guarded =
                 definition.is_none() && !matches!(plan.cause, Cause::Redeploy | Cause::ComposeChanged);
@@ -190,7 +198,7 @@ impl Deployment {
                 let tag = plan.tag.as_ref()?;
                 self.write_tag(project, tag, tag.line.as_ref()?, false)
             }
-            Phase::Start => up(self.new_tags(), plan.cause == Cause::ForceUp { down: true }),
+            Phase::Start | Phase::Spread => up(self.new_tags(), plan.cause == Cause::ForceUp { down: true }),
             Phase::Rollback(_) => up(plan.old_tags(), false),
             Phase::RestoreTags => Step::RestoreTags { tags: plan.tags_of_running() },
             Phase::Diagnose(failed) => Step::Diagnose { container: failed.failure.container_id.clone() },
@@ -201,30 +209,37 @@ impl Deployment {
             },
             Phase::BeforeHook => Step::RunHook(self.hook_call(HookEvent::Before)?),
             Phase::LastHook { event } => Step::RunHook(self.hook_call(*event)?),
-            Phase::Probation { .. } | Phase::VerifyRollback { .. } => return None,
+            Phase::Probation { .. } | Phase::VerifyRollback { .. } | Phase::Soak { .. } => return None,
+            Phase::Drain
+            | Phase::Retire
+            | Phase::Settle { .. }
+            | Phase::Revive(_)
+            | Phase::Withdraw { .. }
+            | Phase::Abort { .. } => Step::Handover(self.handover_step()?),
         })
     }
 
     /// Returns the call of a hook; `None` if there is none for this event.
     fn hook_call(&self, event: HookEvent) -> Option<HookCall> {
         let PlannedHooks { service, hooks } = self.plan.hooks.as_ref()?;
+        Some(HookCall {
+            argv: hooks.of(event)?.to_vec(),
+            event,
+            timeout: hooks.timeout,
+            question: self.question(service)?,
+        })
+    }
+
+    /// What commands that are run for it are told.
+    pub(super) fn question(&self, service: &str) -> Option<GateQuestion> {
         let change = self.plan.image_changes.first()?;
         // After a rollback, whether by itself or by hand, the new digest is the one that is no longer deployed.
         let (digest, old_digest) = match (&self.plan.cause, &change.old_digest) {
             (Cause::GoBack(_), Some(left)) => (left.clone(), Some(change.digest.clone())),
             _ => (change.digest.clone(), change.old_digest.clone()),
         };
-        Some(HookCall {
-            argv: hooks.of(event)?.to_vec(),
-            event,
-            timeout: hooks.timeout,
-            question: GateQuestion {
-                service: service.clone(),
-                image: change.reference.clone(),
-                digest,
-                old_digest,
-            },
-        })
+        let (service, image) = (service.to_owned(), change.reference.clone());
+        Some(GateQuestion { service, image, digest, old_digest })
     }
 
     /// Lets the hook of this event run once the outcome is recorded, if there is one.
@@ -267,7 +282,7 @@ impl Deployment {
     fn with_tag(&self, project: &Project) -> Project {
         let mut project = project.clone();
         if let Some(tag) = self.tag() {
-            let is_new = matches!(self.phase, Phase::WriteTag | Phase::Start);
+            let is_new = matches!(self.phase, Phase::WriteTag | Phase::Start | Phase::Spread);
             let wanted = if is_new { &tag.new } else { &tag.old };
             project.set.insert(tag.variable.clone(), wanted.clone());
         }
@@ -277,7 +292,7 @@ impl Deployment {
     /// Returns the recorded definition with the image references of the current direction.
     fn definition(&self) -> Option<Arc<Model>> {
         let recorded = self.plan.definition.as_ref()?;
-        let is_new = matches!(self.phase, Phase::Start);
+        let is_new = matches!(self.phase, Phase::Start | Phase::Spread);
         let moves: Vec<(&Reference, &Reference)> = if is_new && self.tag().is_some() {
             self.plan.image_changes.iter().filter_map(|m| Some((m.from.as_ref()?, &m.reference))).collect()
         } else {
@@ -308,7 +323,8 @@ impl Deployment {
 
     /// Returns the scope that compose is limited to; `None` if `up_mode` alone decides.
     pub(in crate::service) fn scope(&self) -> Option<Scope> {
-        (self.up_mode == UpMode::Changed).then(|| self.plan.scope()).flatten()
+        let scope = (self.up_mode == UpMode::Changed).then(|| self.plan.scope()).flatten()?;
+        Some(Scope { part: self.part(), ..scope })
     }
 
     /// The image changes that bring different content.
@@ -341,6 +357,7 @@ impl Deployment {
     pub(super) fn left_behind(&self, containers: &[Container]) -> Vec<String> {
         let changed = self.plan.changed_containers().filter(|(was, m)| {
             self.new_ids.get(&m.configured) != Some(&was.image)
+                && !self.plan.hands_over(&was.compose_service)
                 && containers.iter().any(|c| c.id == was.id && c.image == was.image)
         });
         changed.map(|(was, _)| was.id.clone()).collect()
@@ -394,7 +411,7 @@ impl Deployment {
 
     /// What the probe has shown so far; `None` if there is none, or no image is on probation.
     pub(in crate::service) fn probe_progress(&self) -> Option<ProbeProgress> {
-        let Phase::Probation { probation } = &self.phase else { return None };
+        let probation = self.phase.probation_of_new()?;
         let probe = self.plan.probe.as_ref()?.to_string();
         let worst = probation.worst_probed();
         let passed = worst.is_some_and(|seen| seen.passed);

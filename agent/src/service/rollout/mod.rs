@@ -20,11 +20,13 @@
 //! | `step.rs` | the phases, and the transition after each step |
 //! | `probation.rs` | whether new containers pass their probation |
 //! | `probe.rs` | what they answer to a probe |
+//! | `handover.rs` | new containers beside the old ones, which serve until the new ones are proven |
 //! | `outage.rs` | how long the services are interrupted |
 //! | `tag.rs` | the line of the env file that holds the tag |
 //! | `rollback.rs` | the rollback to the previous images |
 
 pub mod deployment;
+pub mod handover;
 pub mod outage;
 pub mod plan;
 pub mod probation;
@@ -42,6 +44,7 @@ use super::event::{Event, Fault, FaultCause, Updated};
 use super::outcome::DeployOutcome;
 use super::wording::names;
 use super::{ENGINE_RETRY, INSPECT_INTERVAL, Service, restart_state, wording};
+use deployment::Deployment;
 use plan::{Cause, ImageChange};
 use probation::{Failure, Interference, Outcome};
 use step::{Failed, Phase};
@@ -51,10 +54,16 @@ impl Service {
     pub(super) fn probation_seen(&mut self, outcome: Outcome, now: Timestamp) {
         match outcome {
             Outcome::Wait { deadline } => self.inspections.postpone((now + INSPECT_INTERVAL).min(deadline)),
+            Outcome::Passed if self.is_handing_over() => self.proven_beside(now),
             Outcome::Passed => self.passed(now),
             Outcome::Failed(failure) => self.failed(failure, String::new(), now),
+            Outcome::Inconclusive(how) if self.is_handing_over() => self.handover_interfered(&how, now),
             Outcome::Inconclusive(how) => self.probation_interfered(&how, now),
         }
+    }
+
+    fn is_handing_over(&self) -> bool {
+        self.durable.deployment.as_ref().is_some_and(|deployment| deployment.plan().is_handover())
     }
 
     /// Handles a loss of the engine. It may have stopped containers on probation, which says nothing about their images:
@@ -63,7 +72,9 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let again = match deployment.phase.clone() {
             Phase::Probation { .. } => Phase::Start,
-            Phase::VerifyRollback { failed, .. } => Phase::Rollback(failed),
+            // The old containers may have been started, and the new ones stopped.
+            Phase::Soak { .. } => Phase::Retire,
+            Phase::VerifyRollback { failed, .. } => deployment.way_back(failed),
             _ => return,
         };
         if !deployment.interrupt() {
@@ -87,7 +98,7 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let cause = deployment.plan().cause.clone();
         let next = match deployment.phase {
-            Phase::Start | Phase::WriteTag => Phase::RestoreTags,
+            Phase::Start | Phase::WriteTag | Phase::Spread | Phase::Abort { .. } => Phase::RestoreTags,
             _ => Phase::Unpin,
         };
         deployment.enter(next, now);
@@ -193,15 +204,8 @@ impl Service {
                 continue;
             }
             updated |= used;
-            let is_same = change.old.as_ref().map(|old| &old.id) == new;
-            let left_behind = self.left_behind_by(&change);
-            let labels = deployment.labels.get(&change.configured).cloned().unwrap_or_default();
-            let also_recreated = deployment.also_recreated.clone();
-            let took = self.time_since_found(&change, deployment.begun, now);
-            self.emit(
-                Event::Updated(Updated { change, is_same, labels, used, took, also_recreated, left_behind }),
-                now,
-            );
+            let updated = self.updated_event(&deployment, change, used, now);
+            self.emit(Event::Updated(updated), now);
         }
         let mut outcome = DeployOutcome::Succeeded;
         match &deployment.plan().cause {
@@ -232,6 +236,30 @@ impl Service {
         self.set_fault(self.remaining_fault(true), now);
     }
 
+    /// What is told of an image that has passed its probation.
+    fn updated_event(
+        &self,
+        deployment: &Deployment,
+        change: ImageChange,
+        used: bool,
+        now: Timestamp,
+    ) -> Updated {
+        let new = deployment.new_ids.get(&change.configured);
+        let is_same = change.old.as_ref().map(|old| &old.id) == new;
+        let handover = deployment.plan().handover.as_ref().filter(|_| used && !is_same);
+        Updated {
+            is_same,
+            labels: deployment.labels.get(&change.configured).cloned().unwrap_or_default(),
+            used,
+            took: self.time_since_found(&change, deployment.begun, now),
+            also_recreated: deployment.also_recreated.clone(),
+            left_behind: self.left_behind_by(&change),
+            stopped_first: handover.map(|handover| handover.obstacles.clone()).unwrap_or_default(),
+            problems: deployment.handover.problems.clone(),
+            change,
+        }
+    }
+
     /// Clears `files_pending` if compose has brought up the whole project, which applies every edit of the files.
     pub(super) fn files_applied(&mut self) {
         if self.durable.deployment.as_ref().is_some_and(|deployment| deployment.applies_whole_project()) {
@@ -248,15 +276,24 @@ impl Service {
     /// Ends a rollout whose containers on probation were stopped, paused, removed or replaced by someone. The image may
     /// be good or bad: it goes through another probation once it is found running.
     fn probation_interfered(&mut self, how: &Interference, now: Timestamp) {
+        self.left_unproven(self.interference_text(how), now);
+    }
+
+    /// The words for what somebody has done to the containers on probation.
+    pub(super) fn interference_text(&self, how: &Interference) -> String {
+        let changes = self.durable.deployment.iter().flat_map(|deployment| deployment.changes());
+        wording::fault(&FaultCause::ProbationInterrupted { images: &names(changes), how })
+    }
+
+    /// Ends a rollout of images that are neither proven nor rejected.
+    pub(super) fn left_unproven(&mut self, text: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let images = names(deployment.changes());
         for change in &deployment.plan().image_changes {
             let new = deployment.new_ids.get(&change.configured);
             self.durable.images.of(&change.configured).note_unproven(new, change.old.as_ref());
         }
         deployment.enter(Phase::Unpin, now);
         self.end(DeployOutcome::Inconclusive, false, now);
-        let text = wording::fault(&FaultCause::ProbationInterrupted { images: &images, how });
         self.set_fault(Some(Fault { text, from_check: false }), now);
     }
 }

@@ -153,22 +153,32 @@ impl Outage {
     }
 }
 
-/// Returns how long none of these containers was up.
+/// Returns how long none of these containers was up; `None` if that depends on an end that nobody has seen.
 fn down(containers: &BTreeMap<String, Vec<Up>>, begun: Timestamp, now: Timestamp) -> Option<Duration> {
+    let at_most = down_if(containers, begun, now, |up| up.from);
+    (at_most == down_if(containers, begun, now, |_| now)).then_some(at_most)
+}
+
+/// The same, with `unseen` as the end of a period whose end nobody has seen.
+fn down_if(
+    containers: &BTreeMap<String, Vec<Up>>,
+    begun: Timestamp,
+    now: Timestamp,
+    unseen: impl Fn(&Up) -> Timestamp,
+) -> Duration {
     let period = |up: &Up| match up.to {
-        End::Open => Some((up.from, now)),
-        End::At(at) => Some((up.from, at)),
-        End::Unknown => None,
+        End::Open => (up.from, now),
+        End::At(at) => (up.from, at),
+        End::Unknown => (up.from, unseen(up)),
     };
-    let mut periods: Vec<(Timestamp, Timestamp)> =
-        containers.values().flatten().map(period).collect::<Option<_>>()?;
+    let mut periods: Vec<(Timestamp, Timestamp)> = containers.values().flatten().map(period).collect();
     periods.sort_unstable();
     let (mut down, mut covered) = (Duration::ZERO, begun);
     for (from, to) in periods.into_iter().chain([(now, now)]) {
         down += Duration::try_from(from.min(now).duration_since(covered)).unwrap_or_default();
         covered = covered.max(to).min(now.max(begun));
     }
-    Some(down)
+    down
 }
 
 impl<'a> Seen<'a> {

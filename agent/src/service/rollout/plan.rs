@@ -13,10 +13,11 @@ use crate::service::action::OldImage;
 use crate::service::assess::{Condition, Symptom};
 use crate::service::compare::{self, Comparison};
 use crate::service::input::{ImageView, Observation, TagInForce};
-use crate::service::scope::Scope;
+use crate::service::scope::{Part, Scope};
 use crate::service::{Service, wording};
 
 use super::deployment::Deployment;
+use super::handover::HandoverPlan;
 use super::probation::{Baseline, Expected};
 use super::tag::{LineChange, TagChange};
 
@@ -199,6 +200,14 @@ pub struct Plan {
     /// What the new containers must answer on probation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
+    /// The compose services whose new containers start beside the old ones, and those that were to and can't; `None` if none
+    /// was asked to.
+    // The journal has the plan and its state in one object.
+    #[serde(default, rename = "handover_plan", skip_serializing_if = "Option::is_none")]
+    pub handover: Option<HandoverPlan>,
+    /// The service that it belongs to; empty in journals of older versions.
+    #[serde(default)]
+    pub service: String,
 }
 
 /// The hooks of a deployment.
@@ -301,7 +310,7 @@ impl Plan {
             .chain(kept_tags)
             .cloned()
             .collect();
-        (!images.is_empty()).then(|| Scope { images, before: self.before.clone() })
+        (!images.is_empty()).then(|| Scope { images, before: self.before.clone(), part: Part::All })
     }
 
     /// Returns the compose services on the changed images. Compose brings up only these after a failed attempt, because
@@ -416,7 +425,11 @@ impl Service {
             definition,
             hooks,
             probe,
+            handover: None,
+            service: self.config.name.clone(),
         };
+        let handover = self.plan_handover(&plan, &up_mode);
+        let plan = Plan { handover, ..plan };
         let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
         // Compose applies the files as they are now, so these count as deployed. An edit that an update does not apply
         // stays pending.

@@ -292,12 +292,27 @@ impl Context<'_> {
             Some(_) => of
                 .is_some_and(|m| self.new_ids.get(&m.configured) == Some(&container.image))
                 .then_some(Role::Updated),
+            // It is removed once the old containers serve.
+            None if self.rolling_back && self.is_withdrawn(container) => None,
             None if role == Role::Updated => Some(role),
             None => {
                 let before = |was: &Baseline| was.compose_service == container.compose_service && was.well;
                 self.plan.before.iter().any(before).then_some(role)
             }
         }
+    }
+
+    /// Reports whether this is an old container that the new ones take over from.
+    pub(super) fn is_put_aside(&self, container: &Container) -> bool {
+        !self.rolling_back
+            && self.plan.hands_over(&container.compose_service)
+            && self.plan.before.iter().any(|was| was.id == container.id)
+    }
+
+    /// Reports whether this is a new container beside the old ones.
+    fn is_withdrawn(&self, container: &Container) -> bool {
+        self.plan.hands_over(&container.compose_service)
+            && self.new_ids.values().any(|id| *id == container.image)
     }
 
     /// Assesses a container on its own. A lost network is left to the healer, and a stop by the engine makes the probation
@@ -418,7 +433,9 @@ enum Missing {
 
 fn missing(expected: &Expected, containers: &[Container], context: Context<'_>) -> Option<Missing> {
     let service = &expected.compose_service;
-    let of_service: Vec<&Container> = containers.iter().filter(|c| c.compose_service == *service).collect();
+    // The old containers of a handover are no answer to what has become of the new ones.
+    let of_service = containers.iter().filter(|c| c.compose_service == *service);
+    let of_service: Vec<&Container> = of_service.filter(|c| !context.is_put_aside(c)).collect();
     if of_service.iter().any(|c| c.image == expected.image) {
         return None;
     }

@@ -11,7 +11,6 @@ use crate::service::action::Action;
 use crate::service::{Service, wording};
 
 use super::probation::{Baseline, Context, Failure, Flaw, Probation, Role};
-use super::step::Phase;
 
 /// Failures in a row, after a success, with which an image fails.
 const MAX_FAILURES: u32 = 3;
@@ -49,7 +48,7 @@ impl Context<'_> {
         let is_asked = |c: &&Container| {
             c.state == State::Running
                 && match &probe.service {
-                    Some(service) => c.compose_service == *service,
+                    Some(service) => c.compose_service == *service && !self.is_put_aside(c),
                     None => self.role(c) == Some(Role::Updated),
                 }
         };
@@ -141,7 +140,7 @@ impl Service {
             return None;
         }
         let deployment = self.durable.deployment.as_ref()?;
-        let Phase::Probation { probation } = &deployment.phase else { return None };
+        let probation = deployment.phase.probation_of_new()?;
         let probe = deployment.plan().probe.clone()?;
         let interval = SignedDuration::try_from(probe.interval).unwrap_or(SignedDuration::MAX);
         self.probing.due_at = Some(now.checked_add(interval).unwrap_or(Timestamp::MAX));
@@ -157,7 +156,7 @@ impl Service {
     /// When the next tries are due; `None` if there is nothing to try, or tries are in progress.
     pub(in crate::service) fn probe_at(&self, now: Timestamp) -> Option<Timestamp> {
         let deployment = self.durable.deployment.as_ref()?;
-        let is_due = deployment.plan().probe.is_some() && matches!(deployment.phase, Phase::Probation { .. });
+        let is_due = deployment.plan().probe.is_some() && deployment.phase.probation_of_new().is_some();
         (is_due && !self.probing.is_running).then(|| self.probing.due_at.unwrap_or(now))
     }
 
@@ -170,7 +169,10 @@ impl Service {
     ) {
         self.probing.is_running = false;
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let Phase::Probation { probation } = &mut deployment.phase else { return };
+        if deployment.phase.probation_of_new().is_none() {
+            return;
+        }
+        let Some(probation) = deployment.phase.probation_mut() else { return };
         if probation.since != since {
             self.probing.due_at = None;
             return;

@@ -31,8 +31,11 @@ impl Service {
     }
 
     /// Ends the deployment after a successful rollback.
-    fn rolled_back(&mut self, failed: Failed, remaining: Option<String>, now: Timestamp) {
+    pub(super) fn rolled_back(&mut self, failed: Failed, remaining: Option<String>, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
+        if deployment.must_withdraw() {
+            return deployment.enter(Phase::Withdraw { failed, remaining, is_verified: true }, now);
+        }
         deployment.enter(Phase::Unpin, now);
         let back = match &deployment.plan().cause {
             Cause::GoBack(back) => Some(back.clone()),
@@ -53,12 +56,14 @@ impl Service {
             let result = GoBackResult::Undone { failure, output, remaining };
             return self.emit(Event::GoBack(GoBackEnd { back, result }), now);
         }
+        let is_uninterrupted = deployment.is_uninterrupted(now);
+        let problems = deployment.handover.problems.clone();
         let (failed, also_recreated) = (report(deployment, failed), deployment.also_recreated.clone());
         self.end(DeployOutcome::RolledBack, false, now);
         // Each failed image would otherwise stay until an update succeeds.
         self.remove_old_images_soon();
         self.set_fault(self.remaining_fault(true), now);
-        self.emit(Event::RolledBack { failed, remaining, also_recreated }, now);
+        self.emit(Event::RolledBack { failed, remaining, also_recreated, is_uninterrupted, problems }, now);
     }
 
     /// Handles interference with a rollback. A container may also be on another image because its tag pointed there for a
@@ -75,7 +80,7 @@ impl Service {
         if stopped {
             self.rolled_back(failed, Some(how), now);
         } else if attempt < ROLLBACK_ATTEMPTS {
-            deployment.enter_attempt(Phase::Rollback(failed), attempt, now);
+            deployment.enter_attempt(deployment.way_back(failed), attempt, now);
             self.steps.retry_at = Some(now + ROLLBACK_RETRY);
         } else {
             self.fail_for_good(failed, RollbackProblem::NotProven(Failure::general(how)), now);

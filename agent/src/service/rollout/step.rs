@@ -15,6 +15,7 @@ use crate::service::outcome::DeployOutcome;
 use crate::service::{ENGINE_RETRY, Service, wording};
 
 use super::deployment::Deployment;
+use super::handover::OldContainers;
 use super::plan::{Cause, ImageChange};
 use super::probation::{Expected, Failure, Probation};
 use super::tag::LineState;
@@ -46,6 +47,41 @@ pub enum Phase {
         /// The probation and its findings so far.
         #[serde(alias = "trial")]
         probation: Probation,
+    },
+    /// Starting new containers beside the old ones.
+    Spread,
+    /// Relieving the old containers of their requests.
+    Drain,
+    /// Stopping the old containers.
+    Retire,
+    /// The new containers serve alone, and are on probation once more.
+    Soak {
+        /// The probation and its findings so far.
+        probation: Probation,
+    },
+    /// Removing the old containers.
+    Settle {
+        /// What somebody has done to the new ones, in words, if they are not proven because of that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        interference: Option<String>,
+    },
+    /// The new images failed after the old containers were drained or stopped: starting these again.
+    Revive(Failed),
+    /// The new images failed: removing their containers.
+    Withdraw {
+        /// Why the new images were rejected.
+        #[serde(flatten)]
+        failed: Failed,
+        /// What is wrong with the old containers nevertheless, in words.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        remaining: Option<String>,
+        /// Whether the old containers have passed their probation.
+        is_verified: bool,
+    },
+    /// Somebody has interfered before the new images were proven: removing their containers.
+    Abort {
+        /// What was done, in words.
+        why: String,
     },
     /// Compose failed before it touched any container: restoring only the tags.
     #[serde(alias = "tags_back")]
@@ -94,13 +130,31 @@ impl Phase {
             Phase::Unpin => "unpin",
             Phase::BeforeHook => "before_hook",
             Phase::LastHook { .. } => "last_hook",
+            Phase::Spread => "spread",
+            Phase::Drain => "drain",
+            Phase::Retire => "retire",
+            Phase::Soak { .. } => "soak",
+            Phase::Settle { .. } => "settle",
+            Phase::Revive(_) => "revive",
+            Phase::Withdraw { .. } => "withdraw",
+            Phase::Abort { .. } => "abort",
         }
     }
 
     /// Returns the probation of this phase, if it has one.
     pub(super) fn probation(&self) -> Option<&Probation> {
         match self {
-            Phase::Probation { probation } | Phase::VerifyRollback { probation, .. } => Some(probation),
+            Phase::Probation { probation }
+            | Phase::Soak { probation }
+            | Phase::VerifyRollback { probation, .. } => Some(probation),
+            _ => None,
+        }
+    }
+
+    /// Returns the probation of this phase if new images are on it.
+    pub(super) fn probation_of_new(&self) -> Option<&Probation> {
+        match self {
+            Phase::Probation { probation } | Phase::Soak { probation } => Some(probation),
             _ => None,
         }
     }
@@ -113,7 +167,9 @@ impl Phase {
     /// Returns the probation of this phase mutably, if it has one.
     pub(in crate::service) fn probation_mut(&mut self) -> Option<&mut Probation> {
         match self {
-            Phase::Probation { probation } | Phase::VerifyRollback { probation, .. } => Some(probation),
+            Phase::Probation { probation }
+            | Phase::Soak { probation }
+            | Phase::VerifyRollback { probation, .. } => Some(probation),
             _ => None,
         }
     }
@@ -162,26 +218,21 @@ impl Service {
                 StepResult::Pulled { ids, labels } => self.pulled(ids, labels, now),
                 other => self.abandon(other.failure(), String::new(), now),
             },
-            Phase::WriteTag => match result {
-                StepResult::TagWritten => {
-                    deployment.line = LineState::Written;
-                    deployment.enter(Phase::Start, now);
-                }
-                StepResult::TagLineChanged => {
-                    let text = deployment.plan().tag.as_ref().map(wording::tag_taken).unwrap_or_default();
-                    self.abandon(text, String::new(), now);
-                }
-                other => {
-                    // It may have been written nevertheless.
-                    deployment.line = LineState::Written;
-                    self.abandon(other.failure(), String::new(), now);
-                }
-            },
-            Phase::Start => match result {
+            Phase::WriteTag => self.tag_written(result, now),
+            Phase::Start | Phase::Spread => match result {
                 StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
+                StepResult::Started { up, named, containers } if phase == Phase::Spread => {
+                    self.spread(up, &named, &containers, now);
+                }
                 StepResult::Started { up, named, containers } => self.started(up, &named, &containers, now),
                 other => self.abandon(other.failure(), String::new(), now),
             },
+            Phase::Drain
+            | Phase::Retire
+            | Phase::Settle { .. }
+            | Phase::Revive(_)
+            | Phase::Withdraw { .. }
+            | Phase::Abort { .. } => self.handed_over(result, now),
             Phase::Rollback(failed) => match result {
                 StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
                 StepResult::Started { up, named, containers } => {
@@ -198,7 +249,27 @@ impl Service {
             Phase::RestoreTags => deployment.enter(Phase::Unpin, now),
             Phase::Unpin => self.unpinned(now),
             // These phases wait and take no step.
-            Phase::Probation { .. } | Phase::VerifyRollback { .. } => {}
+            Phase::Probation { .. } | Phase::VerifyRollback { .. } | Phase::Soak { .. } => {}
+        }
+    }
+
+    /// Handles the result of writing the newer tag to the env file.
+    fn tag_written(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        match result {
+            StepResult::TagWritten => {
+                deployment.line = LineState::Written;
+                deployment.enter(Phase::Start, now);
+            }
+            StepResult::TagLineChanged => {
+                let text = deployment.plan().tag.as_ref().map(wording::tag_taken).unwrap_or_default();
+                self.abandon(text, String::new(), now);
+            }
+            other => {
+                // It may have been written nevertheless.
+                deployment.line = LineState::Written;
+                self.abandon(other.failure(), String::new(), now);
+            }
         }
     }
 
@@ -274,9 +345,12 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.displaced = None;
         deployment.up_mode = UpMode::Changed;
+        self.durable.left_behind.extend(left_behind);
+        if deployment.plan().is_handover() {
+            return deployment.enter_attempt(Phase::Spread, deployment.attempt, now);
+        }
         let probation = Probation::new(now, expected);
         deployment.enter_attempt(Phase::Probation { probation }, deployment.attempt, now);
-        self.durable.left_behind.extend(left_behind);
         self.inspections.request_by(now);
     }
 
@@ -286,16 +360,19 @@ impl Service {
         if let Err(error) = up {
             return self.rollback_step_failed(failed, error.cause, now);
         }
+        if deployment.must_withdraw() && deployment.handover.old == OldContainers::Serving {
+            return deployment.enter(Phase::Withdraw { failed, remaining: None, is_verified: false }, now);
+        }
         let probation = Probation::new(now, deployment.plan().expected_old());
         deployment.enter_attempt(Phase::VerifyRollback { failed, probation }, deployment.attempt, now);
         self.inspections.request_by(now);
     }
 
     /// Handles a compose run that could not bring up the new images.
-    fn up_failed(&mut self, error: ComposeError, containers: &[Container], now: Timestamp) {
+    pub(super) fn up_failed(&mut self, error: ComposeError, containers: &[Container], now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         let reason = wording::fault(&FaultCause::ComposeUp { cause: &error.cause });
-        if deployment.plan().is_untouched(containers) {
+        if deployment.plan().is_untouched(containers) && deployment.handover.new.is_empty() {
             return self.abandon(reason, error.output, now);
         }
         let cause = deployment.likely_cause(containers, self.config.health_grace, &self.durable.stops);
@@ -325,7 +402,7 @@ impl Service {
             if let Some(containers) = &self.known.containers {
                 deployment.refresh_sibling_tags(containers);
             }
-            deployment.enter(Phase::Rollback(Failed { failure, output }), now);
+            deployment.enter(deployment.way_back(Failed { failure, output }), now);
         } else {
             self.fail_for_good(Failed { failure, output }, RollbackProblem::NoOldImage, now);
         }

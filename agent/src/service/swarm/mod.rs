@@ -26,7 +26,7 @@ pub mod plan;
 mod view;
 pub mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -323,7 +323,14 @@ impl Service {
             return self.raise_fault(Some(Fault { text, from_check: false }), failed.output, now);
         }
         let failed = report(&rollout.plan, failed);
-        self.emit(Event::RolledBack { failed, remaining: None, also_recreated: Vec::new() }, now);
+        let event = Event::RolledBack {
+            failed,
+            remaining: None,
+            also_recreated: Vec::new(),
+            is_uninterrupted: false,
+            problems: Vec::new(),
+        };
+        self.emit(event, now);
         self.end_in_swarm(DeployOutcome::RolledBack, false, now);
         self.set_fault(self.remaining_fault(true), now);
     }
@@ -398,6 +405,8 @@ fn updated_event(change: ImageChange, labels: ConfigChange, took: Duration) -> U
         took,
         also_recreated: Vec::new(),
         left_behind: Vec::new(),
+        stopped_first: BTreeMap::new(),
+        problems: Vec::new(),
     }
 }
 

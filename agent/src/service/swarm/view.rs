@@ -62,6 +62,7 @@ impl Service {
             pulled_bytes: 0,
             total_bytes: 0,
             probe: None,
+            handover: None,
         })
     }
 

@@ -204,6 +204,7 @@ fn nothing_but_the_image_goes_back() {
     edited.definition = Some(Ok(Definition {
         model: Arc::default(),
         differences: [(IMAGE.to_owned(), vec![difference])].into(),
+        ..Definition::default()
     }));
     scenario.check(edited);
     assert_eq!(scenario.act(), None);

@@ -287,8 +287,10 @@ fn a_service_that_the_files_do_not_have_holds_updates() {
     let mut scenario = with(Probe { service: Some("wbe".into()), ..probe() });
     let mut seen = observed('2', &[local(OLD, &['1'])], &[&old_container()]);
     let model = serde_json::from_value(serde_json::json!({"services": {"web": {"image": IMAGE}}})).unwrap();
-    seen.definition =
-        Some(Ok(super::super::input::Definition { model: Arc::new(model), differences: BTreeMap::new() }));
+    seen.definition = Some(Ok(super::super::input::Definition {
+        model: Arc::new(model),
+        ..super::super::input::Definition::default()
+    }));
     scenario.check(seen);
     assert_eq!(scenario.act(), None);
     let waiting = scenario.record().waiting.expect("it is held");

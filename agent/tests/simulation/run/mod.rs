@@ -19,7 +19,7 @@ use std::time::Duration;
 use evenkeel_agent::config::{Config, ServiceConfig};
 use evenkeel_agent::service::input::ServiceRequest;
 use jiff::SignedDuration;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use crate::configuration;
@@ -62,6 +62,10 @@ pub(crate) struct Simulation {
     pub(crate) has_third: bool,
     /// An env file sets the tag of `web`, and the agent writes newer tags to it.
     pub(crate) has_variable: bool,
+    /// The new containers of `web` start beside the old ones.
+    pub(crate) starts_first: bool,
+    /// The old containers are told before they are stopped.
+    pub(crate) drains: bool,
     pub(crate) steps: Vec<TimedStep>,
 }
 
@@ -95,12 +99,14 @@ impl Simulation {
         let policy = if self.restarts_itself { "with" } else { "without" };
         let shared = if self.shares_image { "; both list the image of web" } else { "" };
         let variable = if self.has_variable { "; an env file sets the tag of web" } else { "" };
+        let first = if self.starts_first { "; web starts first" } else { "" };
+        let drained = if self.drains { " and is drained" } else { "" };
         let third = if self.has_third { ", and a third service that is not configured" } else { "" };
         let seconds = |at: &Duration| format!("{:>4}.{:03}", at.as_secs(), at.subsec_millis());
         let line = |(at, step): &TimedStep| format!("{}  {}\n", seconds(at), step.describe());
         let steps = self.steps.iter().map(line).collect::<Vec<_>>().concat();
         format!(
-            "web: {}{}\napi: {}{}\ncontainers {policy} a restart policy{third}{shared}{variable}\n\nsteps\n{steps}",
+            "web: {}{}\napi: {}{}\ncontainers {policy} a restart policy{third}{shared}{variable}{first}{drained}\n\nsteps\n{steps}",
             self.flags[0].describe(),
             self.gates[0].describe(),
             self.flags[1].describe(),
@@ -174,6 +180,10 @@ impl Execution {
             web["env_file"] = serde_json::json!(env_file);
             (web["update"]["tags"], web["update"]["tag_variable"]) = (">=1".into(), VARIABLE.into());
             services[1].0["env_file"] = serde_json::json!(env_file);
+        }
+        if simulation.drains {
+            let drain = json!({"exec": ["drain"], "undo": ["undrain"], "command": ["/bin/true"], "wait": 1, "timeout": 5});
+            services[0].0["update"]["drain"] = drain;
         }
         Self { fake, agent: None, services, former: Vec::new(), start_at: None, away: 1, loses_write: false }
     }
@@ -397,6 +407,9 @@ impl FakeWorld {
             self.add_image(&reference, &image, Behaviour::Good, true);
             self.push(&reference, &image, Behaviour::Good);
             self.trust(&image);
+        }
+        if simulation.starts_first {
+            self.starts_first("web");
         }
         self.set_compose_file(file, simulation.restarts_itself);
         if simulation.has_variable {

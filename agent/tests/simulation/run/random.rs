@@ -78,6 +78,10 @@ pub(crate) fn simulation(seed: u64) -> Simulation {
             simulation.steps.push((at, Step::Ask(service, ServiceRequest::Rollback(None))));
         }
     }
+    if dice.one_in(3) {
+        simulation.starts_first = true;
+        simulation.drains = dice.one_in(2);
+    }
     simulation.steps.sort_by_key(|(at, _)| *at);
     simulation
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use evenkeel_agent::model::{ComposeError, EventKind, Model, Origin, Project, PullPolicy, Reference, UpMode};
 use evenkeel_agent::ports::{Compose, Hashes};
 
-use super::container::{FakeContainer, Run};
+use super::container::FakeContainer;
 use super::{Behaviour, Definition, FakeImage, FakeWorld, Inner, RegistryFault, UpFault};
 
 const BROKEN: &str = "yaml: line 3: did not find expected key";
@@ -21,8 +21,14 @@ impl Inner {
         mode: &UpMode,
         origin: &Origin,
     ) -> Result<(), String> {
-        let Definition { name, reference, version, restarts_itself, .. } = wanted;
-        let (id, image) =
+        if matches!(mode, UpMode::ScaledServices { keeps_containers: true, .. }) {
+            return self.up_beside(wanted, mode, origin);
+        }
+        if *mode != UpMode::StartOnly {
+            self.scale_down(wanted, mode);
+        }
+        let Definition { name, reference, version, .. } = wanted;
+        let (id, _) =
             self.by_name(&reference.tagged()).ok_or_else(|| format!("No such image: {reference}"))?;
         let forced = matches!(mode, UpMode::All | UpMode::ForceService(_));
         let at = self.containers.iter().position(|c| c.service == *name);
@@ -36,26 +42,7 @@ impl Inner {
                     self.check_replaced(at, wanted, mode);
                     self.remove(at);
                 }
-                let container = FakeContainer {
-                    id: self.new_id(),
-                    service: name.clone(),
-                    reference: reference.clone(),
-                    image: id,
-                    behaviour: image.behaviour,
-                    made_with: *version,
-                    origin: origin.clone(),
-                    restarts_itself: *restarts_itself,
-                    run: Run::Never,
-                    restarts: 0,
-                    sick: false,
-                    ruined: false,
-                    reported_health: None,
-                    is_paused: false,
-                    unmeasured_until: None,
-                    stopping: None,
-                };
-                self.containers.push(container);
-                self.containers.len() - 1
+                self.create(wanted, origin)?
             }
         };
         if self.containers[at].is_up() {
@@ -103,7 +90,10 @@ impl Inner {
         let now = self.now;
         self.containers[at].start(now);
         let service = self.containers[at].service.clone();
-        self.truth.stopped_by_operator.remove(&service);
+        // An operator may be stopping another container of the service.
+        if !self.containers.iter().any(|c| c.service == service && c.stopping.is_some()) {
+            self.truth.stopped_by_operator.remove(&service);
+        }
         self.container_event(at, now, EventKind::Start);
     }
 
@@ -132,7 +122,11 @@ impl Compose for FakeWorld {
         }
         let element = |service: &Definition| {
             let labels = serde_json::json!({ "version": service.version.to_string() });
-            serde_json::json!({ "image": service.reference.tagged(), "labels": labels })
+            let mut element = serde_json::json!({ "image": service.reference.tagged(), "labels": labels });
+            if service.starts_first {
+                element["deploy"] = serde_json::json!({ "update_config": { "order": "start-first" } });
+            }
+            element
         };
         let services: serde_json::Map<String, serde_json::Value> =
             inner.definitions(Some(project)).iter().map(|s| (s.name.clone(), element(s))).collect();

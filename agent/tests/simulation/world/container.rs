@@ -116,6 +116,8 @@ pub(super) enum Run {
 pub(super) struct FakeContainer {
     pub(super) id: String,
     pub(super) service: String,
+    /// Its number among the containers of its service.
+    pub(super) number: u32,
     /// The image reference that it was created from.
     pub(super) reference: Reference,
     pub(super) image: ImageId,
@@ -132,6 +134,8 @@ pub(super) struct FakeContainer {
     pub(super) sick: bool,
     /// Its health check fails even after restarts: a dependency is broken.
     pub(super) ruined: bool,
+    /// It was told that no more requests will follow: its health check fails until it is told otherwise.
+    pub(super) is_draining: bool,
     /// The last reported result of its health check.
     pub(super) reported_health: Option<HealthState>,
     /// Its processes are frozen: it is neither probed nor does it change.
@@ -163,7 +167,7 @@ impl FakeContainer {
     }
 
     pub(super) fn name(&self) -> String {
-        format!("p-{}-1", self.service)
+        format!("p-{}-{}", self.service, self.number)
     }
 
     /// Reports whether it answers a probe.
@@ -180,7 +184,7 @@ impl FakeContainer {
         }
         let age = (now.as_millisecond() - since.as_millisecond()).into();
         let health = self.behaviour.health(age)?;
-        if self.stopping.is_some() || self.sick || self.ruined {
+        if self.stopping.is_some() || self.sick || self.ruined || self.is_draining {
             return Some(HealthState::Unhealthy);
         }
         Some(if self.unmeasured_until.is_some_and(|until| now < until) {

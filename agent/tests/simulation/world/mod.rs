@@ -18,6 +18,7 @@ mod compose;
 mod container;
 mod env_file;
 mod events;
+mod handover;
 mod operators;
 mod pauses;
 mod ports;
@@ -130,6 +131,8 @@ struct Definition {
     restarts_itself: bool,
     /// Its tag is a variable that the env file sets.
     has_variable: bool,
+    /// It has `deploy.update_config.order: start-first`.
+    starts_first: bool,
 }
 
 #[derive(Default)]
@@ -281,9 +284,28 @@ impl FakeWorld {
     /// Adds a service to the compose file.
     pub(crate) fn compose_service(&self, service: &str, reference: &Reference) {
         let (name, reference) = (service.to_owned(), reference.clone());
-        let definition =
-            Definition { name, reference, version: 0, restarts_itself: false, has_variable: false };
+        let definition = Definition {
+            name,
+            reference,
+            version: 0,
+            restarts_itself: false,
+            has_variable: false,
+            starts_first: false,
+        };
         self.lock().services.push(definition);
+    }
+
+    /// Lets the new containers of a compose service start beside the old ones.
+    pub(crate) fn starts_first(&self, service: &str) {
+        let mut inner = self.lock();
+        inner.services.iter_mut().filter(|s| s.name == service).for_each(|s| s.starts_first = true);
+    }
+
+    /// Returns the full IDs of the containers of a compose service, with whether they run and since when.
+    pub(crate) fn containers_of(&self, service: &str) -> Vec<(String, bool, Option<Timestamp>)> {
+        let inner = self.lock();
+        let all = inner.containers.iter().filter(|c| c.service == service);
+        all.map(|c| (c.id.clone(), c.is_up(), c.started())).collect()
     }
 
     /// Sets the path of the compose file, and whether its services have a restart policy.

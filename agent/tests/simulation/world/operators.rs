@@ -362,12 +362,21 @@ impl Inner {
         what(self, at);
     }
 
+    /// One of the containers of a service.
+    pub(super) fn any_of(&self, service: &str) -> Option<usize> {
+        let of_service = |c: &super::FakeContainer| c.service == service;
+        if self.next_id.is_multiple_of(2) {
+            self.containers.iter().rposition(of_service)
+        } else {
+            self.containers.iter().position(of_service)
+        }
+    }
+
     fn by_operator(&mut self, service: &str, what: impl FnOnce(&mut Self, usize)) {
         if self.engine_down {
             return;
         }
-        let at = self.containers.iter().position(|c| c.service == service);
-        let Some(at) = at else { return };
+        let Some(at) = self.any_of(service) else { return };
         self.touch(service);
         what(self, at);
     }

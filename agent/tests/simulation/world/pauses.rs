@@ -11,8 +11,7 @@ pub(super) const NEXT_PROBE: SignedDuration = SignedDuration::from_secs(4);
 impl Inner {
     /// Does something that is no excuse for blaming an image.
     pub(super) fn in_passing(&mut self, service: &str, what: impl FnOnce(&mut Self, usize)) {
-        let at = self.containers.iter().position(|c| c.service == service);
-        let Some(at) = at.filter(|_| !self.engine_down) else { return };
+        let Some(at) = self.any_of(service).filter(|_| !self.engine_down) else { return };
         for baseline in self.truth.baselines.values_mut() {
             baseline.touched.insert(service.to_owned());
         }

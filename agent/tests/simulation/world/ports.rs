@@ -16,8 +16,8 @@ use evenkeel_agent::model::{
 };
 use evenkeel_agent::ports::fleet::{DecisionsResponse, Fleet, FleetError, KnownRevisions};
 use evenkeel_agent::ports::{
-    Engine, GateAnswer, GateCommand, GateQuestion, HookCall, HookError, Image, Probes, PullProgress,
-    Registry, Signatures, Swarm, Tags, Urgency,
+    DrainCall, Engine, ExecEnd, GateAnswer, GateCommand, GateQuestion, HookCall, HookError, Image, Probes,
+    PullProgress, Registry, Signatures, Swarm, Tags, Urgency,
 };
 use evenkeel_common::store::{Change, Store, StoreError};
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, Inventory};
@@ -206,6 +206,56 @@ impl Engine for FakeWorld {
         .await
     }
 
+    async fn start(&self, container: &str) -> Result<(), EngineError> {
+        self.call(|inner, _| {
+            let at = inner.at(container)?;
+            if !inner.containers[at].is_up() {
+                let name = inner.containers[at].name();
+                inner.trace("engine", &format!("starts {name}"));
+                inner.start(at);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn stop(&self, container: &str) -> Result<(), EngineError> {
+        self.call(|inner, _| {
+            let at = inner.at(container)?;
+            inner.stop_by_agent(at);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn remove(&self, container: &str, _: bool) -> Result<(), EngineError> {
+        self.call(|inner, _| {
+            let at = inner.at(container)?;
+            if inner.containers[at].is_up() {
+                return Err(EngineError::Refused("stop the container before removing it".into()));
+            }
+            let name = inner.containers[at].name();
+            inner.trace("engine", &format!("removes {name}"));
+            inner.remove(at);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn exec(&self, container: &str, argv: &[String], _: Duration) -> Result<ExecEnd, EngineError> {
+        self.call(|inner, _| {
+            let at = inner.at(container)?;
+            if !inner.containers[at].is_up() {
+                return Err(EngineError::Refused("container is not running".into()));
+            }
+            let name = inner.containers[at].name();
+            inner.trace("engine", &format!("runs {} in {name}", argv.join(" ")));
+            inner.containers[at].is_draining = argv.first().is_some_and(|word| word == "drain");
+            Ok(ExecEnd::Exited { status: 0 })
+        })
+        .await
+    }
+
     async fn running_since(&self, _: Timestamp) -> Result<Option<Timestamp>, EngineError> {
         self.call(|inner, _| Ok(inner.engine_since.map(|at| inner.wall(at)))).await
     }
@@ -333,6 +383,17 @@ impl GateCommand for FakeWorld {
             CommandFault::Waits => GateAnswer::Wait { reason },
             CommandFault::Fails => GateAnswer::Failed { fault: "it exited with code 1".to_owned(), reason },
         }
+    }
+
+    async fn run_drain(&self, call: &DrainCall) -> Result<(), HookError> {
+        self.point().await;
+        let mut inner = self.lock();
+        let (leaving, staying) = (call.leaving.len(), call.staying.len());
+        inner.trace("drain", &format!("{leaving} leaving, {staying} staying"));
+        if inner.faults.command == CommandFault::Fails {
+            return Err(HookError { why: "it exited with status 1".to_owned(), output: String::new() });
+        }
+        Ok(())
     }
 
     async fn run_hook(&self, call: &HookCall) -> Result<(), HookError> {

@@ -57,7 +57,7 @@ pub(super) struct Baseline {
     /// The tag that the env file set.
     tag: Option<String>,
     /// Something has interfered since that the images are not to blame for.
-    is_disturbed: bool,
+    pub(super) is_disturbed: bool,
     /// Tags have been moved or removed since.
     are_tags_moved: bool,
     /// Compose services whose containers an operator has touched since.
@@ -123,6 +123,16 @@ impl Truth {
     pub(super) fn name(&mut self, name: &str) {
         self.names.insert(digest_of(name).to_string(), name.to_owned());
         self.names.insert(id_of(name).to_string(), name.to_owned());
+    }
+
+    /// Reports whether a container of the image has been well for a while.
+    pub(super) fn has_worked(&self, image: &ImageId) -> bool {
+        self.worked.contains(image)
+    }
+
+    /// Reports whether a write was lost: the agent may know less than what it has done.
+    pub(super) fn has_lost_track(&self) -> bool {
+        self.is_torn || self.is_write_lost
     }
 
     pub(super) fn image_name(&self, image: &ImageId) -> String {

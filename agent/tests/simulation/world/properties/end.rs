@@ -15,6 +15,7 @@ use super::gates::Asker;
 
 const DELIVERED: &str = "every recorded entry reaches the destination";
 const ENDLESS: &str = "nothing waits for ever once its cause is gone";
+const LEFT_OVER: &str = "no container is left beside another of its service";
 const DOWN: &str = "no service is down while a working image is available";
 
 /// How long an image that crashes late runs before the healer sees it exit again.
@@ -146,6 +147,8 @@ impl Inner {
 
     /// Checks that a service runs a working image, unless the agent could not achieve that.
     fn check_runs(&mut self, service: &str, all: &[AtEnd]) {
+        let count = self.containers.iter().filter(|c| c.service == service).count();
+        self.unless(count <= 1, LEFT_OVER, |_| format!("{service} has {count}"));
         let now = self.now;
         let container = self.container(service);
         let is_well = container.is_some_and(|c| {

@@ -10,7 +10,21 @@ const LINE: &str = "the env file sets the proven tag or the one that is being de
 const ONLY: &str = "only the tag in the env file is changed";
 
 /// Phases in which the file may contain the tag that is being deployed.
-const NEW: [&str; 6] = ["write_tag", "start", "probation", "restore_tags", "diagnose", "rollback"];
+const NEW: [&str; 13] = [
+    "write_tag",
+    "start",
+    "spread",
+    "probation",
+    "drain",
+    "retire",
+    "soak",
+    "settle",
+    "abort",
+    "restore_tags",
+    "diagnose",
+    "revive",
+    "rollback",
+];
 
 impl Inner {
     /// The tag that the env file sets now is proven.

@@ -1,0 +1,355 @@
+//! Handover: an update in which the new containers start beside the old ones, which serve until the new ones are proven
+//! (DECISIONS 12). Which compose services take part, and why others can't.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Container, Model, ModelService, State};
+
+/// Whether new containers start before the old ones are stopped (`update.order`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// The new ones start beside the old ones, for compose services without data of their own.
+    #[serde(alias = "start-first")]
+    StartFirst,
+    /// The old ones are stopped first, whatever the compose files say.
+    #[serde(alias = "stop-first")]
+    StopFirst,
+}
+
+/// How containers are relieved of their requests before they are stopped (`update.drain`). A command without words is not
+/// configured.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Drain {
+    /// Runs in each of these containers; one with a health check is then awaited until it is unhealthy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exec: Vec<String>,
+    /// Runs on this machine, afterwards.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Runs in an old container that is to serve again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub undo: Vec<String>,
+    /// How long requests in progress get to finish, at the end.
+    pub wait: Duration,
+    /// How long each command, and becoming unhealthy, may take.
+    pub timeout: Duration,
+}
+
+impl Drain {
+    /// Reports whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.exec.is_empty() && self.command.is_empty() && self.wait.is_zero()
+    }
+}
+
+/// Why a compose service can't have twice its containers for a while, or must not without its author's word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Obstacle {
+    /// Only one container can have the name.
+    ContainerName(String),
+    /// Only one container can publish the port; a range has too few.
+    HostPort {
+        /// As in the compose file, for example `8080` or `8080-8081`.
+        published: String,
+        /// Port in the container.
+        target: u64,
+    },
+    /// Only one container can have the address.
+    Address {
+        /// The network; empty for a key of the service itself.
+        network: String,
+        /// `ipv4_address`, `ipv6_address` or `mac_address`.
+        key: String,
+    },
+    /// The network of the machine, of another container or service.
+    NetworkMode(String),
+    /// Another compose service lives in its network or another of its namespaces.
+    SharedBy(String),
+    /// Another compose service is restarted with it (`depends_on` with `restart: true`).
+    Restarts(String),
+    /// Two versions would share its data, which only the compose file may allow. The path in the container.
+    Data(String),
+    /// One of its containers does not run: compose would start it again. Its name.
+    NotRunning(String),
+}
+
+impl Obstacle {
+    /// The line of the compose file that is the reason.
+    pub fn line(&self) -> String {
+        match self {
+            Obstacle::ContainerName(name) => format!("container_name: {name}"),
+            Obstacle::HostPort { published, target } => format!("ports: {published}:{target}"),
+            Obstacle::Address { network, key } if network.is_empty() => key.clone(),
+            Obstacle::Address { network, key } => format!("networks.{network}.{key}"),
+            Obstacle::NetworkMode(mode) => format!("network_mode: {mode}"),
+            Obstacle::SharedBy(by) => format!("a namespace that {by} shares"),
+            Obstacle::Restarts(by) => format!("a dependent, {by}, with restart: true"),
+            Obstacle::Data(path) => format!("a writable volume at {path}"),
+            Obstacle::NotRunning(container) => format!("a container that does not run, {container}"),
+        }
+    }
+
+    /// What to change.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Obstacle::ContainerName(_) | Obstacle::Address { .. } => "remove it from the compose file",
+            Obstacle::HostPort { .. } => {
+                "publish the port of a proxy instead, or a range with room for twice the containers"
+            }
+            Obstacle::NetworkMode(_) => "connect the service to a network of the project",
+            Obstacle::SharedBy(_) => "connect the other service to a network of the project",
+            Obstacle::Restarts(_) => "remove restart: true if it copes with a new container",
+            Obstacle::Data(_) => {
+                "set deploy.update_config.order: start-first in the compose file if two versions may share the data"
+            }
+            Obstacle::NotRunning(_) => "start or remove the container",
+        }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line())
+    }
+}
+
+/// Returns the compose services that are to hand over, by the compose files or `key`, each with what keeps it from doing so.
+/// `files`: host paths of bind mounts that are no directories.
+pub fn asked(
+    model: &Model,
+    containers: &[Container],
+    key: Option<Order>,
+    files: &BTreeSet<String>,
+) -> BTreeMap<String, Option<Obstacle>> {
+    if key == Some(Order::StopFirst) {
+        return BTreeMap::new();
+    }
+    let asked = |service: ModelService<'_>| {
+        let own: Vec<&Container> = containers.iter().filter(|c| c.compose_service == service.name).collect();
+        let by_file = is_start_first(service);
+        if own.is_empty() || !(by_file || key.is_some()) {
+            return None;
+        }
+        let obstacle = obstacle(model, service, &own);
+        let data = || {
+            own.iter().flat_map(|c| &c.mounts).find(|mount| {
+                let is_data =
+                    mount.kind == "volume" || mount.kind == "bind" && !files.contains(&mount.source);
+                is_data && !mount.read_only
+            })
+        };
+        let data = || data().filter(|_| !by_file).map(|mount| Obstacle::Data(mount.destination.clone()));
+        Some((service.name.to_owned(), obstacle.or_else(data)))
+    };
+    model.services().filter_map(asked).collect()
+}
+
+/// Returns the host paths of bind mounts that are no directories, such as sockets. `is_directory` must be true for one that
+/// can't be seen.
+pub fn file_binds(containers: &[Container], is_directory: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let binds = containers.iter().flat_map(|c| &c.mounts).filter(|mount| mount.kind == "bind");
+    binds.map(|mount| mount.source.clone()).filter(|source| !is_directory(source)).collect()
+}
+
+/// Reports whether the compose file asks for a handover, in the words that it has for swarm services.
+fn is_start_first(service: ModelService<'_>) -> bool {
+    let order = service.element().pointer("/deploy/update_config/order").and_then(Value::as_str);
+    order == Some("start-first")
+}
+
+/// Returns why there can't be a second container of the service beside each of these.
+fn obstacle(model: &Model, service: ModelService<'_>, own: &[&Container]) -> Option<Obstacle> {
+    let element = service.element();
+    let text = |key: &str| element.get(key).and_then(Value::as_str);
+    if let Some(name) = text("container_name") {
+        return Some(Obstacle::ContainerName(name.to_owned()));
+    }
+    let ports = element.get("ports").and_then(Value::as_array).into_iter().flatten();
+    let is_enough = |published: &str| room(published) >= 2 * own.len() as u64;
+    let fixed = ports.filter_map(|port| {
+        let published = match port.get("published")? {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let is_free = matches!(published.as_str(), "" | "0") || is_enough(&published);
+        let target = port.get("target").and_then(Value::as_u64).unwrap_or_default();
+        (!is_free).then_some(Obstacle::HostPort { published, target })
+    });
+    if let Some(port) = fixed.into_iter().next() {
+        return Some(port);
+    }
+    let address = |network: &str, element: &Value| {
+        let keys = ["ipv4_address", "ipv6_address", "mac_address"];
+        let key = keys.into_iter().find(|key| element.get(key).is_some_and(|value| !value.is_null()))?;
+        Some(Obstacle::Address { network: network.to_owned(), key: key.to_owned() })
+    };
+    let networks = element.get("networks").and_then(Value::as_object).into_iter().flatten();
+    let mut fixed = networks.filter_map(|(name, network)| address(name, network));
+    if let Some(fixed) = fixed.next().or_else(|| address("", element)) {
+        return Some(fixed);
+    }
+    let is_shared = |mode: &&str| {
+        *mode == "host" || ["container:", "service:"].iter().any(|start| mode.starts_with(start))
+    };
+    if let Some(mode) = text("network_mode").filter(is_shared) {
+        return Some(Obstacle::NetworkMode(mode.to_owned()));
+    }
+    for other in model.services().filter(|other| other.name != service.name) {
+        if other.shares_namespace_of(service.name) {
+            return Some(Obstacle::SharedBy(other.name.to_owned()));
+        }
+        if other.restarts_with().any(|name| name == service.name) {
+            return Some(Obstacle::Restarts(other.name.to_owned()));
+        }
+    }
+    own.iter().find(|c| c.state != State::Running).map(|c| Obstacle::NotRunning(c.name.clone()))
+}
+
+/// The number of ports in `8080` or `8080-8089`; 0 if it can't be read.
+fn room(published: &str) -> u64 {
+    let port = |text: &str| text.trim().parse::<u64>().ok();
+    match published.split_once('-') {
+        Some((first, last)) => match (port(first), port(last)) {
+            (Some(first), Some(last)) if last >= first => last - first + 1,
+            _ => 0,
+        },
+        None => u64::from(port(published).is_some()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn model(web: &Value) -> Model {
+        let services = json!({
+            "web": web,
+            "plain": {"image": "proxy:1", "depends_on": {"web": {"condition": "service_started"}}},
+        });
+        serde_json::from_value(json!({ "services": services })).unwrap()
+    }
+
+    fn running(service: &str) -> Container {
+        Container {
+            compose_service: service.to_owned(),
+            name: format!("shop-{service}-1"),
+            ..Container::running(service, "web:1")
+        }
+    }
+
+    fn of(web: &Value, key: Option<Order>, containers: &[Container]) -> String {
+        let files = BTreeSet::from(["/var/run/docker.sock".to_owned()]);
+        let asked = asked(&model(web), containers, key, &files);
+        assert!(asked.keys().all(|name| name == "web" || key.is_some()), "{asked:?}");
+        match asked.get("web") {
+            None => "not asked".to_owned(),
+            Some(None) => "can".to_owned(),
+            Some(Some(obstacle)) => obstacle.line(),
+        }
+    }
+
+    #[test]
+    fn a_service_is_asked_by_its_file_or_by_the_key_and_the_key_can_refuse() {
+        let by_file = json!({"image": "web:1", "deploy": {"update_config": {"order": "start-first"}}});
+        let silent = json!({"image": "web:1"});
+        let other = json!({"image": "web:1", "deploy": {"update_config": {"order": "stop-first"}}});
+        let here = [running("web"), running("plain")];
+        assert_eq!(of(&by_file, None, &here), "can");
+        assert_eq!(of(&by_file, Some(Order::StopFirst), &here), "not asked");
+        assert_eq!(of(&silent, None, &here), "not asked");
+        assert_eq!(of(&silent, Some(Order::StartFirst), &here), "can");
+        assert_eq!(of(&other, None, &here), "not asked");
+        assert_eq!(of(&by_file, None, &[running("plain")]), "not asked", "nothing of it runs");
+    }
+
+    #[test]
+    fn what_only_one_container_can_have_is_named_with_its_line() {
+        let table = [
+            (json!({"container_name": "web"}), "container_name: web"),
+            (json!({"ports": [{"target": 80, "published": "8080"}]}), "ports: 8080:80"),
+            (json!({"ports": [{"target": 80}, {"target": 81, "published": "81-81"}]}), "ports: 81-81:81"),
+            (json!({"networks": {"front": {"ipv4_address": "10.0.0.2"}}}), "networks.front.ipv4_address"),
+            (json!({"mac_address": "02:42:ac:11:65:43"}), "mac_address"),
+            (json!({"network_mode": "host"}), "network_mode: host"),
+            (json!({"network_mode": "service:plain"}), "network_mode: service:plain"),
+        ];
+        for (mut web, line) in table {
+            web["deploy"] = json!({"update_config": {"order": "start-first"}});
+            assert_eq!(of(&web, None, &[running("web")]), line, "{web}");
+        }
+        let free = [
+            json!({"ports": [{"target": 80, "published": "8080-8081"}]}),
+            json!({"ports": [{"target": 80, "published": ""}, {"target": 81}]}),
+            json!({"networks": {"front": null, "back": {"aliases": ["w"]}}}),
+            json!({"network_mode": "bridge"}),
+        ];
+        for mut web in free {
+            web["deploy"] = json!({"update_config": {"order": "start-first"}});
+            assert_eq!(of(&web, None, &[running("web")]), "can", "{web}");
+        }
+        let two = [running("web"), running("web")];
+        let web = json!({"ports": [{"target": 80, "published": "8080-8082"}], "deploy": {"update_config": {"order": "start-first"}}});
+        assert_eq!(of(&web, None, &two), "ports: 8080-8082:80", "four are needed");
+    }
+
+    #[test]
+    fn a_service_that_others_are_tied_to_is_stopped_first() {
+        let start_first = json!({"image": "web:1", "deploy": {"update_config": {"order": "start-first"}}});
+        let table = [
+            (json!({"network_mode": "service:web"}), Obstacle::SharedBy("side".into())),
+            (json!({"pid": "service:web"}), Obstacle::SharedBy("side".into())),
+            (
+                json!({"depends_on": {"web": {"condition": "service_started", "restart": true}}}),
+                Obstacle::Restarts("side".into()),
+            ),
+        ];
+        for (side, expected) in table {
+            let services = json!({"services": {"web": start_first, "side": side}});
+            let model: Model = serde_json::from_value(services).unwrap();
+            let asked = asked(&model, &[running("web")], None, &BTreeSet::new());
+            assert_eq!(asked["web"], Some(expected));
+        }
+        let stopped = Container { state: State::Exited, name: "shop-web-2".into(), ..running("web") };
+        assert_eq!(
+            of(&start_first, None, &[running("web"), stopped]),
+            "a container that does not run, shop-web-2"
+        );
+    }
+
+    #[test]
+    fn data_is_shared_only_if_the_compose_file_says_so() {
+        let mount = |kind: &str, source: &str, read_only| evenkeel_common::wire::MountRecord {
+            kind: kind.to_owned(),
+            name: String::new(),
+            source: source.to_owned(),
+            destination: "/data".to_owned(),
+            read_only,
+        };
+        let table = [
+            (mount("volume", "/var/lib/docker/volumes/x/_data", false), Some("a writable volume at /data")),
+            (mount("bind", "/srv/data", false), Some("a writable volume at /data")),
+            (mount("bind", "/srv/data", true), None),
+            (mount("volume", "", true), None),
+            (mount("bind", "/var/run/docker.sock", false), None),
+            (mount("tmpfs", "", false), None),
+        ];
+        for (mount, line) in table {
+            let here = [Container { mounts: vec![mount.clone()], ..running("web") }];
+            let silent = json!({"image": "web:1"});
+            let by_key = of(&silent, Some(Order::StartFirst), &here);
+            assert_eq!(by_key, line.unwrap_or("can"), "{mount:?}");
+            let by_file = json!({"image": "web:1", "deploy": {"update_config": {"order": "start-first"}}});
+            assert_eq!(of(&by_file, None, &here), "can", "{mount:?}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Performs the steps of a handover (DECISIONS 12). Each can be repeated: a container that is in the wanted state already, or
+//! gone, needs nothing.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep};
+
+use crate::model::{Container, Drain, EngineError, HealthState, Members, State};
+use crate::ports::{DrainCall, Engine, ExecEnd, GateCommand};
+use crate::service::action::HandoverStep;
+use crate::service::input::StepResult;
+
+/// Time between two looks at containers that are to become unhealthy.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Performs a step and returns how the containers are afterwards.
+pub(super) async fn perform(
+    engine: &dyn Engine,
+    commands: &dyn GateCommand,
+    step: HandoverStep,
+) -> Result<StepResult, EngineError> {
+    let mut problems = Vec::new();
+    let project = match step {
+        HandoverStep::Drain { call, project } => {
+            drain_those_that(engine, commands, (call, &project), runs, &mut problems).await?;
+            project
+        }
+        HandoverStep::Retire { stop, start, project } => {
+            for container in &start {
+                unless_gone(engine.start(container).await)?;
+            }
+            stop_all(engine, &stop).await?;
+            project
+        }
+        HandoverStep::Settle { remove, project } => {
+            stop_all(engine, &remove).await?;
+            for container in &remove {
+                // Data in anonymous volumes is a person's to remove.
+                unless_gone(engine.remove(container, false).await)?;
+            }
+            project
+        }
+        HandoverStep::Revive { start, undo, project } => {
+            for container in &start {
+                let here = engine.start(container).await;
+                if !matches!(here, Err(EngineError::NotFound(_))) {
+                    here?;
+                    exec(engine, container, &undo.undo, undo.timeout, &mut problems).await?;
+                }
+            }
+            project
+        }
+        HandoverStep::Withdraw { call, remove, project } => {
+            drain_those_that(engine, commands, (call, &project), serves, &mut problems).await?;
+            stop_all(engine, &remove).await?;
+            for container in &remove {
+                unless_gone(engine.remove(container, true).await)?;
+            }
+            project
+        }
+    };
+    let containers = engine.containers(&Members::Project(project)).await?;
+    Ok(StepResult::HandoverStepped { problems, containers })
+}
+
+fn runs(container: &Container) -> bool {
+    container.state == State::Running
+}
+
+/// Reports whether a proxy may send requests to a container.
+fn serves(container: &Container) -> bool {
+    container.state == State::Running && matches!(container.health, None | Some(HealthState::Healthy))
+}
+
+fn unless_gone(done: Result<(), EngineError>) -> Result<(), EngineError> {
+    match done {
+        Err(EngineError::NotFound(_)) => Ok(()),
+        done => done,
+    }
+}
+
+/// Stops containers, all at the same time.
+async fn stop_all(engine: &dyn Engine, containers: &[String]) -> Result<(), EngineError> {
+    let stopped = containers.iter().cloned().map(|container| stop(engine, container));
+    join_all(stopped).await.into_iter().collect()
+}
+
+async fn stop(engine: &dyn Engine, container: String) -> Result<(), EngineError> {
+    unless_gone(engine.stop(&container).await)
+}
+
+/// Drains those of the containers that `must_be`, if there are any.
+async fn drain_those_that(
+    engine: &dyn Engine,
+    commands: &dyn GateCommand,
+    (call, project): (DrainCall, &str),
+    must_be: fn(&Container) -> bool,
+    problems: &mut Vec<String>,
+) -> Result<(), EngineError> {
+    let containers = engine.containers(&Members::Project(project.to_owned())).await?;
+    let is_drained = |id: &&String| containers.iter().any(|c| c.id == **id && must_be(c));
+    let leaving: Vec<String> = call.leaving.iter().filter(is_drained).cloned().collect();
+    if leaving.is_empty() {
+        return Ok(());
+    }
+    drain(engine, commands, &DrainCall { leaving, ..call }, project, problems).await
+}
+
+/// Relieves containers of their requests. What fails is told, and does not stop the handover.
+async fn drain(
+    engine: &dyn Engine,
+    commands: &dyn GateCommand,
+    call: &DrainCall,
+    project: &str,
+    problems: &mut Vec<String>,
+) -> Result<(), EngineError> {
+    let drain = &call.drain;
+    if !drain.exec.is_empty() {
+        let deadline = Instant::now() + drain.timeout;
+        let told = call.leaving.iter().cloned().map(|container| tell(engine, drain, container));
+        let mut awaited = Vec::new();
+        for told in join_all(told).await {
+            let (container, failed) = told?;
+            if failed.is_empty() {
+                awaited.push(container);
+            }
+            problems.extend(failed);
+        }
+        await_unhealthy(engine, project, &awaited, deadline, problems).await?;
+    }
+    if !drain.command.is_empty()
+        && let Err(error) = commands.run_drain(call).await
+    {
+        problems.push(format!("drain.command: {error}"));
+    }
+    sleep(drain.wait).await;
+    Ok(())
+}
+
+/// Tells a container that no more requests will follow; returns it with what went wrong.
+async fn tell(
+    engine: &dyn Engine,
+    drain: &Drain,
+    container: String,
+) -> Result<(String, Vec<String>), EngineError> {
+    let mut problems = Vec::new();
+    exec(engine, &container, &drain.exec, drain.timeout, &mut problems).await?;
+    Ok((container, problems))
+}
+
+/// Waits until none of these containers is healthy: that is when a proxy that follows health checks lets go of them.
+async fn await_unhealthy(
+    engine: &dyn Engine,
+    project: &str,
+    awaited: &[String],
+    deadline: Instant,
+    problems: &mut Vec<String>,
+) -> Result<(), EngineError> {
+    loop {
+        let containers = engine.containers(&Members::Project(project.to_owned())).await?;
+        let healthy = still_healthy(&containers, awaited);
+        if healthy.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            problems.push(format!("drain.exec: {} did not become unhealthy in time", healthy.join(", ")));
+            return Ok(());
+        }
+        sleep(LOOK).await;
+    }
+}
+
+fn still_healthy(containers: &[Container], awaited: &[String]) -> Vec<String> {
+    let is_healthy = |c: &&Container| {
+        awaited.contains(&c.id) && c.state == State::Running && c.health == Some(HealthState::Healthy)
+    };
+    containers.iter().filter(is_healthy).map(|c| c.name.clone()).collect()
+}
+
+/// Runs a command in a container, if there is one.
+async fn exec(
+    engine: &dyn Engine,
+    container: &str,
+    argv: &[String],
+    limit: Duration,
+    problems: &mut Vec<String>,
+) -> Result<(), EngineError> {
+    let Some(program) = argv.first() else { return Ok(()) };
+    let why = match engine.exec(container, argv, limit).await {
+        // One that has ended needs no draining.
+        Ok(ExecEnd::Exited { status: 0 }) | Err(EngineError::NotFound(_)) => return Ok(()),
+        Ok(ExecEnd::Exited { status }) => format!("exited with status {status}"),
+        Ok(ExecEnd::TimedOut) => format!("did not exit within {} s", limit.as_secs()),
+        Err(error) if error.is_unavailable() => return Err(error),
+        Err(error) => {
+            problems.push(error.to_string());
+            return Ok(());
+        }
+    };
+    problems.push(format!("{program} in the container {why}"));
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! Handovers under load, behind the proxies of the manual's samples. `dist/scripts/handover-load.sh` makes their image.
+
+use std::time::{Duration, Instant};
+
+use contract_tests::{Agent, Health, Image, Kill, Load, LoadReport, World, wait_for};
+use evenkeel_common::wire::Kind;
+use serde_json::json;
+
+/// The image with the proxies' programs, from Debian's packages.
+const PROXIES: &str = "evenkeel-test/proxies:1";
+
+/// Requests a second.
+const RATE: u32 = 200;
+
+/// Lets go of a server at the first health check that fails, and sends nothing to a new one before one has passed. A request
+/// is tried once.
+const HAPROXY: &str = "\
+global\n  maxconn 2000\n\
+defaults\n  mode http\n  retries 0\n  timeout connect 2s\n  timeout client 10s\n  timeout server 10s\n\
+resolvers docker\n  nameserver dns 127.0.0.11:53\n  timeout resolve 500ms\n  timeout retry 500ms\n  hold valid 500ms\n\
+frontend public\n  bind :8000\n  default_backend web\n\
+backend web\n  balance roundrobin\n  option httpchk GET /health\n  \
+server-template web 4 web:8080 check inter 500ms fall 1 rise 1 resolvers docker init-addr none init-state down\n";
+
+/// Tries the next container if one does not answer: nginx has no health checks of its own.
+const NGINX: &str = "\
+daemon off;\npid /tmp/nginx.pid;\nerror_log stderr;\nevents { worker_connections 1024; }\n\
+http {\n  access_log off;\n  resolver 127.0.0.11 valid=1s;\n  upstream web {\n    zone web 64k;\n    \
+server web:8080 resolve max_fails=1 fail_timeout=2s;\n  }\n  server {\n    listen 8000;\n    location / {\n      \
+proxy_connect_timeout 1s;\n      proxy_next_upstream error timeout http_502 http_503;\n      proxy_pass http://web;\n    }\n  }\n}\n";
+
+/// The same for Caddy.
+const CADDY: &str = "\
+{\n  admin off\n  auto_https off\n}\n:8000 {\n  reverse_proxy {\n    dynamic a web 8080 {\n      refresh 1s\n      \
+resolvers 127.0.0.11\n    }\n    lb_policy round_robin\n    lb_try_duration 5s\n    lb_try_interval 50ms\n    fail_duration 2s\n  }\n}\n";
+
+struct Proxy {
+    name: &'static str,
+    config: &'static str,
+    command: &'static str,
+}
+
+const PROXY_PROGRAMS: [Proxy; 3] = [
+    Proxy { name: "haproxy", config: HAPROXY, command: "[/usr/sbin/haproxy, -f, /proxy.conf]" },
+    Proxy { name: "nginx", config: NGINX, command: "[/usr/sbin/nginx, -c, /proxy.conf]" },
+    Proxy {
+        name: "caddy",
+        config: CADDY,
+        command: "[/usr/bin/caddy, run, --config, /proxy.conf, --adapter, caddyfile]",
+    },
+];
+
+/// A web server with a health check of its own that a file decides. `then` is what its main process does.
+fn web(version: &str, health: bool, then: &str) -> Image {
+    let ready = if health { "echo ok > /tmp/www/health;" } else { "" };
+    let script = format!(
+        "mkdir -p /tmp/www; echo fine > /tmp/www/index.html; {ready} httpd -p 8080 -h /tmp/www; {then}"
+    );
+    let check = Health {
+        timeout: Duration::from_secs(2),
+        ..Health::every_second("wget -q -O /dev/null http://127.0.0.1:8080/health", 2)
+    };
+    let image = Image::good(version);
+    Image { command: ["/bin/sh", "-c", &script].map(str::to_owned).to_vec(), ..image }.with_health(check)
+}
+
+const SERVE: &str = "trap 'exit 0' TERM INT; sleep 86400 & wait";
+
+fn good(version: &str) -> Image {
+    web(version, true, SERVE)
+}
+
+fn bad(version: &str, nth: usize) -> Image {
+    match nth % 3 {
+        0 => web(version, false, SERVE),
+        1 => Image { command: ["/bin/sh", "-c", "exit 7"].map(str::to_owned).to_vec(), ..good(version) },
+        _ => web(version, false, "sleep 5; exit 7"),
+    }
+}
+
+struct Site {
+    world: World,
+    agent: Agent,
+    address: String,
+}
+
+/// A project with a web service and a proxy in front of it.
+fn site(proxy: &Proxy, order: &str) -> Site {
+    let mut world = World::new(&format!("load-{}", proxy.name));
+    world.engine.docker(&["image", "inspect", PROXIES]);
+    world.push("web", &good("v0"));
+    std::fs::write(world.folder().join("proxy.conf"), proxy.config).expect("a file can be written");
+    let text = format!(
+        "services:\n  web:\n    image: {}\n    labels: {{labels}}\n    deploy: {{ update_config: {{ order: start-first }} }}\n  \
+         proxy:\n    image: {PROXIES}\n    labels: {{labels}}\n    command: {}\n    volumes: [ '{}:/proxy.conf:ro' ]\n",
+        world.reference("web"),
+        proxy.command,
+        world.folder().join("proxy.conf").display(),
+    );
+    world.project.write_text(&text);
+    world.project.up();
+    let drain = json!({"exec": ["/bin/sh", "-c", "rm -f /tmp/www/health"], "wait": 2});
+    let update = json!({"order": order, "drain": drain});
+    let update = if order == "stop_first" { json!({ "order": order }) } else { update };
+    let agent =
+        world.agent_for([world.entry("web", &["web:latest"]).set("health_grace", 3).set("update", update)]);
+    let id = world.project.container("proxy").id;
+    let network = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}";
+    let address = format!("{}:8000", world.engine.docker(&["inspect", "-f", network, &id]).trim());
+    wait_for("the proxy to pass requests", || match Load::start(&address, 5).stop() {
+        LoadReport { failed, requests: 1.. } if failed.is_empty() => Ok(()),
+        report => Err(format!("{report:?}")),
+    });
+    Site { world, agent, address }
+}
+
+const GOOD_STEPS: [&str; 7] = ["pull", "spread", "probation", "drain", "retire", "soak", "settle"];
+const BAD_STEPS: [&str; 6] = ["pull", "spread", "probation", "diagnose", "rollback", "withdraw"];
+
+impl Site {
+    /// The containers of the web service: full ID, start, state.
+    fn containers(&self) -> Vec<(String, String, String)> {
+        let views = self.world.project.containers().into_iter().filter(|view| view.service == "web");
+        views.map(|view| (view.id, view.started_at, view.state)).collect()
+    }
+
+    /// Deploys an image, with a kill at a step if there is one; returns how long it took.
+    fn deploy(&mut self, image: &Image, kill: Option<&str>, kind: &Kind, nth: usize) -> Duration {
+        let began = Instant::now();
+        self.world.push("web", image);
+        if let Some(step) = kill {
+            let after = Duration::from_millis(37 * (nth as u64 % 5));
+            self.agent.kill_at(Kill {
+                step: Some(step.to_owned()),
+                after,
+                compose_too: nth.is_multiple_of(2),
+            });
+        }
+        self.agent.trigger("web");
+        if kill.is_some() {
+            self.agent.wait_end();
+            self.agent.restart();
+        }
+        self.agent.wait_entry(kind, nth + 1);
+        wait_for("the deployment to complete", || {
+            if self.agent.service("web").deploying { Err("deploying".to_owned()) } else { Ok(()) }
+        });
+        began.elapsed()
+    }
+}
+
+/// How many good and how many bad images each test deploys.
+fn rounds() -> usize {
+    std::env::var("EVENKEEL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
+}
+
+fn say(what: &str, report: &LoadReport) {
+    let first = report.failed.first().map(|failed| format!(", first {failed:?}")).unwrap_or_default();
+    let failing = report.failing_for().as_secs_f64();
+    println!(
+        "{what}: {} requests, {} failed within {failing:.1} s{first}",
+        report.requests,
+        report.failed.len()
+    );
+}
+
+fn good_images_lose_nothing(proxy: &Proxy) {
+    let mut site = site(proxy, "start_first");
+    for nth in 0..rounds() {
+        let load = Load::start(&site.address, RATE);
+        let step = GOOD_STEPS[nth % GOOD_STEPS.len()];
+        let took = site.deploy(&good(&format!("g{nth}")), Some(step), &Kind::UPDATED, nth);
+        let report = load.stop();
+        say(
+            &format!("{}, good image {nth}, killed at {step}, {:.0} s", proxy.name, took.as_secs_f64()),
+            &report,
+        );
+        assert!(report.failed.is_empty(), "{}: {:#?}", proxy.name, report.failed);
+    }
+    site.world.assert_tidy();
+}
+
+fn bad_images_lose_nothing(proxy: &Proxy) {
+    let mut site = site(proxy, "start_first");
+    let before = site.containers();
+    for nth in 0..rounds() {
+        let load = Load::start(&site.address, RATE);
+        let step = BAD_STEPS[nth % BAD_STEPS.len()];
+        let took = site.deploy(&bad(&format!("b{nth}"), nth), Some(step), &Kind::ROLLED_BACK, nth);
+        let report = load.stop();
+        say(
+            &format!("{}, bad image {nth}, killed at {step}, {:.0} s", proxy.name, took.as_secs_f64()),
+            &report,
+        );
+        assert!(report.failed.is_empty(), "{}: {:#?}", proxy.name, report.failed);
+        assert_eq!(site.containers(), before, "the same container since the same time, and no other");
+    }
+    site.world.assert_tidy();
+}
+
+mod nightly {
+    use super::*;
+
+    #[test]
+    fn behind_haproxy_a_good_image_loses_no_request() {
+        good_images_lose_nothing(&PROXY_PROGRAMS[0]);
+    }
+
+    #[test]
+    fn behind_haproxy_a_bad_image_loses_no_request() {
+        bad_images_lose_nothing(&PROXY_PROGRAMS[0]);
+    }
+
+    #[test]
+    fn behind_nginx_a_good_image_loses_no_request() {
+        good_images_lose_nothing(&PROXY_PROGRAMS[1]);
+    }
+
+    #[test]
+    fn behind_nginx_a_bad_image_loses_no_request() {
+        bad_images_lose_nothing(&PROXY_PROGRAMS[1]);
+    }
+
+    #[test]
+    fn behind_caddy_a_good_image_loses_no_request() {
+        good_images_lose_nothing(&PROXY_PROGRAMS[2]);
+    }
+
+    #[test]
+    fn behind_caddy_a_bad_image_loses_no_request() {
+        bad_images_lose_nothing(&PROXY_PROGRAMS[2]);
+    }
+
+    /// The other column of the table: what the same load loses when the old container is stopped first.
+    #[test]
+    fn an_update_that_stops_first_loses_requests() {
+        let mut site = site(&PROXY_PROGRAMS[0], "stop_first");
+        let mut lost = 0;
+        for nth in 0..rounds() {
+            let load = Load::start(&site.address, RATE);
+            site.deploy(&good(&format!("g{nth}")), None, &Kind::UPDATED, nth);
+            let report = load.stop();
+            say(&format!("stop first, good image {nth}"), &report);
+            lost += report.failed.len();
+        }
+        for nth in 0..rounds() {
+            let load = Load::start(&site.address, RATE);
+            site.deploy(&bad(&format!("b{nth}"), nth), None, &Kind::ROLLED_BACK, nth);
+            let report = load.stop();
+            say(&format!("stop first, bad image {nth}"), &report);
+            lost += report.failed.len();
+        }
+        assert!(lost > 0, "the load notices an interruption");
+    }
+}
