@@ -65,6 +65,10 @@ fn every_column_and_section_shows_what_the_status_says() {
     assert!(probation.contains("left"), "{probation}");
     let probe = "Probe GET http://:8025/health has not succeeded yet: Connection refused";
     assert!(probation.contains(probe), "{probation}");
+    assert!(
+        probation.contains("Old: mail-1 (healthy)") && probation.contains("New: mail-2 (starting)"),
+        "{probation}"
+    );
     assert!(!browser.text(&row(3, ".deploy")).contains("Probe"), "no other has one");
     assert!(browser.text(&row(5, ".note")).contains("connection refused"));
     assert!(

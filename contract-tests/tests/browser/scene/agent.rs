@@ -69,7 +69,9 @@ pub(crate) fn busy_machine() -> Value {
         "deploying": true, "memory_percent": 83.0, "memory_usage_mb": 424.9,
         "deploy": { "phase": "probation", "image": "localhost:5000/mail:latest", "since": ago(22),
                     "deadline": ahead(38), "pulled_bytes": 1, "total_bytes": 1,
-                    "probe": { "probe": "GET http://:8025/health", "passed": false, "answer": "Connection refused" } } }),
+                    "probe": { "probe": "GET http://:8025/health", "passed": false, "answer": "Connection refused" },
+                    "handover": { "old": [{ "name": "mail-1", "state": "running", "health": "healthy" }],
+                                  "new": [{ "name": "mail-2", "state": "running", "health": "starting" }] } } }),
     );
     let ledger = with(
         service("ledger", "errored"),
