@@ -77,7 +77,10 @@ finish() {
     stop_ticker
     engines_stop_all
     engines_sweep
-    if have docker && engine_answers; then sweep; fi
+    if have docker && engine_answers; then
+        sweep
+        remove_proxies_image
+    fi
     stop_engine_if_ours
     print_phases
     [ "$code" -eq 0 ] || say "FAILED (status $code)"

@@ -356,7 +356,12 @@ engines_stop_all() {
 # sends nothing to a new server before its first health check (`init-state down`).
 bring_proxies_image() {
     docker image inspect evenkeel-test/proxies:1 >/dev/null 2>&1 && return 0
-    bring_root forky proxies haproxy nginx-light caddy
+    bring_root forky proxies haproxy nginx-light caddy || return 1
     tar -C "$ENGINES_CACHE/proxies" --exclude=./var/cache --exclude=./usr/share/doc --exclude=./usr/share/locale \
         --one-file-system -c . | docker import - evenkeel-test/proxies:1 >/dev/null
+}
+
+# Removes the image. Only the tests use this name.
+remove_proxies_image() {
+    docker image rm evenkeel-test/proxies:1 >/dev/null 2>&1 || true
 }

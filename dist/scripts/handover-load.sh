@@ -11,6 +11,7 @@ cd "$(dirname "$0")/../.."
 # shellcheck source-path=SCRIPTDIR source=engines.sh
 . dist/scripts/engines.sh
 
+trap remove_proxies_image EXIT
 bring_proxies_image
 EVENKEEL_ROUNDS="${ROUNDS:-2}" cargo nextest run -p contract-tests --no-capture \
     -E "binary(docker) & test(/^handover_load::/) & test(/${1:-}/)"
