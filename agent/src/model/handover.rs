@@ -152,13 +152,6 @@ pub fn asked(
     model.services().filter_map(asked).collect()
 }
 
-/// Returns the host paths of bind mounts that are no directories, such as sockets. `is_directory` must be true for one that
-/// can't be seen.
-pub fn file_binds(containers: &[Container], is_directory: impl Fn(&str) -> bool) -> BTreeSet<String> {
-    let binds = containers.iter().flat_map(|c| &c.mounts).filter(|mount| mount.kind == "bind");
-    binds.map(|mount| mount.source.clone()).filter(|source| !is_directory(source)).collect()
-}
-
 /// Reports whether the compose file asks for a handover, in the words that it has for swarm services.
 fn is_start_first(service: ModelService<'_>) -> bool {
     let order = service.element().pointer("/deploy/update_config/order").and_then(Value::as_str);

@@ -111,7 +111,7 @@ pub(super) async fn of_images(
 
 /// The host paths of bind mounts that are no directories, such as sockets. One that this process can't see counts as a
 /// directory.
-async fn bound_files(containers: &[Container]) -> BTreeSet<String> {
+pub(crate) async fn bound_files(containers: &[Container]) -> BTreeSet<String> {
     let mut files = BTreeSet::new();
     for mount in containers.iter().flat_map(|c| &c.mounts).filter(|mount| mount.kind == "bind") {
         if tokio::fs::metadata(&mount.source).await.is_ok_and(|found| !found.is_dir()) {

@@ -81,6 +81,7 @@ fn bad(version: &str, nth: usize) -> Image {
 struct Site {
     world: World,
     agent: Agent,
+    proxy: &'static str,
     address: String,
 }
 
@@ -111,7 +112,7 @@ fn site(proxy: &Proxy, order: &str) -> Site {
         LoadReport { failed, requests: 1.. } if failed.is_empty() => Ok(()),
         report => Err(format!("{report:?}")),
     });
-    Site { world, agent, address }
+    Site { world, agent, proxy: proxy.name, address }
 }
 
 const GOOD_STEPS: [&str; 7] = ["pull", "spread", "probation", "drain", "retire", "soak", "settle"];
@@ -124,8 +125,9 @@ impl Site {
         views.map(|view| (view.id, view.started_at, view.state)).collect()
     }
 
-    /// Deploys an image, with a kill at a step if there is one; returns how long it took.
-    fn deploy(&mut self, image: &Image, kill: Option<&str>, kind: &Kind, nth: usize) -> Duration {
+    /// Deploys an image under load, with a kill at a step if there is one.
+    fn deploy(&mut self, image: &Image, kill: Option<&str>, kind: &Kind, nth: usize) -> LoadReport {
+        let load = Load::start(&self.address, RATE);
         let began = Instant::now();
         self.world.push("web", image);
         if let Some(step) = kill {
@@ -145,7 +147,18 @@ impl Site {
         wait_for("the deployment to complete", || {
             if self.agent.service("web").deploying { Err("deploying".to_owned()) } else { Ok(()) }
         });
-        began.elapsed()
+        let took = began.elapsed().as_secs_f64();
+        let report = load.stop();
+        let first = report.failed.first().map(|failed| format!(", first {failed:?}")).unwrap_or_default();
+        println!(
+            "{}, {}, killed at {kill:?}, {took:.0} s: {} requests, {} failed within {:.1} s{first}",
+            self.proxy,
+            image.version,
+            report.requests,
+            report.failed.len(),
+            report.failing_for().as_secs_f64(),
+        );
+        report
     }
 }
 
@@ -154,28 +167,12 @@ fn rounds() -> usize {
     std::env::var("EVENKEEL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2)
 }
 
-fn say(what: &str, report: &LoadReport) {
-    let first = report.failed.first().map(|failed| format!(", first {failed:?}")).unwrap_or_default();
-    let failing = report.failing_for().as_secs_f64();
-    println!(
-        "{what}: {} requests, {} failed within {failing:.1} s{first}",
-        report.requests,
-        report.failed.len()
-    );
-}
-
 fn good_images_lose_nothing(proxy: &Proxy) {
     let mut site = site(proxy, "start_first");
     for nth in 0..rounds() {
-        let load = Load::start(&site.address, RATE);
         let step = GOOD_STEPS[nth % GOOD_STEPS.len()];
-        let took = site.deploy(&good(&format!("g{nth}")), Some(step), &Kind::UPDATED, nth);
-        let report = load.stop();
-        say(
-            &format!("{}, good image {nth}, killed at {step}, {:.0} s", proxy.name, took.as_secs_f64()),
-            &report,
-        );
-        assert!(report.failed.is_empty(), "{}: {:#?}", proxy.name, report.failed);
+        let report = site.deploy(&good(&format!("good-{nth}")), Some(step), &Kind::UPDATED, nth);
+        assert!(report.failed.is_empty(), "{:#?}", report.failed);
     }
     site.world.assert_tidy();
 }
@@ -184,15 +181,9 @@ fn bad_images_lose_nothing(proxy: &Proxy) {
     let mut site = site(proxy, "start_first");
     let before = site.containers();
     for nth in 0..rounds() {
-        let load = Load::start(&site.address, RATE);
         let step = BAD_STEPS[nth % BAD_STEPS.len()];
-        let took = site.deploy(&bad(&format!("b{nth}"), nth), Some(step), &Kind::ROLLED_BACK, nth);
-        let report = load.stop();
-        say(
-            &format!("{}, bad image {nth}, killed at {step}, {:.0} s", proxy.name, took.as_secs_f64()),
-            &report,
-        );
-        assert!(report.failed.is_empty(), "{}: {:#?}", proxy.name, report.failed);
+        let report = site.deploy(&bad(&format!("bad-{nth}"), nth), Some(step), &Kind::ROLLED_BACK, nth);
+        assert!(report.failed.is_empty(), "{:#?}", report.failed);
         assert_eq!(site.containers(), before, "the same container since the same time, and no other");
     }
     site.world.assert_tidy();
@@ -237,18 +228,10 @@ mod nightly {
         let mut site = site(&PROXY_PROGRAMS[0], "stop_first");
         let mut lost = 0;
         for nth in 0..rounds() {
-            let load = Load::start(&site.address, RATE);
-            site.deploy(&good(&format!("g{nth}")), None, &Kind::UPDATED, nth);
-            let report = load.stop();
-            say(&format!("stop first, good image {nth}"), &report);
-            lost += report.failed.len();
+            lost += site.deploy(&good(&format!("good-{nth}")), None, &Kind::UPDATED, nth).failed.len();
         }
         for nth in 0..rounds() {
-            let load = Load::start(&site.address, RATE);
-            site.deploy(&bad(&format!("b{nth}"), nth), None, &Kind::ROLLED_BACK, nth);
-            let report = load.stop();
-            say(&format!("stop first, bad image {nth}"), &report);
-            lost += report.failed.len();
+            lost += site.deploy(&bad(&format!("bad-{nth}"), nth), None, &Kind::ROLLED_BACK, nth).failed.len();
         }
         assert!(lost > 0, "the load notices an interruption");
     }

@@ -31,13 +31,8 @@ impl DockerEngine {
     pub(super) async fn stop_container(&self, container: &str) -> Result<(), EngineError> {
         let container = checked(container)?;
         let doing = format!("stop container {}", stable(container));
-        let Some(seen) = self.inspect(container).await? else {
-            return Err(EngineError::NotFound(format!("{doing}: it is gone")));
-        };
-        // Podman treats a missing timeout as zero and kills at once.
-        let grace = i32::try_from(seen.stop_timeout.as_secs()).unwrap_or(i32::MAX);
+        let (grace, limit) = self.stop_grace(container, &doing).await?;
         let options = query::StopContainerOptionsBuilder::new().t(grace).build();
-        let limit = RESTART.max(seen.stop_timeout.saturating_add(CHANGE));
         self.connection
             .call(&doing, limit, |client| {
                 let options = options.clone();
@@ -45,6 +40,20 @@ impl DockerEngine {
                 async move { docker.stop_container(container, Some(options)).await }
             })
             .await
+    }
+
+    /// Returns the seconds that a container gets to stop, and how long a call that stops it may take.
+    pub(super) async fn stop_grace(
+        &self,
+        container: &str,
+        doing: &str,
+    ) -> Result<(i32, Duration), EngineError> {
+        let Some(seen) = self.inspect(container).await? else {
+            return Err(EngineError::NotFound(format!("{doing}: it is gone")));
+        };
+        // Podman treats a missing timeout as zero and kills at once.
+        let grace = i32::try_from(seen.stop_timeout.as_secs()).unwrap_or(i32::MAX);
+        Ok((grace, RESTART.max(seen.stop_timeout.saturating_add(CHANGE))))
     }
 
     pub(super) async fn delete_container(&self, container: &str, volumes: bool) -> Result<(), EngineError> {

@@ -408,13 +408,8 @@ impl Engine for DockerEngine {
     async fn restart(&self, container: &str) -> Result<(), EngineError> {
         let container = checked(container)?;
         let doing = format!("restart container {}", stable(container));
-        let Some(seen) = self.inspect(container).await? else {
-            return Err(EngineError::NotFound(format!("{doing}: it is gone")));
-        };
-        // Podman treats a missing timeout as zero and kills at once.
-        let grace = i32::try_from(seen.stop_timeout.as_secs()).unwrap_or(i32::MAX);
+        let (grace, limit) = self.stop_grace(container, &doing).await?;
         let options = query::RestartContainerOptionsBuilder::new().t(grace).build();
-        let limit = RESTART.max(seen.stop_timeout.saturating_add(CHANGE));
         self.connection
             .call(&doing, limit, |client| {
                 let options = options.clone();

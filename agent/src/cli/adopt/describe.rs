@@ -1,11 +1,12 @@
 //! Builds services of the configuration from running containers, with remarks on everything that can't be adopted.
 
+use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Serialize;
 
 use super::labels::{self, Labels, Wish};
-use crate::model::handover::{asked, file_binds};
+use crate::model::handover::asked;
 use crate::model::{Container, Model, Obstacle, Order, Reference};
 use crate::ports::survey::Origin;
 
@@ -109,6 +110,8 @@ pub(super) struct Project {
     pub(super) runs: Vec<Runs>,
     /// The rendered compose files; `None` before they are rendered.
     pub(super) rendered: Option<Result<Model, String>>,
+    /// The host paths of bind mounts that are no directories.
+    pub(super) bound_files: BTreeSet<String>,
 }
 
 impl Project {
@@ -335,9 +338,8 @@ fn is_same(a: Option<&Path>, b: Option<&Path>) -> bool {
 fn uninterrupted(project: &Project, remark: &mut impl FnMut(String)) {
     let Some(Ok(model)) = &project.rendered else { return };
     let containers: Vec<Container> = project.runs.iter().map(|one| one.container.clone()).collect();
-    let files = file_binds(&containers, |path| Path::new(path).is_dir() || !Path::new(path).exists());
-    let asked_for = asked(model, &containers, None, &files);
-    let possible = asked(model, &containers, Some(Order::StartFirst), &files);
+    let asked_for = asked(model, &containers, None, &project.bound_files);
+    let possible = asked(model, &containers, Some(Order::StartFirst), &project.bound_files);
     let is_new = |(service, obstacle): &(&String, &Option<Obstacle>)| {
         let has_check =
             |one: &Runs| one.container.compose_service == **service && one.container.health_timing.is_some();

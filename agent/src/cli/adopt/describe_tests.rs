@@ -28,6 +28,7 @@ fn shop(folder: &Path, runs: Vec<Runs>) -> Project {
         lists_differ: false,
         runs,
         rendered: None,
+        bound_files: BTreeSet::new(),
     }
 }
 

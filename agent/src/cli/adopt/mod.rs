@@ -24,6 +24,7 @@ use crate::model::image::digests_in;
 use crate::model::{Container, EngineError, Members, Reference};
 use crate::ports::Urgency;
 use crate::ports::survey::{Origin, RunningContainer};
+use crate::project::definition::bound_files;
 
 /// Timeout of one request to a registry or of one run of compose.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
@@ -202,7 +203,9 @@ async fn look_at(
         let labels = labels_of(&container.name, running);
         runs.push(Runs { container, in_registry, labels });
     }
-    let mut project = Project { origin, files, lists_differ, runs, rendered: None };
+    let containers: Vec<Container> = runs.iter().map(|one| one.container.clone()).collect();
+    let bound_files = bound_files(&containers).await;
+    let mut project = Project { origin, files, lists_differ, runs, rendered: None, bound_files };
     if let Some(compose) = describe::project(&project).service.and_then(|service| as_compose(&service)) {
         let model = timeout(REQUEST_LIMIT, clients.compose.model(&compose)).await;
         let model = model.unwrap_or_else(|_| {

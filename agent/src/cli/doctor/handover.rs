@@ -2,11 +2,10 @@
 //! others from it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use super::finding::{Finding, Words};
 use super::services::{AREA, Facts, judged};
-use crate::model::handover::{asked, file_binds};
+use crate::model::handover::asked;
 use crate::model::{Container, Obstacle, Order};
 
 /// Returns the findings for a service.
@@ -17,9 +16,8 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let containers: Vec<Container> = facts.containers.iter().map(|one| one.container.clone()).collect();
-    let files = file_binds(&containers, |path| Path::new(path).is_dir() || !Path::new(path).exists());
     let updated: BTreeSet<&str> = judged(facts).map(|one| one.container.compose_service.as_str()).collect();
-    let wanted = asked(model, &containers, key, &files);
+    let wanted = asked(model, &containers, key, &facts.bound_files);
     let mut found = Vec::new();
     for (service, obstacle) in wanted.iter().filter(|(service, _)| updated.contains(service.as_str())) {
         if let Some(obstacle) = obstacle {
@@ -31,7 +29,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
             found.push(words.warning(AREA, format!("{}: {service}", facts.config.name)));
         }
     }
-    let possible = asked(model, &containers, Some(Order::StartFirst), &files).into_iter();
+    let possible = asked(model, &containers, Some(Order::StartFirst), &facts.bound_files).into_iter();
     let possible = possible
         .filter(|(service, _)| updated.contains(service.as_str()) && !wanted.contains_key(service.as_str()));
     let (can, cannot): (Vec<_>, Vec<_>) = possible.partition(|(_, obstacle)| obstacle.is_none());

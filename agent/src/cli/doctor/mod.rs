@@ -57,7 +57,7 @@ use crate::model::probe::{Answer, Target};
 use crate::model::{Container, Difference, Digest, Members, Model, Origin, Project, Reference, SwarmError};
 use crate::ports::survey::{EngineInfo, RunningContainer};
 use crate::ports::{Registry, Urgency};
-use crate::project::definition::Comparison;
+use crate::project::definition::{Comparison, bound_files};
 
 /// Timeout of a single request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(12);
@@ -337,6 +337,7 @@ async fn look_at<'a>(
         (Some(project), Some(Ok(model))) => differences(clients, project, model, &containers).await,
         _ => Vec::new(),
     };
+    let bound_files = bound_files(&containers).await;
     let probed = probe(config, clients, &containers).await;
     let mut running = Vec::new();
     for container in containers {
@@ -363,7 +364,8 @@ async fn look_at<'a>(
         Some((file, name)) => blocking(move || services::tag_in_force(&file, &name)).await.flatten(),
         None => None,
     };
-    Ok(services::Facts { config, containers: running, model, differences, probed, files, tag })
+    let containers = running;
+    Ok(services::Facts { config, containers, model, differences, bound_files, probed, files, tag })
 }
 
 /// Tries the probe of a service once, at what runs now.

@@ -36,6 +36,8 @@ pub(super) struct Facts<'a> {
     pub(super) model: Option<Result<Model, ComposeError>>,
     /// How what the files define differs from what runs.
     pub(super) differences: Vec<Difference>,
+    /// The host paths of bind mounts that are no directories.
+    pub(super) bound_files: BTreeSet<String>,
     /// What its probe was answered, by container; empty for the probe's own address, and without a probe.
     pub(super) probed: Vec<(String, Answer)>,
     /// Its compose files compared with those of its containers.

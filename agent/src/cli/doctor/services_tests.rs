@@ -114,6 +114,7 @@ impl Stage {
             containers: vec![Running { container: self.container, image: self.image, served: self.served }],
             model: Some(model),
             differences: self.differences,
+            bound_files: BTreeSet::new(),
             probed: self.probed,
             tag: config.tag_variable().and_then(|variable| tag_in_force(variable.file, variable.name)),
         };

@@ -17,7 +17,7 @@ use evenkeel_common::wire::{HandoverContainer, HandoverProgress};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{ComposeError, Container, Drain, HealthState, Obstacle, State, UpMode};
+use crate::model::{Container, Drain, HealthState, Obstacle, State, UpMode};
 use crate::ports::DrainCall;
 use crate::service::action::HandoverStep;
 use crate::service::event::Note;
@@ -281,27 +281,6 @@ impl Service {
             orders.retain(|service, _| uses(service));
         }
         orders
-    }
-
-    /// Handles the end of the compose run that has started the new containers beside the old ones.
-    pub(super) fn spread(
-        &mut self,
-        up: Result<String, ComposeError>,
-        named: &[String],
-        containers: &[Container],
-        now: Timestamp,
-    ) {
-        let Some(deployment) = &mut self.durable.deployment else { return };
-        self.known.containers = Some(containers.into());
-        deployment.note_new(containers);
-        deployment.note_recreated(named, containers);
-        if let Err(error) = up {
-            return self.up_failed(error, containers, now);
-        }
-        deployment.displaced = None;
-        let probation = Probation::new(now, deployment.expected_new(&[]));
-        deployment.enter_attempt(Phase::Probation { probation }, deployment.attempt, now);
-        self.inspections.request_by(now);
     }
 
     /// The new containers are proven beside the old ones: these are relieved of their requests and stopped, unless the

@@ -221,9 +221,6 @@ impl Service {
             Phase::WriteTag => self.tag_written(result, now),
             Phase::Start | Phase::Spread => match result {
                 StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
-                StepResult::Started { up, named, containers } if phase == Phase::Spread => {
-                    self.spread(up, &named, &containers, now);
-                }
                 StepResult::Started { up, named, containers } => self.started(up, &named, &containers, now),
                 other => self.abandon(other.failure(), String::new(), now),
             },
@@ -318,7 +315,7 @@ impl Service {
         self.emit(Event::TagLineNotRestored { tag, why }, now);
     }
 
-    /// Handles the end of the compose run that brings up the project.
+    /// Handles the end of a compose run that brings up the project, or new containers beside the old ones.
     fn started(
         &mut self,
         up: Result<String, ComposeError>,
@@ -331,6 +328,10 @@ impl Service {
         if !deployment.plan().cause.is_about_images() {
             return self.compose_run_ended(up, containers, now);
         }
+        let starts_beside = deployment.phase == Phase::Spread;
+        if starts_beside {
+            deployment.note_new(containers);
+        }
         deployment.note_recreated(named, containers);
         let left_behind = deployment.left_behind(containers);
         let expected = deployment.expected_new(&left_behind);
@@ -340,13 +341,13 @@ impl Service {
                 return self.up_failed(error, containers, now);
             }
             let failure = error.cause;
-            self.emitted.notes.push(Note::StepRetried { step: "start", failure });
+            self.emitted.notes.push(Note::StepRetried { step: deployment.phase.name(), failure });
         }
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.displaced = None;
         deployment.up_mode = UpMode::Changed;
         self.durable.left_behind.extend(left_behind);
-        if deployment.plan().is_handover() {
+        if deployment.plan().is_handover() && !starts_beside {
             return deployment.enter_attempt(Phase::Spread, deployment.attempt, now);
         }
         let probation = Probation::new(now, expected);
@@ -369,7 +370,7 @@ impl Service {
     }
 
     /// Handles a compose run that could not bring up the new images.
-    pub(super) fn up_failed(&mut self, error: ComposeError, containers: &[Container], now: Timestamp) {
+    fn up_failed(&mut self, error: ComposeError, containers: &[Container], now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         let reason = wording::fault(&FaultCause::ComposeUp { cause: &error.cause });
         if deployment.plan().is_untouched(containers) && deployment.handover.new.is_empty() {

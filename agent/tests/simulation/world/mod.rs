@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use evenkeel_agent::model::image::{Digest, ImageId, Reference, Repository};
 use evenkeel_agent::model::image_config::ImageConfig;
-use evenkeel_agent::model::{EngineError, Members};
+use evenkeel_agent::model::{EngineError, HealthState, Members};
 use evenkeel_agent::service::Durable;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::{Change, MemoryStore, Store as _};
@@ -299,6 +299,12 @@ impl FakeWorld {
     pub(crate) fn starts_first(&self, service: &str) {
         let mut inner = self.lock();
         inner.services.iter_mut().filter(|s| s.name == service).for_each(|s| s.starts_first = true);
+    }
+
+    /// Reports whether a container of a compose service has passed its health check.
+    pub(crate) fn is_healthy(&self, service: &str) -> bool {
+        let inner = self.lock();
+        inner.container(service).is_some_and(|c| c.health(inner.now) == Some(HealthState::Healthy))
     }
 
     /// Returns the full IDs of the containers of a compose service, with whether they run and since when.
