@@ -331,6 +331,41 @@ impl Agent {
         self.start_again(Some(&address), None);
     }
 
+    /// Triggers a deployment of the service, and kills it at each of these steps, one after the other, with its compose
+    /// processes. It is started again after each. A step may be over before the kill: returns the steps that were hit.
+    #[track_caller]
+    pub fn kill_at_each<'a>(&mut self, service: &str, steps: &[&'a str], after: Duration) -> Vec<&'a str> {
+        let before = self.steps().len();
+        let kill = |step: &str| Kill { step: Some(step.to_owned()), after, compose_too: true };
+        let mut hit = Vec::new();
+        for (nth, step) in steps.iter().enumerate() {
+            if nth == 0 {
+                self.kill_at(kill(step));
+                self.trigger(service);
+            } else if self.steps()[before..].iter().any(|passed| passed == step) {
+                continue;
+            } else {
+                self.restart_until(kill(step));
+            }
+            let is_killed = wait_for("the agent to be killed or to complete", || {
+                let steps = &self.steps()[before..];
+                match (self.try_request("GET", "/health"), steps.last().is_some_and(|last| last == "done")) {
+                    (Err(_), _) => Ok(true),
+                    (_, true) => Ok(false),
+                    _ => Err(format!("{steps:?}")),
+                }
+            });
+            if is_killed {
+                hit.push(*step);
+                self.wait_end();
+            } else {
+                self.kill9(true);
+            }
+        }
+        self.restart();
+        hit
+    }
+
     /// Suspends its process (SIGSTOP), or resumes it (SIGCONT).
     pub fn freeze(&self, frozen: bool) {
         let pid = pid_of(self.child.id()).expect("a process has an ID");

@@ -13,6 +13,7 @@ ENGINE_PART='(binary(docker) & test(/^matrix::/))
     | test(=rollback::an_image_that_crashes_without_a_health_check_is_rolled_back)
     | test(=rollback::blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)
     | test(=engine::a_rollback_works_after_a_prune_of_all_images_during_probation)
+    | test(/^handover::/)
     | test(=swarm::a_global_service_is_updated_and_rolled_back)
     | test(=swarm_spec::an_update_and_a_rollback_keep_all_of_the_specification_but_the_image)'
 
@@ -29,7 +30,8 @@ PODMAN_SUITE='(binary(docker) & test(/^podman::/))
     | test(=update::a_pushed_image_goes_live_and_is_proven)
     | test(=rollback::an_unhealthy_image_is_rolled_back)
     | test(=rollback::an_image_that_crashes_without_a_health_check_is_rolled_back)
-    | test(=rollback::blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)'
+    | test(=rollback::blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)
+    | test(/^handover::/)'
 
 ENGINE_ROWS=()
 

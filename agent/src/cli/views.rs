@@ -2,8 +2,8 @@
 
 use evenkeel_common::wire::{
     AuditEntry, DeployPhase, DeployProgress, Gate, HandoverContainer, HandoverProgress, Health, KeptImage,
-    Level, ProbeProgress, ProvenRecord, ServiceStatus, StatusReport, ThawRequest, Waiting, WayBackValue,
-    WhyReport,
+    LastDeployment, Level, ProbeProgress, ProvenRecord, ServiceStatus, StatusReport, ThawRequest, Waiting,
+    WayBackValue, WhyReport,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -134,6 +134,9 @@ pub(super) fn service(record: &ServiceStatus, terminal: Terminal, now: Timestamp
             record.updates_total, record.rollbacks_total, record.restarts_total, record.failures_total
         ),
     );
+    if let Some(last) = &record.last_deployment {
+        line("last deploy", &last_deployment_in_words(last, now));
+    }
     line("last check", &record.last_check.map_or("never".to_owned(), |at| ago(at, now)));
     line("next check", &record.next_check.map_or("none".to_owned(), |at| until(at, now)));
     out
@@ -331,6 +334,17 @@ fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {
     format!("{phase} {}{}{}{probe}{sides}", bar.unwrap_or_default(), progress.image, end.unwrap_or_default())
 }
 
+/// How the last deployment ended, and how long it interrupted the service.
+fn last_deployment_in_words(last: &LastDeployment, now: Timestamp) -> String {
+    let outcome = last.outcome.as_str().replace('_', " ");
+    let outage = match last.outage_seconds {
+        Some(seconds) if f64::from(seconds) == 0.0 => ", no interruption".to_owned(),
+        Some(seconds) => format!(", down for {seconds} s"),
+        None => String::new(),
+    };
+    format!("{outcome} {}{outage}", ago(last.at, now))
+}
+
 /// Both sides of a handover.
 fn handover_in_words(sides: &HandoverProgress) -> String {
     let side = |containers: &[HandoverContainer]| {
@@ -370,7 +384,7 @@ pub(super) fn span(time: SignedDuration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_common::wire::{Kind, StatusValue};
+    use evenkeel_common::wire::{DeployOutcome, Kind, StatusValue};
 
     use super::*;
 
@@ -383,6 +397,20 @@ mod tests {
         for (seconds, text) in [(-4, "0s"), (59, "59s"), (60, "1m00s"), (3660, "1h01m"), (90_000, "1d1h")] {
             assert_eq!(span(SignedDuration::from_secs(seconds)), text);
         }
+    }
+
+    #[test]
+    fn the_last_deployment_tells_how_long_it_interrupted() {
+        let outage = |seconds: Option<f64>| {
+            let outage_seconds = seconds.map(Into::into);
+            last_deployment_in_words(
+                &LastDeployment { at: at(0), outcome: DeployOutcome::RolledBack, outage_seconds },
+                at(60),
+            )
+        };
+        assert_eq!(outage(Some(0.0)), "rolled back 1m00s ago, no interruption");
+        assert_eq!(outage(Some(3.24)), "rolled back 1m00s ago, down for 3.2 s");
+        assert_eq!(outage(None), "rolled back 1m00s ago");
     }
 
     #[test]

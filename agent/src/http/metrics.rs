@@ -19,7 +19,7 @@ use crate::ports::meter::RequestOutcome;
 use crate::project::services::EngineHealth;
 use crate::project::services::PollState;
 use crate::service::fleet::{FleetView, Link};
-use crate::service::outcome::DeployOutcome;
+use evenkeel_common::wire::DeployOutcome;
 
 /// From a pull with all layers present to a large image with a long probation.
 const DEPLOY_SECONDS: [f64; 10] = [1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 900.0];

@@ -25,8 +25,8 @@ use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Probes, Registry, Sig
 use crate::service::boot::Boot;
 use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
-use crate::service::outcome::DeployOutcome;
 use crate::service::shared::add_shared_candidates;
+use evenkeel_common::wire::DeployOutcome;
 
 use super::cycle::Cycle;
 use super::files::Offload;

@@ -1,5 +1,6 @@
 //! Container health: the only definition of "healthy", shared by probation, healer, start and status.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -124,6 +125,8 @@ pub(super) struct Stops<'a> {
     pub requested: &'a StopTimes,
     /// By the engine itself when it shut down.
     pub by_engine: &'a StopTimes,
+    /// The same as `requested` by the clock as it is set now, where it was set since.
+    pub told: &'a BTreeMap<String, Timestamp>,
 }
 
 /// Assesses a container. `in_crash_loop`: its restart policy keeps restarting it.
@@ -167,11 +170,11 @@ pub(super) fn assess_alone(container: &Container, stops: Stops<'_>) -> Condition
         State::Paused => Condition::Inactive(Inactive::Paused),
         State::Removing => Condition::Inactive(Inactive::Removing),
         State::Unknown => Condition::Inactive(Inactive::Unknown),
-        State::Exited | State::Dead if ended_as_requested(container, stops.requested) => {
+        State::Exited | State::Dead if ended_as_requested(container, stops.requested, stops.told) => {
             Condition::Inactive(Inactive::Stopped)
         }
         State::Dead => Condition::Failing(Symptom::Dead),
-        State::Exited if ended_as_requested(container, stops.by_engine) => {
+        State::Exited if ended_as_requested(container, stops.by_engine, &BTreeMap::new()) => {
             Condition::Failing(Symptom::EngineStopped)
         }
         // The OOM killer may have killed a child that the main process coped with.
@@ -251,9 +254,9 @@ impl Service {
             if container.restart_count > 0 && container.exit_code == 0 && container.state != State::Exited {
                 container.exit_code = self.known.exit_codes.get(id).copied().unwrap_or_default();
             }
-            if let Some(at) = self.durable.stops.get(id).copied() {
+            let stop = self.durable.stops.get(id).zip(self.known.told_to_stop.get(id));
+            if let Some((at, told)) = stop.map(|(at, told)| (*at, *told)) {
                 let is_signal = self.known.signals.get(id) == Some(&at);
-                let told = self.known.told_to_stop.get(id).copied().unwrap_or(at);
                 match stop_progress(container, (at, told), is_signal, now) {
                     StopProgress::None => {}
                     StopProgress::Stopping => container.is_stopping = true,
@@ -284,7 +287,11 @@ impl Service {
 
     /// Assesses one of the service's containers.
     pub(super) fn condition(&self, container: &Container) -> Condition {
-        let stops = Stops { requested: &self.durable.stops, by_engine: &self.durable.engine_stops };
+        let stops = Stops {
+            requested: &self.durable.stops,
+            by_engine: &self.durable.engine_stops,
+            told: &self.known.told_to_stop,
+        };
         assess(container, stops, self.healer.is_in_crash_loop(container), self.last_input)
     }
 }
@@ -292,12 +299,16 @@ impl Service {
 /// Whether the last run ended because of a stop request: one that came after its start, and not so long before its end
 /// that the container must have survived it. If the end precedes the start, the clock was set back during the run, and
 /// only the end can be compared.
-fn ended_as_requested(container: &Container, stops: &StopTimes) -> bool {
+fn ended_as_requested(container: &Container, stops: &StopTimes, told: &BTreeMap<String, Timestamp>) -> bool {
     let Some(at) = stops.get(&container.id) else { return false };
     let limit = container.stop_timeout + STOP_SLACK;
     let stop_took = container.finished_at.map(|end| end.duration_since(*at));
     if container.started_at.zip(container.finished_at).is_some_and(|(start, end)| end < start) {
-        return stop_took.is_some_and(|stop_took| stop_took.abs() <= signed(limit));
+        // By the clock as it was then, or as it was set in between.
+        let near = |at: &Timestamp| {
+            container.finished_at.is_some_and(|end| end.duration_since(*at).abs() <= signed(limit))
+        };
+        return near(at) || told.get(&container.id).is_some_and(near);
     }
     container.started_at.is_none_or(|start| *at >= start)
         && stop_took.is_none_or(|stop_took| stop_took <= signed(limit))

@@ -93,6 +93,9 @@ impl Service {
                 if is_jump(&jump) {
                     self.durable.shift(jump);
                 }
+                let told = self.durable.stops.iter();
+                self.known.told_to_stop =
+                    told.map(|(id, at)| (id.clone(), at.checked_add(jump).unwrap_or(*at))).collect();
             }
             noted => {
                 let images = &mut self.durable.images;

@@ -63,6 +63,9 @@ impl Durable {
                 moved_if(&mut watch.done_since);
             }
         }
+        if let Some(last) = &mut self.last_deployment {
+            moved(&mut last.at);
+        }
         if let Some(watch) = &mut self.watch {
             moved(&mut watch.until);
         }

@@ -8,11 +8,11 @@ use crate::model::{ComposeError, Container, State, UpMode};
 
 use super::Service;
 use super::event::{Event, FaultCause};
-use super::outcome::DeployOutcome;
 use super::rollout::deployment::Deployment;
 use super::rollout::plan::{Cause, Plan};
 use super::rollout::step::Phase;
 use super::wording;
+use evenkeel_common::wire::DeployOutcome;
 
 impl Service {
     /// Begins to recreate one container with compose, without touching any other.

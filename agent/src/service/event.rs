@@ -14,11 +14,12 @@ use crate::model::{Container, HookEvent, Manager, Obstacle, State};
 
 use super::boot::StartReason;
 use super::maintenance::NotNewer;
-use super::outcome::{DeployOutcome, Ended};
+use super::outcome::Ended;
 use super::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange};
 use super::rollout::probation::{Failure, Interference};
 use super::rollout::tag::TagChange;
 use super::{Service, wording};
+use evenkeel_common::wire::DeployOutcome;
 
 /// What is on this machine of an image that can't be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,7 +300,10 @@ impl Service {
     pub(super) fn emit(&mut self, event: Event, now: Timestamp) {
         self.durable.totals.fold(&event);
         let outage = self.outage(now);
-        self.emitted.ended = Ended::of(&event, outage).or(self.emitted.ended);
+        if let Some(ended) = Ended::of(&event, outage) {
+            self.durable.last_deployment = Some(ended.record(now));
+            self.emitted.ended = Some(ended);
+        }
         self.note_verdict(&event);
         self.note_failed_update(&event, now);
         self.emitted.events.push((now, event, outage));

@@ -48,6 +48,10 @@ impl Service {
                 }
             }
             EventKind::Stop => self.note_stop_request(id, at, now),
+            // Events come in order, also after the clock was set.
+            EventKind::Start => {
+                self.known.told_to_stop.remove(&id);
+            }
             EventKind::Unpause => {
                 self.known.resumed.insert(id, at);
             }
@@ -89,7 +93,10 @@ impl Service {
         if self.containers().iter().any(is_own) {
             return;
         }
-        self.known.told_to_stop.insert(id.clone(), at.min(now));
+        // The time by the clock as it is set now: that of an event which is replayed may be by an earlier one.
+        if self.durable.stops.get(&id) != Some(&at) || !self.known.told_to_stop.contains_key(&id) {
+            self.known.told_to_stop.insert(id.clone(), now);
+        }
         let durable = &mut self.durable;
         self.healer.stopped(&mut durable.stops, &mut durable.engine_stops, id, at);
     }
@@ -187,7 +194,11 @@ impl Service {
         };
         durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
         durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
-        let stops = Stops { requested: &durable.stops, by_engine: &durable.engine_stops };
+        let stops = Stops {
+            requested: &durable.stops,
+            by_engine: &durable.engine_stops,
+            told: &self.known.told_to_stop,
+        };
         let ends = heal::Ends { exit_codes: &self.known.exit_codes, stops };
         let restart_states = &mut durable.restart_states;
         let found = self.healer.look(restart_states, &own, ends, &self.restarting, &self.config, now);

@@ -25,7 +25,8 @@ pub(super) struct Known {
     pub(super) exit_codes: BTreeMap<String, i64>,
     /// When a container was last told to end by a signal that is not part of a stop, or that it has survived, by ID.
     pub(super) signals: StopTimes,
-    /// When a container was last told to stop, by ID, by the agent's clock: it is shifted when the clock is set.
+    /// When a container was last told to stop and has not been started since, by ID, by the agent's clock: it is shifted when
+    /// the clock is set.
     pub(super) told_to_stop: BTreeMap<String, Timestamp>,
     /// When a container was last unpaused, by ID: its health check has no result until the next probe.
     pub(super) resumed: BTreeMap<String, Timestamp>,

@@ -2,39 +2,12 @@
 
 use std::time::Duration;
 
+use evenkeel_common::wire::{DeployOutcome, LastDeployment};
 use jiff::Timestamp;
 
 use super::Totals;
 use super::event::{Event, GoBackEnd, GoBackResult};
 use super::rollout::plan::Cause;
-
-/// How a deployment ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeployOutcome {
-    /// Its images are proven.
-    Succeeded,
-    /// It was rolled back, and the previous images are proven again.
-    RolledBack,
-    /// It could not be executed, or the rollback failed.
-    Failed,
-    /// The containers on probation were stopped, removed or replaced from outside: nothing was proven.
-    Inconclusive,
-}
-
-impl DeployOutcome {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Succeeded, Self::RolledBack, Self::Failed, Self::Inconclusive];
-
-    /// The label value in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Succeeded => "succeeded",
-            Self::RolledBack => "rolled_back",
-            Self::Failed => "failed",
-            Self::Inconclusive => "inconclusive",
-        }
-    }
-}
 
 /// The end of a deployment, not including the clean-up that remains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +29,11 @@ impl Ended {
             }
             _ => None,
         }
+    }
+
+    /// What the status record shows of it.
+    pub(super) fn record(&self, at: Timestamp) -> LastDeployment {
+        LastDeployment { at, outcome: self.outcome, outage_seconds: self.outage.map(Into::into) }
     }
 }
 

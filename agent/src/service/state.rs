@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use evenkeel_common::wire::FailedUpdate;
+use evenkeel_common::wire::{FailedUpdate, LastDeployment};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -32,6 +32,9 @@ pub struct Durable {
     /// The last update that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_update: Option<Box<FailedUpdate>>,
+    /// The last deployment that ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_deployment: Option<LastDeployment>,
     /// The deployment in progress.
     #[serde(deserialize_with = "deployment::read")]
     pub deployment: Option<Box<Deployment>>,

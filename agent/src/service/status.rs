@@ -236,6 +236,7 @@ impl Service {
                 .filter(|_| self.is_deploying())
                 .map(|deployment| self.progress(deployment, pulled))
                 .or_else(|| self.swarm_progress()),
+            last_deployment: durable.last_deployment.clone(),
             since: None,
             failed_update: self.failed_update().cloned(),
             requested_checks: self.requested_checks(),

@@ -28,8 +28,9 @@ pub use reply::{
     RollbackReply, RollbackRequest, TriggerReply, UnblockReply,
 };
 pub use status::{
-    CheckStatus, ContainerRecord, DeployPhase, DeployProgress, FailedUpdate, HandoverContainer,
-    HandoverProgress, ImageRecord, LeftOutService, MountRecord, ProbeProgress, RequestedChecks,
-    ServiceStatus, StatusFrame, StatusReport, StatusValue, Waiting, WayBackValue,
+    CheckStatus, ContainerRecord, DeployOutcome, DeployPhase, DeployProgress, FailedUpdate,
+    HandoverContainer, HandoverProgress, ImageRecord, LastDeployment, LeftOutService, MountRecord,
+    ProbeProgress, RequestedChecks, ServiceStatus, StatusFrame, StatusReport, StatusValue, Waiting,
+    WayBackValue,
 };
 pub use why::{Gate, WhyReport};

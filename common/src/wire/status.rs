@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Tenths;
+
 /// The status of a service: the first value that applies, in this order.
 // Spec 3.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -117,6 +119,9 @@ pub struct ServiceStatus {
     /// The deployment in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deploy: Option<DeployProgress>,
+    /// The last deployment that ended; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_deployment: Option<LastDeployment>,
     /// Since when the service has been in this status; absent if it is `ok`, or if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -284,6 +289,48 @@ pub enum DeployPhase {
     Soaking,
     /// The old containers are being removed.
     Settling,
+}
+
+/// How a deployment ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeployOutcome {
+    /// Its images are proven.
+    Succeeded,
+    /// It was rolled back, and the previous images are proven again.
+    RolledBack,
+    /// It could not be executed, or the rollback failed.
+    Failed,
+    /// The containers on probation were stopped, removed or replaced from outside: nothing was proven.
+    Inconclusive,
+}
+
+impl DeployOutcome {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Succeeded, Self::RolledBack, Self::Failed, Self::Inconclusive];
+
+    /// As on the wire, and as the label value in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::RolledBack => "rolled_back",
+            Self::Failed => "failed",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+}
+
+/// A deployment that ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LastDeployment {
+    /// When it ended.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// How it ended.
+    pub outcome: DeployOutcome,
+    /// How long a changed service was interrupted by it, the longest; absent if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage_seconds: Option<Tenths>,
 }
 
 /// The containers of a handover. Both sides serve until the old one is drained.

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use contract_tests::{Agent, ContainerView, Health, Image, Kill, World, wait_for};
-use evenkeel_common::wire::{DeployPhase, Kind, StatusValue};
+use contract_tests::{Agent, ContainerView, Health, Image, World, wait_for};
+use evenkeel_common::wire::{DeployOutcome, DeployPhase, Kind, StatusValue};
 use serde_json::json;
 
 const START_FIRST: &str = "deploy: { update_config: { order: start-first } }";
@@ -45,6 +45,8 @@ fn a_good_image_takes_over_without_an_interruption() {
     let entry = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(entry.outage_seconds.map(f64::from), Some(0.0), "{entry:#?}");
     agent.wait_done(1);
+    let last = agent.service("web").last_deployment.expect("one has ended");
+    assert_eq!((last.outcome, last.outage_seconds), (DeployOutcome::Succeeded, entry.outage_seconds));
     let steps =
         ["pin_images", "pull", "start", "spread", "probation", "retire", "soak", "settle", "unpin", "done"];
     assert_eq!(agent.steps(), steps);
@@ -108,38 +110,11 @@ fn an_image_that_fails_alone_gives_way_to_the_old_container() {
     world.assert_tidy();
 }
 
-/// Kills the agent at each of these steps, one after the other, in one deployment. A step may be over before the kill.
+/// Kills the agent at each of these steps, one after the other, in one deployment.
+#[track_caller]
 fn killed_at(agent: &mut Agent, steps: &[&str]) {
-    let kill = |step: &str| Kill {
-        step: Some(step.to_owned()),
-        after: Duration::from_millis(20),
-        compose_too: true,
-    };
-    agent.kill_at(kill(steps[0]));
-    agent.trigger("web");
-    agent.wait_end();
-    let mut kills = 1;
-    for step in &steps[1..] {
-        if agent.steps().iter().any(|passed| passed == step) {
-            continue;
-        }
-        agent.restart_until(kill(step));
-        let is_killed = wait_for("the agent to be killed or to complete", || {
-            let steps = agent.steps();
-            match (agent.try_request("GET", "/health"), steps.last().is_some_and(|last| last == "done")) {
-                (Err(_), _) => Ok(true),
-                (_, true) => Ok(false),
-                _ => Err(format!("{steps:?}")),
-            }
-        });
-        if !is_killed {
-            agent.kill9(true);
-        }
-        agent.wait_end();
-        kills += usize::from(is_killed);
-    }
-    assert!(2 * kills > steps.len(), "most steps are hit: {kills} of {}", steps.len());
-    agent.restart();
+    let hit = agent.kill_at_each("web", steps, Duration::from_millis(20));
+    assert!(2 * hit.len() > steps.len(), "most steps are hit: {hit:?} of {steps:?}");
 }
 
 #[test]

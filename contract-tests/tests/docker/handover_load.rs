@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use contract_tests::{Agent, Health, Image, Kill, Load, LoadReport, World, wait_for};
+use contract_tests::{Agent, Health, Image, Load, LoadReport, World, wait_for};
 use evenkeel_common::wire::Kind;
 use serde_json::json;
 
@@ -125,24 +125,18 @@ impl Site {
         views.map(|view| (view.id, view.started_at, view.state)).collect()
     }
 
-    /// Deploys an image under load, with a kill at a step if there is one.
-    fn deploy(&mut self, image: &Image, kill: Option<&str>, kind: &Kind, nth: usize) -> LoadReport {
+    /// Deploys an image under load, with a kill at each of these steps.
+    fn deploy(&mut self, image: &Image, kills: &[&str], kind: &Kind, nth: usize) -> LoadReport {
         let load = Load::start(&self.address, RATE);
         let began = Instant::now();
         self.world.push("web", image);
-        if let Some(step) = kill {
+        let hit = if kills.is_empty() {
+            self.agent.trigger("web");
+            Vec::new()
+        } else {
             let after = Duration::from_millis(37 * (nth as u64 % 5));
-            self.agent.kill_at(Kill {
-                step: Some(step.to_owned()),
-                after,
-                compose_too: nth.is_multiple_of(2),
-            });
-        }
-        self.agent.trigger("web");
-        if kill.is_some() {
-            self.agent.wait_end();
-            self.agent.restart();
-        }
+            self.agent.kill_at_each("web", kills, after)
+        };
         self.agent.wait_entry(kind, nth + 1);
         wait_for("the deployment to complete", || {
             if self.agent.service("web").deploying { Err("deploying".to_owned()) } else { Ok(()) }
@@ -151,7 +145,7 @@ impl Site {
         let report = load.stop();
         let first = report.failed.first().map(|failed| format!(", first {failed:?}")).unwrap_or_default();
         println!(
-            "{}, {}, killed at {kill:?}, {took:.0} s: {} requests, {} failed within {:.1} s{first}",
+            "{}, {}, killed at {hit:?}, {took:.0} s: {} requests, {} failed within {:.1} s{first}",
             self.proxy,
             image.version,
             report.requests,
@@ -170,8 +164,7 @@ fn rounds() -> usize {
 fn good_images_lose_nothing(proxy: &Proxy) {
     let mut site = site(proxy, "start_first");
     for nth in 0..rounds() {
-        let step = GOOD_STEPS[nth % GOOD_STEPS.len()];
-        let report = site.deploy(&good(&format!("good-{nth}")), Some(step), &Kind::UPDATED, nth);
+        let report = site.deploy(&good(&format!("good-{nth}")), &GOOD_STEPS, &Kind::UPDATED, nth);
         assert!(report.failed.is_empty(), "{:#?}", report.failed);
     }
     site.world.assert_tidy();
@@ -181,8 +174,7 @@ fn bad_images_lose_nothing(proxy: &Proxy) {
     let mut site = site(proxy, "start_first");
     let before = site.containers();
     for nth in 0..rounds() {
-        let step = BAD_STEPS[nth % BAD_STEPS.len()];
-        let report = site.deploy(&bad(&format!("bad-{nth}"), nth), Some(step), &Kind::ROLLED_BACK, nth);
+        let report = site.deploy(&bad(&format!("bad-{nth}"), nth), &BAD_STEPS, &Kind::ROLLED_BACK, nth);
         assert!(report.failed.is_empty(), "{:#?}", report.failed);
         assert_eq!(site.containers(), before, "the same container since the same time, and no other");
     }
@@ -228,10 +220,10 @@ mod nightly {
         let mut site = site(&PROXY_PROGRAMS[0], "stop_first");
         let mut lost = 0;
         for nth in 0..rounds() {
-            lost += site.deploy(&good(&format!("good-{nth}")), None, &Kind::UPDATED, nth).failed.len();
+            lost += site.deploy(&good(&format!("good-{nth}")), &[], &Kind::UPDATED, nth).failed.len();
         }
         for nth in 0..rounds() {
-            lost += site.deploy(&bad(&format!("bad-{nth}"), nth), None, &Kind::ROLLED_BACK, nth).failed.len();
+            lost += site.deploy(&bad(&format!("bad-{nth}"), nth), &[], &Kind::ROLLED_BACK, nth).failed.len();
         }
         assert!(lost > 0, "the load notices an interruption");
     }

@@ -41,10 +41,10 @@ use crate::model::{Container, HookEvent};
 
 use super::action::OldImage;
 use super::event::{Event, Fault, FaultCause, Updated};
-use super::outcome::DeployOutcome;
 use super::wording::names;
 use super::{ENGINE_RETRY, INSPECT_INTERVAL, Service, restart_state, wording};
 use deployment::Deployment;
+use evenkeel_common::wire::DeployOutcome;
 use plan::{Cause, ImageChange};
 use probation::{Failure, Interference, Outcome};
 use step::{Failed, Phase};

@@ -20,7 +20,7 @@ use super::plan::Plan;
 use super::probe::Probed;
 
 /// No container was told to stop.
-const NO_STOPS: Stops<'static> = Stops { requested: &NO_TIMES, by_engine: &NO_TIMES };
+const NO_STOPS: Stops<'static> = Stops { requested: &NO_TIMES, by_engine: &NO_TIMES, told: &BTreeMap::new() };
 static NO_TIMES: StopTimes = StopTimes::new();
 
 /// A container as it was before the deployment.

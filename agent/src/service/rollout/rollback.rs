@@ -7,8 +7,8 @@ use crate::model::{HookEvent, UpMode};
 use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, GoBackEnd, GoBackResult, RollbackProblem,
 };
-use crate::service::outcome::DeployOutcome;
 use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, wording};
+use evenkeel_common::wire::DeployOutcome;
 
 use super::deployment::Deployment;
 use super::plan::{Cause, ImageChange};

@@ -11,8 +11,8 @@ use crate::model::{ComposeError, Container, HookEvent, State, UpMode};
 use crate::ports::HookError;
 use crate::service::event::{Event, FaultCause, Note, RollbackProblem};
 use crate::service::input::{LocalImage, StepResult};
-use crate::service::outcome::DeployOutcome;
 use crate::service::{ENGINE_RETRY, Service, wording};
+use evenkeel_common::wire::DeployOutcome;
 
 use super::deployment::Deployment;
 use super::handover::OldContainers;

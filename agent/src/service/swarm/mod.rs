@@ -38,10 +38,10 @@ use crate::model::swarm::{SwarmService, is_same_image};
 
 use super::action::{Action, OldImage};
 use super::event::{ContainerSummary, Event, FailedDeployment, Fault, RollbackProblem, Updated};
-use super::outcome::DeployOutcome;
 use super::rollout::plan::{Cause, ImageChange};
 use super::wording::swarm as wording;
 use super::{ENGINE_RETRY, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service};
+use evenkeel_common::wire::DeployOutcome;
 use plan::{Postponed, SwarmFailed, SwarmPhase, SwarmPlan, SwarmResult, SwarmRollout};
 use watch::{Goal, Verdict, Watch};
 

@@ -19,7 +19,7 @@ fn each_container_state_maps_to_one_condition() {
     let none = StopTimes::new();
     let told = StopTimes::from([("id-a".to_owned(), at("00:55"))]);
     let before = StopTimes::from([("id-a".to_owned(), "2025-12-31T23:59:00Z".parse().unwrap())]);
-    let no_stops = Stops { requested: &none, by_engine: &none };
+    let no_stops = Stops { requested: &none, by_engine: &none, told: &none };
     let unhealthy = Failing(Symptom::Unhealthy { output: String::new() });
     let not_started = Container { error: "no such file".into(), ..in_state(State::Created) };
     let at_the_end = StopTimes::from([("id-a".to_owned(), at("00:59"))]);
@@ -56,18 +56,26 @@ fn each_container_state_maps_to_one_condition() {
         (ended(0), no_stops, inactive(Inactive::Finished)),
         (ended(1), no_stops, Failing(Symptom::Exited { exit_code: 1 })),
         (oom, no_stops, Failing(Symptom::OutOfMemory)),
-        (ended(143), Stops { requested: &told, by_engine: &none }, inactive(Inactive::Stopped)),
-        (ended(0), Stops { requested: &none, by_engine: &told }, Failing(Symptom::EngineStopped)),
+        (ended(143), Stops { requested: &told, by_engine: &none, told: &none }, inactive(Inactive::Stopped)),
+        (
+            ended(0),
+            Stops { requested: &none, by_engine: &told, told: &none },
+            Failing(Symptom::EngineStopped),
+        ),
         // That stop ended the previous run.
         (
             ended(143),
-            Stops { requested: &before, by_engine: &none },
+            Stops { requested: &before, by_engine: &none, told: &none },
             Failing(Symptom::Exited { exit_code: 143 }),
         ),
-        (set_back(143), Stops { requested: &at_the_end, by_engine: &none }, inactive(Inactive::Stopped)),
         (
             set_back(143),
-            Stops { requested: &before, by_engine: &none },
+            Stops { requested: &at_the_end, by_engine: &none, told: &none },
+            inactive(Inactive::Stopped),
+        ),
+        (
+            set_back(143),
+            Stops { requested: &before, by_engine: &none, told: &none },
             Failing(Symptom::Exited { exit_code: 143 }),
         ),
     ];

@@ -155,3 +155,23 @@ fn a_clock_set_back_does_not_delay_the_recovery_of_a_container() {
         assert_eq!((scenario.kinds(), scenario.status()), (vec![expected], StatusValue::Ok));
     }
 }
+
+/// The events tell the order, whatever the clock says: the container was told to stop, and then started again.
+#[test]
+fn a_stop_before_the_current_run_does_not_keep_it_from_being_healed() {
+    for (events, is_healed) in [
+        (vec![EventKind::Kill { signal: Some(15) }, EventKind::Stop, EventKind::Start], true),
+        (vec![EventKind::Start, EventKind::Kill { signal: Some(15) }], false),
+    ] {
+        let mut scenario = Scenario::of(config());
+        let sick = with_health("a", HealthState::Unhealthy);
+        let ran_on = Container { started_at: scenario.seconds(LONG), ..sick };
+        scenario.starts("one", 0);
+        for what in events {
+            let at = scenario.seconds(LONG).unwrap();
+            scenario.input(Input::Event { at, id: "id-a".into(), what });
+        }
+        scenario.at(2).look(&[&ran_on]);
+        assert_eq!(!scenario.restarts().is_empty(), is_healed);
+    }
+}

@@ -1,8 +1,8 @@
 //! The reported state is true: of running images, of registries that do not answer, of manual actions.
 
 use super::super::input::{CheckFault, Unanswered};
-use super::super::outcome::DeployOutcome;
 use super::*;
+use evenkeel_common::wire::DeployOutcome;
 
 const DEAD: &str = "registry.example.com/db:1";
 
