@@ -68,7 +68,7 @@ stage() {
         case "$part" in
         agent)
             files="$files config.json agent.env"
-            cp dist/samples/{full,minimal}.json dist/systemd/read-homes.conf "$root/usr/share/doc/$package/examples/"
+            cp dist/samples/{full,minimal}.json dist/systemd/{read-homes,snapshots}.conf "$root/usr/share/doc/$package/examples/"
             ;;
         warden)
             files="$files warden.json warden.env"

@@ -37,6 +37,7 @@ use crate::adapters::probe::ProbeClient;
 use crate::adapters::registry::{
     AskInsecure, Credentials, CurrentRegistry, Insecure, RegistryClient, RegistrySettings,
 };
+use crate::adapters::snapshot::FolderSnapshots;
 use crate::adapters::warden::CurrentWardens;
 use crate::audit::{self, Audit, Deliveries, FileSink, Settings, trial};
 use crate::config::active::ActiveConfig;
@@ -50,6 +51,7 @@ use crate::ports::survey::Survey as _;
 use crate::project::files::Offload;
 use crate::project::published::Changed;
 use crate::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
+use crate::project::snapshot::Data;
 use crate::project::worker::{Record, World};
 use crate::service::boot::Boot;
 use crate::service::fleet::FleetView;
@@ -269,6 +271,7 @@ impl Parts {
             offload: Offload::Threads,
             gate_command: self.gate_command.clone(),
             probes: Arc::new(ProbeClient::new(self.engine.clone())),
+            data: Data { folders: Arc::new(FolderSnapshots), volumes: self.engine.clone() },
             fleet: self.wardens.clone(),
             fleet_view: self.watches.fleet.subscribe(),
             changed: self.watches.services.clone(),

@@ -2,6 +2,7 @@
 
 pub mod fleet;
 pub mod meter;
+pub mod snapshot;
 pub mod survey;
 pub mod swarm;
 

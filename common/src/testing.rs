@@ -134,6 +134,7 @@ pub fn service_status(name: &str) -> ServiceStatus {
         way_back: None,
         way_back_reason: None,
         deploy: None,
+        snapshots: Vec::new(),
         last_deployment: None,
         since: None,
         failed_update: None,

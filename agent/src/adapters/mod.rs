@@ -8,5 +8,6 @@ pub mod gate_command;
 mod login;
 pub mod probe;
 pub mod registry;
+pub mod snapshot;
 mod stragglers;
 pub mod warden;

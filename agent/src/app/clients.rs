@@ -11,9 +11,11 @@ use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
 use crate::adapters::probe::ProbeClient;
 use crate::adapters::registry::{Credentials, RegistryClient, RegistrySettings};
+use crate::adapters::snapshot::FolderSnapshots;
 use crate::config::Config;
 use crate::ports::survey::Survey;
 use crate::ports::{Compose, Engine, Probes, Registry, Swarm};
+use crate::project::snapshot::Data;
 
 /// Clients for one engine, and a compose CLI that uses the same engine.
 #[derive(Clone)]
@@ -28,6 +30,8 @@ pub struct EngineClients {
     pub swarm: Arc<dyn Swarm>,
     /// Probes of the engine's containers.
     pub probes: Arc<dyn Probes>,
+    /// The data of the engine's containers.
+    pub data: Data,
     /// The compose CLI.
     pub compose: Arc<dyn Compose>,
 }
@@ -47,6 +51,7 @@ impl EngineClients {
             survey: engine.clone(),
             swarm: engine.clone(),
             probes: Arc::new(ProbeClient::new(engine.clone())),
+            data: Data { folders: Arc::new(FolderSnapshots), volumes: engine.clone() },
             engine,
             compose: Arc::new(compose),
         })

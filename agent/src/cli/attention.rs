@@ -45,6 +45,9 @@ pub(super) fn phase(phase: DeployPhase) -> &'static str {
         DeployPhase::Retiring => "stopping the old containers",
         DeployPhase::Soaking => "serving alone, on probation",
         DeployPhase::Settling => "removing the old containers",
+        DeployPhase::Quiescing => "stopping what writes to the data",
+        DeployPhase::Copying => "copying the data",
+        DeployPhase::Restoring => "putting the data back",
     }
 }
 

@@ -2,8 +2,8 @@
 
 use evenkeel_common::wire::{
     AuditEntry, DeployPhase, DeployProgress, Gate, HandoverContainer, HandoverProgress, Health, KeptImage,
-    LastDeployment, Level, ProbeProgress, ProvenRecord, ServiceStatus, StatusReport, ThawRequest, Waiting,
-    WayBackValue, WhyReport,
+    LastDeployment, Level, ProbeProgress, ProvenRecord, ServiceStatus, SnapshotKind, StatusReport,
+    ThawRequest, Waiting, WayBackValue, WhyReport,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -134,6 +134,17 @@ pub(super) fn service(record: &ServiceStatus, terminal: Terminal, now: Timestamp
             record.updates_total, record.rollbacks_total, record.restarts_total, record.failures_total
         ),
     );
+    for kept in &record.snapshots {
+        let what = match kept.kind {
+            SnapshotKind::Copy => "before the update to",
+            SnapshotKind::SetAside => "set aside, as left by",
+        };
+        let places: Vec<&str> =
+            kept.places.iter().map(|place| place.volume.as_ref().unwrap_or(&place.path).as_str()).collect();
+        let text =
+            format!("{} MiB, {what} {}, {}: {}", kept.mib, kept.image, ago(kept.at, now), places.join(", "));
+        line("data", &clean(&text));
+    }
     if let Some(last) = &record.last_deployment {
         line("last deploy", &last_deployment_in_words(last, now));
     }
@@ -317,7 +328,7 @@ fn progress_in_words(progress: &DeployProgress, now: Timestamp) -> String {
         other => attention::phase(other),
     };
     let share = match (progress.phase, progress.deadline) {
-        (DeployPhase::Pulling, _) if progress.total_bytes > 0 => {
+        (DeployPhase::Pulling | DeployPhase::Copying, _) if progress.total_bytes > 0 => {
             Some(progress.pulled_bytes as f64 / progress.total_bytes as f64)
         }
         (_, Some(deadline)) => {

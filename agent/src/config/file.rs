@@ -398,6 +398,39 @@ pub(super) struct UpdateFile {
     pub(super) order: Option<Order>,
     /// How the old containers are relieved of their requests before they are stopped.
     pub(super) drain: Option<DrainFile>,
+    /// What is copied before an update and put back with the image, or just the list of it.
+    #[schemars(schema_with = "snapshot")]
+    pub(super) snapshot: Option<SnapshotFile>,
+}
+
+/// The schema of `snapshot`: a list stands for an object with `of` only.
+fn snapshot(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let mut schema = SnapshotFile::json_schema(generator);
+    schema.insert("type".to_owned(), serde_json::json!(["object", "array", "null"]));
+    schema.insert("items".to_owned(), serde_json::json!({"type": "string"}));
+    schema.insert("required".to_owned(), serde_json::json!(["of"]));
+    schema
+}
+
+/// `services[].update.snapshot`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(super) struct SnapshotFile {
+    /// Volumes as the compose files name them, and absolute directories that containers mount.
+    #[schemars(schema_with = "one_or_many", required)]
+    pub(super) of: Items<String>,
+    /// How many copies of proven updates are kept, and how often the data of failed ones.
+    #[schemars(range(min = 1, max = 100))]
+    pub(super) keep: u64,
+    /// How many MiB may be copied at most; copies that share their blocks with the data do not count.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub(super) max_mib: u64,
+}
+
+impl Default for SnapshotFile {
+    fn default() -> Self {
+        Self { of: Vec::new(), keep: 2, max_mib: 20_480 }
+    }
 }
 
 /// The schema of `order`.

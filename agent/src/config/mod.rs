@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Reference, Repository};
 use crate::model::image_config::Aspect;
+use crate::model::snapshot::SnapshotRules;
 use crate::model::tags::TagPattern;
 use crate::model::window::Window;
 use crate::model::{Drain, Hooks, Order, Probe, Project};
@@ -342,6 +343,8 @@ pub struct UpdateConfig {
     pub order: Option<Order>,
     /// How the old containers are relieved of their requests before they are stopped.
     pub drain: Drain,
+    /// What is copied before an update.
+    pub snapshot: Option<SnapshotRules>,
 }
 
 impl ServiceConfig {

@@ -9,10 +9,11 @@ use evenkeel_common::permissions::weaknesses;
 use jiff::tz::TimeZone;
 
 use super::UpdateConfig;
-use super::file::{DrainFile, HooksFile, Items, UpdateFile};
+use super::file::{DrainFile, HooksFile, Items, SnapshotFile, UpdateFile};
 use super::misplaced::HELD;
 use super::probe;
 use crate::model::image::{Reference, Repository};
+use crate::model::snapshot::{SnapshotRules, is_directory_name, overlap};
 use crate::model::tags::TagPattern;
 use crate::model::window::{WINDOW_FORM, Window};
 use crate::model::{Drain, Hooks, Order};
@@ -31,6 +32,7 @@ pub(super) fn update(
         // A swarm service has it in its own update_config.
         ("order", file.order.is_some()),
         ("drain", file.drain.is_some()),
+        ("snapshot", file.snapshot.is_some()),
     ];
     for (key, is_set) in of_compose {
         if in_swarm && is_set {
@@ -53,7 +55,39 @@ pub(super) fn update(
         probe: file.probe.as_ref().and_then(|file| probe::probe(file, &at.key("probe"), findings)),
         order: file.order,
         drain: file.drain.as_ref().map(|file| drain(file, &at.key("drain"), findings)).unwrap_or_default(),
+        snapshot: file.snapshot.as_ref().map(|file| snapshot(file, &at.key("snapshot"), findings)),
     }
+}
+
+/// `snapshot`: volumes and directories, none of them inside another one.
+fn snapshot(file: &SnapshotFile, at: &KeyPath, findings: &mut Findings) -> SnapshotRules {
+    let of: Vec<String> = file.of.iter().flatten().cloned().collect();
+    if of.is_empty() {
+        findings.fault(at, "names nothing; allowed: volumes of the compose files, and absolute directories");
+    }
+    for (n, text) in of.iter().enumerate() {
+        let at = at.key("of").index(n);
+        if !is_directory_name(text) && !is_volume_name(text) {
+            let allowed =
+                "allowed: the name of a volume in the compose files, or an absolute directory without ..";
+            findings.fault(&at, format!("{}; {allowed}", quote(text)));
+        }
+        if let Some(other) = of[..n].iter().find(|other| overlap(Path::new(other), Path::new(text))) {
+            findings.fault(&at, format!("{} overlaps {}", quote(text), quote(other)));
+        }
+    }
+    SnapshotRules {
+        of,
+        keep: usize::try_from(file.keep).unwrap_or(usize::MAX),
+        max_bytes: file.max_mib.saturating_mul(1024 * 1024),
+    }
+}
+
+/// Reports whether a text can be the key of a volume in compose files.
+fn is_volume_name(text: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && text.bytes().all(is_allowed)
 }
 
 /// `drain`: programs on this machine and in the containers. In a container, a program may be found by its PATH.
@@ -172,6 +206,10 @@ pub(super) fn warn(
         if drain.undo.is_some() && drain.exec.is_none() && drain.command.is_none() {
             findings.warn(&at.key("undo"), "has no effect without exec and command");
         }
+    }
+    if file.snapshot.is_some() && file.order == Some(Order::StartFirst) {
+        findings
+            .warn(&at.key("order"), "has no effect with snapshot: what writes to the data is stopped first");
     }
     if let Some(file) = &file.hooks {
         let at = at.key("hooks");
@@ -315,6 +353,28 @@ mod tests {
             "auto_update": true, "update": update,
         }]}));
         (config.warnings, config.services.first().map(|service| (**service).clone()))
+    }
+
+    #[test]
+    fn a_snapshot_is_an_object_or_its_list() {
+        let of = |update: Value| with(&json!({ "snapshot": update })).1.unwrap().update.unwrap();
+        let both = of(json!(["db_data", "/srv/uploads"])).snapshot.clone().unwrap();
+        assert_eq!(both.of, ["db_data", "/srv/uploads"]);
+        assert_eq!((both.keep, both.max_bytes), (2, 20_480 * 1024 * 1024));
+        let one = of(json!({"of": "db_data", "keep": 7, "max_mib": 1})).snapshot.clone().unwrap();
+        assert_eq!((one.of, one.keep, one.max_bytes), (vec!["db_data".to_owned()], 7, 1024 * 1024));
+        for (wrong, what) in [
+            (json!([]), "update.snapshot"),
+            (json!({"keep": 1}), "update.snapshot"),
+            (json!(["a", "../b"]), "update.snapshot.of[1]: \"../b\"; allowed: the name of a volume"),
+            (json!(["/"]), "update.snapshot.of[0]"),
+            (json!(["/srv/a/../b"]), "update.snapshot.of[0]"),
+            (json!(["/srv/up", "/srv/up/load"]), "\"/srv/up/load\" overlaps \"/srv/up\""),
+            (json!({"of": ["a"], "keep": 0}), "update.snapshot.keep"),
+        ] {
+            let fault = of(wrong.clone()).fault.clone().unwrap_or_default();
+            assert!(fault.contains(what), "{wrong}: {fault}");
+        }
     }
 
     const SECONDS: &str = "allowed: a whole number of seconds from 0 to 31536000, or a duration such as \"90s\", \"15m\", \"12h\", \"3d\"";

@@ -79,6 +79,8 @@ pub enum Obstacle {
     Data(String),
     /// One of its containers does not run: compose would start it again. Its name.
     NotRunning(String),
+    /// Its data is copied first.
+    Snapshot,
 }
 
 impl Obstacle {
@@ -94,6 +96,7 @@ impl Obstacle {
             Obstacle::Restarts(by) => format!("a dependent, {by}, with restart: true"),
             Obstacle::Data(path) => format!("a writable volume at {path}"),
             Obstacle::NotRunning(container) => format!("a container that does not run, {container}"),
+            Obstacle::Snapshot => "update.snapshot".to_owned(),
         }
     }
 
@@ -111,6 +114,7 @@ impl Obstacle {
                 "set deploy.update_config.order: start-first in the compose file if two versions may share the data"
             }
             Obstacle::NotRunning(_) => "start or remove the container",
+            Obstacle::Snapshot => "what writes to the data is stopped while it is copied",
         }
     }
 }

@@ -35,6 +35,7 @@ pub mod platform;
 pub mod probe;
 pub mod project;
 pub mod signature;
+pub mod snapshot;
 pub mod swarm;
 pub mod tags;
 pub mod text;

@@ -73,7 +73,7 @@ fn serves(container: &Container) -> bool {
     container.state == State::Running && matches!(container.health, None | Some(HealthState::Healthy))
 }
 
-fn unless_gone(done: Result<(), EngineError>) -> Result<(), EngineError> {
+pub(super) fn unless_gone(done: Result<(), EngineError>) -> Result<(), EngineError> {
     match done {
         Err(EngineError::NotFound(_)) => Ok(()),
         done => done,

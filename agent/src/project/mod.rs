@@ -38,6 +38,7 @@ pub mod placement;
 pub mod published;
 mod references;
 pub mod services;
+pub mod snapshot;
 mod swarm;
 mod tag_file;
 pub mod worker;

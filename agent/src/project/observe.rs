@@ -18,8 +18,8 @@ use crate::ports::{Engine, Registry};
 use crate::service::action::{CheckAsked, FilesAsked};
 use crate::service::fleet::FleetView;
 use crate::service::input::{
-    CheckFault, ConfigsCompared, Definition, Files, ImageView, Input, LocalImage, Observation, TagInForce,
-    Unanswered, Unsigned,
+    CheckFault, ConfigsCompared, Definition, Files, ImageView, Input, LocalImage, Observation, SnapshotSeen,
+    TagInForce, Unanswered, Unsigned,
 };
 
 use super::cycle::{Cycle, Pending};
@@ -74,20 +74,7 @@ impl Check {
         }));
         let members = Members::of(config.compose_project.as_deref(), config.container_name.as_deref());
         let engine = world.engine.as_ref();
-        // Where the files are is known from the containers.
-        let local = async {
-            let containers = match &members {
-                Some(members) => engine.containers(members).await.map_err(engine_fault)?,
-                None => Vec::new(),
-            };
-            let containers: Arc<[Container]> = containers.into();
-            let files = match &self.asked.files {
-                Some(asked) => Box::pin(read_files(world, &asked.as_started(&containers))).await,
-                None => Files::Unread,
-            };
-            Ok((containers, files))
-        };
-        let (remote, local) = tokio::join!(remote, local);
+        let (remote, local) = tokio::join!(remote, self.containers_and_files(members.as_ref()));
         let (containers, files) = local?;
 
         let mut images = Vec::with_capacity(config.images.len());
@@ -123,10 +110,8 @@ impl Check {
         }
         let project = config.project().map(|project| project.as_started(Origin::of(&containers).as_ref()));
         let unlisted_files = Box::pin(unlisted_files(world, project.as_ref(), &containers)).await;
-        let definition = match &project {
-            Some(project) => Box::pin(self.compared(project, &images, &containers)).await?,
-            None => None,
-        };
+        let definition = Box::pin(self.compared(project.as_ref(), &images, &containers)).await?;
+        let snapshot = Box::pin(self.look_at_data(project.as_ref(), definition.as_ref(), &images)).await?;
         // Digests blocked by other services of the project are added by the worker.
         Ok(Observation {
             images,
@@ -138,6 +123,7 @@ impl Check {
             unsigned: judged.unsigned,
             signed_earlier: judged.signed_earlier,
             configs: judged.configs,
+            snapshot,
             key_faults: world.signatures.key_errors(signed_by(config)).await,
             tag,
             ..Observation::default()
@@ -298,20 +284,62 @@ impl Check {
         Ok(())
     }
 
+    /// Where the files are is known from the containers.
+    async fn containers_and_files(
+        &self,
+        members: Option<&Members>,
+    ) -> Result<(Arc<[Container]>, Files), CheckFault> {
+        let containers = match members {
+            Some(members) => self.world.engine.containers(members).await.map_err(engine_fault)?,
+            None => Vec::new(),
+        };
+        let containers: Arc<[Container]> = containers.into();
+        let files = match &self.asked.files {
+            Some(asked) => Box::pin(read_files(&self.world, &asked.as_started(&containers))).await,
+            None => Files::Unread,
+        };
+        Ok((containers, files))
+    }
+
+    /// Measures the data that an update copies first; `None` if none is configured, or if there is no update.
+    async fn look_at_data(
+        &self,
+        project: Option<&Project>,
+        definition: Option<&Result<Definition, String>>,
+        images: &[ImageView],
+    ) -> Result<Option<Result<SnapshotSeen, String>>, CheckFault> {
+        let rules = self.config.update.as_ref().and_then(|update| update.snapshot.as_ref());
+        let may_change = |view: &ImageView| {
+            is_stale(view) || self.asked.compares_all || (view.running.is_empty() && view.remote.is_some())
+        };
+        let rules = rules.filter(|_| images.iter().any(may_change));
+        let (Some(rules), Some(project)) = (rules, project) else { return Ok(None) };
+        let model = match definition {
+            Some(Ok(definition)) => definition.model.clone(),
+            _ => match self.world.compose.model(project).await {
+                Ok(model) => Arc::new(model),
+                Err(error) => return Ok(Some(Err(error.to_string()))),
+            },
+        };
+        match self.world.data.look(rules, &model).await {
+            Ok(seen) => Ok(Some(seen)),
+            Err(error @ EngineError::Unavailable(_)) => Err(engine_fault(error)),
+            Err(error) => Ok(Some(Err(error.to_string()))),
+        }
+    }
+
     /// Compares the definition of what an update would bring up with what runs; `None` if no image looks out of date, so that
     /// a check that finds nothing asks compose nothing.
     async fn compared(
         &self,
-        project: &Project,
+        project: Option<&Project>,
         images: &[ImageView],
         containers: &[Container],
     ) -> Result<Option<Result<Definition, String>>, CheckFault> {
         let is_compared =
             |view: &&ImageView| is_stale(view) || (self.asked.compares_all && !view.running.is_empty());
         let stale: Vec<&ImageView> = images.iter().filter(is_compared).collect();
-        if stale.is_empty() {
-            return Ok(None);
-        }
+        let Some(project) = project.filter(|_| !stale.is_empty()) else { return Ok(None) };
         let asked = (self.world.engine.as_ref(), self.world.compose.as_ref());
         match definition::of_images(asked, project, &stale, containers).await {
             Ok(definition) => Ok(Some(Ok(definition))),

@@ -14,6 +14,7 @@ use crate::service::rollout::tag::LineChange;
 
 use super::bring_up::{Start, bring_up};
 use super::handover;
+use super::snapshot::Data;
 use super::tag_file::{self, Written};
 
 /// Number of log lines kept of a failed container (black box).
@@ -29,6 +30,8 @@ pub(super) struct Fetch<'a> {
     pub(super) env_files: &'a dyn EnvFiles,
     /// Runs hooks.
     pub(super) commands: &'a dyn GateCommand,
+    /// Copies data.
+    pub(super) data: &'a Data,
     /// The project that uses them.
     pub(super) project: Option<Project>,
     /// Progress of the pull.
@@ -54,6 +57,7 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         }
         Step::RestoreTags { tags } => point_tags(fetch, &tags).await.map(|()| StepResult::TagsRestored),
         Step::Diagnose { container } => diagnose(engine, &container).await,
+        Step::Snapshot(step) => fetch.data.perform(engine, step, fetch.progress).await,
         Step::Handover(step) => handover::perform(engine, fetch.commands, step).await,
         Step::RunHook(call) => Ok(StepResult::HookEnded(fetch.commands.run_hook(&call).await)),
         Step::Unpin { project, displaced, onto } => match restore_displaced(engine, &displaced).await {

@@ -35,6 +35,7 @@ use super::member::Event;
 pub use super::member::Member;
 use super::placement::Placement;
 use super::published::{self, Changed};
+use super::snapshot::Data;
 
 /// Records an audit entry.
 pub type Record = Arc<dyn Fn(AuditEntry) + Send + Sync>;
@@ -68,6 +69,8 @@ pub struct World {
     pub gate_command: Arc<dyn GateCommand>,
     /// Probes of containers on probation.
     pub probes: Arc<dyn Probes>,
+    /// The data of services.
+    pub data: Data,
     /// The wardens.
     pub fleet: Arc<dyn Fleet>,
     /// View of the fleet.

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::probe::{Probe, Target};
+use crate::model::snapshot::{CopyMade, KeptFolder, Mounter, Place, Source};
 use crate::model::{Container, Drain, Members, Model, Origin, Project, PullPolicy, UpMode};
 use crate::ports::{DrainCall, GateQuestion, HookCall};
 
@@ -202,6 +203,8 @@ pub enum Step {
     RunHook(HookCall),
     /// A step of a handover.
     Handover(HandoverStep),
+    /// A step of a snapshot.
+    Snapshot(SnapshotStep),
     /// Unpin the old images.
     Unpin {
         /// Project whose images were pinned.
@@ -258,6 +261,52 @@ pub enum HandoverStep {
         remove: Vec<String>,
         /// The compose project.
         project: String,
+    },
+}
+
+/// A step of a snapshot. Containers are named by full ID; one that is gone is none of the step's business.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SnapshotStep {
+    /// Stop these containers, and find what else mounts the data and runs.
+    Quiesce {
+        /// The containers to stop, each with its own grace.
+        stop: Vec<Mounter>,
+        /// The data.
+        of: Vec<Source>,
+        /// Whether only those count that can write to it.
+        writable: bool,
+    },
+    /// Copy the data.
+    Copy {
+        /// The data, and where the copies go.
+        places: Vec<(Source, Place)>,
+        /// Labels of the volumes that stand for the copies.
+        labels: Vec<(String, String)>,
+        /// Part of their names.
+        id: String,
+    },
+    /// Stop these containers, and put the copies back unless something else that mounts the data runs.
+    Restore {
+        /// The containers to stop, each with its own grace.
+        stop: Vec<Mounter>,
+        /// The copies.
+        copies: Vec<CopyMade>,
+        /// Labels of the volumes that stand for what is set aside.
+        labels: Vec<(String, String)>,
+        /// Part of their names.
+        id: String,
+    },
+    /// Start containers that were stopped, as far as they are still there.
+    Resume {
+        /// The containers to start, in the reverse order.
+        start: Vec<String>,
+        /// The compose project whose containers are looked at afterwards.
+        project: String,
+    },
+    /// Remove copies, and the volumes that stand for them.
+    Expire {
+        /// What to remove.
+        remove: Vec<KeptFolder>,
     },
 }
 

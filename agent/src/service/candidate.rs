@@ -16,7 +16,7 @@ use super::compare::{self, Comparison};
 use super::event::Event;
 use super::gates::{self, Asker, Rules};
 use super::images::{Found, ImageMemory};
-use super::input::{ConfigsCompared, ImageView, Observation, ServiceReply, Unsigned};
+use super::input::{ConfigsCompared, ImageView, Observation, ServiceReply, SnapshotSeen, Unsigned};
 use super::permit::FleetHold;
 use super::rollout::plan::Cause;
 use super::shared::SharedCandidate;
@@ -64,6 +64,8 @@ pub struct Candidate {
     pub configs: Option<ConfigsCompared>,
     /// The compose services on the image that are asked to hand over, each with what keeps it from doing so.
     pub orders: BTreeMap<String, Option<Obstacle>>,
+    /// The data that is copied before the update, or why it can't be; `None` if it has not been looked at yet.
+    pub snapshot: Option<Result<SnapshotSeen, String>>,
     /// The compose service that the probe names, if the compose files do not have it.
     pub probe_lacks: Option<String>,
     /// The same digest as seen by other services of the project that use the same image.
@@ -244,6 +246,7 @@ impl Service {
                 Some(_) if !view.running.is_empty() => observation.configs.get(&view.configured).cloned(),
                 _ => Some(Ok(Vec::new())),
             },
+            snapshot: observation.snapshot.clone(),
             probe_lacks: self.probe_lacks(observation),
             fleet: self.fleet_hold(&view.configured, &remote),
             digest: remote,

@@ -33,6 +33,7 @@ impl Service {
             hooks: None,
             probe: None,
             handover: None,
+            snapshot: None,
             service: self.config.name.clone(),
         };
         let containers = self.containers();

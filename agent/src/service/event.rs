@@ -17,6 +17,7 @@ use super::maintenance::NotNewer;
 use super::outcome::Ended;
 use super::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange};
 use super::rollout::probation::{Failure, Interference};
+use super::rollout::snapshot::DataBack;
 use super::rollout::tag::TagChange;
 use super::{Service, wording};
 use evenkeel_common::wire::DeployOutcome;
@@ -95,6 +96,8 @@ pub(super) enum Event {
         is_uninterrupted: bool,
         /// What went wrong on the way without stopping it, in words.
         problems: Vec<String>,
+        /// The data that was put back with the images, if any.
+        data: Option<DataBack>,
     },
     /// New images failed, and so did the rollback.
     RollbackFailed { failed: FailedDeployment, why: RollbackProblem, containers: Vec<ContainerSummary> },

@@ -68,10 +68,11 @@ const SIGNATURE: &str = "signature";
 const COMMAND: &str = "command";
 const BREAKING: &str = "breaking";
 const ORDER: &str = "order";
+const SNAPSHOT: &str = "snapshot";
 
 /// The gates of a digest, in the order of DECISIONS 7. `project` is the result of these gates for other services that use
 /// the same image (`shared.rs`).
-const DIGEST_GATES: [DigestGate; 13] = [
+const DIGEST_GATES: [DigestGate; 14] = [
     // A gate that is configured wrongly was meant to hold something back.
     DigestGate {
         word: CONFIG,
@@ -128,6 +129,13 @@ const DIGEST_GATES: [DigestGate; 13] = [
     },
     // A change that only a person can judge; a trigger says nothing about it.
     DigestGate { word: BREAKING, is_configured: |_| true, judge: breaking, passed_by: &[Asker::Redeploy] },
+    // No request passes it: the copy was asked for, and without room there is none.
+    DigestGate {
+        word: SNAPSHOT,
+        is_configured: |rules| rules.update.snapshot.is_some(),
+        judge: snapshot,
+        passed_by: &[],
+    },
     DigestGate {
         word: "min_age",
         is_configured: |rules| rules.update.min_age.is_some(),
@@ -356,6 +364,20 @@ fn approval(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
 }
 
 /// Holds an update whose image differs in what `ask_on` names, and one that can't be compared.
+/// Whether the data can be copied before the update, judged before anything is pulled.
+fn snapshot(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+    let Some(wanted) = &rules.update.snapshot else { return open(SNAPSHOT, "not configured") };
+    let (why, clear) = match &candidate.snapshot {
+        None => ("the data has not been looked at yet".to_owned(), "wait for the next check"),
+        Some(Err(why)) => (why.clone(), "correct the configuration, or make the data visible to the agent"),
+        Some(Ok(seen)) => match wording::snapshot::lacks_room(seen, wanted) {
+            None => return open(SNAPSHOT, wording::snapshot::will_copy(seen)),
+            Some(why) => (why, "make room, or raise update.snapshot.max_mib"),
+        },
+    };
+    cleared_by(clear, held(SNAPSHOT, why))
+}
+
 fn breaking(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let asks_on = &rules.update.ask_on;
     let differences = candidate.config_differences();
@@ -499,6 +521,11 @@ fn describe(progress: &DeployProgress, swarm_service: Option<&str>) -> String {
         DeployPhase::Retiring => format!("{image} is proven; the old containers are being stopped"),
         DeployPhase::Soaking => format!("{image} serves alone and is on probation once more"),
         DeployPhase::Settling => format!("{image} is proven; the old containers are being removed"),
+        DeployPhase::Quiescing => {
+            format!("what writes to the data is being stopped before {image} is started")
+        }
+        DeployPhase::Copying => format!("the data is being copied before {image} is started"),
+        DeployPhase::Restoring => format!("{image} failed; the data is being put back"),
     }
 }
 

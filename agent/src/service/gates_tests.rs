@@ -73,7 +73,7 @@ fn every_gate_has_a_row_in_the_order_of_the_contract() {
     let before = ["config", "engine", "registry", "deploying", "blocked", "not_found", "fault"];
     let of_fleet = ["definition", "freeze", "immunity", "ring"];
     let of_service =
-        ["signature", "command", "approval", "breaking", "min_age", "window", "order", "project"];
+        ["signature", "command", "approval", "breaking", "snapshot", "min_age", "window", "order", "project"];
     assert_eq!(words, [&before[..], &of_fleet, &of_service, &[SCHEDULE]].concat());
 }
 

@@ -18,6 +18,7 @@ use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::image_config::{ConfigChange, ConfigDifference};
 use crate::model::probe::{Answer, Target};
+use crate::model::snapshot::{CopyMade, Mounter, Room, Source};
 use crate::model::swarm::SwarmService;
 use crate::model::{
     ComposeError, Container, Difference, EngineError, EventKind, Model, SignatureFlaw, SwarmError,
@@ -212,6 +213,33 @@ pub struct Observation {
     pub key_faults: Vec<String>,
     /// The tag that the env file sets (`tag_variable`); `None` if not configured or not readable.
     pub tag: Option<TagInForce>,
+    /// The data that an update copies first (`snapshot`), or why it can't; `None` if there is no update to copy it for.
+    pub snapshot: Option<Result<SnapshotSeen, String>>,
+}
+
+/// The data that a snapshot is taken of, as of one check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotSeen {
+    /// The data.
+    pub sources: Vec<Source>,
+    /// The folder of each copy, and the room that it needs.
+    pub rooms: Vec<(PathBuf, Room)>,
+}
+
+/// What a step of a snapshot has led to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SnapshotStepped {
+    /// These containers mount the data and run.
+    Running(Vec<Mounter>),
+    /// The data is copied.
+    Copied(Vec<CopyMade>),
+    /// The containers were started; the containers of the project immediately afterwards.
+    Resumed {
+        /// The containers.
+        containers: Vec<Container>,
+    },
+    /// The step is done.
+    Done,
 }
 
 /// How the configuration of a new image differs from that of the running one, or what of them is not known.
@@ -419,6 +447,8 @@ pub enum StepResult {
         /// The containers immediately afterwards.
         containers: Vec<Container>,
     },
+    /// A step of a snapshot was taken.
+    Snapshot(SnapshotStepped),
     /// The step failed permanently.
     Failed(String),
     /// The engine did not answer during the step; the step must be retried.

@@ -80,7 +80,7 @@ mod start;
 mod state;
 pub mod status;
 pub mod swarm;
-mod wording;
+pub(crate) mod wording;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -114,6 +114,7 @@ impl Service {
             definition: None,
             orders: BTreeMap::new(),
             configs: own.and_then(|(seen, own)| seen.configs.get(&own.configured)).cloned(),
+            snapshot: own.and_then(|(seen, _)| seen.snapshot.clone()),
             probe_lacks: None,
             fleet: None,
             others: Vec::new(),

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use evenkeel_common::wire::{FailedUpdate, LastDeployment};
+use evenkeel_common::wire::{FailedUpdate, LastDeployment, SnapshotKind, SnapshotPlace, SnapshotRecord};
+use jiff::Timestamp;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::model::Origin;
+use crate::model::snapshot::KeptFolder;
 
 use super::boot;
 use super::images::Images;
@@ -32,6 +34,9 @@ pub struct Durable {
     /// The last update that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_update: Option<Box<FailedUpdate>>,
+    /// Copies of data that are kept, and those still to be removed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<KeptSnapshot>,
     /// The last deployment that ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_deployment: Option<LastDeployment>,
@@ -72,6 +77,59 @@ pub struct Durable {
     /// The clock that all these times refer to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock: Option<boot::NotedClock>,
+}
+
+/// Why data is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeptKind {
+    /// It is a copy from before an update.
+    Copy,
+    /// A copy was put back in its place.
+    SetAside,
+}
+
+/// A snapshot that is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptSnapshot {
+    /// What tells it from others.
+    pub id: String,
+    /// The time that its data is of, or for data that was set aside: the time of the copy that was put back.
+    pub at: Timestamp,
+    /// Why it is kept.
+    pub kind: KeptKind,
+    /// The images of the update.
+    pub image: String,
+    /// Bytes of the data.
+    pub bytes: u64,
+    /// Its folders.
+    pub folders: Vec<KeptFolder>,
+    /// It is no longer needed, and is to be removed.
+    #[serde(default)]
+    pub is_expired: bool,
+}
+
+impl KeptSnapshot {
+    /// What the status record shows of it.
+    pub fn record(&self) -> SnapshotRecord {
+        let place = |kept: &KeptFolder| SnapshotPlace {
+            of: kept.of.clone(),
+            path: kept.folder.display().to_string(),
+            volume: kept.volume.clone(),
+        };
+        SnapshotRecord {
+            id: self.id.clone(),
+            at: self.at,
+            of: self.folders.iter().map(|kept| kept.of.clone()).collect(),
+            mib: self.bytes.div_ceil(1024 * 1024),
+            image: self.image.clone(),
+            kind: match self.kind {
+                KeptKind::Copy => SnapshotKind::Copy,
+                KeptKind::SetAside => SnapshotKind::SetAside,
+            },
+            places: self.folders.iter().map(place).collect(),
+        }
+    }
 }
 
 impl Durable {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_common::wire::{
     CheckStatus, ContainerRecord, DeployPhase, DeployProgress, FleetAsk, ImageRecord, ServiceStatus,
-    StatusValue, Waiting, WayBackValue,
+    SnapshotRecord, StatusValue, Waiting, WayBackValue,
 };
 
 use jiff::Timestamp;
@@ -25,6 +25,7 @@ use super::rollout::deployment::Deployment;
 use super::rollout::step::Phase;
 use super::running::ImageState;
 use super::runtime::Runtime;
+use super::state::KeptSnapshot;
 use super::{Service, compare, wording};
 
 /// The public state of a service at one point in time.
@@ -230,12 +231,8 @@ impl Service {
             check_status: if self.checks.is_running() { CheckStatus::Checking } else { CheckStatus::Idle },
             way_back: durable.way_back.as_ref().map(rollback_readiness),
             way_back_reason: durable.way_back.as_ref().and_then(|way_back| way_back.risk.clone()),
-            deploy: durable
-                .deployment
-                .as_ref()
-                .filter(|_| self.is_deploying())
-                .map(|deployment| self.progress(deployment, pulled))
-                .or_else(|| self.swarm_progress()),
+            deploy: self.deploy_progress(pulled),
+            snapshots: self.snapshots(),
             last_deployment: durable.last_deployment.clone(),
             since: None,
             failed_update: self.failed_update().cloned(),
@@ -410,26 +407,52 @@ impl Service {
         (!records.is_empty()).then_some(records)
     }
 
+    fn deploy_progress(&self, pulled: PullProgress) -> Option<DeployProgress> {
+        let deployment = self.durable.deployment.as_ref().filter(|_| self.is_deploying());
+        deployment.map(|deployment| self.progress(deployment, pulled)).or_else(|| self.swarm_progress())
+    }
+
+    fn bytes_to_copy(&self) -> u64 {
+        let seen = self.known.observation.as_ref().and_then(|seen| seen.snapshot.as_ref()?.as_ref().ok());
+        seen.map_or(0, |seen| seen.rooms.iter().map(|(_, room)| room.bytes).sum())
+    }
+
+    /// The snapshots that are kept, newest first.
+    fn snapshots(&self) -> Vec<SnapshotRecord> {
+        let kept = self.durable.snapshots.iter().filter(|kept| !kept.is_expired);
+        kept.rev().map(KeptSnapshot::record).collect()
+    }
+
     fn progress(&self, deployment: &Deployment, pulled: PullProgress) -> DeployProgress {
         let phase = match &deployment.phase {
             Phase::BeforeHook | Phase::PinImages | Phase::Pull => DeployPhase::Pulling,
-            Phase::WriteTag | Phase::Start => DeployPhase::Starting,
-            Phase::Probation { .. } | Phase::Unpin | Phase::LastHook { .. } => DeployPhase::Probation,
+            Phase::WriteTag | Phase::Start | Phase::Resume { failed: None } => DeployPhase::Starting,
+            Phase::Probation { .. } | Phase::Unpin | Phase::Expire { .. } | Phase::LastHook { .. } => {
+                DeployPhase::Probation
+            }
             Phase::Spread => DeployPhase::Spreading,
             Phase::Drain => DeployPhase::Draining,
             Phase::Retire => DeployPhase::Retiring,
             Phase::Soak { .. } => DeployPhase::Soaking,
             Phase::Settle { .. } => DeployPhase::Settling,
+            Phase::Quiesce => DeployPhase::Quiescing,
+            Phase::Copy => DeployPhase::Copying,
+            Phase::Restore(_) => DeployPhase::Restoring,
             Phase::RestoreTags
             | Phase::Diagnose(_)
             | Phase::Rollback(_)
             | Phase::VerifyRollback { .. }
             | Phase::Revive(_)
             | Phase::Withdraw { .. }
+            | Phase::Resume { .. }
             | Phase::Abort { .. } => DeployPhase::RollingBack,
         };
         let containers = self.containers();
-        let pulled = if matches!(deployment.phase, Phase::Pull) { pulled } else { PullProgress::default() };
+        let pulled = match deployment.phase {
+            Phase::Pull => pulled,
+            Phase::Copy => PullProgress { total: self.bytes_to_copy(), ..pulled },
+            _ => PullProgress::default(),
+        };
         DeployProgress {
             phase,
             image: wording::names(&deployment.plan().image_changes),

@@ -25,6 +25,7 @@ mod definition;
 pub(super) mod go_back;
 pub(super) mod handover;
 mod images;
+pub(crate) mod snapshot;
 pub(super) mod swarm;
 
 use images::{label_change, label_lines, tag_change};
@@ -122,9 +123,10 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             output,
             ..new(Kind::FORCE_REDEPLOY_FAILED, Level::Error, "the manual redeploy failed".to_owned())
         },
-        Event::RolledBack { failed, remaining, also_recreated, is_uninterrupted, problems } => {
+        Event::RolledBack { failed, remaining, also_recreated, is_uninterrupted, problems, data } => {
             let entry = rolled_back(failed, remaining, &also_recreated, is_uninterrupted, new);
-            AuditEntry { reason: handover::with_problems(entry.reason.clone(), &problems), ..entry }
+            let reason = handover::with_problems(entry.reason.clone(), &problems);
+            AuditEntry { reason: handover::joined(reason, data.as_ref().map(snapshot::put_back)), ..entry }
         }
         Event::RollbackFailed { failed, why, containers } => rollback_failed(failed, &why, &containers, new),
         Event::GoBack(end) => go_back::entry(end, new),

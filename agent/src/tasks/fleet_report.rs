@@ -162,6 +162,9 @@ fn progress_of(deploy: &DeployProgress, now: Timestamp) -> Option<u64> {
         DeployPhase::Starting
         | DeployPhase::Spreading
         | DeployPhase::Draining
+        | DeployPhase::Quiescing
+        | DeployPhase::Copying
+        | DeployPhase::Restoring
         | DeployPhase::Retiring
         | DeployPhase::Settling => Some(begun),
         DeployPhase::Probation | DeployPhase::Soaking | DeployPhase::RollingBack => {

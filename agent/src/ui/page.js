@@ -14,7 +14,7 @@ const STATUSES = {
   unknown: { glyph: "·", look: "", hint: "No health data yet" },
 };
 const statusOf = (word) => STATUSES[word] ?? STATUSES.unknown;
-const PHASES = { pulling: "Pulling", starting: "Starting", probation: "On probation", rolling_back: "Rolling back", spreading: "Starting beside the old containers", draining: "Draining the old containers", retiring: "Stopping the old containers", soaking: "Serving alone, on probation", settling: "Removing the old containers" };
+const PHASES = { pulling: "Pulling", starting: "Starting", probation: "On probation", rolling_back: "Rolling back", spreading: "Starting beside the old containers", draining: "Draining the old containers", retiring: "Stopping the old containers", soaking: "Serving alone, on probation", settling: "Removing the old containers", quiescing: "Stopping what writes to the data", copying: "Copying the data", restoring: "Putting the data back" };
 const STOPPED = "stopped by hand";
 const KEPT_EVENTS = 50;
 const FRAME_MS = 8;
@@ -206,7 +206,7 @@ function deployStrip() {
       setAttribute(node, "title", legible(deploy.image));
       setVisible(probe, Boolean(deploy.probe));
       if (deploy.probe) setText(probe, probeText(deploy.probe));
-      const pulls = deploy.phase === "pulling";
+      const pulls = deploy.phase === "pulling" || deploy.phase === "copying";
       const begun = Date.parse(deploy.since);
       const end = Date.parse(deploy.deadline ?? "");
       let part = null;

@@ -21,6 +21,7 @@ mod images;
 mod projects;
 mod random;
 mod run;
+mod snapshot;
 mod swarm;
 mod tags;
 mod tasks;
@@ -38,6 +39,7 @@ use evenkeel_agent::project::cycle::Cycle;
 use evenkeel_agent::project::files::Offload;
 use evenkeel_agent::project::placement::Placement;
 use evenkeel_agent::project::published::Changed;
+use evenkeel_agent::project::snapshot::Data;
 use evenkeel_agent::project::worker::{Command, Handle, Member, World, state_key};
 use evenkeel_agent::service::boot::{Boot, StartReason};
 use evenkeel_agent::service::input::{Input, ServiceRequest};
@@ -127,6 +129,7 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<Wo
         env_files: Arc::new(fake.clone()),
         gate_command: Arc::new(fake.clone()),
         probes: Arc::new(fake.clone()),
+        data: Data { folders: Arc::new(fake.clone()), volumes: Arc::new(fake.clone()) },
         offload: Offload::Inline,
         fleet: Arc::new(fake.clone()),
         fleet_view: watch::Sender::new(Arc::default()).subscribe(),

@@ -30,7 +30,7 @@ pub use reply::{
 pub use status::{
     CheckStatus, ContainerRecord, DeployOutcome, DeployPhase, DeployProgress, FailedUpdate,
     HandoverContainer, HandoverProgress, ImageRecord, LastDeployment, LeftOutService, MountRecord,
-    ProbeProgress, RequestedChecks, ServiceStatus, StatusFrame, StatusReport, StatusValue, Waiting,
-    WayBackValue,
+    ProbeProgress, RequestedChecks, ServiceStatus, SnapshotKind, SnapshotPlace, SnapshotRecord, StatusFrame,
+    StatusReport, StatusValue, Waiting, WayBackValue,
 };
 pub use why::{Gate, WhyReport};

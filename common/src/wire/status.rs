@@ -119,6 +119,9 @@ pub struct ServiceStatus {
     /// The deployment in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deploy: Option<DeployProgress>,
+    /// Copies of the data that are kept, newest first; absent if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<SnapshotRecord>,
     /// The last deployment that ended; absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_deployment: Option<LastDeployment>,
@@ -289,6 +292,54 @@ pub enum DeployPhase {
     Soaking,
     /// The old containers are being removed.
     Settling,
+    /// What writes to the data is being stopped, so that it can be copied.
+    Quiescing,
+    /// The data is being copied. `pulled_bytes` and `total_bytes` are those of the copy.
+    Copying,
+    /// The copies of the data are being put back; the old images follow.
+    Restoring,
+}
+
+/// A copy of a service's data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SnapshotRecord {
+    /// What tells it from others.
+    pub id: String,
+    /// The time that its data is of; for data that was set aside, the time of the copy that was put back.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// What was copied, as configured.
+    pub of: Vec<String>,
+    /// Size of the data in MiB.
+    pub mib: u64,
+    /// The images of the update; several are joined with `, `.
+    pub image: String,
+    /// Why it is kept.
+    pub kind: SnapshotKind,
+    /// Where it is.
+    pub places: Vec<SnapshotPlace>,
+}
+
+/// Why a copy of data is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotKind {
+    /// It was made before an update.
+    Copy,
+    /// A copy was put back in its place: it is what the rejected image has left.
+    SetAside,
+}
+
+/// Where a copy of data is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SnapshotPlace {
+    /// What was copied, as configured.
+    pub of: String,
+    /// The folder on the machine.
+    pub path: String,
+    /// The volume that stands for the folder; absent for the copy of a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
 }
 
 /// How a deployment ended.

@@ -29,6 +29,7 @@ mod registry;
 mod reload;
 mod rollback;
 mod signed;
+mod snapshot;
 mod stop;
 mod storm;
 mod swarm;

@@ -17,6 +17,7 @@ mod survey;
 mod swarm;
 mod transport;
 mod version;
+mod volumes;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -12,7 +12,8 @@ use crate::model::{Container, Obstacle, Order};
 pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     let Some(Ok(model)) = &facts.model else { return Vec::new() };
     let key = facts.config.update.as_ref().and_then(|update| update.order);
-    if key == Some(Order::StopFirst) {
+    let is_copied = facts.config.update.as_ref().is_some_and(|update| update.snapshot.is_some());
+    if key == Some(Order::StopFirst) || is_copied {
         return Vec::new();
     }
     let containers: Vec<Container> = facts.containers.iter().map(|one| one.container.clone()).collect();

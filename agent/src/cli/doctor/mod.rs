@@ -25,6 +25,7 @@ mod finding;
 mod handover;
 mod registry;
 mod services;
+mod snapshot;
 mod unit;
 mod updaters;
 mod warden;
@@ -338,6 +339,11 @@ async fn look_at<'a>(
         _ => Vec::new(),
     };
     let bound_files = bound_files(&containers).await;
+    let rules = config.update.as_ref().and_then(|update| update.snapshot.as_ref());
+    let data = match (rules, &model) {
+        (Some(rules), Some(Ok(model))) => clients.data.look(rules, model).await.ok(),
+        _ => None,
+    };
     let probed = probe(config, clients, &containers).await;
     let mut running = Vec::new();
     for container in containers {
@@ -365,7 +371,7 @@ async fn look_at<'a>(
         None => None,
     };
     let containers = running;
-    Ok(services::Facts { config, containers, model, differences, bound_files, probed, files, tag })
+    Ok(services::Facts { config, containers, model, differences, bound_files, data, probed, files, tag })
 }
 
 /// Tries the probe of a service once, at what runs now.

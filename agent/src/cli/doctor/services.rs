@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use evenkeel_common::config::source;
 
 use super::finding::{Finding, Words};
-use super::handover;
+use super::{handover, snapshot};
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::env_file::find_tag;
 use crate::model::image::digests_in;
 use crate::model::probe::{Answer, Probe};
 use crate::model::{ComposeError, Container, Difference, Model, Reference, State};
 use crate::ports::Image;
+use crate::service::input::SnapshotSeen;
 
 pub(super) const AREA: &str = "services";
 /// Whether a failed update could be rolled back.
@@ -38,6 +39,8 @@ pub(super) struct Facts<'a> {
     pub(super) differences: Vec<Difference>,
     /// The host paths of bind mounts that are no directories.
     pub(super) bound_files: BTreeSet<String>,
+    /// The data that an update copies first, or why it can't be; `None` if none is configured, or if unknown.
+    pub(super) data: Option<Result<SnapshotSeen, String>>,
     /// What its probe was answered, by container; empty for the probe's own address, and without a probe.
     pub(super) probed: Vec<(String, Answer)>,
     /// Its compose files compared with those of its containers.
@@ -137,6 +140,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     found.extend(rendered(facts));
     found.extend(differences(facts));
     found.extend(handover::check(facts));
+    found.extend(snapshot::check(facts));
     found
 }
 

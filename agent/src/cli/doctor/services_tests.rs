@@ -115,6 +115,7 @@ impl Stage {
             model: Some(model),
             differences: self.differences,
             bound_files: BTreeSet::new(),
+            data: None,
             probed: self.probed,
             tag: config.tag_variable().and_then(|variable| tag_in_force(variable.file, variable.name)),
         };

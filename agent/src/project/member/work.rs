@@ -72,6 +72,7 @@ impl Member {
                         compose: &*world.compose,
                         env_files: &*world.env_files,
                         commands: &*world.gate_command,
+                        data: &world.data,
                         project,
                         progress: &progress,
                         model: OnceCell::new(),

@@ -24,6 +24,7 @@ use super::handover::Handover;
 use super::outage::Outage;
 use super::plan::{Cause, ImageChange, Plan, PlannedHooks};
 use super::probation::{self, Context, Expected, Failure, Outcome};
+use super::snapshot::SnapshotState;
 use super::step::Phase;
 use super::tag::{LineChange, LineState, TagChange};
 
@@ -72,6 +73,9 @@ pub struct Deployment {
     /// The state of its handover, if it has one.
     #[serde(default)]
     pub handover: Handover,
+    /// The state of its snapshot, if it has one.
+    #[serde(default)]
+    pub snapshot: SnapshotState,
     /// The hook that runs once the outcome is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_hook: Option<HookEvent>,
@@ -92,6 +96,7 @@ impl Deployment {
             sibling_tags: plan.sibling_tags(containers),
             outage: Outage::of_containers(plan.changed_services(), containers, now),
             handover: Handover::default(),
+            snapshot: SnapshotState::default(),
             displaced: None,
             line: LineState::default(),
             up_mode,
@@ -168,6 +173,9 @@ impl Deployment {
                 definition.is_none() && !matches!(plan.cause, Cause::Redeploy | Cause::ComposeChanged);
             Step::Start { tags, displaced, project, down, up_mode, scope, pull, definition, is_guarded }
         };
+        if let (Some(step), Phase::Unpin) = (self.snapshot_step(), &self.phase) {
+            return Some(Step::Snapshot(step));
+        }
         if let Some((tag, line)) = self.line_to_restore() {
             return Some(self.write_tag(project, tag, line, true));
         }
@@ -216,6 +224,11 @@ impl Deployment {
             | Phase::Revive(_)
             | Phase::Withdraw { .. }
             | Phase::Abort { .. } => Step::Handover(self.handover_step()?),
+            Phase::Quiesce
+            | Phase::Copy
+            | Phase::Restore(_)
+            | Phase::Resume { .. }
+            | Phase::Expire { .. } => Step::Snapshot(self.snapshot_step()?),
         })
     }
 

@@ -267,7 +267,15 @@ impl Service {
         let Some(Ok(definition)) = &observation.definition else { return BTreeMap::new() };
         let key = self.config.update.as_ref().and_then(|update| update.order);
         let containers = self.known.containers.as_deref().unwrap_or(&observation.containers);
-        crate::model::handover::asked(&definition.model, containers, key, &definition.bound_files)
+        let mut asked =
+            crate::model::handover::asked(&definition.model, containers, key, &definition.bound_files);
+        if self.config.update.as_ref().is_some_and(|update| update.snapshot.is_some()) {
+            // What writes to data that is copied is stopped first.
+            for obstacle in asked.values_mut() {
+                *obstacle = Some(Obstacle::Snapshot);
+            }
+        }
+        asked
     }
 
     /// The same for the compose services whose running containers were created from an image.

@@ -21,6 +21,7 @@
 //! | `probation.rs` | whether new containers pass their probation |
 //! | `probe.rs` | what they answer to a probe |
 //! | `handover.rs` | new containers beside the old ones, which serve until the new ones are proven |
+//! | `snapshot.rs` | the data that is copied before the update, and put back with the images |
 //! | `outage.rs` | how long the services are interrupted |
 //! | `tag.rs` | the line of the env file that holds the tag |
 //! | `rollback.rs` | the rollback to the previous images |
@@ -32,6 +33,7 @@ pub mod plan;
 pub mod probation;
 pub mod probe;
 mod rollback;
+pub mod snapshot;
 pub mod step;
 pub mod tag;
 
@@ -98,7 +100,12 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let cause = deployment.plan().cause.clone();
         let next = match deployment.phase {
-            Phase::Start | Phase::WriteTag | Phase::Spread | Phase::Abort { .. } => Phase::RestoreTags,
+            Phase::Start
+            | Phase::WriteTag
+            | Phase::Quiesce
+            | Phase::Copy
+            | Phase::Spread
+            | Phase::Abort { .. } => Phase::RestoreTags,
             _ => Phase::Unpin,
         };
         deployment.enter(next, now);

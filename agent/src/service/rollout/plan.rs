@@ -19,6 +19,7 @@ use crate::service::{Service, wording};
 use super::deployment::Deployment;
 use super::handover::HandoverPlan;
 use super::probation::{Baseline, Expected};
+use super::snapshot::SnapshotPlan;
 use super::tag::{LineChange, TagChange};
 
 /// Why a deployment was started.
@@ -205,6 +206,10 @@ pub struct Plan {
     // The journal has the plan and its state in one object.
     #[serde(default, rename = "handover_plan", skip_serializing_if = "Option::is_none")]
     pub handover: Option<HandoverPlan>,
+    /// The data that is copied before the new images are brought up; `None` if none is.
+    // The journal has the plan and its state in one object.
+    #[serde(default, rename = "snapshot_plan", skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotPlan>,
     /// The service that it belongs to; empty in journals of older versions.
     #[serde(default)]
     pub service: String,
@@ -243,11 +248,14 @@ mod recorded {
 impl Plan {
     /// Reports whether, according to `containers`, all containers that ran before still run and none was replaced. If none
     /// ran: whether they are the same as before and none was started.
-    pub(super) fn is_untouched(&self, containers: &[Container]) -> bool {
+    /// `is_stopped`: whether the deployment itself has stopped a container.
+    pub(super) fn is_untouched(&self, containers: &[Container], is_stopped: impl Fn(&str) -> bool) -> bool {
         if self.before.iter().any(|was| was.running) {
             // A container that did not run counts too: it may be the one being deployed.
             let is_unchanged = |was: &Baseline| {
-                containers.iter().any(|c| c.id == was.id && (c.state == State::Running || !was.running))
+                let is_as_before =
+                    |c: &Container| c.state == State::Running || !was.running || is_stopped(&c.id);
+                containers.iter().any(|c| c.id == was.id && is_as_before(c))
             };
             return self.before.iter().all(is_unchanged);
         }
@@ -372,16 +380,7 @@ impl Service {
                 None => {}
             }
         }
-        for (reference, _) in &observation.blocked_elsewhere {
-            let running = observation
-                .containers
-                .iter()
-                .find(|c| c.state == State::Running && c.is_made_from(reference));
-            let own = image_changes.iter().any(|change: &ImageChange| change.is_of(reference));
-            if let (Some(container), false) = (running, own) {
-                kept_tags.push((reference.clone(), OldImage { id: container.image.clone(), source: None }));
-            }
-        }
+        kept_tags.extend(tags_blocked_elsewhere(observation, &image_changes));
         match cause {
             Cause::Update if image_changes.is_empty() => return false,
             Cause::GoBack(back) if image_changes.is_empty() => {
@@ -411,6 +410,10 @@ impl Service {
         let hooks = hooks.map(|hooks| PlannedHooks { service: self.config.name.clone(), hooks });
         let probe = self.config.update.as_ref().and_then(|update| update.probe.clone());
         let probe = probe.filter(|_| matches!(cause, Cause::Update | Cause::Redeploy));
+        let snapshot = match self.plan_snapshot(&cause, now) {
+            Ok(snapshot) => snapshot,
+            Err(why) => return self.not_begun(cause, &why, now),
+        };
         let plan = Plan {
             kept: self.kept_by(&cause),
             cause,
@@ -426,6 +429,7 @@ impl Service {
             hooks,
             probe,
             handover: None,
+            snapshot,
             service: self.config.name.clone(),
         };
         let handover = self.plan_handover(&plan, &up_mode);
@@ -442,6 +446,17 @@ impl Service {
         self.durable.watch = None;
         self.note_begun();
         true
+    }
+
+    /// Without the copy of the data that was asked for nothing is deployed. Updates have a gate that says so.
+    fn not_begun(&mut self, cause: Cause, why: &str, now: Timestamp) -> bool {
+        let text = wording::snapshot::not_copied(why);
+        match cause {
+            Cause::Redeploy => self.redeploy_failed(text, String::new(), now),
+            Cause::GoBack(back) => self.not_gone_back(back, text, String::new(), now),
+            _ => {}
+        }
+        false
     }
 
     /// Decides what the deployment does with an image.
@@ -591,6 +606,20 @@ impl Service {
         });
         Some(TagChange { variable: variable.name.to_owned(), old, new, line })
     }
+}
+
+/// The tags that other services have blocked, with the images that run.
+fn tags_blocked_elsewhere<'a>(
+    observation: &'a Observation,
+    changes: &'a [ImageChange],
+) -> impl Iterator<Item = (Reference, OldImage)> + 'a {
+    let others = observation.blocked_elsewhere.iter().map(|(reference, _)| reference);
+    let others = others.filter(|reference| !changes.iter().any(|change| change.is_of(reference)));
+    others.filter_map(|reference| {
+        let runs = |c: &&Container| c.state == State::Running && c.is_made_from(reference);
+        let container = observation.containers.iter().find(runs)?;
+        Some((reference.clone(), OldImage { id: container.image.clone(), source: None }))
+    })
 }
 
 /// Deploys an earlier image. The others stay as they are, whatever the registry has.

@@ -57,13 +57,14 @@ impl Service {
             return self.emit(Event::GoBack(GoBackEnd { back, result }), now);
         }
         let is_uninterrupted = deployment.is_uninterrupted(now);
-        let problems = deployment.handover.problems.clone();
+        let (problems, data) = (deployment.handover.problems.clone(), deployment.data_back());
         let (failed, also_recreated) = (report(deployment, failed), deployment.also_recreated.clone());
         self.end(DeployOutcome::RolledBack, false, now);
         // Each failed image would otherwise stay until an update succeeds.
         self.remove_old_images_soon();
         self.set_fault(self.remaining_fault(true), now);
-        self.emit(Event::RolledBack { failed, remaining, also_recreated, is_uninterrupted, problems }, now);
+        let event = Event::RolledBack { failed, remaining, also_recreated, is_uninterrupted, problems, data };
+        self.emit(event, now);
     }
 
     /// Handles interference with a rollback. A container may also be on another image because its tag pointed there for a

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::image::ImageId;
 use crate::model::image_config::ConfigChange;
+use crate::model::snapshot::KeptFolder;
 use crate::model::{ComposeError, Container, HookEvent, State, UpMode};
 use crate::ports::HookError;
 use crate::service::event::{Event, FaultCause, Note, RollbackProblem};
@@ -42,6 +43,23 @@ pub enum Phase {
     WriteTag,
     /// Bringing up the project on the new images.
     Start,
+    /// Stopping what writes to the data that is to be copied.
+    Quiesce,
+    /// Copying the data.
+    Copy,
+    /// Putting the copies of the data back.
+    Restore(Failed),
+    /// Starting what was stopped for the sake of the data and not made anew.
+    Resume {
+        /// Why the new images were rejected, if the old ones are up again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<Failed>,
+    },
+    /// Removing copies that are no longer kept.
+    Expire {
+        /// What to remove.
+        remove: Vec<KeptFolder>,
+    },
     /// The new containers are on probation.
     Probation {
         /// The probation and its findings so far.
@@ -138,6 +156,11 @@ impl Phase {
             Phase::Revive(_) => "revive",
             Phase::Withdraw { .. } => "withdraw",
             Phase::Abort { .. } => "abort",
+            Phase::Quiesce => "quiesce",
+            Phase::Copy => "copy",
+            Phase::Restore(_) => "restore",
+            Phase::Resume { .. } => "resume",
+            Phase::Expire { .. } => "expire",
         }
     }
 
@@ -243,8 +266,14 @@ impl Service {
                 StepResult::Diagnosed { log } => self.diagnosed(failed, &log, now),
                 other => self.diagnosed(failed, &wording::no_log(&other.failure()), now),
             },
+            Phase::Quiesce
+            | Phase::Copy
+            | Phase::Restore(_)
+            | Phase::Resume { .. }
+            | Phase::Expire { .. } => self.snapshot_stepped(result, now),
             Phase::RestoreTags => deployment.enter(Phase::Unpin, now),
-            Phase::Unpin => self.unpinned(now),
+            Phase::Unpin if deployment.must_resume() => self.snapshot_stepped(result, now),
+            Phase::Unpin => self.unpinned_with_data(now),
             // These phases wait and take no step.
             Phase::Probation { .. } | Phase::VerifyRollback { .. } | Phase::Soak { .. } => {}
         }
@@ -256,7 +285,7 @@ impl Service {
         match result {
             StepResult::TagWritten => {
                 deployment.line = LineState::Written;
-                deployment.enter(Phase::Start, now);
+                deployment.begin_start(now);
             }
             StepResult::TagLineChanged => {
                 let text = deployment.plan().tag.as_ref().map(wording::tag_taken).unwrap_or_default();
@@ -297,7 +326,11 @@ impl Service {
             self.durable.files_pending = is_edited;
         } else {
             let writes = deployment.tag().is_some_and(|tag| tag.line.is_some());
-            deployment.enter(if writes { Phase::WriteTag } else { Phase::Start }, now);
+            if writes {
+                deployment.enter(Phase::WriteTag, now);
+            } else {
+                deployment.begin_start(now);
+            }
         }
     }
 
@@ -346,11 +379,22 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.displaced = None;
         deployment.up_mode = UpMode::Changed;
+        deployment.snapshot.is_unused = false;
         self.durable.left_behind.extend(left_behind);
         if deployment.plan().is_handover() && !starts_beside {
             return deployment.enter_attempt(Phase::Spread, deployment.attempt, now);
         }
-        let probation = Probation::new(now, expected);
+        if deployment.must_resume() {
+            return deployment.enter(Phase::Resume { failed: None }, now);
+        }
+        self.begin_probation(now);
+    }
+
+    /// The new containers are up: their probation begins.
+    pub(super) fn begin_probation(&mut self, now: Timestamp) {
+        let containers = self.known.containers.clone().unwrap_or_default();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let probation = Probation::new(now, deployment.expected_new(&deployment.left_behind(&containers)));
         deployment.enter_attempt(Phase::Probation { probation }, deployment.attempt, now);
         self.inspections.request_by(now);
     }
@@ -364,6 +408,15 @@ impl Service {
         if deployment.must_withdraw() && deployment.handover.old == OldContainers::Serving {
             return deployment.enter(Phase::Withdraw { failed, remaining: None, is_verified: false }, now);
         }
+        if deployment.must_resume() {
+            return deployment.enter_attempt(Phase::Resume { failed: Some(failed) }, deployment.attempt, now);
+        }
+        self.verify_old(failed, now);
+    }
+
+    /// The old containers are up again: their probation begins.
+    pub(super) fn verify_old(&mut self, failed: Failed, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
         let probation = Probation::new(now, deployment.plan().expected_old());
         deployment.enter_attempt(Phase::VerifyRollback { failed, probation }, deployment.attempt, now);
         self.inspections.request_by(now);
@@ -371,11 +424,13 @@ impl Service {
 
     /// Handles a compose run that could not bring up the new images.
     fn up_failed(&mut self, error: ComposeError, containers: &[Container], now: Timestamp) {
-        let Some(deployment) = &self.durable.deployment else { return };
+        let Some(deployment) = &mut self.durable.deployment else { return };
         let reason = wording::fault(&FaultCause::ComposeUp { cause: &error.cause });
-        if deployment.plan().is_untouched(containers) && deployment.handover.new.is_empty() {
+        let is_stopped = |id: &str| deployment.snapshot.stopped.iter().any(|one| one.id == id);
+        if deployment.plan().is_untouched(containers, is_stopped) && deployment.handover.new.is_empty() {
             return self.abandon(reason, error.output, now);
         }
+        deployment.snapshot.is_unused = false;
         let cause = deployment.likely_cause(containers, self.config.health_grace, &self.durable.stops);
         let cause = cause.unwrap_or_default();
         self.failed(Failure { reason, by_compose: true, ..cause }, error.output, now);
@@ -403,14 +458,14 @@ impl Service {
             if let Some(containers) = &self.known.containers {
                 deployment.refresh_sibling_tags(containers);
             }
-            deployment.enter(deployment.way_back(Failed { failure, output }), now);
+            deployment.enter(deployment.way_back_with_data(Failed { failure, output }), now);
         } else {
             self.fail_for_good(Failed { failure, output }, RollbackProblem::NoOldImage, now);
         }
     }
 
     /// Runs the last hook, if there is one, or ends the deployment.
-    fn unpinned(&mut self, now: Timestamp) {
+    pub(super) fn unpinned(&mut self, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         match deployment.last_hook.take() {
             Some(event) => deployment.enter(Phase::LastHook { event }, now),

@@ -329,6 +329,7 @@ impl Service {
             also_recreated: Vec::new(),
             is_uninterrupted: false,
             problems: Vec::new(),
+            data: None,
         };
         self.emit(event, now);
         self.end_in_swarm(DeployOutcome::RolledBack, false, now);

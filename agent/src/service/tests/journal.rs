@@ -133,7 +133,9 @@ fn finish(scenario: &mut Scenario) -> (Vec<&'static str>, Vec<String>) {
                 }
                 Step::Unpin { .. } => ("unpin", StepResult::Unpinned),
                 Step::WriteTag { .. } => unreachable!("no tag changes"),
-                Step::RunHook(_) | Step::Handover(_) => unreachable!("none is configured"),
+                Step::RunHook(_) | Step::Handover(_) | Step::Snapshot(_) => {
+                    unreachable!("none is configured")
+                }
                 Step::ReadTags { .. } => unreachable!("answered by the scenario"),
             };
             steps.push(name);

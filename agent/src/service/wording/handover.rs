@@ -21,7 +21,7 @@ pub(super) fn with_problems(reason: Option<String>, problems: &[String]) -> Opti
     joined(reason, (!problems.is_empty()).then(|| problems.join("; ")))
 }
 
-fn joined(reason: Option<String>, more: Option<String>) -> Option<String> {
+pub(super) fn joined(reason: Option<String>, more: Option<String>) -> Option<String> {
     let parts: Vec<String> = reason.into_iter().chain(more).collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }

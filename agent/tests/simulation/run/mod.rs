@@ -64,6 +64,8 @@ pub(crate) struct Simulation {
     pub(crate) has_variable: bool,
     /// The new containers of `web` start beside the old ones.
     pub(crate) starts_first: bool,
+    /// `web` has a volume, which is copied before updates.
+    pub(crate) has_data: bool,
     /// The old containers are told before they are stopped.
     pub(crate) drains: bool,
     pub(crate) steps: Vec<TimedStep>,
@@ -101,12 +103,13 @@ impl Simulation {
         let variable = if self.has_variable { "; an env file sets the tag of web" } else { "" };
         let first = if self.starts_first { "; web starts first" } else { "" };
         let drained = if self.drains { " and is drained" } else { "" };
+        let data = if self.has_data { "; the data of web is copied" } else { "" };
         let third = if self.has_third { ", and a third service that is not configured" } else { "" };
         let seconds = |at: &Duration| format!("{:>4}.{:03}", at.as_secs(), at.subsec_millis());
         let line = |(at, step): &TimedStep| format!("{}  {}\n", seconds(at), step.describe());
         let steps = self.steps.iter().map(line).collect::<Vec<_>>().concat();
         format!(
-            "web: {}{}\napi: {}{}\ncontainers {policy} a restart policy{third}{shared}{variable}{first}{drained}\n\nsteps\n{steps}",
+            "web: {}{}\napi: {}{}\ncontainers {policy} a restart policy{third}{shared}{variable}{first}{drained}{data}\n\nsteps\n{steps}",
             self.flags[0].describe(),
             self.gates[0].describe(),
             self.flags[1].describe(),
@@ -180,6 +183,9 @@ impl Execution {
             web["env_file"] = serde_json::json!(env_file);
             (web["update"]["tags"], web["update"]["tag_variable"]) = (">=1".into(), VARIABLE.into());
             services[1].0["env_file"] = serde_json::json!(env_file);
+        }
+        if simulation.has_data {
+            services[0].0["update"]["snapshot"] = json!(["data"]);
         }
         if simulation.drains {
             let drain = json!({"exec": ["drain"], "undo": ["undrain"], "command": ["/bin/true"], "wait": 1, "timeout": 5});
@@ -407,6 +413,9 @@ impl FakeWorld {
             self.add_image(&reference, &image, Behaviour::Good, true);
             self.push(&reference, &image, Behaviour::Good);
             self.trust(&image);
+        }
+        if simulation.has_data {
+            self.has_data();
         }
         if simulation.starts_first {
             self.starts_first("web");

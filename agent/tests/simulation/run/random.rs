@@ -82,6 +82,9 @@ pub(crate) fn simulation(seed: u64) -> Simulation {
         simulation.starts_first = true;
         simulation.drains = dice.one_in(2);
     }
+    // What another service deploys under the same name has its own rules.
+    let is_own = simulation.flags[0].auto_update && !simulation.shares_image && !simulation.starts_first;
+    simulation.has_data = is_own && dice.one_in(2);
     simulation.steps.sort_by_key(|(at, _)| *at);
     simulation
 }

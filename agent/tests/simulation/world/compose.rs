@@ -95,6 +95,7 @@ impl Inner {
             self.truth.stopped_by_operator.remove(&service);
         }
         self.container_event(at, now, EventKind::Start);
+        self.migrate(at);
     }
 
     /// Stops the container if it is running, and removes it.
@@ -130,7 +131,9 @@ impl Compose for FakeWorld {
         };
         let services: serde_json::Map<String, serde_json::Value> =
             inner.definitions(Some(project)).iter().map(|s| (s.name.clone(), element(s))).collect();
-        Ok(serde_json::from_value(serde_json::json!({ "services": services })).expect("a model"))
+        let volumes = serde_json::json!({ "data": { "name": "p_data" } });
+        let model = serde_json::json!({ "services": services, "volumes": volumes });
+        Ok(serde_json::from_value(model).expect("a model"))
     }
 
     async fn hashes(&self, project: &Project) -> Result<Hashes, ComposeError> {

@@ -115,7 +115,9 @@ impl Inner {
     fn check_stopped(&mut self, at: usize) {
         let (id, service) = (self.containers[at].id.clone(), self.containers[at].service.clone());
         let deploying = self.durable.values().filter_map(|durable| durable.deployment.as_ref());
+        // What writes to data that is copied is stopped first.
         let before: Vec<(String, ImageId)> = deploying
+            .filter(|deployment| deployment.plan().snapshot.is_none())
             .flat_map(|deployment| deployment.plan().before.iter())
             .filter(|was| was.running && was.compose_service == service)
             .map(|was| (was.id.clone(), was.image.clone()))

@@ -6,6 +6,7 @@
 //! | `container.rs` | containers and images, and their scripted behaviour |
 //! | `ports.rs` | the agent's ports: engine, registry, store |
 //! | `compose.rs` | the compose port |
+//! | `data.rs` | the data of a service, which new images migrate |
 //! | `events.rs` | the engine's event stream, with optional faults |
 //! | `env_file.rs` | the env file that sets the tag of a service |
 //! | `operators.rs` | operator actions and faults |
@@ -16,6 +17,7 @@
 
 mod compose;
 mod container;
+mod data;
 mod env_file;
 mod events;
 mod handover;
@@ -153,6 +155,7 @@ struct Inner {
     containers: Vec<FakeContainer>,
     anchors: BTreeMap<String, ImageId>,
     services: Vec<Definition>,
+    data: data::Data,
     env_file: Option<env_file::EnvFile>,
     engine_down: bool,
     /// When the engine was last started; `None` before the beginning.

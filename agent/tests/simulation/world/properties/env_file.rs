@@ -10,8 +10,12 @@ const LINE: &str = "the env file sets the proven tag or the one that is being de
 const ONLY: &str = "only the tag in the env file is changed";
 
 /// Phases in which the file may contain the tag that is being deployed.
-const NEW: [&str; 13] = [
+const NEW: [&str; 17] = [
     "write_tag",
+    "quiesce",
+    "copy",
+    "resume",
+    "restore",
     "start",
     "spread",
     "probation",

@@ -1,0 +1,183 @@
+//! Volumes, and the containers that mount folders.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use bollard::models::VolumeCreateRequest;
+use bollard::query_parameters as query;
+use serde_json::Value;
+
+use super::convert;
+use super::{CHANGE, DockerEngine, answer};
+use crate::model::EngineError;
+use crate::model::output::stable;
+use crate::model::snapshot::overlap;
+use crate::ports::HOLD_LABEL;
+use crate::ports::snapshot::{Mounter, Volume, Volumes};
+
+/// Label with the compose services that a container depends on, as `service:condition:restart` separated by commas.
+const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
+
+#[async_trait]
+impl Volumes for DockerEngine {
+    async fn volume(&self, name: &str) -> Result<Option<Volume>, EngineError> {
+        let name = checked_volume(name)?;
+        let doing = format!("inspect volume {}", stable(name));
+        let path = format!("/volumes/{name}");
+        let path = path.as_str();
+        let seen = self.connection.read(&doing, |client| async move { client.get(path, &[]).await }).await;
+        match seen {
+            Ok(seen) => Ok(Some(volume(&seen))),
+            Err(EngineError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn bind_volume(
+        &self,
+        name: &str,
+        folder: &Path,
+        labels: BTreeMap<String, String>,
+    ) -> Result<(), EngineError> {
+        let name = checked_volume(name)?;
+        let doing = format!("create volume {}", stable(name));
+        let options = [("type", "none"), ("o", "bind"), ("device", &folder.to_string_lossy())];
+        let options: HashMap<String, String> =
+            options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let request = VolumeCreateRequest {
+            name: Some(name.to_owned()),
+            driver: Some("local".to_owned()),
+            driver_opts: Some(options),
+            labels: Some(labels.into_iter().collect()),
+            ..VolumeCreateRequest::default()
+        };
+        self.connection
+            .call(&doing, CHANGE, |client| {
+                let request = request.clone();
+                async move { client.docker.create_volume(request).await.map(|_| ()) }
+            })
+            .await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<(), EngineError> {
+        let name = checked_volume(name)?;
+        let doing = format!("remove volume {}", stable(name));
+        let removed = self
+            .connection
+            .call(&doing, CHANGE, |client| async move {
+                client.docker.remove_volume(name, None::<query::RemoveVolumeOptions>).await
+            })
+            .await;
+        match removed {
+            Err(EngineError::NotFound(_)) => Ok(()),
+            removed => removed,
+        }
+    }
+
+    async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError> {
+        let mut listed = Vec::new();
+        // One that restarts again and again writes now and then, and one that is paused may go on.
+        for state in ["running", "restarting", "paused"] {
+            listed.extend(self.list("status", state.to_owned()).await?);
+        }
+        let mut found: Vec<Mounter> =
+            listed.iter().filter(|one| mounts(one, folders, writable)).filter_map(mounter).collect();
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+}
+
+/// Checks a name that becomes part of a path.
+fn checked_volume(name: &str) -> Result<&str, EngineError> {
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+    let is_name =
+        name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric()) && name.bytes().all(is_allowed);
+    if is_name {
+        Ok(name)
+    } else {
+        Err(EngineError::Refused(format!("{} is no name of a volume", stable(name))))
+    }
+}
+
+fn volume(seen: &Value) -> Volume {
+    Volume {
+        driver: answer::text(seen, "/Driver").unwrap_or("local").to_owned(),
+        options: answer::map(seen, "/Options").unwrap_or_default().into_iter().collect(),
+        folder: answer::text(seen, "/Mountpoint").map(PathBuf::from).unwrap_or_default(),
+    }
+}
+
+/// Reports whether a listed container mounts one of these folders.
+fn mounts(listed: &Value, folders: &[&Path], writable: bool) -> bool {
+    let mounts = listed.get("Mounts").and_then(Value::as_array);
+    mounts.into_iter().flatten().any(|mount| {
+        let source = Path::new(answer::text(mount, "/Source").unwrap_or_default());
+        let is_writable = answer::flag(mount, "/RW").unwrap_or(true);
+        source.is_absolute()
+            && (is_writable || !writable)
+            && folders.iter().any(|folder| overlap(folder, source))
+    })
+}
+
+/// Containers of the agent's own that hold images never run, so they are none.
+fn mounter(listed: &Value) -> Option<Mounter> {
+    let labels = answer::map(listed, "/Labels").unwrap_or_default();
+    let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
+    let id = answer::text(listed, "/Id").filter(|_| !labels.contains_key(HOLD_LABEL))?;
+    let name = answer::text(listed, "/Names/0").unwrap_or(id).trim_start_matches('/').to_owned();
+    let depends_on = label(DEPENDS_ON_LABEL);
+    let services = depends_on.split(',').filter_map(|one| one.split(':').next());
+    Some(Mounter {
+        id: id.to_owned(),
+        name,
+        service: (label(convert::PROJECT_LABEL), label(convert::SERVICE_LABEL)),
+        depends_on: services.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_container_is_found_by_what_it_mounts() {
+        let with = |source: &str, writable: bool| json!({"Mounts": [{"Source": source, "RW": writable}]});
+        let folder = [Path::new("/data/db")];
+        for (source, is_writable, expected) in [
+            ("/data/db", true, true),
+            ("/data", true, true),
+            ("/data/db/sub", true, true),
+            ("/data/db2", true, false),
+            ("/data/db", false, false),
+            ("", true, false),
+        ] {
+            assert_eq!(mounts(&with(source, is_writable), &folder, true), expected, "{source}");
+        }
+        assert!(mounts(&with("/data/db", false), &folder, false));
+        assert!(!mounts(&json!({"Mounts": null}), &folder, false));
+    }
+
+    #[test]
+    fn a_mounter_has_its_dependencies() {
+        let one = mounter(&json!({"Id": "ab", "Names": ["/p-web-1"], "Labels": {
+            "com.docker.compose.project": "p", "com.docker.compose.service": "web",
+            "com.docker.compose.depends_on": "db:service_healthy:false,cache:service_started:true",
+        }}));
+        let one = one.unwrap();
+        assert_eq!(
+            (one.name.as_str(), one.depends_on),
+            ("p-web-1", vec!["db".to_owned(), "cache".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_name_that_is_part_of_a_path_is_checked() {
+        assert!(checked_volume("web_db-1.x").is_ok());
+        for name in ["", "../x", "a/b", "-a", "a?b"] {
+            assert!(checked_volume(name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Owners, modes, extended attributes and times.
+
+use std::fs::{self, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+
+/// An attribute that a file system may refuse although a policy sets it anew anyway.
+const SELINUX: &[u8] = b"security.selinux";
+
+/// Gives a copy the attributes of the original. Times come last: everything else changes them.
+pub(super) fn copy(from: &Path, seen: &Metadata, to: &Path) -> io::Result<()> {
+    lchown(to, Some(seen.uid()), Some(seen.gid()))?;
+    if !seen.is_symlink() {
+        fs::set_permissions(to, Permissions::from_mode(seen.mode() & 0o7777))?;
+    }
+    // After the owner, whose change removes capabilities, and after the mode, which is part of an ACL.
+    for name in names(from)? {
+        let value = value(from, &name)?;
+        match rustix::fs::lsetxattr(to, &*name, &value, XattrFlags::empty()) {
+            Err(Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) if name.as_slice() == SELINUX => {}
+            set => set?,
+        }
+    }
+    let time = |seconds: i64, nanoseconds: i64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+    let times = Timestamps {
+        last_access: time(seen.atime(), seen.atime_nsec()),
+        last_modification: time(seen.mtime(), seen.mtime_nsec()),
+    };
+    Ok(rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// Removes what a new folder has inherited from its parent.
+pub(super) fn disinherit(folder: &Path) -> io::Result<()> {
+    for name in ["system.posix_acl_default", "system.posix_acl_access"] {
+        match rustix::fs::lremovexattr(folder, name) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    fs::set_permissions(folder, Permissions::from_mode(0o700))
+}
+
+fn names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let list = read(|buffer| rustix::fs::llistxattr(path, buffer));
+    let list = match list {
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        list => list?,
+    };
+    Ok(list.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+}
+
+fn value(path: &Path, name: &[u8]) -> io::Result<Vec<u8>> {
+    Ok(read(|buffer| rustix::fs::lgetxattr(path, name, buffer))?)
+}
+
+/// Calls with a buffer that is large enough.
+fn read(mut call: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut buffer = vec![0; 1024];
+    loop {
+        match call(&mut buffer) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) if buffer.len() < 1024 * 1024 => buffer.resize(buffer.len() * 4, 0),
+            Err(error) => return Err(error),
+        }
+    }
+}

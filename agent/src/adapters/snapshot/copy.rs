@@ -1,0 +1,247 @@
+//! A copy of a folder.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+use tokio::sync::watch;
+
+use super::{SnapshotError, attributes, because, partial, remove, sync_parent};
+
+/// How deep folders may be in each other: two files are open for each.
+const MAX_DEPTH: usize = 200;
+/// How much is copied between two reports.
+const CHUNK: usize = 16 * 1024 * 1024;
+const BUFFER: usize = 1024 * 1024;
+
+/// Copies a folder. The copy has its name once it is complete and on disk.
+pub(super) fn complete(from: &Path, to: &Path, progress: &watch::Sender<u64>) -> Result<(), SnapshotError> {
+    let unfinished = partial(to);
+    // What a run left that was killed.
+    remove(&unfinished)?;
+    if let Some(parent) = to.parent() {
+        DirBuilder::new().mode(0o700).recursive(true).create(parent).map_err(because("create", parent))?;
+    }
+    DirBuilder::new().mode(0o700).create(&unfinished).map_err(because("create", &unfinished))?;
+    attributes::disinherit(&unfinished).map_err(because("prepare", &unfinished))?;
+    contents(from, &unfinished, progress)?;
+    fs::rename(&unfinished, to).map_err(because("name", to))?;
+    sync_parent(to)
+}
+
+/// Copies the contents and the attributes of a folder into an empty one, and waits until they are on disk.
+pub(super) fn contents(from: &Path, to: &Path, progress: &watch::Sender<u64>) -> Result<(), SnapshotError> {
+    let (source, target) = (Folder::open(from)?, Folder::open(to)?);
+    let seen = source.handle.metadata().map_err(because("read", from))?;
+    let mut copying = Copying {
+        device: seen.dev(),
+        root: target.inside(OsStr::new("")),
+        links: HashMap::new(),
+        can_share: true,
+        bytes: 0,
+        progress,
+    };
+    copying.folder(&source, &target, Path::new(""), 0)?;
+    let here = |folder: &Folder| folder.inside(OsStr::new("."));
+    attributes::copy(&here(&source), &seen, &here(&target)).map_err(because("give its attributes to", to))?;
+    rustix::fs::syncfs(&target.handle).map_err(|error| because("sync", to)(error.into()))
+}
+
+/// The bytes that the files in a folder take up.
+pub(super) fn size(folder: &Path) -> Result<u64, SnapshotError> {
+    let mut seen = HashSet::new();
+    let (mut bytes, mut left) = (0_u64, vec![folder.to_owned()]);
+    while let Some(folder) = left.pop() {
+        let entries = fs::read_dir(&folder).map_err(because("read", &folder))?;
+        for entry in entries {
+            let path = entry.map_err(because("read", &folder))?.path();
+            let found = match fs::symlink_metadata(&path) {
+                // A service that runs may remove it in the meantime.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                found => found.map_err(because("read", &path))?,
+            };
+            if found.is_dir() {
+                left.push(path);
+            } else if found.nlink() < 2 || seen.insert((found.dev(), found.ino())) {
+                bytes = bytes.saturating_add(found.blocks().saturating_mul(512));
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// An open folder. Its entries are reached through the open file, so that nobody can put a link in place of a part of their
+/// path.
+struct Folder {
+    handle: File,
+    path: PathBuf,
+}
+
+impl Folder {
+    fn open(path: &Path) -> Result<Self, SnapshotError> {
+        Self::open_as(path, path)
+    }
+
+    fn open_as(path: &Path, shown: &Path) -> Result<Self, SnapshotError> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = flags.bits().cast_signed();
+        let handle =
+            OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(because("open", shown))?;
+        Ok(Self { handle, path: shown.to_owned() })
+    }
+
+    fn inside(&self, name: &OsStr) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.handle.as_raw_fd().to_string()).join(name)
+    }
+
+    fn folder(&self, name: &OsStr) -> Result<Self, SnapshotError> {
+        Self::open_as(&self.inside(name), &self.path.join(name))
+    }
+}
+
+struct Copying<'a> {
+    /// The file system.
+    device: u64,
+    /// The folder of the copy.
+    root: PathBuf,
+    /// The copies of files with several names, from the root.
+    links: HashMap<u64, PathBuf>,
+    /// Whether blocks can be shared, as far as tried.
+    can_share: bool,
+    /// Bytes copied so far.
+    bytes: u64,
+    progress: &'a watch::Sender<u64>,
+}
+
+impl Copying<'_> {
+    fn folder(&mut self, from: &Folder, to: &Folder, at: &Path, depth: usize) -> Result<(), SnapshotError> {
+        if depth > MAX_DEPTH {
+            return Err(SnapshotError(format!("{} is too deep to be copied", from.path.display())));
+        }
+        let entries = fs::read_dir(from.inside(OsStr::new(""))).map_err(because("read", &from.path))?;
+        for entry in entries {
+            let name = entry.map_err(because("read", &from.path))?.file_name();
+            let (source, target) = (from.inside(&name), to.inside(&name));
+            let shown = from.path.join(&name);
+            let seen = fs::symlink_metadata(&source).map_err(because("read", &shown))?;
+            if seen.dev() != self.device {
+                let what = format!("{} is another file system, which is not copied", shown.display());
+                return Err(SnapshotError(what));
+            }
+            let kind = seen.file_type();
+            if kind.is_socket() {
+                continue;
+            }
+            if kind.is_dir() {
+                DirBuilder::new().mode(0o700).create(&target).map_err(because("copy", &shown))?;
+                let (source, target) = (from.folder(&name)?, to.folder(&name)?);
+                self.folder(&source, &target, &at.join(&name), depth + 1)?;
+            } else if let Some(first) = self.links.get(&seen.ino()).filter(|_| seen.nlink() > 1) {
+                fs::hard_link(self.root.join(first), &target).map_err(because("link", &shown))?;
+                continue;
+            } else if kind.is_file() {
+                self.file(&source, &seen, &target).map_err(because("copy", &shown))?;
+            } else {
+                special(&source, &seen, &target).map_err(because("copy", &shown))?;
+            }
+            if seen.nlink() > 1 && !kind.is_dir() {
+                self.links.insert(seen.ino(), at.join(&name));
+            }
+            attributes::copy(&source, &seen, &target).map_err(because("give its attributes to", &shown))?;
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, from: &Path, seen: &Metadata, to: &Path) -> io::Result<()> {
+        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        let source = OpenOptions::new().read(true).custom_flags(flags).open(from)?;
+        let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+        if self.can_share {
+            match rustix::fs::ioctl_ficlone(&target, &source) {
+                Ok(()) => {
+                    self.copied(seen.blocks().saturating_mul(512));
+                    return Ok(());
+                }
+                Err(Errno::NOSPC | Errno::IO) => {}
+                // Not on this file system.
+                Err(_) => self.can_share = false,
+            }
+        }
+        self.data(&source, seen.len(), &target)
+    }
+
+    /// Copies the data of a file, and leaves its holes out.
+    fn data(&mut self, source: &File, length: u64, target: &File) -> io::Result<()> {
+        target.set_len(length)?;
+        let mut at = 0;
+        while at < length {
+            let begin = match rustix::fs::seek(source, SeekFrom::Data(at)) {
+                Ok(begin) => begin,
+                // The rest is a hole.
+                Err(Errno::NXIO) => break,
+                // The file system does not know its holes.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+                Err(error) => return Err(error.into()),
+            };
+            let end = rustix::fs::seek(source, SeekFrom::Hole(begin)).unwrap_or(length).min(length);
+            at = end.max(begin + 1);
+            self.segment(source, target, begin, end)?;
+        }
+        Ok(())
+    }
+
+    fn segment(&mut self, source: &File, target: &File, begin: u64, end: u64) -> io::Result<()> {
+        let (mut from, mut to) = (begin, begin);
+        while from < end {
+            let wanted = usize::try_from(end - from).unwrap_or(CHUNK).min(CHUNK);
+            let copied =
+                match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted) {
+                    // It has become shorter.
+                    Ok(0) => return Ok(()),
+                    Ok(copied) => copied,
+                    Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                        let mut buffer = vec![0; wanted.min(BUFFER)];
+                        let read = source.read_at(&mut buffer, from)?;
+                        if read == 0 {
+                            return Ok(());
+                        }
+                        target.write_all_at(&buffer[..read], from)?;
+                        (from, to) = (from + read as u64, to + read as u64);
+                        read
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+            self.copied(copied as u64);
+        }
+        Ok(())
+    }
+
+    fn copied(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.progress.send_replace(self.bytes);
+    }
+}
+
+/// Copies a symbolic link, a FIFO or a device.
+fn special(from: &Path, seen: &Metadata, to: &Path) -> io::Result<()> {
+    let kind = seen.file_type();
+    if kind.is_symlink() {
+        return std::os::unix::fs::symlink(fs::read_link(from)?, to);
+    }
+    let node = if kind.is_fifo() {
+        FileType::Fifo
+    } else if kind.is_block_device() {
+        FileType::BlockDevice
+    } else {
+        FileType::CharacterDevice
+    };
+    Ok(rustix::fs::mknodat(CWD, to, node, Mode::from_raw_mode(0o600), seen.rdev())?)
+}

@@ -1,0 +1,245 @@
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown, symlink};
+use std::os::unix::net::UnixListener;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+
+use super::*;
+
+/// What tells one entry from another: kind, mode, owner, time, size, content, attributes, and the names of the same file.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    facts: (u32, u32, u32, i64, i64, u64, u64),
+    content: Vec<u8>,
+    attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+    names: Vec<PathBuf>,
+}
+
+fn manifest(root: &Path) -> BTreeMap<PathBuf, Entry> {
+    let (mut all, mut left) = (BTreeMap::new(), vec![PathBuf::new()]);
+    let mut inodes: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
+    while let Some(at) = left.pop() {
+        let path = root.join(&at);
+        let seen = fs::symlink_metadata(&path).unwrap();
+        if seen.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| at.join(entry.unwrap().file_name())));
+        } else {
+            inodes.entry(seen.ino()).or_default().push(at.clone());
+        }
+        let content = if seen.is_file() {
+            fs::read(&path).unwrap()
+        } else if seen.is_symlink() {
+            fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec()
+        } else {
+            Vec::new()
+        };
+        let mut list = vec![0; 4096];
+        let length = rustix::fs::llistxattr(&path, &mut list).unwrap();
+        let names = list[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        let attribute = |name: &[u8]| {
+            let mut value = vec![0; 4096];
+            let length = rustix::fs::lgetxattr(&path, name, &mut value).unwrap();
+            (name.to_vec(), value[..length].to_vec())
+        };
+        let size = if seen.is_dir() { 0 } else { seen.len() };
+        let facts = (seen.mode(), seen.uid(), seen.gid(), seen.mtime(), seen.mtime_nsec(), size, seen.rdev());
+        let attributes = names.map(attribute).collect();
+        all.insert(at, Entry { facts, content, attributes, names: vec![seen.ino().to_string().into()] });
+    }
+    for names in inodes.into_values() {
+        let mut names = names;
+        names.sort();
+        for name in &names {
+            all.get_mut(name).unwrap().names.clone_from(&names);
+        }
+    }
+    all.values_mut()
+        .filter(|entry| entry.facts.0 & 0o170_000 == 0o040_000)
+        .for_each(|entry| entry.names.clear());
+    all
+}
+
+fn write_sparse(path: &Path) {
+    let file = File::create(path).unwrap();
+    file.set_len(64 * 1024 * 1024).unwrap();
+    file.write_all_at(b"first island", 5 * 1024 * 1024).unwrap();
+    file.write_all_at(b"second island", 40 * 1024 * 1024).unwrap();
+}
+
+/// Owners, mounts and devices need root.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("NOT RUN: it needs root");
+    }
+    is_root
+}
+
+/// Makes a folder with everything that a copy may get wrong.
+fn make(root: &Path) {
+    fs::create_dir_all(root.join("a/b/c")).unwrap();
+    for nth in 0..100_u32 {
+        let path = root.join(format!("a/{nth}"));
+        fs::write(&path, format!("content {nth}").repeat(nth as usize)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400 + nth % 8)).unwrap();
+        chown(&path, Some(1000 + nth), Some(2000)).unwrap();
+    }
+    write_sparse(&root.join("a/b/sparse"));
+    fs::write(root.join("a/b/linked"), "linked").unwrap();
+    fs::hard_link(root.join("a/b/linked"), root.join("a/also linked")).unwrap();
+    symlink("/nowhere", root.join("a/dangling")).unwrap();
+    symlink("b/linked", root.join("a/link")).unwrap();
+    rustix::fs::mknodat(CWD, root.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o640), 0).unwrap();
+    fs::write(root.join("new\nline"), "").unwrap();
+    fs::write(root.join(OsStr::from_bytes(b"not \xff utf-8")), "x").unwrap();
+    fs::write(root.join("setuid"), "x").unwrap();
+    chown(root.join("setuid"), Some(33), Some(33)).unwrap();
+    fs::set_permissions(root.join("setuid"), fs::Permissions::from_mode(0o6755)).unwrap();
+    rustix::fs::lsetxattr(root.join("setuid"), "user.note", b"\0kept", XattrFlags::empty()).unwrap();
+    // An ACL: version 2; user::rwx, user:33:r-x, group::r-x, mask::r-x, other::---.
+    let acl = [(1_u16, 7_u16, u32::MAX), (2, 5, 33), (4, 5, u32::MAX), (16, 5, u32::MAX), (32, 0, u32::MAX)];
+    let entry = |(tag, rights, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let acl = [2_u32.to_le_bytes().to_vec(), acl.into_iter().flat_map(entry).collect()].concat();
+    for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+        rustix::fs::lsetxattr(root.join("a"), name, &acl, XattrFlags::empty()).unwrap();
+    }
+    fs::write(root.join("a/inherits"), "x").unwrap();
+    fs::set_permissions(root.join("a/b"), fs::Permissions::from_mode(0o2750)).unwrap();
+    let times = |path: &str, seconds: i64| {
+        let time = Timespec { tv_sec: seconds, tv_nsec: 123_456_789 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(CWD, root.join(path), &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    };
+    for (nth, path) in ["a/link", "a/1", "a/b", "a", ""].into_iter().enumerate() {
+        times(path, 1_000_000_000 + i64::try_from(nth).unwrap());
+    }
+}
+
+fn place(root: &Path) -> Place {
+    let [live, copy, aside] = ["live", "copies/one", "copies/aside"].map(|name| root.join(name));
+    Place { live, copy, aside }
+}
+
+async fn copy(place: &Place) -> Result<Copied, SnapshotError> {
+    FolderSnapshots.copy(place, &watch::Sender::new(0)).await
+}
+
+#[tokio::test]
+async fn a_copy_is_faithful() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    make(&place.live);
+    // What a run has left that was killed.
+    fs::create_dir_all(folder.path().join("copies/one.partial/a")).unwrap();
+    let before = manifest(&place.live);
+    let copied = copy(&place).await.unwrap();
+    assert_eq!(manifest(&place.copy), before);
+    assert_eq!(manifest(&place.live), before, "the original is not touched");
+    assert!(copied.bytes < 8 * 1024 * 1024, "holes take no room: {}", copied.bytes);
+    assert_eq!(copy(&place).await.unwrap(), copied, "it is there already");
+    let room = FolderSnapshots.measure(&place.live, &place.aside).await.unwrap();
+    assert_eq!(room.bytes, copied.bytes);
+    assert!(room.available > 0);
+}
+
+#[tokio::test]
+async fn sockets_are_left_out_and_what_is_missing_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    let error = copy(&place).await.unwrap_err().to_string();
+    assert!(error.contains(&place.live.display().to_string()), "{error}");
+    assert!(FolderSnapshots.measure(&place.live, &place.copy).await.is_err());
+    fs::create_dir(&place.live).unwrap();
+    let _socket = UnixListener::bind(place.live.join("socket")).unwrap();
+    fs::write(place.live.join("file"), "x").unwrap();
+    copy(&place).await.unwrap();
+    assert!(!place.copy.join("socket").exists() && place.copy.join("file").exists());
+}
+
+#[tokio::test]
+async fn a_copy_is_put_back_however_often_that_is_tried() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    make(&place.live);
+    let before = manifest(&place.live);
+    let copied = copy(&place).await.unwrap();
+    fs::remove_dir_all(place.live.join("a")).unwrap();
+    fs::write(place.live.join("spoiled"), "x").unwrap();
+    let spoiled = manifest(&place.live);
+    for _ in 0..2 {
+        FolderSnapshots.restore(&place, &copied).await.unwrap();
+        assert_eq!(manifest(&place.live), before);
+        assert_eq!(manifest(&place.aside), spoiled, "the evidence is kept");
+        assert!(!place.copy.exists(), "the copy is used up");
+    }
+    // Killed between the exchange and the name of what is set aside.
+    fs::rename(&place.aside, &place.copy).unwrap();
+    FolderSnapshots.restore(&place, &copied).await.unwrap();
+    assert_eq!((manifest(&place.live), manifest(&place.aside)), (before, spoiled));
+    FolderSnapshots.remove(&place.aside).await.unwrap();
+    FolderSnapshots.remove(&place.aside).await.unwrap();
+    assert!(!place.aside.exists() && place.live.exists());
+    let other = Copied { folder: FolderId { device: 0, inode: 0 }, ..copied };
+    let error = FolderSnapshots.restore(&place, &other).await.unwrap_err().to_string();
+    assert!(error.contains("is gone"), "{error}");
+    assert!(FolderSnapshots.remove(Path::new("/etc")).await.is_err());
+}
+
+/// A bind mount that is removed with the test.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn at(folder: &Path, what: &Path) -> Self {
+        rustix::mount::mount_bind(what, folder).unwrap();
+        Self(folder.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test]
+async fn data_that_can_not_be_exchanged_is_copied_back() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    let below = folder.path().join("below");
+    make(&below);
+    fs::create_dir(&place.live).unwrap();
+    let _mounted = Mounted::at(&place.live, &below);
+    let before = manifest(&place.live);
+    let copied = copy(&place).await.unwrap();
+    fs::remove_dir_all(place.live.join("a")).unwrap();
+    let spoiled = manifest(&place.live);
+    for _ in 0..2 {
+        FolderSnapshots.restore(&place, &copied).await.unwrap();
+        assert_eq!(manifest(&place.live), before);
+        assert_eq!(manifest(&place.aside), spoiled);
+        // Killed in the middle.
+        fs::remove_file(place.live.join("setuid")).unwrap();
+    }
+}
+
+#[test]
+fn what_the_process_may_not_do_is_named() {
+    let with = |bits: &str| lacking(&format!("Name:\tx\nCapEff:\t{bits}\nSeccomp:\t2\n"));
+    assert_eq!(with("000001ffffffffff"), [""; 0]);
+    assert_eq!(with("0000000000000000"), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
+    assert_eq!(with("0000000000000009"), ["CAP_DAC_OVERRIDE"]);
+    assert_eq!(lacking(""), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
+}

@@ -1,0 +1,63 @@
+//! Whether the data of a service can be copied before an update, and what that takes.
+
+use super::finding::{Finding, Words};
+use super::services::{AREA, Facts};
+use crate::model::Container;
+use crate::service::input::SnapshotSeen;
+use crate::service::wording::snapshot::{lacks_room, size};
+
+/// What a plain copy is assumed to write in a second: a disk that turns.
+const BYTES_A_SECOND: u64 = 100 * 1024 * 1024;
+
+/// Returns the findings for a service.
+pub(super) fn check(facts: &Facts<'_>) -> Option<Finding> {
+    let rules = facts.config.update.as_ref()?.snapshot.as_ref()?;
+    let subject = facts.config.name.as_str();
+    let seen = match facts.data.as_ref()? {
+        Ok(seen) => seen,
+        Err(why) => {
+            let words = Words {
+                what: why.clone(),
+                why: "an update waits as long as the data can't be copied",
+                remedy: "correct update.snapshot, or see \"What the agent needs\" under \"Snapshots\" in the manual",
+            };
+            return Some(words.error(AREA, subject));
+        }
+    };
+    if let Some(why) = lacks_room(seen, rules) {
+        let words = Words {
+            what: why,
+            why: "an update waits as long as there is no room for the copy",
+            remedy: "make room, or raise update.snapshot.max_mib",
+        };
+        return Some(words.error(AREA, subject));
+    }
+    let words = Words {
+        what: cost(seen, &facts.containers.iter().map(|one| &one.container).collect::<Vec<_>>()),
+        why: "nothing may write to the data while it is copied",
+        remedy: "nothing to do; a file system with reflinks (xfs, btrfs) makes the copy short",
+    };
+    Some(words.note(AREA, subject))
+}
+
+/// What a copy takes, and who is down meanwhile.
+fn cost(seen: &SnapshotSeen, containers: &[&Container]) -> String {
+    let total: u64 = seen.rooms.iter().map(|(_, room)| room.bytes).sum();
+    let copied: u64 = seen.rooms.iter().filter(|(_, room)| !room.is_shared).map(|(_, room)| room.bytes).sum();
+    let time = if copied == 0 {
+        "next to no time, since it shares its blocks".to_owned()
+    } else {
+        format!("about {} s at {}/s", copied.div_ceil(BYTES_A_SECOND), size(BYTES_A_SECOND))
+    };
+    let writes = |container: &&&Container| {
+        container.mounts.iter().any(|mount| {
+            let source = std::path::Path::new(&mount.source);
+            let is_of = seen.sources.iter().any(|one| crate::model::snapshot::overlap(&one.folder, source));
+            source.is_absolute() && is_of && !mount.read_only
+        })
+    };
+    let names: Vec<&str> = containers.iter().filter(writes).map(|c| c.name.as_str()).collect();
+    let down =
+        if names.is_empty() { String::new() } else { format!("; down meanwhile: {}", names.join(", ")) };
+    format!("an update copies {} of data, which takes {time}{down}", size(total))
+}

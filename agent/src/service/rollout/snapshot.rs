@@ -1,0 +1,315 @@
+//! The snapshot of a rollout: what writes to the data is stopped before the update, the data is copied at rest, and it goes
+//! back with the images (DECISIONS 13).
+//!
+//! ```text
+//! pull ─► quiesce ─► copy ─► start ─► resume ─► probation ──────────────────────► unpin ─► expire   updated
+//!            │         │                            └─► diagnose ─► restore ─► rollback ─► resume ─► verify_rollback ─► unpin ─► expire
+//!            └─────────┴─► restore_tags ─► unpin   errored, nothing changed
+//! ```
+//!
+//! Every step names what it stops, starts and copies by values that are in the journal before it is taken. `unpin` starts
+//! what is still stopped, whichever way led there.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::model::snapshot::{CopyMade, KeptFolder, Mounter, Source};
+use crate::service::action::SnapshotStep;
+use crate::service::event::{Note, RollbackProblem};
+use crate::service::input::{SnapshotStepped, StepResult};
+use crate::service::state::{KeptKind, KeptSnapshot};
+use crate::service::{ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, wording};
+
+use super::deployment::Deployment;
+use super::plan::Cause;
+use super::step::{Failed, Phase};
+
+/// What is planned to be copied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotPlan {
+    /// What tells the folders of this snapshot from those of others.
+    pub id: String,
+    /// The data.
+    pub sources: Vec<Source>,
+    /// How many snapshots are kept.
+    pub keep: usize,
+}
+
+/// Data that was put back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataBack {
+    /// The time that it is of.
+    pub at: Timestamp,
+    /// Where the data is that the rejected images left.
+    pub set_aside: Vec<KeptFolder>,
+}
+
+/// The state of the snapshot of a deployment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SnapshotState {
+    /// The containers that are stopped, or about to be.
+    pub stopped: Vec<Mounter>,
+    /// Since when the data has been at rest for the copy.
+    pub at: Option<Timestamp>,
+    /// The copies.
+    pub copies: Vec<CopyMade>,
+    /// Whether the copies were put back.
+    pub is_restored: bool,
+    /// Whether nothing was started on the data since it was copied.
+    pub is_unused: bool,
+}
+
+impl Deployment {
+    /// Returns the step of a phase that only a deployment with a snapshot has.
+    pub(super) fn snapshot_step(&self) -> Option<SnapshotStep> {
+        let plan = self.plan().snapshot.as_ref()?;
+        let state = &self.snapshot;
+        let places = || plan.sources.iter().map(|source| (source.clone(), source.place(&plan.id)));
+        Some(match &self.phase {
+            Phase::Quiesce => SnapshotStep::Quiesce {
+                stop: state.stopped.clone(),
+                of: plan.sources.clone(),
+                writable: true,
+            },
+            Phase::Copy => SnapshotStep::Copy {
+                places: places().collect(),
+                labels: self.snapshot_labels("copy"),
+                id: plan.id.clone(),
+            },
+            Phase::Restore(_) => SnapshotStep::Restore {
+                stop: state.stopped.clone(),
+                copies: state.copies.clone(),
+                labels: self.snapshot_labels("set-aside"),
+                id: plan.id.clone(),
+            },
+            Phase::Resume { .. } | Phase::Unpin if self.must_resume() => {
+                let project = self.plan().project.as_ref().map(|project| project.name.clone());
+                let start = state.stopped.iter().map(|one| one.id.clone()).collect();
+                SnapshotStep::Resume { start, project: project.unwrap_or_default() }
+            }
+            Phase::Expire { remove } => SnapshotStep::Expire { remove: remove.clone() },
+            _ => return None,
+        })
+    }
+
+    /// The labels of the volumes that stand for the copies, but that with the name of the volume copied.
+    fn snapshot_labels(&self, kind: &str) -> Vec<(String, String)> {
+        let at = self.snapshot.at.unwrap_or(self.begun).to_string();
+        [("service", self.plan().service.as_str()), ("at", at.as_str()), ("kind", kind)]
+            .map(|(key, value)| (format!("evenkeel.snapshot.{key}"), value.to_owned()))
+            .to_vec()
+    }
+
+    /// The phase in which the new images are brought up: what writes to the data is stopped first.
+    pub(super) fn begin_start(&mut self, now: Timestamp) {
+        let is_copied = self.plan().snapshot.is_some() && self.changes().next().is_some();
+        self.enter(if is_copied { Phase::Quiesce } else { Phase::Start }, now);
+    }
+
+    /// Reports whether containers wait to be started that were stopped for the snapshot.
+    pub(super) fn must_resume(&self) -> bool {
+        !self.snapshot.stopped.is_empty()
+    }
+
+    /// The phase that puts the data back before the old images are brought up, if it was copied.
+    pub(super) fn way_back_with_data(&self, failed: Failed) -> Phase {
+        if self.snapshot.copies.is_empty() || self.snapshot.is_restored {
+            self.way_back(failed)
+        } else {
+            Phase::Restore(failed)
+        }
+    }
+
+    /// What of the data was put back, for people; `None` if nothing was.
+    pub(super) fn data_back(&self) -> Option<DataBack> {
+        let folders = self.kept_folders(KeptKind::SetAside);
+        let is_back = self.snapshot.is_restored && !folders.is_empty();
+        is_back.then(|| DataBack { at: self.snapshot.at.unwrap_or(self.begun), set_aside: folders })
+    }
+
+    /// The folders of the copies, or of the data that was set aside.
+    fn kept_folders(&self, kind: KeptKind) -> Vec<KeptFolder> {
+        let Some(plan) = &self.plan().snapshot else { return Vec::new() };
+        let folder = |copy: &CopyMade| {
+            let place = copy.source.place(&plan.id);
+            let (folder, suffix) = match kind {
+                KeptKind::Copy => (place.copy, ""),
+                KeptKind::SetAside => (place.aside, "-set-aside"),
+            };
+            let volume = copy.source.volume.as_ref();
+            let volume = volume.map(|volume| format!("{volume}-evenkeel-{}{suffix}", plan.id));
+            KeptFolder { of: copy.source.of.clone(), folder, volume }
+        };
+        self.snapshot.copies.iter().map(folder).collect()
+    }
+}
+
+impl Service {
+    /// Plans the snapshot of a deployment of other images; the reason if the data can't be copied.
+    pub(super) fn plan_snapshot(
+        &self,
+        cause: &Cause,
+        now: Timestamp,
+    ) -> Result<Option<SnapshotPlan>, String> {
+        let rules = self.config.update.as_ref().and_then(|update| update.snapshot.as_ref());
+        let Some(rules) = rules.filter(|_| cause.is_about_images() && *cause != Cause::RetryRollback) else {
+            return Ok(None);
+        };
+        let seen = self.known.observation.as_ref().and_then(|seen| seen.snapshot.clone());
+        let seen = match seen {
+            Some(seen) => seen?,
+            // The check has found no other image.
+            None if *cause == Cause::Redeploy => return Ok(None),
+            None => return Err("the data was not looked at yet".to_owned()),
+        };
+        if let Some(why) = wording::snapshot::lacks_room(&seen, rules) {
+            return Err(why);
+        }
+        let id = format!("{}-{}", self.config.name, now.strftime("%Y%m%dT%H%M%SZ"));
+        let id = id
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' })
+            .collect();
+        Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep }))
+    }
+
+    /// Handles the result of a step that only a deployment with a snapshot has.
+    pub(super) fn snapshot_stepped(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let phase = deployment.phase.clone();
+        match (phase, result) {
+            (Phase::Quiesce, StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+                if running.is_empty() {
+                    deployment.snapshot.at = Some(now);
+                    return deployment.enter(Phase::Copy, now);
+                }
+                self.stop_more(&running, now);
+            }
+            // Somebody has started one in the meantime: the copy is that of no moment.
+            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+                deployment.enter(Phase::Quiesce, now);
+                self.stop_more(&running, now);
+            }
+            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Copied(copies))) => {
+                deployment.snapshot.copies = copies;
+                deployment.snapshot.is_unused = true;
+                deployment.enter(Phase::Start, now);
+            }
+            (Phase::Restore(_), StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+                self.stop_more(&running, now);
+            }
+            (Phase::Restore(failed), StepResult::Snapshot(SnapshotStepped::Done)) => {
+                deployment.snapshot.is_restored = true;
+                deployment.enter(deployment.way_back(failed), now);
+            }
+            (phase, StepResult::Snapshot(SnapshotStepped::Resumed { containers })) => {
+                deployment.outage.look(&containers, now);
+                self.known.containers = Some(containers.into());
+                self.resumed(phase, now);
+            }
+            (Phase::Expire { .. }, StepResult::Snapshot(SnapshotStepped::Done)) => {
+                self.durable.snapshots.retain(|kept| !kept.is_expired);
+                self.unpinned(now);
+            }
+            (phase, other) => self.snapshot_step_failed(phase, &other.failure(), now),
+        }
+    }
+
+    /// Adds to the containers that are stopped. They are in the journal before that.
+    fn stop_more(&mut self, running: &[Mounter], now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let known = &deployment.snapshot.stopped;
+        let new: Vec<Mounter> = running.iter().filter(|one| !known.contains(one)).cloned().collect();
+        // One that was stopped runs again: somebody insists.
+        if new.is_empty() && deployment.interrupt() {
+            let names: Vec<&str> = running.iter().map(|one| one.name.as_str()).collect();
+            let why = format!("{} does not stay stopped", names.join(", "));
+            let phase = deployment.phase.clone();
+            deployment.attempt = ROLLBACK_ATTEMPTS;
+            return self.snapshot_step_failed(phase, &why, now);
+        }
+        deployment.snapshot.stopped.extend(new);
+    }
+
+    /// What was stopped runs again.
+    fn resumed(&mut self, phase: Phase, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.snapshot.stopped.clear();
+        match phase {
+            Phase::Resume { failed: None } => self.begin_probation(now),
+            Phase::Resume { failed: Some(failed) } => self.verify_old(failed, now),
+            // Still to be unpinned.
+            _ => deployment.attempt = 0,
+        }
+    }
+
+    /// Retries a step that failed. What can't be copied is not deployed; what can't be put back needs a person.
+    fn snapshot_step_failed(&mut self, phase: Phase, why: &str, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: why.to_owned() });
+        deployment.attempt += 1;
+        if deployment.attempt < ROLLBACK_ATTEMPTS {
+            let pause = ROLLBACK_RETRY * 2_i32.saturating_pow(deployment.attempt - 1);
+            self.steps.retry_at = Some(now + pause);
+            return;
+        }
+        match phase {
+            Phase::Restore(failed) => {
+                let why = wording::snapshot::not_restored(why, &deployment.kept_folders(KeptKind::Copy));
+                self.fail_for_good(failed, RollbackProblem::Step(why), now);
+            }
+            Phase::Expire { .. } => self.unpinned(now),
+            // They stay stopped, which the probation will show.
+            phase @ (Phase::Resume { .. } | Phase::Unpin) => self.resumed(phase, now),
+            _ => self.abandon(wording::snapshot::not_copied(why), String::new(), now),
+        }
+    }
+
+    /// Unpinned; removes the copies that are no longer kept, if there are any.
+    pub(super) fn unpinned_with_data(&mut self, now: Timestamp) {
+        let remove = self.expire_snapshots();
+        match &mut self.durable.deployment {
+            Some(deployment) if !remove.is_empty() => deployment.enter(Phase::Expire { remove }, now),
+            _ => self.unpinned(now),
+        }
+    }
+
+    /// Records what is kept of the deployment that ends, and returns the folders that are removed.
+    fn expire_snapshots(&mut self) -> Vec<KeptFolder> {
+        let Some(deployment) = &mut self.durable.deployment else { return Vec::new() };
+        let Some(plan) = deployment.plan().snapshot.clone() else { return Vec::new() };
+        if !deployment.snapshot.copies.is_empty() {
+            let image = wording::names(&deployment.plan().image_changes);
+            let of_kind = |kind: KeptKind, is_expired: bool| KeptSnapshot {
+                id: plan.id.clone(),
+                at: deployment.snapshot.at.unwrap_or(deployment.begun),
+                kind,
+                image: image.clone(),
+                bytes: deployment.snapshot.copies.iter().map(|copy| copy.copied.bytes).sum(),
+                folders: deployment.kept_folders(kind),
+                is_expired,
+            };
+            // A copy that was put back is used up; one of data that nobody has changed since is of no use.
+            let is_used_up = deployment.snapshot.is_restored || deployment.snapshot.is_unused;
+            let mut new = vec![of_kind(KeptKind::Copy, is_used_up)];
+            if deployment.snapshot.is_restored {
+                new.push(of_kind(KeptKind::SetAside, false));
+            }
+            deployment.snapshot.copies.clear();
+            self.durable.snapshots.extend(new);
+        }
+        for kind in [KeptKind::Copy, KeptKind::SetAside] {
+            let mut of_kind: Vec<&mut KeptSnapshot> = self
+                .durable
+                .snapshots
+                .iter_mut()
+                .filter(|kept| kept.kind == kind && !kept.is_expired)
+                .collect();
+            of_kind.sort_by_key(|kept| std::cmp::Reverse(kept.at));
+            of_kind.into_iter().skip(plan.keep).for_each(|kept| kept.is_expired = true);
+        }
+        let expired = self.durable.snapshots.iter().filter(|kept| kept.is_expired);
+        expired.flat_map(|kept| kept.folders.clone()).collect()
+    }
+}

@@ -1,0 +1,85 @@
+//! Snapshots: the data goes back with the image, whenever the agent is killed.
+
+use evenkeel_agent::model::snapshot::SnapshotRules;
+
+use super::*;
+
+/// An update of a service with data, which every new image migrates.
+async fn with_data(behaviour: Behaviour) -> (FakeWorld, Arc<ServiceConfig>) {
+    let fake = new_world();
+    let web = reference(WEB);
+    fake.compose_service("web", &web);
+    fake.has_data();
+    fake.add_image(&web, "web v1", Behaviour::Good, true);
+    fake.push(&web, "web v1", Behaviour::Good);
+    fake.trust("web v1");
+    fake.operator_up();
+    while !fake.is_healthy("web") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    fake.push(&web, "web v2", behaviour);
+    let snapshot = SnapshotRules { of: vec!["data".to_owned()], keep: 2, max_bytes: 1 << 20 };
+    let update = UpdateConfig { snapshot: Some(snapshot), ..UpdateConfig::default() };
+    let config = ServiceConfig { update: Some(Arc::new(update)), ..(*config(&[WEB])).clone() };
+    (fake, Arc::new(config))
+}
+
+/// Every kind of image, with whether it ends proven.
+const KINDS: [(Behaviour, bool); 6] = [
+    (Behaviour::Good, true),
+    (Behaviour::Unchecked, true),
+    (Behaviour::Unhealthy, false),
+    (Behaviour::Crash, false),
+    (Behaviour::Flapping, false),
+    (Behaviour::BadEntrypoint, false),
+];
+
+async fn assert_matches(fake: &FakeWorld, is_good: bool, what: &str) {
+    let what = format!("{what}\n{}", fake.transcript().join("\n"));
+    assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
+    let durable = fake.durable(&state_key("shop")).await;
+    assert_eq!(durable.deployment, None, "{what}: a deployment was left unfinished");
+    let (image, version) = if is_good { ("web v2", 2) } else { ("web v1", 1) };
+    assert_eq!(fake.running("web"), [id_of(image)], "{what}");
+    let [live, copies, aside] = fake.data_versions();
+    assert_eq!(live, [version], "{what}: image and data match");
+    if is_good {
+        assert_eq!((copies, aside), (vec![1], vec![]), "{what}: the copy is kept");
+    } else {
+        assert_eq!(copies, Vec::<u32>::new(), "{what}: the copy is used up");
+        assert!(aside.len() <= 1, "{what}: {aside:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_data_goes_back_with_the_image() {
+    for (behaviour, is_good) in KINDS {
+        let (fake, config) = with_data(behaviour).await;
+        assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+        let what = format!("an image that {}", behaviour.describe());
+        assert_matches(&fake, is_good, &what).await;
+        let kind = if is_good { Kind::UPDATED } else { Kind::ROLLED_BACK };
+        assert_eq!(fake.entries().iter().filter(|entry| entry.event == kind).count(), 1, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn image_and_data_match_whenever_the_agent_is_killed() {
+    let mut runs = 0;
+    for (nr, (behaviour, is_good)) in KINDS.into_iter().enumerate() {
+        for at in every(11, nr) {
+            let (fake, config) = with_data(behaviour).await;
+            fake.crash_at(Some(at));
+            if run_agent(&fake, &config, LONG, Script::Poll).await {
+                assert!(at > 50, "only {at} calls, the crashes did not reach the update");
+                break;
+            }
+            fake.crash_at(None);
+            assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+            let what = format!("an image that {}, killed at call {at}", behaviour.describe());
+            assert_matches(&fake, is_good, &what).await;
+            runs += 1;
+        }
+    }
+    assert!(runs > 25, "only {runs} runs");
+}

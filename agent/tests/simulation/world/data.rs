@@ -1,0 +1,195 @@
+//! The data of `web`: a volume that every new image migrates when it starts, and the copies of it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use evenkeel_agent::model::snapshot::{Copied, FolderId, Mounter, Place, Room, SnapshotError, Volume};
+use evenkeel_agent::model::{EngineError, ImageId};
+use evenkeel_agent::ports::snapshot::{Snapshots, Volumes};
+use tokio::sync::watch;
+
+use super::{FakeWorld, Inner};
+
+const NEWER: &str = "no container runs on data that a newer image has written, unless that image was proven";
+const AT_REST: &str = "data is copied and put back only while nothing that mounts it runs";
+const DELETED: &str = "only copies of data are deleted";
+/// The volume's folder.
+const LIVE: &str = "/engine/volumes/p_data/_data";
+
+/// A folder on the disk.
+#[derive(Debug, Clone, Copy)]
+struct Folder {
+    inode: u64,
+    /// The newest version of the images that have written to it.
+    version: u32,
+}
+
+/// The folders, if a service has data.
+#[derive(Debug, Default)]
+pub(super) struct Data {
+    folders: BTreeMap<PathBuf, Folder>,
+    next_inode: u64,
+}
+
+impl Data {
+    fn new_folder(&mut self, version: u32) -> Folder {
+        self.next_inode += 1;
+        Folder { inode: self.next_inode, version }
+    }
+
+    pub(super) fn is_used(&self) -> bool {
+        !self.folders.is_empty()
+    }
+}
+
+impl FakeWorld {
+    /// Gives `web` a volume.
+    pub(crate) fn has_data(&self) {
+        let mut inner = self.lock();
+        let folder = inner.data.new_folder(1);
+        inner.data.folders.insert(LIVE.into(), folder);
+    }
+}
+
+impl FakeWorld {
+    /// The versions that have written to the volume, to its copies, and to what was set aside.
+    pub(crate) fn data_versions(&self) -> [Vec<u32>; 3] {
+        let inner = self.lock();
+        let of = |is: fn(&str) -> bool| {
+            let folders = inner.data.folders.iter().filter(|(path, _)| is(&path.to_string_lossy()));
+            folders.map(|(_, folder)| folder.version).collect()
+        };
+        [
+            of(|path| path == LIVE),
+            of(|path| path != LIVE && !path.ends_with("-set-aside")),
+            of(|path| path.ends_with("-set-aside")),
+        ]
+    }
+}
+
+impl Inner {
+    fn version_of(&self, image: &ImageId) -> u32 {
+        let name = self.truth.image_name(image);
+        name.rsplit(" v").next().and_then(|version| version.parse().ok()).unwrap_or_default()
+    }
+
+    /// A container has started: its image migrates the data.
+    pub(super) fn migrate(&mut self, at: usize) {
+        let (service, image) = (self.containers[at].service.clone(), self.containers[at].image.clone());
+        let Some(live) = self.data.folders.get(Path::new(LIVE)).filter(|_| service == "web") else { return };
+        let (written, own) = (live.version, self.version_of(&image));
+        if written > own {
+            let newer = super::id_of(&format!("web v{written}"));
+            let is_proven = self.truth.has_worked(&newer);
+            let touched = |b: &super::properties::Baseline| b.touched.contains("web") || b.is_disturbed;
+            let is_excused = self.truth.baselines.values().any(touched) || self.truth.has_lost_track();
+            if !(is_proven || is_excused) {
+                self.violated(format!("{NEWER}: web v{own} on data of v{written}"));
+            }
+        }
+        if let Some(live) = self.data.folders.get_mut(Path::new(LIVE)) {
+            live.version = written.max(own);
+        }
+    }
+
+    fn check_at_rest(&mut self, what: &str) {
+        let runs = self.containers.iter().any(|c| c.service == "web" && c.is_up());
+        if runs {
+            self.violated(format!("{AT_REST}: {what}"));
+        }
+    }
+}
+
+#[async_trait]
+impl Volumes for FakeWorld {
+    async fn volume(&self, name: &str) -> Result<Option<Volume>, EngineError> {
+        self.call(|inner, _| {
+            let volume = Volume { driver: "local".into(), options: BTreeMap::new(), folder: LIVE.into() };
+            Ok((name == "p_data" && inner.data.is_used()).then_some(volume))
+        })
+        .await
+    }
+
+    async fn bind_volume(&self, _: &str, _: &Path, _: BTreeMap<String, String>) -> Result<(), EngineError> {
+        self.call(|_, _| Ok(())).await
+    }
+
+    async fn remove_volume(&self, _: &str) -> Result<(), EngineError> {
+        self.call(|_, _| Ok(())).await
+    }
+
+    async fn mounters(&self, _: &[&Path], _: bool) -> Result<Vec<Mounter>, EngineError> {
+        self.call(|inner, _| {
+            let running = inner.containers.iter().filter(|c| c.service == "web" && c.is_up());
+            let mounter = |c: &super::FakeContainer| Mounter {
+                id: c.id.clone(),
+                name: c.name(),
+                service: ("p".to_owned(), c.service.clone()),
+                depends_on: Vec::new(),
+            };
+            Ok(running.map(mounter).collect())
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Snapshots for FakeWorld {
+    async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
+        Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false })
+    }
+
+    async fn copy(&self, place: &Place, progress: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
+        self.point().await;
+        let copied = {
+            let mut inner = self.lock();
+            if !inner.data.folders.contains_key(&place.copy) {
+                inner.check_at_rest("copied");
+                let version = inner.data.folders.get(&place.live).map_or(0, |live| live.version);
+                let folder = inner.data.new_folder(version);
+                inner.trace("data", &format!("of v{version} is copied"));
+                inner.data.folders.insert(place.copy.clone(), folder);
+            }
+            let inode = inner.data.folders.get(&place.copy).map_or(0, |copy| copy.inode);
+            Copied { bytes: 4096, folder: FolderId { device: 1, inode } }
+        };
+        progress.send_replace(4096);
+        self.point().await;
+        Ok(copied)
+    }
+
+    async fn restore(&self, place: &Place, copied: &Copied) -> Result<(), SnapshotError> {
+        self.point().await;
+        {
+            let mut inner = self.lock();
+            let live = inner.data.folders.get(&place.live).copied();
+            if live.is_none_or(|live| live.inode != copied.folder.inode) {
+                inner.check_at_rest("put back");
+                let Some(copy) = inner.data.folders.remove(&place.copy) else {
+                    return Err(SnapshotError("the copy is gone".to_owned()));
+                };
+                inner.trace("data", &format!("of v{} is put back", copy.version));
+                let left = inner.data.folders.insert(place.live.clone(), copy);
+                if let Some(left) = left {
+                    inner.data.folders.insert(place.aside.clone(), left);
+                }
+            }
+        }
+        self.point().await;
+        Ok(())
+    }
+
+    async fn remove(&self, folder: &Path) -> Result<(), SnapshotError> {
+        self.point().await;
+        {
+            let mut inner = self.lock();
+            if folder == Path::new(LIVE) {
+                inner.violated(format!("{DELETED}: {}", folder.display()));
+            }
+            inner.data.folders.remove(folder);
+        }
+        self.point().await;
+        Ok(())
+    }
+}

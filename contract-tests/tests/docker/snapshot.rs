@@ -1,0 +1,275 @@
+//! The data goes back with the image (DECISIONS 13). The agent reads the folders of volumes, which takes root.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use contract_tests::{Agent, Health, Image, World, wait_for};
+use evenkeel_common::wire::{Kind, SnapshotKind, StatusValue};
+use serde_json::{Value, json};
+
+/// An image that migrates the data when it starts.
+fn migrating(version: &str, is_healthy: bool) -> Image {
+    let spoil = if version == "v1" { "true" } else { "rm -rf /data/kept; echo junk > /data/new" };
+    let script =
+        format!("echo {version} > /data/schema; {spoil}; trap 'exit 0' TERM INT; sleep 86400 & wait");
+    let check = if is_healthy { "true" } else { "false" };
+    let image = Image::good(version);
+    Image { command: ["/bin/sh", "-c", &script].map(str::to_owned).to_vec(), ..image }
+        .with_health(Health::every_second(check, 1))
+}
+
+/// A project with a service whose volume has data, and another one that mounts the volume as well.
+struct Site {
+    world: World,
+    volume: String,
+    /// The folder of the volume.
+    live: PathBuf,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = self.world.engine.cli(&["compose", "-p", &self.world.project.name, "down", "-v"]).output();
+        for volume in self.copies() {
+            let _ = self.world.engine.cli(&["volume", "rm", "-f", &volume]).output();
+        }
+        let engine = self.live.ancestors().nth(3).unwrap_or(&self.live);
+        for entry in fs::read_dir(engine.join("evenkeel-snapshots")).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&self.volume) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}
+
+impl Site {
+    /// `None` where the agent could not read the data.
+    fn new(about: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("NOT RUN: it needs root");
+            return None;
+        }
+        let mut world = World::new(about);
+        world.push("web", &migrating("v1", true));
+        world.push("reader", &Image::good("v1"));
+        let text = format!(
+            "services:\n  web:\n    image: {}\n    labels: {{labels}}\n    network_mode: none\n    volumes: [ 'data:/data' ]\n  \
+             reader:\n    image: {}\n    labels: {{labels}}\n    network_mode: none\n    stop_grace_period: 1s\n    volumes: [ 'data:/data' ]\n\
+             volumes:\n  data:\n    labels: {{labels}}\n",
+            world.reference("web"),
+            world.reference("reader"),
+        );
+        world.project.write_text(&text);
+        world.project.up();
+        let volume = format!("{}_data", world.project.name);
+        let live = world.engine.docker(&["volume", "inspect", "-f", "{{.Mountpoint}}", &volume]);
+        let live = PathBuf::from(live.trim());
+        let site = Self { world, volume, live };
+        wait_for("the service to write its data", || {
+            let schema = fs::read_to_string(site.folder("schema")).unwrap_or_default();
+            if schema == "v1\n" { Ok(()) } else { Err(schema) }
+        });
+        fs::create_dir(site.folder("kept")).expect("the data can be written");
+        for nth in 0..50 {
+            let path = site.folder(&format!("kept/{nth}"));
+            fs::write(&path, format!("row {nth}\n").repeat(nth)).expect("the data can be written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("the data can be written");
+            std::os::unix::fs::chown(&path, Some(999), Some(999)).expect("the data can be written");
+        }
+        fs::hard_link(site.folder("kept/7"), site.folder("kept/also 7")).expect("the data can be written");
+        Some(site)
+    }
+
+    fn folder(&self, path: &str) -> PathBuf {
+        self.live.join(path)
+    }
+
+    fn copies(&self) -> Vec<String> {
+        let filter = format!("label=evenkeel.snapshot.of={}", self.volume);
+        let names = self.world.engine.docker(&["volume", "ls", "-q", "--filter", &filter]);
+        names.lines().map(str::to_owned).collect()
+    }
+
+    fn agent(&self, snapshot: &Value) -> Agent {
+        let web = self.world.entry("web", &["web:latest"]).set("update", json!({ "snapshot": snapshot }));
+        self.world.agent_for([web])
+    }
+
+    /// The contents of the volume: path, mode, owner, inode's number of names, content.
+    fn data(&self) -> BTreeMap<PathBuf, (u32, u32, u64, i64, Vec<u8>)> {
+        manifest(&self.folder(""))
+    }
+
+    #[track_caller]
+    fn wait_done(agent: &Agent) {
+        wait_for("the deployment to complete", || {
+            let steps = agent.steps();
+            if steps.last().is_some_and(|step| step == "done") { Ok(()) } else { Err(format!("{steps:?}")) }
+        });
+    }
+}
+
+fn manifest(root: &Path) -> BTreeMap<PathBuf, (u32, u32, u64, i64, Vec<u8>)> {
+    let (mut all, mut left) = (BTreeMap::new(), vec![root.to_owned()]);
+    while let Some(path) = left.pop() {
+        let seen = fs::symlink_metadata(&path).expect("the data can be read");
+        let content = if seen.is_dir() {
+            left.extend(
+                fs::read_dir(&path).expect("the data can be read").flatten().map(|entry| entry.path()),
+            );
+            Vec::new()
+        } else {
+            fs::read(&path).expect("the data can be read")
+        };
+        let names = if seen.is_dir() { 0 } else { seen.nlink() };
+        let name = path.strip_prefix(root).unwrap_or(&path).to_owned();
+        all.insert(name, (seen.mode(), seen.uid(), names, seen.mtime_nsec(), content));
+    }
+    all
+}
+
+#[test]
+fn the_data_goes_back_with_a_bad_image_and_what_it_left_is_kept() {
+    let Some(site) = Site::new("snapshot-bad") else { return };
+    let before = site.data();
+    let agent = site.agent(&json!(["data"]));
+    let reader = site.world.project.container("reader");
+    site.world.push("web", &migrating("v2", false));
+    agent.trigger("web");
+    let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    let reason = entry.reason.clone().unwrap_or_default();
+    assert!(reason.contains("was put back; what the new image has left is in volume"), "{entry:#?}");
+    assert!(entry.outage_seconds.is_some_and(|seconds| f64::from(seconds) > 0.0), "{entry:#?}");
+    Site::wait_done(&agent);
+    let mut after = site.data();
+    // The old image has written its version again.
+    after.insert("schema".into(), before[Path::new("schema")].clone());
+    after.insert("".into(), before[Path::new("")].clone());
+    assert_eq!(after, before);
+    site.world.assert_runs("web", "v1");
+    let again = site.world.project.container("reader");
+    assert_eq!(
+        (again.id, again.state.as_str()),
+        (reader.id, "running"),
+        "stopped and started, not made anew"
+    );
+    let snapshots = agent.service("web").snapshots;
+    assert_eq!(snapshots.iter().map(|one| one.kind).collect::<Vec<_>>(), [SnapshotKind::SetAside]);
+    let place = &snapshots[0].places[0];
+    assert_eq!(fs::read_to_string(Path::new(&place.path).join("new")).unwrap(), "junk\n");
+    let volume = place.volume.clone().expect("a volume stands for it");
+    assert_eq!(site.copies(), std::slice::from_ref(&volume));
+    let seen = format!("{volume}:/left:ro");
+    let image = site.world.reference("reader");
+    let shown = site.world.engine.docker(&["run", "--rm", "-v", &seen, &image, "cat", "/left/schema"]);
+    assert_eq!(shown.trim(), "v2", "reached with plain docker commands");
+    site.world.assert_tidy();
+}
+
+#[test]
+fn the_copies_of_proven_updates_are_kept_and_older_ones_removed() {
+    let Some(site) = Site::new("snapshot-good") else { return };
+    let agent = site.agent(&json!({"of": ["data"], "keep": 1}));
+    for (nth, version) in ["v2", "v3"].into_iter().enumerate() {
+        site.world.push("web", &migrating(version, true));
+        agent.trigger("web");
+        agent.wait_entry(&Kind::UPDATED, nth + 1);
+        Site::wait_done(&agent);
+        let snapshots = agent.service("web").snapshots;
+        assert_eq!(snapshots.len(), 1, "{snapshots:#?}");
+        assert_eq!(snapshots[0].kind, SnapshotKind::Copy);
+        let schema = fs::read_to_string(Path::new(&snapshots[0].places[0].path).join("schema")).unwrap();
+        assert_eq!(schema, ["v1\n", "v2\n"][nth]);
+        assert_eq!(site.copies().len(), 1);
+    }
+    assert_eq!(agent.service("web").status, StatusValue::Ok);
+    let steps = agent.steps();
+    assert!(steps.windows(4).any(|steps| steps == ["quiesce", "copy", "start", "resume"]), "{steps:?}");
+}
+
+#[test]
+fn a_kill_at_each_step_and_a_prune_leave_image_and_data_matching() {
+    let Some(site) = Site::new("snapshot-kill") else { return };
+    let before = site.data();
+    let mut agent = site.agent(&json!(["data"]));
+    site.world.push("web", &migrating("v2", false));
+    let steps = ["quiesce", "copy", "start", "resume", "probation"];
+    let hit = agent.kill_at_each("web", &steps, Duration::from_millis(20));
+    assert!(hit.len() > 1, "{hit:?}");
+    // Everything that is not in use.
+    site.world.engine.docker(&["volume", "prune", "-f"]);
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    Site::wait_done(&agent);
+    let mut after = site.data();
+    after.insert("schema".into(), before[Path::new("schema")].clone());
+    after.insert("".into(), before[Path::new("")].clone());
+    assert_eq!(after, before);
+    site.world.assert_runs("web", "v1");
+    site.world.assert_runs("reader", "v1");
+    site.world.push("web", &migrating("v3", false));
+    let steps = ["diagnose", "restore", "rollback", "resume", "verify_rollback", "unpin"];
+    agent.kill_at_each("web", &steps, Duration::from_millis(20));
+    wait_for("the second rollback", || {
+        let service = agent.service("web");
+        if service.rollbacks_total > 1 && !service.deploying { Ok(()) } else { Err(format!("{service:#?}")) }
+    });
+    let mut after = site.data();
+    after.insert("schema".into(), before[Path::new("schema")].clone());
+    after.insert("".into(), before[Path::new("")].clone());
+    assert_eq!(after, before);
+    site.world.assert_runs("web", "v1");
+    site.world.assert_runs("reader", "v1");
+    site.world.assert_tidy();
+}
+
+#[test]
+fn an_update_waits_while_its_data_can_not_be_copied() {
+    let Some(site) = Site::new("snapshot-gate") else { return };
+    for (snapshot, why) in [
+        (json!(["missing"]), "the compose files define no volume missing"),
+        (json!(["/nowhere/at/all"]), "is no directory that the agent can see"),
+        (json!({"of": ["data"], "max_mib": 1}), "more than max_mib allows (1.0 MiB)"),
+    ] {
+        let large = site.folder("large");
+        fs::write(large, vec![7; 3 * 1024 * 1024]).unwrap();
+        let agent = site.agent(&snapshot);
+        site.world.push("web", &migrating("v2", true));
+        agent.trigger("web");
+        let waiting = wait_for("the update to wait", || {
+            let service = agent.service("web");
+            service.waiting.clone().ok_or_else(|| format!("{service:#?}"))
+        });
+        assert_eq!(waiting.gate, "snapshot", "{waiting:#?}");
+        assert!(waiting.why.contains(why), "{}", waiting.why);
+        site.world.assert_runs("web", "v1");
+    }
+}
+
+#[test]
+fn a_directory_is_copied_beside_itself() {
+    let Some(mut site) = Site::new("snapshot-folder") else { return };
+    let folder = site.world.folder().join("uploads");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("kept"), "kept").unwrap();
+    let text = format!(
+        "services:\n  web:\n    image: {}\n    labels: {{labels}}\n    network_mode: none\n    volumes: [ '{}:/data' ]\n\
+         volumes:\n  data:\n    labels: {{labels}}\n",
+        site.world.reference("web"),
+        folder.display(),
+    );
+    site.world.project.write_text(&text);
+    site.world.project.up();
+    let agent = site.agent(&json!([folder]));
+    site.world.push("web", &migrating("v2", false));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    Site::wait_done(&agent);
+    assert_eq!(fs::read_to_string(folder.join("kept")).unwrap(), "kept");
+    assert_eq!(fs::read_to_string(folder.join("schema")).unwrap(), "v1\n");
+    let place = agent.service("web").snapshots[0].places[0].clone();
+    assert_eq!(Path::new(&place.path).parent(), folder.parent());
+    assert_eq!(place.volume, None);
+    assert_eq!(fs::read_to_string(Path::new(&place.path).join("schema")).unwrap(), "v2\n");
+}
