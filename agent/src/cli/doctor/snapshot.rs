@@ -44,7 +44,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Option<Finding> {
 fn cost(seen: &SnapshotSeen, containers: &[&Container]) -> String {
     let total: u64 = seen.rooms.iter().map(|(_, room)| room.bytes).sum();
     let copied: u64 = seen.rooms.iter().filter(|(_, room)| !room.is_shared).map(|(_, room)| room.bytes).sum();
-    let time = if copied == 0 {
+    let time = if seen.rooms.iter().all(|(_, room)| room.is_shared) {
         "next to no time, since it shares its blocks".to_owned()
     } else {
         format!("about {} s at {}/s", copied.div_ceil(BYTES_A_SECOND), size(BYTES_A_SECOND))
@@ -60,4 +60,41 @@ fn cost(seen: &SnapshotSeen, containers: &[&Container]) -> String {
     let down =
         if names.is_empty() { String::new() } else { format!("; down meanwhile: {}", names.join(", ")) };
     format!("an update copies {} of data, which takes {time}{down}", size(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::snapshot::{Room, Source};
+
+    #[test]
+    fn the_cost_of_a_copy_names_size_time_and_who_is_down() {
+        let seen = |is_shared: bool| SnapshotSeen {
+            sources: vec![Source {
+                of: "db".into(),
+                volume: Some("p_db".into()),
+                folder: "/v/p_db/_data".into(),
+            }],
+            rooms: vec![("/v".into(), Room { bytes: 3 << 30, available: 1 << 40, is_shared })],
+        };
+        let mut container = Container::running("db", "db");
+        container.mounts.push(evenkeel_common::wire::MountRecord {
+            kind: "volume".into(),
+            name: "p_db".into(),
+            source: "/v/p_db/_data".into(),
+            destination: "/data".into(),
+            read_only: false,
+        });
+        let text = cost(&seen(false), &[&container]);
+        assert_eq!(
+            text,
+            "an update copies 3.0 GiB of data, which takes about 31 s at 100.0 MiB/s; down meanwhile: db"
+        );
+        let other = Container::running("web", "web");
+        let text = cost(&seen(true), &[&other]);
+        assert_eq!(
+            text,
+            "an update copies 3.0 GiB of data, which takes next to no time, since it shares its blocks"
+        );
+    }
 }
