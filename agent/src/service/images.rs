@@ -343,6 +343,11 @@ impl Images {
         self.iter_mut().flat_map(|(_, memory)| &mut memory.found)
     }
 
+    /// Reports whether an image runs, or ran last, without having been proven.
+    pub(super) fn has_unproven(&self) -> bool {
+        self.iter().any(|(_, memory)| memory.unproven.is_some())
+    }
+
     /// Whether an image with this ID runs, or ran last, without having been proven.
     pub(super) fn is_unproven(&self, id: &ImageId) -> bool {
         self.iter().any(|(_, memory)| memory.is_unproven(id))
