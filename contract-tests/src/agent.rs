@@ -152,8 +152,9 @@ impl Agent {
         }
     }
 
+    /// Sends a request to its API, and reads the body of the answer.
     #[track_caller]
-    fn read<T: for<'de> serde::Deserialize<'de>>(&self, method: &str, path: &str) -> T {
+    pub fn read<T: for<'de> serde::Deserialize<'de>>(&self, method: &str, path: &str) -> T {
         let reply = self.request(method, path);
         assert_eq!(reply.status, 200, "{method} {path}: {}", reply.text());
         match serde_json::from_slice(&reply.body) {

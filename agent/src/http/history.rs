@@ -25,6 +25,7 @@ pub(super) async fn history(api: Api, request: Request) -> Response {
         left_at: proven.left_at,
         on_disk: matches!(api.images.image(&proven.id.0).await, Ok(Some(image)) if image.is_complete),
         version: proven.version.clone(),
+        snapshot: service.data_of(&[(image, &proven.digest)]).map(|kept| kept.id.clone()),
     };
     let mut records: Vec<ProvenRecord> = join_all(service.history().map(record)).await;
     records.sort_by_key(|record| std::cmp::Reverse(record.proven_at));
@@ -47,9 +48,6 @@ pub(super) async fn rollback(api: Api, request: Request) -> Response {
         Ok(service) => service,
         Err(fault) => return refused(&fault),
     };
-    if data {
-        return error(StatusCode::CONFLICT, "no snapshot of the data was taken when that image was left");
-    }
     if let Ok(targets) = service.earlier(to.as_ref()) {
         for target in &targets {
             if let Some(why) = gone(&api, target).await {
@@ -57,7 +55,7 @@ pub(super) async fn rollback(api: Api, request: Request) -> Response {
             }
         }
     }
-    match api.services.ask(name, ServiceRequest::Rollback(to)).await {
+    match api.services.ask(name, ServiceRequest::Rollback { to, data }).await {
         Ok(ServiceReply::RollingBack(to)) => {
             let reply = RollbackReply::RollingBack { service: name.to_owned(), to: to.to_string() };
             json(StatusCode::OK, &reply)

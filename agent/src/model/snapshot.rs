@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::compose::Model;
@@ -172,6 +173,17 @@ pub struct KeptFolder {
     /// The volume through which `docker` commands reach it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
+}
+
+/// A snapshot that is to be put back in place of the data of now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlierData {
+    /// What tells the snapshot from others.
+    pub id: String,
+    /// The time that its data is of.
+    pub at: Timestamp,
+    /// Its folders.
+    pub folders: Vec<KeptFolder>,
 }
 
 /// What of a folder was copied, and where it was put.

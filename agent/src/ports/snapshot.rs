@@ -23,6 +23,12 @@ pub trait Snapshots: Send + Sync + 'static {
     /// Puts the copy in place of the folder, whose data is set aside. One that is in place already is left there.
     async fn restore(&self, place: &Place, copied: &Copied) -> Result<(), SnapshotError>;
 
+    /// Undoes [`Self::restore`] or a part of it: the data that was set aside is in the folder again, and the copy where it was.
+    async fn undo(&self, place: &Place, copied: &Copied) -> Result<(), SnapshotError>;
+
+    /// Returns the identity of a folder.
+    async fn identify(&self, folder: &Path) -> Result<FolderId, SnapshotError>;
+
     /// Removes a copy, or data that was set aside. One that is gone is no error.
     async fn remove(&self, folder: &Path) -> Result<(), SnapshotError>;
 }

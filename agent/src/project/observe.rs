@@ -321,7 +321,7 @@ impl Check {
                 Err(error) => return Ok(Some(Err(error.to_string()))),
             },
         };
-        match self.world.data.look(rules, &model).await {
+        match self.world.data.look(rules, &model, self.asked.earlier.as_ref()).await {
             Ok(seen) => Ok(Some(seen)),
             Err(error @ EngineError::Unavailable(_)) => Err(engine_fault(error)),
             Err(error) => Ok(Some(Err(error.to_string()))),

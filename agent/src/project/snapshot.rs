@@ -1,6 +1,6 @@
 //! Looks at the data that snapshots are taken of, and performs their steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::model::snapshot::{
-    CopyMade, KeptFolder, Mounter, Named, Place, SnapshotError, SnapshotRules, Source, named, stop_order,
+    CopyMade, EarlierData, KeptFolder, Mounter, Named, Place, SnapshotError, SnapshotRules, Source, named,
+    stop_order,
 };
 use crate::model::{EngineError, Members, Model};
 use crate::ports::snapshot::{Snapshots, Volumes};
@@ -31,11 +32,13 @@ pub struct Data {
 const OF_LABEL: &str = "evenkeel.snapshot.of";
 
 impl Data {
-    /// Finds the data that the rules name, and measures it; the reason if it can't be copied.
+    /// Finds the data that the rules name, and measures it, and finds the earlier data that is to be put in its place; the
+    /// reason if it can't be copied or put back.
     pub(crate) async fn look(
         &self,
         rules: &SnapshotRules,
         model: &Model,
+        earlier: Option<&EarlierData>,
     ) -> Result<Result<SnapshotSeen, String>, EngineError> {
         let (mut sources, mut rooms) = (Vec::new(), Vec::new());
         for of in &rules.of {
@@ -50,7 +53,38 @@ impl Data {
             }
             sources.push(source);
         }
-        Ok(Ok(SnapshotSeen { sources, rooms }))
+        let mut seen = SnapshotSeen { sources, rooms, earlier: None };
+        if let Some(earlier) = earlier
+            && let Err(why) = self.find_earlier(earlier, &mut seen).await
+        {
+            return Ok(Err(format!("the data of {} can't be put back: {why}", earlier.at)));
+        }
+        Ok(Ok(seen))
+    }
+
+    async fn find_earlier(&self, earlier: &EarlierData, seen: &mut SnapshotSeen) -> Result<(), String> {
+        let names = |of: &mut dyn Iterator<Item = &String>| of.cloned().collect::<BTreeSet<_>>();
+        let kept = names(&mut earlier.folders.iter().map(|kept| &kept.of));
+        let configured = names(&mut seen.sources.iter().map(|source| &source.of));
+        if kept != configured {
+            let list = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(format!(
+                "it is that of {}, and update.snapshot names {}",
+                list(kept),
+                list(configured)
+            ));
+        }
+        let mut found = Vec::new();
+        for (source, (_, room)) in seen.sources.iter().zip(&mut seen.rooms) {
+            let Some(kept) = earlier.folders.iter().find(|kept| kept.of == source.of) else { continue };
+            let identity = self.folders.identify(&kept.folder).await.map_err(|SnapshotError(why)| why)?;
+            let of_now = self.folders.identify(&source.folder).await.map_err(|SnapshotError(why)| why)?;
+            // The folders are exchanged, which takes no room.
+            room.is_shared |= identity.device == of_now.device;
+            found.push(identity);
+        }
+        seen.earlier = Some((earlier.clone(), found));
+        Ok(())
     }
 
     async fn find(&self, of: &str, model: &Model) -> Result<Result<Source, String>, EngineError> {
@@ -84,16 +118,23 @@ impl Data {
             }
             SnapshotStep::Copy { places, labels, id } => self.copy(places, &labels, &id, progress).await?,
             SnapshotStep::Restore { stop, copies, labels, id } => {
-                let folders: Vec<&Path> = copies.iter().map(|copy| copy.source.folder.as_path()).collect();
-                // Whoever only reads it would go on to see the data that is set aside.
-                let running = self.quiesce(engine, &stop, &folders, false).await?;
+                let running = self.at_rest(engine, &stop, &copies).await?;
                 if !running.is_empty() {
                     return Ok(StepResult::Snapshot(SnapshotStepped::Running(running)));
                 }
-                for CopyMade { source, copied } in &copies {
-                    let place = source.place(&id);
-                    self.folders.restore(&place, copied).await.map_err(refused)?;
+                for (CopyMade { source, copied }, place) in &copies {
+                    self.folders.restore(place, copied).await.map_err(refused)?;
                     self.show(source, &place.aside, &format!("{id}-set-aside"), &labels).await?;
+                }
+                SnapshotStepped::Done
+            }
+            SnapshotStep::UndoRestore { stop, copies } => {
+                let running = self.at_rest(engine, &stop, &copies).await?;
+                if !running.is_empty() {
+                    return Ok(StepResult::Snapshot(SnapshotStepped::Running(running)));
+                }
+                for (CopyMade { copied, .. }, place) in &copies {
+                    self.folders.undo(place, copied).await.map_err(refused)?;
                 }
                 SnapshotStepped::Done
             }
@@ -119,6 +160,17 @@ impl Data {
             }
         };
         Ok(StepResult::Snapshot(stepped))
+    }
+
+    /// Stops containers before the data is exchanged. Whoever only reads it would go on to see what is set aside.
+    async fn at_rest(
+        &self,
+        engine: &dyn Engine,
+        stop: &[Mounter],
+        copies: &[(CopyMade, Place)],
+    ) -> Result<Vec<Mounter>, EngineError> {
+        let folders: Vec<&Path> = copies.iter().map(|(_, place)| place.live.as_path()).collect();
+        self.quiesce(engine, stop, &folders, false).await
     }
 
     /// Stops containers, those that depend on others first, and returns what else mounts the folders and runs.

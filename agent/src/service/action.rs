@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::probe::{Probe, Target};
-use crate::model::snapshot::{CopyMade, KeptFolder, Mounter, Place, Source};
+use crate::model::snapshot::{CopyMade, EarlierData, KeptFolder, Mounter, Place, Source};
 use crate::model::{Container, Drain, Members, Model, Origin, Project, PullPolicy, UpMode};
 use crate::ports::{DrainCall, GateQuestion, HookCall};
 
@@ -103,6 +103,8 @@ pub struct CheckAsked {
     pub newer: NewerTags,
     /// Whether the definition of what runs is compared even if no image is out of date.
     pub compares_all: bool,
+    /// The earlier data that is to be put back.
+    pub earlier: Option<EarlierData>,
 }
 
 /// Compose files to be read.
@@ -289,12 +291,19 @@ pub enum SnapshotStep {
     Restore {
         /// The containers to stop, each with its own grace.
         stop: Vec<Mounter>,
-        /// The copies.
-        copies: Vec<CopyMade>,
+        /// The copies, and the folders that they take the place of.
+        copies: Vec<(CopyMade, Place)>,
         /// Labels of the volumes that stand for what is set aside.
         labels: Vec<(String, String)>,
         /// Part of their names.
         id: String,
+    },
+    /// The same the other way: what was set aside is put back.
+    UndoRestore {
+        /// The containers to stop, each with its own grace.
+        stop: Vec<Mounter>,
+        /// The copies, and the folders that they have taken the place of.
+        copies: Vec<(CopyMade, Place)>,
     },
     /// Start containers that were stopped, as far as they are still there.
     Resume {

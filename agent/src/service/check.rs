@@ -68,6 +68,7 @@ impl Service {
                 newer: self.newer_tags(),
                 // An image that runs without having been proven is deployed once more.
                 compares_all: self.going_back.is_some() || self.durable.images.has_unproven(),
+                earlier: self.going_back.as_ref().and_then(|back| back.data.clone()),
             },
         })
     }

@@ -44,11 +44,11 @@ pub(super) struct GoBackEnd {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum GoBackResult {
     /// They are proven again, and what was left is blocked.
-    Proven { changes: Vec<ImageChange> },
+    Proven { changes: Vec<ImageChange>, data: Option<DataBack> },
     /// It did not begin, or changed nothing.
     NotBegun { why: String, output: String },
     /// They failed their probation, and the images that ran before run again.
-    Undone { failure: Failure, output: String, remaining: Option<String> },
+    Undone { failure: Failure, output: String, remaining: Option<String>, data: Option<DataBack> },
 }
 
 /// Something that happened to a service, or that was decided about it.

@@ -24,7 +24,7 @@ impl Service {
                 *known = Some(Box::new(of(failed, reason, false, now)));
             }
             // What was left is blocked, and this says why.
-            Event::GoBack(GoBackEnd { back, result: GoBackResult::Proven { changes } }) => {
+            Event::GoBack(GoBackEnd { back, result: GoBackResult::Proven { changes, .. } }) => {
                 let left = changes.iter().find_map(|change| change.old_digest.as_ref());
                 *known = Some(Box::new(FailedUpdate {
                     at: now,

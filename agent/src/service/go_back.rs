@@ -9,11 +9,12 @@ use super::event::{Event, GoBackEnd, GoBackResult};
 use super::history::NoWayBack;
 use super::input::ServiceReply;
 use super::rollout::plan::{Cause, GoBack, GoBackReason};
+use super::state::KeptSnapshot;
 use super::{Service, wording};
 
 impl Service {
     /// Handles a person's request. The next check begins it.
-    pub(super) fn roll_back_by_hand(&mut self, to: Option<&Digest>) -> ServiceReply {
+    pub(super) fn roll_back_by_hand(&mut self, to: Option<&Digest>, with_data: bool) -> ServiceReply {
         if self.config.swarm_service.is_some() {
             return ServiceReply::Refused(wording::NOT_IN_SWARM.to_owned());
         }
@@ -21,10 +22,16 @@ impl Service {
             Err(NoWayBack::NoEarlier) => ServiceReply::Skipped(wording::NO_EARLIER_IMAGE),
             Err(NoWayBack::Refused(why)) => ServiceReply::Refused(why),
             Ok(to) => {
+                let images: Vec<_> = to.iter().map(|one| (one.configured.as_str(), &one.digest)).collect();
+                let data = self.data_of(&images).map(KeptSnapshot::earlier);
+                if with_data && data.is_none() {
+                    return ServiceReply::Refused(wording::go_back::NO_DATA.to_owned());
+                }
                 let digest = to.first().map(|one| one.digest.clone());
                 self.on_manual_action();
                 self.retry_rollback = false;
-                self.going_back = Some(GoBack { to, why: GoBackReason::ByHand });
+                self.going_back =
+                    Some(GoBack { to, data: data.filter(|_| with_data), why: GoBackReason::ByHand });
                 self.checks.request_redeploy();
                 digest.map_or(ServiceReply::Skipped(wording::NO_EARLIER_IMAGE), ServiceReply::RollingBack)
             }
@@ -69,10 +76,18 @@ impl Service {
         self.emit(Event::GoBack(GoBackEnd { back, result: GoBackResult::NotBegun { why, output } }), now);
     }
 
+    /// The newest snapshot of the data that these images had written when they were left.
+    pub fn data_of(&self, images: &[(&str, &Digest)]) -> Option<&KeptSnapshot> {
+        let is_of = |kept: &&KeptSnapshot| {
+            !kept.is_expired && images.iter().all(|(image, digest)| kept.is_of(image, digest))
+        };
+        self.durable.snapshots.iter().filter(is_of).max_by_key(|kept| kept.at)
+    }
+
     /// Ends a deployment of earlier images that are proven again: blocks what was left, and reports it.
     pub(super) fn gone_back(&mut self, back: &GoBack, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
-        let changes = deployment.plan().image_changes.clone();
+        let (changes, data) = (deployment.plan().image_changes.clone(), deployment.data_back());
         let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?, m)));
         let left: Vec<_> = left.filter(|(_, old, m)| *old != m.digest).collect();
         for (image, digest, change) in &left {
@@ -83,7 +98,10 @@ impl Service {
                 ..(*change).clone()
             }]);
         }
+        // What was put back is used up.
+        let is_used_up = |kept: &&mut KeptSnapshot| back.data.as_ref().is_some_and(|data| data.id == kept.id);
+        self.durable.snapshots.iter_mut().filter(is_used_up).for_each(|kept| kept.is_expired = true);
         let back = back.clone();
-        self.emit(Event::GoBack(GoBackEnd { back, result: GoBackResult::Proven { changes } }), now);
+        self.emit(Event::GoBack(GoBackEnd { back, result: GoBackResult::Proven { changes, data } }), now);
     }
 }

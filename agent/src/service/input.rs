@@ -18,7 +18,7 @@ use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::image_config::{ConfigChange, ConfigDifference};
 use crate::model::probe::{Answer, Target};
-use crate::model::snapshot::{CopyMade, Mounter, Room, Source};
+use crate::model::snapshot::{CopyMade, EarlierData, FolderId, Mounter, Room, Source};
 use crate::model::swarm::SwarmService;
 use crate::model::{
     ComposeError, Container, Difference, EngineError, EventKind, Model, SignatureFlaw, SwarmError,
@@ -224,6 +224,8 @@ pub struct SnapshotSeen {
     pub sources: Vec<Source>,
     /// The folder of each copy, and the room that it needs.
     pub rooms: Vec<(PathBuf, Room)>,
+    /// The earlier data that is to be put back, with what tells each of its folders from others, in the order of the sources.
+    pub earlier: Option<(EarlierData, Vec<FolderId>)>,
 }
 
 /// What a step of a snapshot has led to.
@@ -476,7 +478,12 @@ pub enum ServiceRequest {
     /// Pull and recreate regardless of the digests.
     Redeploy,
     /// Go back to the named image, or to the one that was proven before.
-    Rollback(Option<Digest>),
+    Rollback {
+        /// The digest to go back to; `None`: the one that was proven before.
+        to: Option<Digest>,
+        /// Whether its data is put back, too.
+        data: bool,
+    },
     /// Remove all blocks.
     Unblock,
     /// Approve the waiting digest, or the given one.

@@ -98,7 +98,7 @@ impl Service {
         };
         match self.earlier(None) {
             Ok(to) => {
-                self.going_back = Some(GoBack { to, why: GoBackReason::Late { reason } });
+                self.going_back = Some(GoBack { to, data: None, why: GoBackReason::Late { reason } });
                 self.checks.request_redeploy();
             }
             // There is nothing to go back to.

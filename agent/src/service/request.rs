@@ -44,7 +44,7 @@ impl Service {
             ServiceRequest::Check
             | ServiceRequest::CheckGated
             | ServiceRequest::Redeploy
-            | ServiceRequest::Rollback(_)
+            | ServiceRequest::Rollback { .. }
                 if self.is_deploying() =>
             {
                 ServiceReply::Skipped(wording::DEPLOYING)
@@ -61,10 +61,10 @@ impl Service {
                 ServiceReply::Accepted
             }
             ServiceRequest::Approve(digest) => self.approve(digest.as_ref(), now),
-            ServiceRequest::Redeploy | ServiceRequest::Rollback(_) if !self.config.can_deploy() => {
+            ServiceRequest::Redeploy | ServiceRequest::Rollback { .. } if !self.config.can_deploy() => {
                 ServiceReply::Skipped(wording::NO_COMPOSE_FILES)
             }
-            ServiceRequest::Rollback(to) => self.roll_back_by_hand(to.as_ref()),
+            ServiceRequest::Rollback { to, data } => self.roll_back_by_hand(to.as_ref(), data),
             ServiceRequest::Redeploy => {
                 self.on_manual_action();
                 self.going_back = None;

@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::model::Origin;
-use crate::model::snapshot::KeptFolder;
+use crate::model::image::Digest;
+use crate::model::snapshot::{EarlierData, KeptFolder};
 
 use super::boot;
 use super::images::Images;
@@ -94,12 +95,15 @@ pub enum KeptKind {
 pub struct KeptSnapshot {
     /// What tells it from others.
     pub id: String,
-    /// The time that its data is of, or for data that was set aside: the time of the copy that was put back.
+    /// The time that its data is of, or for data that rejected images left: the time of the copy that was put back.
     pub at: Timestamp,
     /// Why it is kept.
     pub kind: KeptKind,
     /// The images of the update.
     pub image: String,
+    /// The images, as configured, that had written the data when they were left. None if it is that of rejected images.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<(String, Digest)>,
     /// Bytes of the data.
     pub bytes: u64,
     /// Its folders.
@@ -110,6 +114,16 @@ pub struct KeptSnapshot {
 }
 
 impl KeptSnapshot {
+    /// Reports whether it is the data of this image.
+    pub fn is_of(&self, image: &str, digest: &Digest) -> bool {
+        self.left.iter().any(|(left, of)| left == image && of == digest)
+    }
+
+    /// What is needed to put it back.
+    pub fn earlier(&self) -> EarlierData {
+        EarlierData { id: self.id.clone(), at: self.at, folders: self.folders.clone() }
+    }
+
     /// What the status record shows of it.
     pub fn record(&self) -> SnapshotRecord {
         let place = |kept: &KeptFolder| SnapshotPlace {

@@ -17,9 +17,7 @@ async fn handover(behaviour: Behaviour, drain: bool) -> (FakeWorld, Arc<ServiceC
     fake.add_image(&web, &old_name("web"), Behaviour::Good, true);
     fake.push(&web, &old_name("web"), Behaviour::Good);
     fake.operator_up();
-    while !fake.is_healthy("web") {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    until_healthy(&fake, "web").await;
     fake.push(&web, "v2", behaviour);
     let words = |text: &str| if drain { vec![text.to_owned()] } else { Vec::new() };
     let drain = Drain {

@@ -157,13 +157,19 @@ fn spawn_workers(world: &Arc<World>, members: Vec<Member>) -> TaskSet {
 enum Script {
     Poll,
     RedeployFirst,
+    RollbackFirst,
     EngineGapAfter(Duration),
 }
 
 async fn run_script(handle: &Handle, world: &Arc<World>, script: Script) {
-    if script == Script::RedeployFirst {
+    let first = match script {
+        Script::RedeployFirst => Some(ServiceRequest::Redeploy),
+        Script::RollbackFirst => Some(ServiceRequest::Rollback { to: None, data: true }),
+        Script::Poll | Script::EngineGapAfter(_) => None,
+    };
+    if let Some(request) = first {
         let (reply, answer) = oneshot::channel();
-        assert!(handle.inbox.send(Command::Request(ServiceRequest::Redeploy, reply)).is_ok());
+        assert!(handle.inbox.send(Command::Request(request, reply)).is_ok());
         let _ = answer.await;
     }
     let gap = async {
@@ -298,6 +304,13 @@ fn set_up(scenario: &Scenario) -> (FakeWorld, Arc<ServiceConfig>) {
 }
 
 /// Asserts that the recorded entries match the durable state.
+/// Waits until a container of the compose service has passed its health check.
+async fn until_healthy(fake: &FakeWorld, service: &str) {
+    while !fake.is_healthy(service) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 async fn assert_entries_match_state(fake: &FakeWorld, what: &str) {
     let totals = fake.durable(&state_key("shop")).await.totals;
     let entries = fake.entries();

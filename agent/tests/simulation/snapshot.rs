@@ -14,9 +14,7 @@ async fn with_data(behaviour: Behaviour) -> (FakeWorld, Arc<ServiceConfig>) {
     fake.push(&web, "web v1", Behaviour::Good);
     fake.trust("web v1");
     fake.operator_up();
-    while !fake.is_healthy("web") {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    until_healthy(&fake, "web").await;
     fake.push(&web, "web v2", behaviour);
     let snapshot = SnapshotRules { of: vec!["data".to_owned()], keep: 2, max_bytes: 1 << 20 };
     let update = UpdateConfig { snapshot: Some(snapshot), ..UpdateConfig::default() };
@@ -82,4 +80,64 @@ async fn image_and_data_match_whenever_the_agent_is_killed() {
         }
     }
     assert!(runs > 25, "only {runs} runs");
+}
+
+/// A service with data that was updated, and then goes back with the data of before. `works`: whether the earlier image does.
+async fn updated(works: bool) -> (FakeWorld, Arc<ServiceConfig>) {
+    let (fake, config) = with_data(Behaviour::Good).await;
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    if !works {
+        fake.image_turns("web v1", Behaviour::Unhealthy);
+    }
+    fake.operator_asked();
+    fake.service_asked("shop", &ServiceRequest::Rollback { to: None, data: true });
+    (fake, config)
+}
+
+async fn assert_went_back(fake: &FakeWorld, works: bool, what: &str) {
+    let what = format!("{what}\n{}", fake.transcript().join("\n"));
+    assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
+    assert_eq!(fake.durable(&state_key("shop")).await.deployment, None, "{what}: left unfinished");
+    let kept = fake.data_versions();
+    if works {
+        assert_eq!(fake.running("web"), [id_of("web v1")], "{what}");
+        assert_eq!(kept, [vec![1], vec![], vec![2]], "{what}: the data of v2 is set aside");
+    } else {
+        assert_eq!(fake.running("web"), [id_of("web v2")], "{what}");
+        assert_eq!(kept, [vec![2], vec![1], vec![]], "{what}: as if nothing had happened");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_goes_back_together_with_the_data() {
+    for works in [true, false] {
+        let (fake, config) = updated(works).await;
+        assert!(run_agent(&fake, &config, LONG, Script::RollbackFirst).await);
+        assert_went_back(&fake, works, if works { "good" } else { "bad" }).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn image_and_data_match_whenever_an_agent_that_goes_back_is_killed() {
+    let mut runs = 0;
+    for (nr, works) in [true, false].into_iter().enumerate() {
+        for at in every(13, nr) {
+            let (fake, config) = updated(works).await;
+            let entries = fake.entries().len();
+            fake.crash_at(Some(at));
+            if run_agent(&fake, &config, LONG, Script::RollbackFirst).await {
+                assert!(at > 30, "only {at} calls, the crashes did not reach the way back");
+                break;
+            }
+            fake.crash_at(None);
+            let is_begun = fake.durable(&state_key("shop")).await.deployment.is_some();
+            assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+            // A request of before the kill that had not begun is forgotten.
+            let is_told = fake.entries().len() > entries;
+            let went_back = works && (is_begun || is_told && fake.running("web") == [id_of("web v1")]);
+            assert_went_back(&fake, went_back, &format!("works: {works}, killed at call {at}")).await;
+            runs += 1;
+        }
+    }
+    assert!(runs > 4, "only {runs} runs");
 }

@@ -149,6 +149,9 @@ pub struct ProvenRecord {
     /// Its version, according to its label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// The ID of the snapshot that was taken when it was left: the data that `"data": true` puts back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
 }
 
 /// Response of `POST /unblock/<name>` and `DELETE /blocked/<name>`.

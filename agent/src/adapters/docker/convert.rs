@@ -47,6 +47,12 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_RETRIES: u32 = 3;
 
+/// Exit code of a process that SIGKILL ended, the OOM killer's signal.
+const KILLED: i64 = 137;
+/// How long after its end a killed container's `OOMKilled` flag may still be missing: the engine hears of the end and of the
+/// OOM kill separately, in either order.
+const OOM_REPORT: Duration = Duration::from_secs(1);
+
 /// The engine's defaults for stopping containers.
 const SIGTERM: i32 = 15;
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -171,6 +177,16 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         status,
         id,
     })
+}
+
+/// Reports whether a container was killed so recently that the engine may yet learn that it was the OOM killer. With the
+/// engine's clock off by more than a second, never.
+pub(super) fn may_be_oom_killed(seen: &Value, now: Timestamp) -> bool {
+    let has_ended = matches!(state(&Value::Null, seen), State::Exited | State::Restarting);
+    let is_killed =
+        number(seen, "/State/ExitCode") == Some(KILLED) && flag(seen, "/State/OOMKilled") == Some(false);
+    let is_recent = |ended: Timestamp| now.duration_since(ended).unsigned_abs() < OOM_REPORT;
+    has_ended && is_killed && text(seen, "/State/FinishedAt").and_then(moment).is_some_and(is_recent)
 }
 
 fn short(id: &str) -> &str {

@@ -34,7 +34,7 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use self::client::Client;
 use self::connection::Connection;
@@ -51,6 +51,8 @@ const STATS: Duration = Duration::from_secs(5);
 const CHANGE: Duration = Duration::from_secs(15);
 /// Minimum timeout of a restart: stopping may take long. A container's own stop timeout can extend it.
 const RESTART: Duration = Duration::from_secs(150);
+/// Pause before a container that was killed just now is inspected again.
+const OOM_PAUSE: Duration = Duration::from_millis(100);
 /// Attempts to move a tag that is concurrently moved elsewhere.
 const TAG_TRIES: u32 = 5;
 /// Maximum time between progress messages. The pull itself may take hours.
@@ -86,10 +88,15 @@ impl DockerEngine {
             let path = path.as_str();
             async move { Ok((client.get(path, &[]).await?, client.podman)) }
         };
-        match self.connection.read(doing, ask).await {
-            Ok(seen) => Ok(Some(seen)),
-            Err(EngineError::NotFound(_)) => Ok(None),
-            Err(error) => Err(error),
+        loop {
+            match self.connection.read(doing, ask).await {
+                Ok((seen, _)) if convert::may_be_oom_killed(&seen, Timestamp::now()) => {
+                    sleep(OOM_PAUSE).await;
+                }
+                Ok(seen) => return Ok(Some(seen)),
+                Err(EngineError::NotFound(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            }
         }
     }
 

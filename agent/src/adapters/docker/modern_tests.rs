@@ -321,3 +321,30 @@ async fn moving_a_tag_is_retried_after_a_concurrent_move() {
         assert_eq!(asked, usize::try_from(tries).unwrap() + 1);
     }
 }
+
+#[tokio::test]
+async fn a_container_killed_just_now_is_inspected_until_the_engine_can_have_learned_of_an_oom_kill() {
+    let state = |ended: jiff::Timestamp, is_oom: bool| {
+        let state = json!({"Status": "exited", "ExitCode": 137, "OOMKilled": is_oom, "FinishedAt": ended});
+        ResponseTemplate::new(200).set_body_json(json!({"Id": "c1", "State": state}))
+    };
+    let now = jiff::Timestamp::now();
+    let long_ago = now - std::time::Duration::from_mins(1);
+    let scenarios = [(now, 3, true, 4..=4), (long_ago, 3, false, 1..=1), (now, 1000, false, 2..=1000)];
+    for (ended, told, want, inspections) in scenarios {
+        let (server, _, engine) = serve(Strict::new(24, 47)).await;
+        let inspection = || Mock::given(path("/v1.47/containers/c1/json"));
+        inspection()
+            .respond_with(state(ended, false))
+            .up_to_n_times(told)
+            .with_priority(1)
+            .mount(&server)
+            .await;
+        inspection().respond_with(state(ended, true)).with_priority(2).mount(&server).await;
+        let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
+        assert_eq!(seen[0].oom_killed, want);
+        let requests = server.received_requests().await.unwrap();
+        let made = requests.iter().filter(|request| request.url.path().ends_with("c1/json")).count();
+        assert!(inspections.contains(&made), "{made} inspections, expected {inspections:?}");
+    }
+}

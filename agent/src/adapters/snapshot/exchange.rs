@@ -17,20 +17,44 @@ pub(super) fn restore(place: &Place, copied: FolderId) -> Result<(), SnapshotErr
         if !copy.is_dir() {
             return Err(SnapshotError(format!("the copy {} is gone", copy.display())));
         }
-        match rustix::fs::renameat_with(CWD, copy, CWD, live, RenameFlags::EXCHANGE) {
-            Ok(()) => {}
-            // A mount point, another file system, or one that can't exchange.
-            Err(Errno::XDEV | Errno::BUSY | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                return by_contents(place);
-            }
-            Err(error) => return Err(because("put back", live)(error.into())),
+        if !exchange(copy, live)? {
+            return by_contents(place);
         }
-        sync_parent(live)?;
     }
     if copy.exists() && !aside.exists() {
         fs::rename(copy, aside).map_err(because("name", aside))?;
     }
     sync_parent(aside)
+}
+
+/// Puts the data that was set aside in the folder again, and the copy where it was. Where the data is tells how far either
+/// way has come.
+pub(super) fn undo(place: &Place, copied: FolderId) -> Result<(), SnapshotError> {
+    let Place { live, copy, aside } = place;
+    // The data is set aside under its name, still has the name of the copy, or was never touched.
+    let has_begun = aside.exists() || identity(copy)? != copied;
+    if !has_begun {
+        return Ok(());
+    }
+    let left = if aside.exists() { aside } else { copy };
+    if identity(left)? != copied && !exchange(left, live)? {
+        clear(live)?;
+        return copy::contents(left, live, &watch::Sender::new(0));
+    }
+    if !copy.exists() {
+        fs::rename(left, copy).map_err(because("name", copy))?;
+    }
+    sync_parent(copy)
+}
+
+/// Exchanges two folders; `false` if that can't be done with these: a mount point, two file systems, or one that can't
+/// exchange.
+fn exchange(one: &Path, live: &Path) -> Result<bool, SnapshotError> {
+    match rustix::fs::renameat_with(CWD, one, CWD, live, RenameFlags::EXCHANGE) {
+        Ok(()) => sync_parent(live).map(|()| true),
+        Err(Errno::XDEV | Errno::BUSY | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
+        Err(error) => Err(because("put back", live)(error.into())),
+    }
 }
 
 /// Copies the data that is there aside, and the copy into the folder. Each is complete before the next begins, and is simply

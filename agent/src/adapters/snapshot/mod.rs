@@ -46,6 +46,16 @@ impl Snapshots for FolderSnapshots {
         in_thread(move || exchange::restore(&place, folder)).await
     }
 
+    async fn undo(&self, place: &Place, copied: &Copied) -> Result<(), SnapshotError> {
+        let (place, folder) = (place.clone(), copied.folder);
+        in_thread(move || exchange::undo(&place, folder)).await
+    }
+
+    async fn identify(&self, folder: &Path) -> Result<FolderId, SnapshotError> {
+        let folder = folder.to_owned();
+        in_thread(move || identity(&folder)).await
+    }
+
     async fn remove(&self, folder: &Path) -> Result<(), SnapshotError> {
         let folder = folder.to_owned();
         in_thread(move || {

@@ -195,6 +195,45 @@ async fn a_copy_is_put_back_however_often_that_is_tried() {
     assert!(FolderSnapshots.remove(Path::new("/etc")).await.is_err());
 }
 
+#[tokio::test]
+async fn what_was_put_back_is_undone_however_far_it_had_come() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    make(&place.live);
+    let earlier = manifest(&place.live);
+    let copied = copy(&place).await.unwrap();
+    fs::write(place.live.join("newer"), "x").unwrap();
+    let of_now = manifest(&place.live);
+    let rename = |from: &Path, to: &Path| fs::rename(from, to).unwrap();
+    let kills: [&dyn Fn(); 3] = [
+        &|| {},
+        // Between the exchange and the name of what is set aside.
+        &|| rename(&place.aside, &place.copy),
+        // In the undoing, between the exchange and the name of the copy.
+        &|| {
+            rename(&place.live, &folder.path().join("other"));
+            rename(&place.aside, &place.live);
+            rename(&folder.path().join("other"), &place.aside);
+        },
+    ];
+    for kill in kills {
+        FolderSnapshots.undo(&place, &copied).await.unwrap();
+        assert_eq!(manifest(&place.live), of_now, "not begun");
+        FolderSnapshots.restore(&place, &copied).await.unwrap();
+        assert_eq!(manifest(&place.live), earlier);
+        kill();
+        for _ in 0..2 {
+            FolderSnapshots.undo(&place, &copied).await.unwrap();
+            assert_eq!(manifest(&place.live), of_now);
+            assert_eq!(manifest(&place.copy), earlier);
+            assert!(!place.aside.exists());
+        }
+    }
+}
+
 /// A bind mount that is removed with the test.
 struct Mounted(PathBuf);
 
@@ -232,6 +271,11 @@ async fn data_that_can_not_be_exchanged_is_copied_back() {
         assert_eq!(manifest(&place.aside), spoiled);
         // Killed in the middle.
         fs::remove_file(place.live.join("setuid")).unwrap();
+    }
+    for _ in 0..2 {
+        FolderSnapshots.undo(&place, &copied).await.unwrap();
+        assert_eq!(manifest(&place.live), spoiled);
+        assert_eq!(manifest(&place.copy), before);
     }
 }
 

@@ -98,6 +98,13 @@ impl Service {
     /// Gives up before any container was changed: restores the tags and reports a fault. The next check tries again.
     pub(super) fn abandon(&mut self, text: String, output: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
+        if deployment.has_earlier_data() {
+            return self.failed(
+                Failure { reason: text, by_compose: true, ..Failure::default() },
+                output,
+                now,
+            );
+        }
         let cause = deployment.plan().cause.clone();
         let next = match deployment.phase {
             Phase::Start

@@ -21,6 +21,7 @@ use super::handover::HandoverPlan;
 use super::probation::{Baseline, Expected};
 use super::snapshot::SnapshotPlan;
 use super::tag::{LineChange, TagChange};
+use crate::model::snapshot::EarlierData;
 
 /// Why a deployment was started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +72,9 @@ impl Cause {
 pub struct GoBack {
     /// The images to go back to.
     pub to: Vec<Earlier>,
+    /// The data to put back; `None` if the data of now stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<EarlierData>,
     /// Why.
     pub why: GoBackReason,
 }

@@ -49,15 +49,16 @@ impl Service {
         }
         self.durable.images.forget_unproven();
         self.durable.rollback_failed = false;
+        let data = deployment.data_back();
         if let Some(back) = back {
             self.end(DeployOutcome::Failed, false, now);
             self.set_fault(self.remaining_fault(true), now);
             let Failed { failure, output } = failed;
-            let result = GoBackResult::Undone { failure, output, remaining };
+            let result = GoBackResult::Undone { failure, output, remaining, data };
             return self.emit(Event::GoBack(GoBackEnd { back, result }), now);
         }
         let is_uninterrupted = deployment.is_uninterrupted(now);
-        let (problems, data) = (deployment.handover.problems.clone(), deployment.data_back());
+        let problems = deployment.handover.problems.clone();
         let (failed, also_recreated) = (report(deployment, failed), deployment.also_recreated.clone());
         self.end(DeployOutcome::RolledBack, false, now);
         // Each failed image would otherwise stay until an update succeeds.

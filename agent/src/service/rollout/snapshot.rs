@@ -10,10 +10,12 @@
 //! Every step names what it stops, starts and copies by values that are in the journal before it is taken. `unpin` starts
 //! what is still stopped, whichever way led there.
 
+use std::path::PathBuf;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::snapshot::{CopyMade, KeptFolder, Mounter, Source};
+use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Place, Source};
 use crate::service::action::SnapshotStep;
 use crate::service::event::{Note, RollbackProblem};
 use crate::service::input::{SnapshotStepped, StepResult};
@@ -33,6 +35,30 @@ pub struct SnapshotPlan {
     pub sources: Vec<Source>,
     /// How many snapshots are kept.
     pub keep: usize,
+    /// The earlier data that is put in place of the data of now instead of a copy of that: it is set aside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<EarlierPlan>,
+}
+
+impl SnapshotPlan {
+    /// The folder of a source, what is put in its place, and where its data goes.
+    fn place(&self, source: &Source) -> Place {
+        let place = source.place(&self.id);
+        let nth = self.sources.iter().position(|one| one == source);
+        let earlier = nth.and_then(|nth| self.earlier.as_ref()?.folders.get(nth));
+        Place { copy: earlier.map_or(place.copy, |(folder, _)| folder.clone()), ..place }
+    }
+}
+
+/// Earlier data that a deployment puts back (DECISIONS 14).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlierPlan {
+    /// The time that it is of.
+    pub at: Timestamp,
+    /// Its folders, in the order of the sources.
+    pub folders: Vec<(PathBuf, FolderId)>,
+    /// Bytes of the data of now.
+    pub bytes: u64,
 }
 
 /// Data that was put back.
@@ -40,7 +66,7 @@ pub struct SnapshotPlan {
 pub struct DataBack {
     /// The time that it is of.
     pub at: Timestamp,
-    /// Where the data is that the rejected images left.
+    /// Where the data is that was in its place.
     pub set_aside: Vec<KeptFolder>,
 }
 
@@ -65,24 +91,30 @@ impl Deployment {
     pub(super) fn snapshot_step(&self) -> Option<SnapshotStep> {
         let plan = self.plan().snapshot.as_ref()?;
         let state = &self.snapshot;
-        let places = || plan.sources.iter().map(|source| (source.clone(), source.place(&plan.id)));
+        let places = || plan.sources.iter().map(|source| (source.clone(), plan.place(source)));
+        let copies = || state.copies.iter().map(|copy| (copy.clone(), plan.place(&copy.source)));
+        let restore = || SnapshotStep::Restore {
+            stop: state.stopped.clone(),
+            copies: copies().collect(),
+            labels: self.snapshot_labels("set-aside"),
+            id: plan.id.clone(),
+        };
         Some(match &self.phase {
             Phase::Quiesce => SnapshotStep::Quiesce {
                 stop: state.stopped.clone(),
                 of: plan.sources.clone(),
                 writable: true,
             },
+            Phase::Copy if plan.earlier.is_some() => restore(),
             Phase::Copy => SnapshotStep::Copy {
                 places: places().collect(),
                 labels: self.snapshot_labels("copy"),
                 id: plan.id.clone(),
             },
-            Phase::Restore(_) => SnapshotStep::Restore {
-                stop: state.stopped.clone(),
-                copies: state.copies.clone(),
-                labels: self.snapshot_labels("set-aside"),
-                id: plan.id.clone(),
-            },
+            Phase::Restore(_) if plan.earlier.is_some() => {
+                SnapshotStep::UndoRestore { stop: state.stopped.clone(), copies: copies().collect() }
+            }
+            Phase::Restore(_) => restore(),
             Phase::Resume { .. } | Phase::Unpin if self.must_resume() => {
                 let project = self.plan().project.as_ref().map(|project| project.name.clone());
                 let start = state.stopped.iter().map(|one| one.id.clone()).collect();
@@ -91,6 +123,23 @@ impl Deployment {
             Phase::Expire { remove } => SnapshotStep::Expire { remove: remove.clone() },
             _ => return None,
         })
+    }
+
+    /// Reports whether earlier data is in place of that of now, or about to be.
+    pub(super) fn has_earlier_data(&self) -> bool {
+        let is_earlier = self.plan().snapshot.as_ref().is_some_and(|plan| plan.earlier.is_some());
+        is_earlier && !self.snapshot.copies.is_empty() && !self.snapshot.is_restored
+    }
+
+    /// The earlier data that is put in place of that of now, if there is any to be put there.
+    fn earlier_data(&self) -> Vec<CopyMade> {
+        let Some(plan) = &self.plan().snapshot else { return Vec::new() };
+        let folders = plan.earlier.iter().flat_map(|earlier| &earlier.folders);
+        let made = |(source, (_, folder)): (&Source, &(PathBuf, FolderId))| CopyMade {
+            source: source.clone(),
+            copied: Copied { bytes: 0, folder: *folder },
+        };
+        plan.sources.iter().zip(folders).map(made).collect()
     }
 
     /// The labels of the volumes that stand for the copies, but that with the name of the volume copied.
@@ -122,17 +171,24 @@ impl Deployment {
     }
 
     /// What of the data was put back, for people; `None` if nothing was.
-    pub(super) fn data_back(&self) -> Option<DataBack> {
-        let folders = self.kept_folders(KeptKind::SetAside);
-        let is_back = self.snapshot.is_restored && !folders.is_empty();
-        is_back.then(|| DataBack { at: self.snapshot.at.unwrap_or(self.begun), set_aside: folders })
+    pub(in crate::service) fn data_back(&self) -> Option<DataBack> {
+        let (set_aside, at) = (self.kept_folders(KeptKind::SetAside), self.snapshot.at.unwrap_or(self.begun));
+        let earlier = self.plan().snapshot.as_ref().and_then(|plan| plan.earlier.as_ref());
+        match (earlier, self.snapshot.is_restored) {
+            _ if set_aside.is_empty() => None,
+            (None, false) => None,
+            (None, true) => Some(DataBack { at, set_aside }),
+            (Some(earlier), false) => Some(DataBack { at: earlier.at, set_aside }),
+            // As if nothing had happened.
+            (Some(_), true) => Some(DataBack { at, set_aside: Vec::new() }),
+        }
     }
 
     /// The folders of the copies, or of the data that was set aside.
     fn kept_folders(&self, kind: KeptKind) -> Vec<KeptFolder> {
         let Some(plan) = &self.plan().snapshot else { return Vec::new() };
         let folder = |copy: &CopyMade| {
-            let place = copy.source.place(&plan.id);
+            let place = plan.place(&copy.source);
             let (folder, suffix) = match kind {
                 KeptKind::Copy => (place.copy, ""),
                 KeptKind::SetAside => (place.aside, "-set-aside"),
@@ -152,9 +208,16 @@ impl Service {
         cause: &Cause,
         now: Timestamp,
     ) -> Result<Option<SnapshotPlan>, String> {
+        let earlier = match cause {
+            Cause::GoBack(back) => back.data.as_ref(),
+            _ => None,
+        };
         let rules = self.config.update.as_ref().and_then(|update| update.snapshot.as_ref());
         let Some(rules) = rules.filter(|_| cause.is_about_images() && *cause != Cause::RetryRollback) else {
-            return Ok(None);
+            return match earlier {
+                None => Ok(None),
+                Some(_) => Err("update.snapshot is not configured".to_owned()),
+            };
         };
         let seen = self.known.observation.as_ref().and_then(|seen| seen.snapshot.clone());
         let seen = match seen {
@@ -171,7 +234,20 @@ impl Service {
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' })
             .collect();
-        Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep }))
+        let earlier = match (earlier, &seen.earlier) {
+            (None, _) => None,
+            (Some(wanted), Some((found, identities))) if wanted == found => {
+                let folder = |(source, identity): (&Source, &FolderId)| {
+                    let kept = found.folders.iter().find(|kept| kept.of == source.of)?;
+                    Some((kept.folder.clone(), *identity))
+                };
+                let folders = seen.sources.iter().zip(identities).filter_map(folder).collect();
+                let bytes = seen.rooms.iter().map(|(_, room)| room.bytes).sum();
+                Some(EarlierPlan { at: found.at, folders, bytes })
+            }
+            (Some(_), _) => return Err("the earlier data was not looked at".to_owned()),
+        };
+        Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep, earlier }))
     }
 
     /// Handles the result of a step that only a deployment with a snapshot has.
@@ -182,6 +258,7 @@ impl Service {
             (Phase::Quiesce, StepResult::Snapshot(SnapshotStepped::Running(running))) => {
                 if running.is_empty() {
                     deployment.snapshot.at = Some(now);
+                    deployment.snapshot.copies = deployment.earlier_data();
                     return deployment.enter(Phase::Copy, now);
                 }
                 self.stop_more(&running, now);
@@ -196,6 +273,8 @@ impl Service {
                 deployment.snapshot.is_unused = true;
                 deployment.enter(Phase::Start, now);
             }
+            // The earlier data is in place.
+            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Done)) => deployment.enter(Phase::Start, now),
             (Phase::Restore(_), StepResult::Snapshot(SnapshotStepped::Running(running))) => {
                 self.stop_more(&running, now);
             }
@@ -280,22 +359,33 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return Vec::new() };
         let Some(plan) = deployment.plan().snapshot.clone() else { return Vec::new() };
         if !deployment.snapshot.copies.is_empty() {
-            let image = wording::names(&deployment.plan().image_changes);
+            let changes = &deployment.plan().image_changes;
+            let image = wording::names(changes);
+            let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?)));
+            let left: Vec<_> = left.collect();
+            let copied = deployment.snapshot.copies.iter().map(|copy| copy.copied.bytes).sum();
             let of_kind = |kind: KeptKind, is_expired: bool| KeptSnapshot {
                 id: plan.id.clone(),
                 at: deployment.snapshot.at.unwrap_or(deployment.begun),
                 kind,
                 image: image.clone(),
-                bytes: deployment.snapshot.copies.iter().map(|copy| copy.copied.bytes).sum(),
+                left: left.clone(),
+                bytes: plan.earlier.as_ref().map_or(copied, |earlier| earlier.bytes),
                 folders: deployment.kept_folders(kind),
                 is_expired,
             };
+            let is_restored = deployment.snapshot.is_restored;
             // A copy that was put back is used up; one of data that nobody has changed since is of no use.
-            let is_used_up = deployment.snapshot.is_restored || deployment.snapshot.is_unused;
-            let mut new = vec![of_kind(KeptKind::Copy, is_used_up)];
-            if deployment.snapshot.is_restored {
-                new.push(of_kind(KeptKind::SetAside, false));
-            }
+            let is_used_up = is_restored || deployment.snapshot.is_unused;
+            let new = match plan.earlier {
+                // Of what was put back again, copies may be left.
+                Some(_) => vec![of_kind(KeptKind::SetAside, is_restored)],
+                None if is_restored => {
+                    let rejected = KeptSnapshot { left: Vec::new(), ..of_kind(KeptKind::SetAside, false) };
+                    vec![of_kind(KeptKind::Copy, is_used_up), rejected]
+                }
+                None => vec![of_kind(KeptKind::Copy, is_used_up)],
+            };
             deployment.snapshot.copies.clear();
             self.durable.snapshots.extend(new);
         }

@@ -70,8 +70,8 @@ impl Scenario {
     }
 
     fn asked_back(&mut self, to: Option<char>) -> ServiceReply {
-        let (reply, entries) =
-            self.service.handle_request(ServiceRequest::Rollback(to.map(digest)), self.now);
+        let request = ServiceRequest::Rollback { to: to.map(digest), data: false };
+        let (reply, entries) = self.service.handle_request(request, self.now);
         self.entries.extend(entries);
         reply
     }

@@ -5,8 +5,9 @@ use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use crate::service::event::{GoBackEnd, GoBackResult};
 use crate::service::rollout::plan::{GoBack, GoBackReason, ImageChange};
 use crate::service::rollout::probation::Failure;
+use crate::service::rollout::snapshot::DataBack;
 
-use super::{some, with_digests};
+use super::{snapshot, some, with_digests};
 
 /// The reason of an entry about a rollback by hand, and of the block of what was left.
 pub(in crate::service) const BY_HAND: &str = "rolled back by hand";
@@ -14,6 +15,9 @@ pub(in crate::service) const BY_HAND: &str = "rolled back by hand";
 /// Why nothing is rolled back if nothing runs.
 pub(in crate::service) const STOPPED: &str =
     "its containers are stopped; a rollback replaces what runs, so start them first";
+
+/// Why the data of an image is not put back.
+pub(in crate::service) const NO_DATA: &str = "no snapshot of the data was taken when that image was left";
 
 /// Why nothing is rolled back if the configuration was changed in the meantime.
 pub(in crate::service) const NOT_CONFIGURED: &str = "the image is no longer configured";
@@ -38,10 +42,18 @@ fn targets(back: &GoBack) -> String {
 pub(super) fn entry(end: GoBackEnd, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
     let GoBackEnd { back, result } = end;
     match result {
-        GoBackResult::Proven { changes } => gone_back(&back, &changes, new),
+        GoBackResult::Proven { changes, data } => with_data(gone_back(&back, &changes, new), data.as_ref()),
         GoBackResult::NotBegun { why, output } => not_gone_back(&back, why, output, new),
-        GoBackResult::Undone { failure, output, remaining } => undone(&back, failure, output, remaining, new),
+        GoBackResult::Undone { failure, output, remaining, data } => {
+            with_data(undone(&back, failure, output, remaining, new), data.as_ref())
+        }
     }
+}
+
+/// Says which data was put back.
+fn with_data(entry: AuditEntry, data: Option<&DataBack>) -> AuditEntry {
+    let Some(data) = data else { return entry };
+    AuditEntry { message: format!("{}; {}", entry.message, snapshot::put_back(data)), ..entry }
 }
 
 /// The entry about earlier images that are proven again. As in every `rolled_back`, the new digest is the one that was left.

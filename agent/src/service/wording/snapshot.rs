@@ -53,7 +53,10 @@ pub(in crate::service) fn not_restored(why: &str, copies: &[KeptFolder]) -> Stri
 /// Which data was put back.
 pub(super) fn put_back(data: &DataBack) -> String {
     let at = data.at.strftime("%Y-%m-%d %H:%M:%S UTC");
-    format!("the data of {at} was put back; what the new image has left is in {}", places(&data.set_aside))
+    if data.set_aside.is_empty() {
+        return format!("the data of {at} was put back");
+    }
+    format!("the data of {at} was put back; what was in its place is kept in {}", places(&data.set_aside))
 }
 
 fn places(folders: &[KeptFolder]) -> String {

@@ -75,7 +75,8 @@ pub(crate) fn simulation(seed: u64) -> Simulation {
         for _ in 0..=dice.below(2) {
             let at = at + Duration::from_millis(dice.below(60_000));
             let service = dice.pick(&["web", "api"]);
-            simulation.steps.push((at, Step::Ask(service, ServiceRequest::Rollback(None))));
+            let data = simulation.has_data && at.as_millis().is_multiple_of(2);
+            simulation.steps.push((at, Step::Ask(service, ServiceRequest::Rollback { to: None, data })));
         }
     }
     if dice.one_in(3) {

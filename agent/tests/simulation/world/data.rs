@@ -180,6 +180,32 @@ impl Snapshots for FakeWorld {
         Ok(())
     }
 
+    async fn undo(&self, place: &Place, copied: &Copied) -> Result<(), SnapshotError> {
+        self.point().await;
+        {
+            let mut inner = self.lock();
+            let is_there = |folder: Option<&Folder>| folder.is_some_and(|it| it.inode == copied.folder.inode);
+            if is_there(inner.data.folders.get(&place.live)) {
+                inner.check_at_rest("put back again");
+                let Some(left) = inner.data.folders.remove(&place.aside) else {
+                    return Err(SnapshotError("what was set aside is gone".to_owned()));
+                };
+                inner.trace("data", &format!("of v{} is put back again", left.version));
+                if let Some(earlier) = inner.data.folders.insert(place.live.clone(), left) {
+                    inner.data.folders.insert(place.copy.clone(), earlier);
+                }
+            }
+        }
+        self.point().await;
+        Ok(())
+    }
+
+    async fn identify(&self, folder: &Path) -> Result<FolderId, SnapshotError> {
+        let found = self.lock().data.folders.get(folder).map(|found| found.inode);
+        let gone = || SnapshotError(format!("there is no {}", folder.display()));
+        Ok(FolderId { device: 1, inode: found.ok_or_else(gone)? })
+    }
+
     async fn remove(&self, folder: &Path) -> Result<(), SnapshotError> {
         self.point().await;
         {

@@ -274,6 +274,13 @@ impl FakeWorld {
         self.lock().publish(reference, name, behaviour);
     }
 
+    /// From now on the containers of an image, given by its name, behave in this way.
+    pub(crate) fn image_turns(&self, name: &str, behaviour: Behaviour) {
+        if let Some(image) = self.lock().images.get_mut(&id_of(name)) {
+            image.behaviour = behaviour;
+        }
+    }
+
     /// From now on only signed images may be fetched.
     pub(crate) fn demand_signatures(&self) {
         self.lock().only_signed = true;

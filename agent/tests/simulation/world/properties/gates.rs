@@ -370,7 +370,7 @@ impl FakeWorld {
         if *request == ServiceRequest::Check {
             inner.truth.gated.triggered.insert(service.to_owned(), now);
         }
-        if matches!(request, ServiceRequest::Rollback(_)) {
+        if matches!(request, ServiceRequest::Rollback { .. }) {
             inner.truth.going_back.insert(service.to_owned());
         }
     }
