@@ -271,7 +271,11 @@ impl Parts {
             offload: Offload::Threads,
             gate_command: self.gate_command.clone(),
             probes: Arc::new(ProbeClient::new(self.engine.clone())),
-            data: Data { folders: Arc::new(FolderSnapshots), volumes: self.engine.clone() },
+            data: Data {
+                folders: Arc::new(FolderSnapshots),
+                volumes: self.engine.clone(),
+                dumps: self.config().state_path.join("snapshots"),
+            },
             fleet: self.wardens.clone(),
             fleet_view: self.watches.fleet.subscribe(),
             changed: self.watches.services.clone(),

@@ -259,6 +259,8 @@ pub struct HookCall {
     pub timeout: Duration,
     /// The update; of several images the first.
     pub question: GateQuestion,
+    /// The folder that is kept with the snapshot (`EK_SNAPSHOT`); `None` without a snapshot.
+    pub snapshot: Option<PathBuf>,
 }
 
 /// Draining containers (DECISIONS 12).

@@ -365,3 +365,16 @@ bring_proxies_image() {
 remove_proxies_image() {
     docker image rm evenkeel-test/proxies:1 >/dev/null 2>&1 || true
 }
+
+# The image with Debian's PostgreSQL server.
+bring_postgres_image() {
+    docker image inspect evenkeel-test/postgres:15 >/dev/null 2>&1 && return 0
+    bring_root bookworm postgres postgresql-15 || return 1
+    tar -C "$ENGINES_CACHE/postgres" --exclude=./var/cache --exclude=./usr/share/doc --exclude=./usr/share/locale \
+        --one-file-system -c . | docker import - evenkeel-test/postgres:15 >/dev/null
+}
+
+# Removes the image. Only the tests use this name.
+remove_postgres_image() {
+    docker image rm evenkeel-test/postgres:15 >/dev/null 2>&1 || true
+}

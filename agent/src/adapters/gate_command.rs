@@ -1,6 +1,8 @@
 //! Runs a gate command (DECISIONS 7): no shell, own process group, minimal environment, bounded output, a deadline.
 
 use std::env;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -103,7 +105,19 @@ impl GateCommand for GateCommandRunner {
     async fn run_hook(&self, call: &HookCall) -> Result<(), HookError> {
         let Some((program, arguments)) = call.argv.split_first() else { return Ok(()) };
         let mut tail = Tail::default();
-        let event = [("EK_EVENT", call.event.name().to_owned())];
+        let mut event = vec![("EK_EVENT", call.event.name().to_owned())];
+        if let Some(folder) = &call.snapshot {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(|error| HookError {
+                why: format!(
+                    "{program} can't be run: can't create {}: {}",
+                    folder.display(),
+                    describe_io_error(&error)
+                ),
+                output: String::new(),
+            })?;
+            event.push(("EK_SNAPSHOT", folder.display().to_string()));
+        }
         let end = self.run(program, arguments, &call.question, &event, call.timeout, &mut tail).await;
         ended(program, end, call.timeout, &tail)
     }
@@ -310,7 +324,7 @@ mod tests {
 
     fn hook(script: &str, timeout: Duration) -> HookCall {
         let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-        HookCall { argv, event: HookEvent::RolledBack, timeout, question: question() }
+        HookCall { argv, event: HookEvent::RolledBack, timeout, question: question(), snapshot: None }
     }
 
     #[tokio::test]

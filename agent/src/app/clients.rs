@@ -51,7 +51,11 @@ impl EngineClients {
             survey: engine.clone(),
             swarm: engine.clone(),
             probes: Arc::new(ProbeClient::new(engine.clone())),
-            data: Data { folders: Arc::new(FolderSnapshots), volumes: engine.clone() },
+            data: Data {
+                folders: Arc::new(FolderSnapshots),
+                volumes: engine.clone(),
+                dumps: config.state_path.join("snapshots"),
+            },
             engine,
             compose: Arc::new(compose),
         })

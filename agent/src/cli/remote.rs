@@ -105,6 +105,9 @@ pub enum RemoteTask {
         /// Put back the data of that image, too
         #[arg(long)]
         data: bool,
+        /// Only say what would be done, with sizes and times
+        #[arg(long, conflicts_with = "wait")]
+        dry_run: bool,
         /// Do not ask
         #[arg(short, long)]
         yes: bool,
@@ -174,11 +177,11 @@ pub(super) fn perform(task: &RemoteTask, config: &Path) -> ExitCode {
         let following = async { wait::run(&wait, &target.client(config)?, target.json).await };
         return finished(following, wait::Outcome::code);
     }
-    if let RemoteTask::Rollback { name, to, data, yes, wait, target } = task {
-        if !yes && !rollback::confirmed(name, to.as_deref()) {
+    if let RemoteTask::Rollback { name, to, data, dry_run, yes, wait, target } = task {
+        if !yes && !dry_run && !rollback::confirmed(name, to.as_deref()) {
             return ExitCode::from(EXIT_USAGE);
         }
-        let asked = RollbackRequest { to: to.clone(), data: *data };
+        let asked = RollbackRequest { to: to.clone(), data: *data, dry_run: *dry_run };
         let limit = wait.map(Duration::from_secs);
         let going = async { rollback::run(name, &asked, limit, &target.client(config)?, target.json).await };
         return finished(going, |code| code);

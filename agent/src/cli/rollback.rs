@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use evenkeel_common::cli::eprint_line;
 use evenkeel_common::wire::{RollbackReply, RollbackRequest, ServiceStatus};
+use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use super::client::{Client, ClientError};
 use super::remote::{line, show};
+use super::views;
 use super::wait::Progress;
 
 /// Time between two looks at the record.
@@ -47,11 +49,14 @@ pub(super) async fn run(
     show(json, &reply, || match &reply {
         RollbackReply::RollingBack { service, to } => line(&format!("{service}: rolling back to {to}")),
         RollbackReply::Skipped { reason } => line(&format!("nothing was started: {reason}")),
+        RollbackReply::Planned(plan) => views::rollback_plan(plan, Timestamp::now()),
     });
     match (reply, limit) {
         (RollbackReply::Skipped { .. }, _) => Ok(ExitCode::FAILURE),
-        (RollbackReply::RollingBack { .. }, None) => Ok(ExitCode::SUCCESS),
-        (RollbackReply::RollingBack { .. }, Some(limit)) => follow(name, &before, limit, client).await,
+        (RollbackReply::RollingBack { .. } | RollbackReply::Planned(_), None) => Ok(ExitCode::SUCCESS),
+        (RollbackReply::RollingBack { .. } | RollbackReply::Planned(_), Some(limit)) => {
+            follow(name, &before, limit, client).await
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Human-readable output of the subcommands.
 
+use std::fmt::Write as _;
+
 use evenkeel_common::wire::{
     AuditEntry, DeployPhase, DeployProgress, Gate, HandoverContainer, HandoverProgress, Health, KeptImage,
-    LastDeployment, Level, ProbeProgress, ProvenRecord, ServiceStatus, SnapshotKind, StatusReport,
-    ThawRequest, Waiting, WayBackValue, WhyReport,
+    LastDeployment, Level, PlannedImage, ProbeProgress, ProvenRecord, RollbackPlan, ServiceStatus,
+    SnapshotKind, SnapshotRecord, StatusReport, ThawRequest, Waiting, WayBackValue, WhyReport,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -139,8 +141,8 @@ pub(super) fn service(record: &ServiceStatus, terminal: Terminal, now: Timestamp
             SnapshotKind::Copy => "before the update to",
             SnapshotKind::SetAside => "set aside, as left by",
         };
-        let places: Vec<&str> =
-            kept.places.iter().map(|place| place.volume.as_ref().unwrap_or(&place.path).as_str()).collect();
+        let places = kept.places.iter().map(|place| place.volume.as_ref().unwrap_or(&place.path).as_str());
+        let places: Vec<&str> = places.chain(kept.dump.as_deref()).collect();
         let text =
             format!("{} MiB, {what} {}, {}: {}", kept.mib, kept.image, ago(kept.at, now), places.join(", "));
         line("data", &clean(&text));
@@ -305,6 +307,36 @@ pub(super) fn history(records: &[ProvenRecord], terminal: Terminal, now: Timesta
     };
     let rows: Vec<_> = records.iter().map(row).collect();
     terminal.table(&["IMAGE", "VERSION", "DIGEST", "PROVEN", "LEFT", "ON DISK"], &rows)
+}
+
+/// Formats what a rollback by hand would do.
+pub(super) fn rollback_plan(plan: &RollbackPlan, now: Timestamp) -> String {
+    let mut out = format!("{}: nothing was done; a rollback would\n", clean(&plan.service));
+    let mut line = |text: &str| {
+        let _ = writeln!(out, "  {}", clean(text));
+    };
+    for PlannedImage { leaves, to } in &plan.images {
+        let version = to.version.as_ref().map(|version| format!("version {version}, ")).unwrap_or_default();
+        let left = to.left_at.map(|at| format!(", left {}", ago(at, now))).unwrap_or_default();
+        let disk = if to.on_disk { "on this machine" } else { "to be pulled" };
+        let proven = ago(to.proven_at, now);
+        line(&format!("deploy {} {} ({version}proven {proven}{left}, {disk})", to.image, to.digest));
+        if let Some(leaves) = leaves {
+            line(&format!("block {leaves} until the registry has another digest"));
+        }
+    }
+    let describe = |kept: &SnapshotRecord| {
+        format!("the data of {} ({}, {} MiB: {})", kept.at, ago(kept.at, now), kept.mib, kept.of.join(", "))
+    };
+    line(&match (&plan.snapshot, plan.puts_data_back) {
+        (Some(kept), true) => format!("put back {}, and set the data of now aside", describe(kept)),
+        (Some(kept), false) => format!("leave the data as it is; --data would put back {}", describe(kept)),
+        (None, _) => "leave the data as it is; there is no snapshot of that image".to_owned(),
+    });
+    if let Some(seconds) = plan.last_outage_seconds {
+        line(&format!("interrupt the service; the last deployment did for {:.1} s", f64::from(seconds)));
+    }
+    out
 }
 
 /// Formats what an update is waiting for.

@@ -39,6 +39,7 @@ pub(super) fn update(
             findings.fault(&at.key(key), "is not available for swarm services");
         }
     }
+    let saves = file.hooks.as_ref().is_some_and(|hooks| hooks.before.is_some());
     UpdateConfig {
         fault: None,
         min_age: (file.min_age > 0).then(|| Duration::from_secs(file.min_age)),
@@ -55,15 +56,20 @@ pub(super) fn update(
         probe: file.probe.as_ref().and_then(|file| probe::probe(file, &at.key("probe"), findings)),
         order: file.order,
         drain: file.drain.as_ref().map(|file| drain(file, &at.key("drain"), findings)).unwrap_or_default(),
-        snapshot: file.snapshot.as_ref().map(|file| snapshot(file, &at.key("snapshot"), findings)),
+        snapshot: file.snapshot.as_ref().map(|file| snapshot(file, saves, &at.key("snapshot"), findings)),
     }
 }
 
-/// `snapshot`: volumes and directories, none of them inside another one.
-fn snapshot(file: &SnapshotFile, at: &KeyPath, findings: &mut Findings) -> SnapshotRules {
+/// `snapshot`: volumes and directories, none of them inside another one. `saves`: a hook saves the data, beside the copies or in
+/// place of them.
+fn snapshot(file: &SnapshotFile, saves: bool, at: &KeyPath, findings: &mut Findings) -> SnapshotRules {
     let of: Vec<String> = file.of.iter().flatten().cloned().collect();
-    if of.is_empty() {
-        findings.fault(at, "names nothing; allowed: volumes of the compose files, and absolute directories");
+    if of.is_empty() && !saves {
+        findings.fault(
+            at,
+            "names nothing; allowed: volumes of the compose files, and absolute directories; or nothing with hooks.before, \
+             which then saves the data in EK_SNAPSHOT",
+        );
     }
     for (n, text) in of.iter().enumerate() {
         let at = at.key("of").index(n);

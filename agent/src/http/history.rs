@@ -2,14 +2,17 @@
 
 use evenkeel_common::config::quote;
 use evenkeel_common::http::{Request, Response, StatusCode, error, json};
-use evenkeel_common::wire::{ProvenRecord, RollbackReply, RollbackRequest};
+use evenkeel_common::wire::{PlannedImage, ProvenRecord, RollbackPlan, RollbackReply, RollbackRequest};
 use futures_util::future::join_all;
 
 use super::control::object;
 use super::{Api, refused};
 use crate::model::image::Digest;
+use crate::service::history::NoWayBack;
+use crate::service::images::ProvenImage;
 use crate::service::input::{ServiceReply, ServiceRequest};
 use crate::service::rollout::plan::Earlier;
+use crate::service::{KeptSnapshot, Service, wording};
 
 /// Lists the images, newest first.
 pub(super) async fn history(api: Api, request: Request) -> Response {
@@ -17,7 +20,14 @@ pub(super) async fn history(api: Api, request: Request) -> Response {
         Ok(service) => service,
         Err(fault) => return refused(&fault),
     };
-    let record = async |(image, proven): (&str, &crate::service::images::ProvenImage)| ProvenRecord {
+    let mut records: Vec<ProvenRecord> =
+        join_all(service.history().map(|(image, proven)| record(&api, &service, image, proven))).await;
+    records.sort_by_key(|record| std::cmp::Reverse(record.proven_at));
+    json(StatusCode::OK, &records)
+}
+
+async fn record(api: &Api, service: &Service, image: &str, proven: &ProvenImage) -> ProvenRecord {
+    ProvenRecord {
         image: image.to_owned(),
         digest: proven.digest.to_string(),
         id: proven.id.to_string(),
@@ -26,16 +36,13 @@ pub(super) async fn history(api: Api, request: Request) -> Response {
         on_disk: matches!(api.images.image(&proven.id.0).await, Ok(Some(image)) if image.is_complete),
         version: proven.version.clone(),
         snapshot: service.data_of(&[(image, &proven.digest)]).map(|kept| kept.id.clone()),
-    };
-    let mut records: Vec<ProvenRecord> = join_all(service.history().map(record)).await;
-    records.sort_by_key(|record| std::cmp::Reverse(record.proven_at));
-    json(StatusCode::OK, &records)
+    }
 }
 
 /// Goes back to an earlier image, if there is one that can be had.
 pub(super) async fn rollback(api: Api, request: Request) -> Response {
     let name = request.param("name");
-    let RollbackRequest { to, data } = match object(&request.body) {
+    let RollbackRequest { to, data, dry_run } = match object(&request.body) {
         Ok(asked) => asked,
         Err(what) => return error(StatusCode::BAD_REQUEST, what),
     };
@@ -48,24 +55,65 @@ pub(super) async fn rollback(api: Api, request: Request) -> Response {
         Ok(service) => service,
         Err(fault) => return refused(&fault),
     };
-    if let Ok(targets) = service.earlier(to.as_ref()) {
-        for target in &targets {
+    let way = service.way_back(to.as_ref(), data);
+    if let Ok((targets, _)) = &way {
+        for target in targets {
             if let Some(why) = gone(&api, target).await {
                 return error(StatusCode::CONFLICT, why);
             }
         }
+    }
+    if dry_run {
+        return match way {
+            Ok((targets, snapshot)) => {
+                let plan = plan(&api, &service, &targets, snapshot, data).await;
+                json(StatusCode::OK, &RollbackReply::Planned(plan))
+            }
+            Err(NoWayBack::NoEarlier) => skipped(wording::NO_EARLIER_IMAGE),
+            Err(NoWayBack::Refused(why)) => error(StatusCode::CONFLICT, why),
+        };
     }
     match api.services.ask(name, ServiceRequest::Rollback { to, data }).await {
         Ok(ServiceReply::RollingBack(to)) => {
             let reply = RollbackReply::RollingBack { service: name.to_owned(), to: to.to_string() };
             json(StatusCode::OK, &reply)
         }
-        Ok(ServiceReply::Skipped(reason)) => {
-            json(StatusCode::OK, &RollbackReply::Skipped { reason: reason.to_owned() })
-        }
+        Ok(ServiceReply::Skipped(reason)) => skipped(reason),
         Ok(ServiceReply::Refused(why)) => error(StatusCode::CONFLICT, why),
         Ok(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the service gave another answer"),
         Err(fault) => refused(&fault),
+    }
+}
+
+fn skipped(reason: &str) -> Response {
+    json(StatusCode::OK, &RollbackReply::Skipped { reason: reason.to_owned() })
+}
+
+/// Says what going back to these images would do.
+async fn plan(
+    api: &Api,
+    service: &Service,
+    targets: &[Earlier],
+    snapshot: Option<&KeptSnapshot>,
+    puts_data_back: bool,
+) -> RollbackPlan {
+    let mut images = Vec::new();
+    for target in targets {
+        let mut history = service.history();
+        let Some((image, proven)) =
+            history.find(|(image, proven)| *image == target.configured && proven.digest == target.digest)
+        else {
+            continue;
+        };
+        let leaves = service.running_digest(image).map(|digest| digest.to_string());
+        images.push(PlannedImage { leaves, to: record(api, service, image, proven).await });
+    }
+    RollbackPlan {
+        service: service.config().name.clone(),
+        images,
+        snapshot: snapshot.map(KeptSnapshot::record),
+        puts_data_back,
+        last_outage_seconds: service.durable().last_deployment.as_ref().and_then(|last| last.outage_seconds),
     }
 }
 

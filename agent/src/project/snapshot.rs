@@ -26,6 +26,8 @@ pub struct Data {
     pub folders: Arc<dyn Snapshots>,
     /// The volumes of the engine.
     pub volumes: Arc<dyn Volumes>,
+    /// Where hooks leave what they save of the data.
+    pub dumps: PathBuf,
 }
 
 /// Label with the name of the volume that was copied.
@@ -53,7 +55,7 @@ impl Data {
             }
             sources.push(source);
         }
-        let mut seen = SnapshotSeen { sources, rooms, earlier: None };
+        let mut seen = SnapshotSeen { sources, rooms, dumps: self.dumps.clone(), earlier: None };
         if let Some(earlier) = earlier
             && let Err(why) = self.find_earlier(earlier, &mut seen).await
         {

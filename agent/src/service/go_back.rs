@@ -8,7 +8,7 @@ use crate::model::image::Digest;
 use super::event::{Event, GoBackEnd, GoBackResult};
 use super::history::NoWayBack;
 use super::input::ServiceReply;
-use super::rollout::plan::{Cause, GoBack, GoBackReason};
+use super::rollout::plan::{Cause, Earlier, GoBack, GoBackReason};
 use super::state::KeptSnapshot;
 use super::{Service, wording};
 
@@ -18,15 +18,11 @@ impl Service {
         if self.config.swarm_service.is_some() {
             return ServiceReply::Refused(wording::NOT_IN_SWARM.to_owned());
         }
-        match self.earlier(to) {
+        match self.way_back(to, with_data) {
             Err(NoWayBack::NoEarlier) => ServiceReply::Skipped(wording::NO_EARLIER_IMAGE),
             Err(NoWayBack::Refused(why)) => ServiceReply::Refused(why),
-            Ok(to) => {
-                let images: Vec<_> = to.iter().map(|one| (one.configured.as_str(), &one.digest)).collect();
-                let data = self.data_of(&images).map(KeptSnapshot::earlier);
-                if with_data && data.is_none() {
-                    return ServiceReply::Refused(wording::go_back::NO_DATA.to_owned());
-                }
+            Ok((to, data)) => {
+                let data = data.map(KeptSnapshot::earlier);
                 let digest = to.first().map(|one| one.digest.clone());
                 self.on_manual_action();
                 self.retry_rollback = false;
@@ -36,6 +32,22 @@ impl Service {
                 digest.map_or(ServiceReply::Skipped(wording::NO_EARLIER_IMAGE), ServiceReply::RollingBack)
             }
         }
+    }
+
+    /// Returns the images to go back to, and the snapshot of the data that they had when they were left. With `with_data`, one
+    /// is needed.
+    pub fn way_back(
+        &self,
+        to: Option<&Digest>,
+        with_data: bool,
+    ) -> Result<(Vec<Earlier>, Option<&KeptSnapshot>), NoWayBack> {
+        let to = self.earlier(to)?;
+        let images: Vec<_> = to.iter().map(|one| (one.configured.as_str(), &one.digest)).collect();
+        let data = self.data_of(&images);
+        if with_data && data.is_none() {
+            return Err(NoWayBack::Refused(wording::go_back::NO_DATA.to_owned()));
+        }
+        Ok((to, data))
     }
 
     /// Decides whether the deployment of earlier images can begin, after a check. Otherwise it says why not.
@@ -79,7 +91,8 @@ impl Service {
     /// The newest snapshot of the data that these images had written when they were left.
     pub fn data_of(&self, images: &[(&str, &Digest)]) -> Option<&KeptSnapshot> {
         let is_of = |kept: &&KeptSnapshot| {
-            !kept.is_expired && images.iter().all(|(image, digest)| kept.is_of(image, digest))
+            !(kept.is_expired || kept.folders.is_empty())
+                && images.iter().all(|(image, digest)| kept.is_of(image, digest))
         };
         self.durable.snapshots.iter().filter(is_of).max_by_key(|kept| kept.at)
     }

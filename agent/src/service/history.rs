@@ -145,7 +145,8 @@ impl Service {
         Ok(chosen)
     }
 
-    fn running_digest(&self, configured: &str) -> Option<Digest> {
+    /// The digest of a configured image that runs, if it is known.
+    pub fn running_digest(&self, configured: &str) -> Option<Digest> {
         let state = self.image_states().into_iter().find(|state| state.image == configured);
         state.and_then(|state| state.running)
     }

@@ -224,6 +224,8 @@ pub struct SnapshotSeen {
     pub sources: Vec<Source>,
     /// The folder of each copy, and the room that it needs.
     pub rooms: Vec<(PathBuf, Room)>,
+    /// Where hooks leave what they save of the data.
+    pub dumps: PathBuf,
     /// The earlier data that is to be put back, with what tells each of its folders from others, in the order of the sources.
     pub earlier: Option<(EarlierData, Vec<FolderId>)>,
 }

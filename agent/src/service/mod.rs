@@ -107,7 +107,7 @@ use progress::{Inspections, Steps};
 use rollout::plan::{Cause, GoBack};
 use rollout::probe::Probing;
 use rollout::step::Phase;
-pub use state::{Durable, Totals};
+pub use state::{Durable, KeptSnapshot, Totals};
 
 /// Time between two inspections of containers on probation.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,6 +1,7 @@
 //! The durable state of a service.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use evenkeel_common::wire::{FailedUpdate, LastDeployment, SnapshotKind, SnapshotPlace, SnapshotRecord};
 use jiff::Timestamp;
@@ -108,6 +109,9 @@ pub struct KeptSnapshot {
     pub bytes: u64,
     /// Its folders.
     pub folders: Vec<KeptFolder>,
+    /// Where the hook `before` has left what it has saved of the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dump: Option<PathBuf>,
     /// It is no longer needed, and is to be removed.
     #[serde(default)]
     pub is_expired: bool,
@@ -117,6 +121,12 @@ impl KeptSnapshot {
     /// Reports whether it is the data of this image.
     pub fn is_of(&self, image: &str, digest: &Digest) -> bool {
         self.left.iter().any(|(left, of)| left == image && of == digest)
+    }
+
+    /// All that it takes up on the disk.
+    pub fn all_folders(&self) -> Vec<KeptFolder> {
+        let dump = |folder: &PathBuf| KeptFolder { of: String::new(), folder: folder.clone(), volume: None };
+        self.folders.iter().cloned().chain(self.dump.iter().map(dump)).collect()
     }
 
     /// What is needed to put it back.
@@ -142,6 +152,7 @@ impl KeptSnapshot {
                 KeptKind::SetAside => SnapshotKind::SetAside,
             },
             places: self.folders.iter().map(place).collect(),
+            dump: self.dump.as_ref().map(|folder| folder.display().to_string()),
         }
     }
 }

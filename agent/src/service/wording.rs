@@ -69,7 +69,7 @@ pub(super) const AUTO_UPDATE_OFF: &str = "auto_update is false";
 /// Why a check or a redeployment is skipped (spec 2.4).
 pub(super) const DEPLOYING: &str = "deploy in progress";
 /// Why a rollback by hand is skipped.
-pub(super) const NO_EARLIER_IMAGE: &str = "no earlier image";
+pub(crate) const NO_EARLIER_IMAGE: &str = "no earlier image";
 /// Why a rollback by hand of a swarm service is refused.
 pub(super) const NOT_IN_SWARM: &str = "a swarm service is rolled back with `docker service rollback`";
 /// Why a redeployment is skipped (spec 2.4).

@@ -129,7 +129,11 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<Wo
         env_files: Arc::new(fake.clone()),
         gate_command: Arc::new(fake.clone()),
         probes: Arc::new(fake.clone()),
-        data: Data { folders: Arc::new(fake.clone()), volumes: Arc::new(fake.clone()) },
+        data: Data {
+            folders: Arc::new(fake.clone()),
+            volumes: Arc::new(fake.clone()),
+            dumps: "/state/snapshots".into(),
+        },
         offload: Offload::Inline,
         fleet: Arc::new(fake.clone()),
         fleet_view: watch::Sender::new(Arc::default()).subscribe(),

@@ -24,8 +24,8 @@ pub use health::Health;
 pub use pushed::PushedEntry;
 pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTarget};
 pub use reply::{
-    ApproveReply, ApproveRequest, ErrorBody, KeptImage, LogoutReply, ProvenRecord, RedeployReply,
-    RollbackReply, RollbackRequest, TriggerReply, UnblockReply,
+    ApproveReply, ApproveRequest, ErrorBody, KeptImage, LogoutReply, PlannedImage, ProvenRecord,
+    RedeployReply, RollbackPlan, RollbackReply, RollbackRequest, TriggerReply, UnblockReply,
 };
 pub use status::{
     CheckStatus, ContainerRecord, DeployOutcome, DeployPhase, DeployProgress, FailedUpdate,

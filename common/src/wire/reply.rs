@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{SnapshotRecord, Tenths};
+
 /// Body of every error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
@@ -106,6 +108,9 @@ pub struct RollbackRequest {
     /// Whether to put back the data of that image, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub data: bool,
+    /// Whether only to say what would be done.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
 }
 
 /// Response of `POST /rollback/<name>`.
@@ -125,6 +130,35 @@ pub enum RollbackReply {
         /// `deploy in progress`, `no earlier image` or `no compose files configured`.
         reason: String,
     },
+    /// What would be done (`dry_run`).
+    Planned(RollbackPlan),
+}
+
+/// What a rollback by hand would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RollbackPlan {
+    /// The service's name.
+    pub service: String,
+    /// The images that go back.
+    pub images: Vec<PlannedImage>,
+    /// The data that the earlier images had when they were left, if there is a snapshot of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotRecord>,
+    /// Whether it is put back, and the data of now set aside.
+    pub puts_data_back: bool,
+    /// How long the last deployment has interrupted the service, in seconds; absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_outage_seconds: Option<Tenths>,
+}
+
+/// An image that would go back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PlannedImage {
+    /// The digest that is left, and blocked; absent if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaves: Option<String>,
+    /// What it goes back to.
+    pub to: ProvenRecord,
 }
 
 /// An image that was proven here, in the response of `GET /history/<name>`.

@@ -305,7 +305,7 @@ pub enum DeployPhase {
 pub struct SnapshotRecord {
     /// What tells it from others.
     pub id: String,
-    /// The time that its data is of; for data that was set aside, the time of the copy that was put back.
+    /// The time that its data is of; of data that rejected images left, the time of the copy that was put back.
     #[schemars(with = "String")]
     pub at: Timestamp,
     /// What was copied, as configured.
@@ -318,6 +318,9 @@ pub struct SnapshotRecord {
     pub kind: SnapshotKind,
     /// Where it is.
     pub places: Vec<SnapshotPlace>,
+    /// The folder in which the hook `before` has left what it has saved of the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dump: Option<String>,
 }
 
 /// Why a copy of data is kept.

@@ -30,6 +30,7 @@ mod reload;
 mod rollback;
 mod signed;
 mod snapshot;
+mod snapshot_load;
 mod stop;
 mod storm;
 mod swarm;

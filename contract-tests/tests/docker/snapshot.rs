@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use contract_tests::{Agent, Health, Image, World, request, wait_for};
+use contract_tests::{Agent, Health, Image, World, request, run_agent, wait_for};
 use evenkeel_common::wire::{Kind, ProvenRecord, SnapshotKind, StatusValue};
 use serde_json::{Value, json};
 
@@ -256,6 +256,16 @@ fn a_person_goes_back_with_the_data_and_forward_again() {
         let headers = [("content-type", "application/json")];
         request(agent.address(), "POST", "/rollback/web", &headers, asked.to_string().as_bytes()).unwrap()
     };
+    let plan = back(json!({"data": true, "dry_run": true})).json();
+    assert_eq!((&plan["status"], &plan["puts_data_back"]), (&json!("planned"), &json!(true)));
+    assert_eq!(plan["snapshot"]["id"].as_str(), of_v1.as_deref());
+    assert_eq!((&plan["images"][0]["leaves"], &plan["images"][0]["to"]["digest"]), (&json!(v2), &json!(v1)));
+    assert!(!agent.service("web").deploying, "nothing was begun");
+    let api = format!("http://{}", agent.address());
+    let dry_run = ["rollback", "web", "--data", "--dry-run", "--api", &api];
+    let shown = run_agent(&site.world.engine, &site.world.folder().join("config.json"), &dry_run);
+    assert!(shown.stdout.contains("put back the data of"), "{shown:#?}");
+    assert!(shown.stdout.contains("and set the data of now aside"), "{shown:#?}");
     assert_eq!(back(json!({"data": true})).status, 200);
     let entry = agent.wait_entry(&Kind::ROLLED_BACK, 1);
     assert_eq!(entry.reason.as_deref(), Some("rolled back by hand"));

@@ -76,6 +76,7 @@ mod tests {
                 folder: "/v/p_db/_data".into(),
             }],
             rooms: vec![("/v".into(), Room { bytes: 3 << 30, available: 1 << 40, is_shared })],
+            dumps: "/state/snapshots".into(),
             earlier: None,
         };
         let mut container = Container::running("db", "db");

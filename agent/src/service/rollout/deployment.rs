@@ -240,6 +240,7 @@ impl Deployment {
             event,
             timeout: hooks.timeout,
             question: self.question(service)?,
+            snapshot: self.plan.snapshot.as_ref().and_then(|plan| plan.dump.clone()),
         })
     }
 

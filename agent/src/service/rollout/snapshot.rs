@@ -35,6 +35,9 @@ pub struct SnapshotPlan {
     pub sources: Vec<Source>,
     /// How many snapshots are kept.
     pub keep: usize,
+    /// Where the hook `before` leaves what it saves of the data (`EK_SNAPSHOT`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dump: Option<PathBuf>,
     /// The earlier data that is put in place of the data of now instead of a copy of that: it is set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<EarlierPlan>,
@@ -230,10 +233,13 @@ impl Service {
             return Err(why);
         }
         let id = format!("{}-{}", self.config.name, now.strftime("%Y%m%dT%H%M%SZ"));
-        let id = id
+        let id: String = id
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' })
             .collect();
+        let hooks = self.config.update.as_ref().and_then(|update| update.hooks.as_ref());
+        let saves = !matches!(cause, Cause::GoBack(_)) && hooks.is_some_and(|hooks| !hooks.before.is_empty());
+        let dump = saves.then(|| seen.dumps.join(&id));
         let earlier = match (earlier, &seen.earlier) {
             (None, _) => None,
             (Some(wanted), Some((found, identities))) if wanted == found => {
@@ -247,7 +253,7 @@ impl Service {
             }
             (Some(_), _) => return Err("the earlier data was not looked at".to_owned()),
         };
-        Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep, earlier }))
+        Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep, dump, earlier }))
     }
 
     /// Handles the result of a step that only a deployment with a snapshot has.
@@ -358,7 +364,7 @@ impl Service {
     fn expire_snapshots(&mut self) -> Vec<KeptFolder> {
         let Some(deployment) = &mut self.durable.deployment else { return Vec::new() };
         let Some(plan) = deployment.plan().snapshot.clone() else { return Vec::new() };
-        if !deployment.snapshot.copies.is_empty() {
+        if !deployment.snapshot.copies.is_empty() || plan.dump.is_some() {
             let changes = &deployment.plan().image_changes;
             let image = wording::names(changes);
             let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?)));
@@ -370,19 +376,22 @@ impl Service {
                 kind,
                 image: image.clone(),
                 left: left.clone(),
+                dump: plan.dump.clone(),
                 bytes: plan.earlier.as_ref().map_or(copied, |earlier| earlier.bytes),
                 folders: deployment.kept_folders(kind),
                 is_expired,
             };
             let is_restored = deployment.snapshot.is_restored;
             // A copy that was put back is used up; one of data that nobody has changed since is of no use.
-            let is_used_up = is_restored || deployment.snapshot.is_unused;
+            let is_unused = deployment.snapshot.is_unused || deployment.snapshot.at.is_none();
+            let is_used_up = is_restored || is_unused;
             let new = match plan.earlier {
                 // Of what was put back again, copies may be left.
-                Some(_) => vec![of_kind(KeptKind::SetAside, is_restored)],
+                Some(_) => vec![of_kind(KeptKind::SetAside, is_used_up)],
                 None if is_restored => {
+                    let used_up = KeptSnapshot { dump: None, ..of_kind(KeptKind::Copy, true) };
                     let rejected = KeptSnapshot { left: Vec::new(), ..of_kind(KeptKind::SetAside, false) };
-                    vec![of_kind(KeptKind::Copy, is_used_up), rejected]
+                    vec![used_up, rejected]
                 }
                 None => vec![of_kind(KeptKind::Copy, is_used_up)],
             };
@@ -400,6 +409,6 @@ impl Service {
             of_kind.into_iter().skip(plan.keep).for_each(|kept| kept.is_expired = true);
         }
         let expired = self.durable.snapshots.iter().filter(|kept| kept.is_expired);
-        expired.flat_map(|kept| kept.folders.clone()).collect()
+        expired.flat_map(KeptSnapshot::all_folders).collect()
     }
 }

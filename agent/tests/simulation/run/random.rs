@@ -75,7 +75,7 @@ pub(crate) fn simulation(seed: u64) -> Simulation {
         for _ in 0..=dice.below(2) {
             let at = at + Duration::from_millis(dice.below(60_000));
             let service = dice.pick(&["web", "api"]);
-            let data = simulation.has_data && at.as_millis().is_multiple_of(2);
+            let data = at.as_millis().is_multiple_of(2);
             simulation.steps.push((at, Step::Ask(service, ServiceRequest::Rollback { to: None, data })));
         }
     }
