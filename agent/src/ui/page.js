@@ -314,12 +314,36 @@ function gateItem() {
   };
 }
 
-// The images that were proven here.
-function showHistory(panel, name) {
+// The images that were proven here, and the data that is kept.
+function showHistory(panel, name, record) {
+  const kept = record.snapshots ?? [];
   showAnswer(panel, `/history/${encodeURIComponent(name)}`, "history", (records, list) => {
-    reconcile(list, records, (one) => `${one.image} ${one.digest}`, () => provenItem(name));
+    const of = (one) => ({ ...one, data: kept.find((snapshot) => snapshot.id === one.snapshot) });
+    reconcile(list, records.map(of), (one) => `${one.image} ${one.digest}`, () => provenItem(name));
     return records.length > 0 ? "" : "No image was proven here yet.";
   });
+  if (!panel.children[2]) panel.append(h("ul", { class: "things snapshots" }));
+  const list = panel.children[2];
+  setVisible(list, kept.length > 0);
+  reconcile(list, kept, (one) => `${one.id} ${one.kind}`, snapshotItem);
+}
+
+function snapshotItem() {
+  const of = h("strong", { class: "untrusted" });
+  const at = timeNode("ago");
+  const size = h("span", { class: "small soft" });
+  const why = h("span", { class: "untrusted small soft" });
+  const places = h("code", { class: "untrusted small" });
+  return {
+    node: h("li", null, of, size, h("span", { class: "small soft" }, "of ", at), why, places),
+    update(one) {
+      setText(of, one.of.length > 0 ? one.of.join(", ") : "dump");
+      setTime(at, one.at);
+      setText(size, `${one.mib} MiB`);
+      setText(why, one.kind === "copy" ? `copied before the update to ${one.image}` : `set aside, as left by ${one.image}`);
+      setText(places, [...one.places.map((place) => place.volume ?? place.path), one.dump].filter(Boolean).join(", "));
+    },
+  };
 }
 
 function provenItem(name) {
@@ -332,14 +356,19 @@ function provenItem(name) {
   const gone = h("span", { class: "small soft" }, ", left ", left);
   const disk = h("span", { class: "small soft" });
   let shown = null;
-  const back = h("button", { type: "button", class: "button" }, "Roll back");
-  onPress(back, async (node) => {
-    const sure = await confirmDialog(`Roll ${legible(name)} back?`,
-      `${legible(shown.image)} is deployed with ${legible(shown.digest)}, and what runs now is blocked. The service is briefly unavailable.`, "Roll back");
-    if (sure) act(node, `/rollback/${encodeURIComponent(name)}`, name, { to: shown.digest });
-  });
+  const goBack = (label, data) => {
+    const button = h("button", { type: "button", class: "button" }, label);
+    onPress(button, async (node) => {
+      const what = `${legible(shown.image)} is deployed with ${legible(shown.digest)}, and what runs now is blocked. The service is briefly unavailable.`;
+      const sure = await confirmDialog(`Roll ${legible(name)} back${data ? " with its data" : ""}?`, `${what} ${ofData(shown.data, data)}`, label);
+      if (sure) act(node, `/rollback/${encodeURIComponent(name)}`, name, data ? { to: shown.digest, data } : { to: shown.digest });
+    });
+    return button;
+  };
+  const back = goBack("Roll back", false);
+  const withData = goBack("Roll back with data", true);
   return {
-    node: h("li", null, image, version, digest.node, h("span", null, runs, gone, disk), back),
+    node: h("li", null, image, version, digest.node, h("span", null, runs, gone, disk), h("div", { class: "deeds" }, back, withData)),
     update(one) {
       shown = one;
       setText(image, one.image);
@@ -350,8 +379,18 @@ function provenItem(name) {
       if (one.left_at) setTime(left, one.left_at);
       setText(disk, one.on_disk ? "" : ", not on this machine's disk");
       setVisible(back, Boolean(one.left_at));
+      setVisible(withData, Boolean(one.left_at && one.data));
     },
   };
+}
+
+// What a rollback does to the data.
+function ofData(data, puts) {
+  if (!data) return "The data stays as it is.";
+  const kept = `the data of ${exactForm.format(Date.parse(data.at))} (${data.mib} MiB: ${legible(data.of.join(", "))})`;
+  return puts
+    ? `It gets ${kept} again. The data of now is set aside and kept; what was written since is in there and nowhere else.`
+    : `The data stays as it is; there is a snapshot of ${kept}.`;
 }
 
 let made = 0;
@@ -378,7 +417,7 @@ function makeRow(name) {
     reconcile(panel.firstChild.firstChild, own, (e) => e.key, (e) => eventRow(e, false));
   });
   const why = fold(`${id}w`, "Why", (panel) => showWhy(panel, name));
-  const history = fold(`${id}h`, "History", (panel) => showHistory(panel, name));
+  const history = fold(`${id}h`, "History", (panel, s) => showHistory(panel, name, s));
   const folds = [containers, images, recent, why, history];
   const below = h("div", { class: "below", hidden: true }, ...folds.map((part) => part.panel));
   for (const part of folds) {

@@ -156,7 +156,14 @@ fn a_service_that_the_configuration_leaves_out_has_a_row_with_the_reason() {
 #[test]
 fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
     let stub = StubServer::agent();
-    stub.status(&json!({ "uptime_seconds": 5, "services": [service("shop", "ok")] }));
+    let mut shop = service("shop", "ok");
+    shop["snapshots"] = json!([
+        {"id": "one", "at": ago(60), "of": ["db_<i>data</i>"], "mib": 312, "image": "shop:latest", "kind": "copy",
+         "places": [{"of": "db_<i>data</i>", "path": "/copies/one", "volume": "shop_db_data-one"}]},
+        {"id": "two", "at": ago(7200), "of": ["/srv/up"], "mib": 1, "image": "shop:latest", "kind": "set_aside",
+         "places": [{"of": "/srv/up", "path": "/srv/.up-two"}], "dump": "/state/two"},
+    ]);
+    stub.status(&json!({ "uptime_seconds": 5, "services": [shop] }));
     let proven = |digest: &str, version: &str, left: bool| {
         let mut record = json!({
             "image": "shop:latest", "digest": digest, "id": "sha256:id", "proven_at": ago(3600), "on_disk": left,
@@ -164,6 +171,7 @@ fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
         });
         if left {
             record["left_at"] = json!(ago(60));
+            record["snapshot"] = json!("one");
         }
         record
     };
@@ -180,9 +188,20 @@ fn the_history_lists_what_was_proven_and_an_operator_goes_back() {
     let text = browser.text("#rows .history");
     assert!(text.contains("<b>1.9</b>") && text.contains("not on this machine's disk"), "{text}");
     let hidden = "[...document.querySelectorAll('#rows .history .button')].map((button) => button.hidden)";
-    assert_eq!(browser.value(hidden), json!([true, false]), "what runs is no way back");
+    assert_eq!(browser.value(hidden), json!([true, true, false, false]), "what runs is no way back");
+    let kept = browser.text("#rows .snapshots");
+    for part in
+        ["db_<i>data</i>", "312 MiB", "copied before the update to shop:latest", "/srv/.up-two, /state/two"]
+    {
+        assert!(kept.contains(part), "{part}: {kept}");
+    }
     browser.click("#rows .history > li:nth-child(2) .button");
-    assert!(browser.text("#dialog-text").contains(&old));
+    let text = browser.text("#dialog-text");
+    assert!(text.contains(&old) && text.contains("The data stays as it is; there is a snapshot"), "{text}");
+    browser.click("#dialog-no");
+    browser.click("#rows .history > li:nth-child(2) .button:nth-of-type(2)");
+    let text = browser.text("#dialog-text");
+    assert!(text.contains("312 MiB: db_<i>data</i>) again. The data of now is set aside and kept"), "{text}");
     browser.click("#dialog-yes");
     browser.wait("the answer", "document.querySelector('#toasts').textContent.includes('goes back')");
     assert_eq!(stub.requests().iter().filter(|asked| *asked == "POST /rollback/shop").count(), 1);
