@@ -80,6 +80,7 @@ finish() {
     if have docker && engine_answers; then
         sweep
         remove_proxies_image
+        remove_postgres_image
     fi
     stop_engine_if_ours
     print_phases
@@ -201,6 +202,10 @@ if [ -n "$ALL" ]; then
     if ! bring_proxies_image; then
         say "NOT RUN: handovers under load (the proxies' packages can't be fetched from here)"
         without="${without:+$without and }not test(/^handover_load::/)"
+    fi
+    if ! bring_postgres_image; then
+        say "NOT RUN: snapshots of a database (the server's package can't be fetched from here)"
+        without="${without:+$without and }not test(/^snapshot_load::.*database/)"
     fi
 fi
 # Not beside those on an engine, whose networks come and go: a browser then closes its connections.

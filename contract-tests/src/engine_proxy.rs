@@ -122,6 +122,74 @@ impl CuttableEngine {
     }
 }
 
+/// Forwards only the requests that are listed, and refuses the others as a socket proxy does. Runs until the test process exits.
+#[derive(Clone)]
+pub struct FilteredEngine {
+    refused: Arc<Mutex<Vec<String>>>,
+}
+
+impl FilteredEngine {
+    /// Listens on `socket`. `allowed`: such as `GET /containers/{id}/json`, without the version.
+    pub fn start(socket: &Path, engine: &Engine, allowed: Vec<String>) -> Self {
+        let listener = UnixListener::bind(socket).expect("the socket can be made");
+        let target = engine.socket().to_owned();
+        let filter = Self { refused: Arc::default() };
+        let (accepting, allowed) = (filter.clone(), Arc::new(allowed));
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (filter, allowed, target) = (accepting.clone(), allowed.clone(), target.clone());
+                // When either side closes the connection, the other one is closed, too.
+                std::thread::spawn(move || filter.pass(client, &target, &allowed));
+            }
+        });
+        filter
+    }
+
+    fn pass(&self, mut client: UnixStream, target: &Path, allowed: &[String]) -> io::Result<()> {
+        let mut requests = BufReader::new(client.try_clone()?);
+        let Some(head) = Head::read(&mut requests)? else { return Ok(()) };
+        if !allowed.iter().any(|one| is_call(&head.first, one)) {
+            self.refused.lock().unwrap_or_else(PoisonError::into_inner).push(head.first);
+            let body = "<html><body><h1>403 Forbidden</h1></body></html>";
+            write!(
+                client,
+                "HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
+            )?;
+            return client.shutdown(std::net::Shutdown::Both);
+        }
+        forward(head, requests, client, target, 1, &AtomicUsize::new(0))
+    }
+
+    /// Returns the first lines of the requests that were refused so far.
+    pub fn refused(&self) -> Vec<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Reports whether the first line of a request is this call. Names of images may contain slashes.
+fn is_call(first: &str, call: &str) -> bool {
+    let mut words = first.split(' ');
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let method = if method == "HEAD" { "GET" } else { method };
+    let path = path.split('?').next().unwrap_or_default();
+    let path = match path.strip_prefix("/v1.").and_then(|rest| rest.split_once('/')) {
+        Some((version, rest)) if version.bytes().all(|b| b.is_ascii_digit()) => format!("/{rest}"),
+        _ => path.to_owned(),
+    };
+    let asked = format!("{method} {path}");
+    match call.split_once("{id}") {
+        None => asked == call,
+        Some((before, after)) => {
+            let id = asked.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+            id.is_some_and(|id| {
+                !id.is_empty()
+                    && (call.contains("/images/") || call.contains("/distribution/") || !id.contains('/'))
+            })
+        }
+    }
+}
+
 fn refuse(mut client: UnixStream) -> io::Result<()> {
     let body = r#"{"message":"write /var/lib/docker/tmp/GetImageBlob1: no space left on device"}"#;
     write!(

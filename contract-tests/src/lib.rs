@@ -36,7 +36,7 @@ pub use browser::{Browser, Tab};
 pub use command::{CommandOutput, run_agent, run_agent_at};
 pub use config::{Config, Service};
 pub use engine::{ContainerView, Engine, PrivateEngine, on_engine_host};
-pub use engine_proxy::{CuttableEngine, DiskFullEngine, DuplicatingEngine};
+pub use engine_proxy::{CuttableEngine, DiskFullEngine, DuplicatingEngine, FilteredEngine};
 pub use fake_warden::{Behaviour, FakeWarden, ReceivedRequest};
 pub use http::{Reply, request};
 pub use image::{Health, Image, OTHER_ARCHITECTURE, Shape};

@@ -266,7 +266,8 @@ def check_endpoint(page, method, path, known):
 
 
 def check_endpoints(page, known):
-    text = page.read_text()
+    # Calls of the engine are no endpoints of the programs.
+    text = re.sub(r"^\| needed by \| calls \|\n(?:\|.*\n)+", "", page.read_text(), flags=re.M)
     for method, path in re.findall(r"`(GET|POST|DELETE|PUT) (/[^\s`]*)`", text):
         check_endpoint(page, method, path, known)
     for line in re.findall(r"curl [^\n`]*(?:localhost|127\.0\.0\.1):9090/[^\n`]*", text):

@@ -15,6 +15,9 @@ pub trait Survey: Send + Sync + 'static {
 
     /// Returns all running containers, sorted by name.
     async fn running(&self) -> Result<Vec<RunningContainer>, EngineError>;
+
+    /// Makes a call, and returns the status of the answer, whatever it is. `path` has the query, but no version.
+    async fn try_call(&self, method: &str, path: &str, body: &str) -> Result<u16, EngineError>;
 }
 
 /// Engine information, as reported by the engine.

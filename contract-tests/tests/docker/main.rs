@@ -31,6 +31,7 @@ mod rollback;
 mod signed;
 mod snapshot;
 mod snapshot_load;
+mod socket_proxy;
 mod stop;
 mod storm;
 mod swarm;

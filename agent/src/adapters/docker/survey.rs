@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
+use bollard::errors::Error;
+use http::Method;
 use serde_json::Value;
 
+use super::client::Client;
 use super::{DockerEngine, answer, convert};
 use crate::model::EngineError;
 use crate::ports::HOLD_LABEL;
@@ -44,6 +47,20 @@ impl Survey for DockerEngine {
         found.retain(|one| !one.labels.contains_key(HOLD_LABEL));
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
+    }
+
+    async fn try_call(&self, method: &str, path: &str, body: &str) -> Result<u16, EngineError> {
+        let doing = format!("{method} {path}");
+        let refused = || EngineError::Refused(format!("{doing}: no such method"));
+        let method = &Method::from_bytes(method.as_bytes()).map_err(|_| refused())?;
+        let ask = |client: Client| async move {
+            match client.send(method.clone(), path, &[], body.to_owned().into()).await {
+                Ok(()) => Ok(200),
+                Err(Error::DockerResponseServerError { status_code, .. }) => Ok(status_code),
+                Err(error) => Err(error),
+            }
+        };
+        self.connection.read(&doing, ask).await
     }
 }
 

@@ -11,6 +11,7 @@
 //! | `warden` | the push |
 //! | `api` | listen addresses, the lock of the state |
 //! | `unit` | the systemd unit |
+//! | `preflight` | with `--preflight`: the calls that a proxy in front of the engine must let through |
 //! | `finding` | findings and their output |
 //!
 //! A check is a function from facts to findings. This file gathers the facts concurrently, each with a timeout, so that a
@@ -23,6 +24,7 @@ mod engine;
 mod files;
 mod finding;
 mod handover;
+mod preflight;
 mod registry;
 mod services;
 mod snapshot;
@@ -42,7 +44,7 @@ use evenkeel_common::http::{self, BasePath, BindError};
 use evenkeel_common::permissions::is_private;
 use evenkeel_common::store;
 use evenkeel_common::wire::Health;
-use futures_util::future::{FutureExt as _, LocalBoxFuture, join_all};
+use futures_util::future::{FutureExt as _, LocalBoxFuture, OptionFuture, join_all};
 use futures_util::stream::{self, StreamExt as _};
 use tokio::time::timeout;
 
@@ -73,6 +75,10 @@ pub struct Args {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
+    /// Also try every call of the engine's API that the configuration needs, with a target that does not exist: for a proxy in
+    /// front of the engine
+    #[arg(long)]
+    preflight: bool,
 }
 
 /// Runs all checks and prints the findings. 0: nothing worse than a warning; 1: at least one error.
@@ -84,7 +90,7 @@ pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let report = runtime.block_on(examine(config));
+    let report = runtime.block_on(examine(config, args.preflight));
     // Do not wait for a thread that is blocked by a hanging file system.
     runtime.shutdown_background();
     if args.json {
@@ -125,7 +131,12 @@ fn hangs(area: &'static str) -> Finding {
 }
 
 /// Returns all areas for a valid configuration.
-fn areas<'a>(config: &'a Config, path: &'a Path, unit: Option<&'a unit::Unit>) -> Vec<Group<'a>> {
+fn areas<'a>(
+    config: &'a Config,
+    path: &'a Path,
+    unit: Option<&'a unit::Unit>,
+    preflight: bool,
+) -> Vec<Group<'a>> {
     let mut groups = vec![
         Group::new(&[configuration::AREA, configuration::CHANNELS], async move {
             let mut channels = configuration::channels(config);
@@ -152,6 +163,13 @@ fn areas<'a>(config: &'a Config, path: &'a Path, unit: Option<&'a unit::Unit>) -
             vec![(warden::AREA, Some(of_wardens(push).await))]
         }));
     }
+    if preflight {
+        groups.push(Group::new(&[preflight::AREA], async move {
+            let clients = EngineClients::new(config).ok();
+            let look = async |clients: EngineClients| preflight::look(config, clients.survey.as_ref()).await;
+            vec![(preflight::AREA, OptionFuture::from(clients.map(look)).await)]
+        }));
+    }
     if let Some(unit) = unit {
         groups.push(Group::new(&[unit::AREA], async move {
             vec![(unit::AREA, of_unit(config, path, unit).await)]
@@ -165,7 +183,7 @@ async fn of_wardens(push: &PushConfig) -> Vec<finding::Finding> {
     push.warden_urls.iter().zip(answers).flat_map(|(url, answer)| warden::check(url, &answer)).collect()
 }
 
-async fn examine(path: &Path) -> Report {
+async fn examine(path: &Path, preflight: bool) -> Report {
     let mut report = Report::default();
     let unit = find_unit().await;
     let vars = unit.as_ref().map(unit_variables).unwrap_or_default();
@@ -184,7 +202,8 @@ async fn examine(path: &Path) -> Report {
             return report;
         }
     };
-    let looked = join_all(areas(&config, path, unit.as_ref()).into_iter().map(Group::bounded)).await;
+    let looked =
+        join_all(areas(&config, path, unit.as_ref(), preflight).into_iter().map(Group::bounded)).await;
     for (area, found) in looked.into_iter().flatten() {
         report.add(area, found);
     }
