@@ -32,7 +32,7 @@ pub(super) fn restore(place: &Place, copied: FolderId) -> Result<(), SnapshotErr
 pub(super) fn undo(place: &Place, copied: FolderId) -> Result<(), SnapshotError> {
     let Place { live, copy, aside } = place;
     // The data is set aside under its name, still has the name of the copy, or was never touched.
-    let has_begun = aside.exists() || identity(copy)? != copied;
+    let has_begun = aside.exists() || (copy.exists() && identity(copy)? != copied);
     if !has_begun {
         return Ok(());
     }

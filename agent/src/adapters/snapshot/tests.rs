@@ -232,6 +232,11 @@ async fn what_was_put_back_is_undone_however_far_it_had_come() {
             assert!(!place.aside.exists());
         }
     }
+    // Somebody has removed the copy: nothing can have begun.
+    FolderSnapshots.remove(&place.copy).await.unwrap();
+    assert!(FolderSnapshots.restore(&place, &copied).await.is_err());
+    FolderSnapshots.undo(&place, &copied).await.unwrap();
+    assert_eq!(manifest(&place.live), of_now);
 }
 
 /// A bind mount that is removed with the test.

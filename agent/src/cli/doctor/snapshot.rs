@@ -14,6 +14,8 @@ pub(super) fn check(facts: &Facts<'_>) -> Option<Finding> {
     let rules = facts.config.update.as_ref()?.snapshot.as_ref()?;
     let subject = facts.config.name.as_str();
     let seen = match facts.data.as_ref()? {
+        // A hook saves the data.
+        Ok(seen) if seen.sources.is_empty() => return None,
         Ok(seen) => seen,
         Err(why) => {
             let words = Words {

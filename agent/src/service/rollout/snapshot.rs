@@ -341,7 +341,9 @@ impl Service {
         }
         match phase {
             Phase::Restore(failed) => {
-                let why = wording::snapshot::not_restored(why, &deployment.kept_folders(KeptKind::Copy));
+                // The data of before is in the copy, or where it was set aside for earlier data.
+                let kind = if deployment.has_earlier_data() { KeptKind::SetAside } else { KeptKind::Copy };
+                let why = wording::snapshot::not_restored(why, &deployment.kept_folders(kind));
                 self.fail_for_good(failed, RollbackProblem::Step(why), now);
             }
             Phase::Expire { .. } => self.unpinned(now),

@@ -50,7 +50,7 @@ pub(in crate::service) fn not_copied(why: &str) -> String {
 
 /// Why a rollback ended without its data.
 pub(in crate::service) fn not_restored(why: &str, copies: &[KeptFolder]) -> String {
-    format!("the data could not be put back: {why}; as it was before the update, it is in {}", places(copies))
+    format!("the data could not be put back: {why}; as it was before, it is in {}", places(copies))
 }
 
 /// Which data was put back.
