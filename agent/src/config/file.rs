@@ -408,7 +408,6 @@ fn snapshot(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let mut schema = SnapshotFile::json_schema(generator);
     schema.insert("type".to_owned(), serde_json::json!(["object", "array", "null"]));
     schema.insert("items".to_owned(), serde_json::json!({"type": "string"}));
-    schema.insert("required".to_owned(), serde_json::json!(["of"]));
     schema
 }
 
@@ -416,8 +415,9 @@ fn snapshot(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct SnapshotFile {
-    /// Volumes as the compose files name them, and absolute directories that containers mount.
-    #[schemars(schema_with = "one_or_many", required)]
+    /// Volumes as the compose file names them, and absolute directories that containers mount. May be left out if `hooks.before`
+    /// saves the data.
+    #[schemars(schema_with = "one_or_many", default)]
     pub(super) of: Items<String>,
     /// How many copies of proven updates are kept, and how often the data of failed ones.
     #[schemars(range(min = 1, max = 100))]

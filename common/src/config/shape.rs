@@ -93,9 +93,11 @@ fn check(schema: &Value, at: &KeyPath, value: Value, findings: &mut Findings) ->
         (Some("array"), Value::String(text)) if takes(schema, "string") => {
             check(schema, at, Value::Array(vec![Value::String(text)]), findings)
         }
-        // A list stands for an object with nothing but its required member.
+        // A list stands for an object with nothing but its member that is a list.
         (Some("object"), Value::Array(items)) if takes(schema, "array") => {
-            let member = schema["required"][0].as_str().unwrap_or_default().to_owned();
+            let mut members = schema["properties"].as_object().into_iter().flatten();
+            let member = members.find(|(_, member)| kind(member) == Some("array"));
+            let member = member.map(|(name, _)| name.clone()).unwrap_or_default();
             check(schema, at, Value::Object(Map::from_iter([(member, Value::Array(items))])), findings)
         }
         // `true` stands for all words of a list, and `false` for none.

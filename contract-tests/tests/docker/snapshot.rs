@@ -296,6 +296,49 @@ fn a_person_goes_back_with_the_data_and_forward_again() {
 }
 
 #[test]
+fn a_hook_saves_the_data_in_place_of_a_copy() {
+    let (world, _) = World::with_web("snapshot-hook");
+    let hook = world.folder().join("save");
+    let script = format!(
+        "#!/bin/sh\necho \"$EK_DIGEST\" > \"$EK_SNAPSHOT/dump\"; test ! -e {}/broken\n",
+        world.folder().display()
+    );
+    fs::write(&hook, script).unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    let update = json!({ "snapshot": { "keep": 1 }, "hooks": { "before": [hook] } });
+    let entry = world.entry("web", &["web:latest"]).set("health_grace", 3).set("update", update);
+    let state = world.folder().join("state");
+    let agent = world.agent_with(world.config([entry]).set("state", json!({ "path": state })), &[]);
+    let dumps = || fs::read_dir(state.join("snapshots")).map_or(0, Iterator::count);
+    for (nth, version) in ["v2", "v3"].into_iter().enumerate() {
+        let pushed = world.push("web", &Image::good(version));
+        agent.trigger("web");
+        agent.wait_entry(&Kind::UPDATED, nth + 1);
+        Site::wait_done(&agent);
+        let kept = agent.service("web").snapshots;
+        assert_eq!((kept.len(), dumps()), (1, 1), "{kept:#?}");
+        let dump = Path::new(kept[0].dump.as_ref().expect("the hook has saved")).join("dump");
+        assert_eq!(fs::read_to_string(dump).unwrap().trim(), pushed.digest);
+    }
+    let headers = [("content-type", "application/json")];
+    let back = request(agent.address(), "POST", "/rollback/web", &headers, b"{\"data\": true}").unwrap();
+    assert_eq!(back.status, 409, "a dump can't be put back by the agent");
+
+    fs::write(world.folder().join("broken"), "").unwrap();
+    world.push("web", &Image::good("v4"));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::ERROR, 1);
+    Site::wait_done(&agent);
+    assert_eq!(
+        (agent.service("web").snapshots.len(), dumps()),
+        (1, 1),
+        "nothing is left of what was not begun"
+    );
+    world.assert_runs("web", "v3");
+    world.assert_tidy();
+}
+
+#[test]
 fn an_update_waits_while_its_data_can_not_be_copied() {
     let Some(site) = Site::new("snapshot-gate") else { return };
     for (snapshot, why) in [
