@@ -167,7 +167,7 @@ fn areas<'a>(
         groups.push(Group::new(&[preflight::AREA], async move {
             let clients = EngineClients::new(config).ok();
             let look = async |clients: EngineClients| preflight::look(config, clients.survey.as_ref()).await;
-            vec![(preflight::AREA, OptionFuture::from(clients.map(look)).await)]
+            vec![(preflight::AREA, OptionFuture::from(clients.map(look)).await.flatten())]
         }));
     }
     if let Some(unit) = unit {

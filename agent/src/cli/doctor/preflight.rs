@@ -3,7 +3,7 @@
 //! Each call is made with a target that does not exist, so that an engine refuses it without doing anything. What a proxy does
 //! not let through is answered by the proxy, with a status that an engine has no use for here.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use futures_util::stream::{self, StreamExt as _};
 
@@ -149,24 +149,27 @@ const FEATURES: &[Feature] = &[
 /// No volume can have this name.
 const NO_VOLUME: &str = "{\"Name\":\"evenkeel preflight\"}";
 
-/// Tries every call that the configuration needs.
-pub(super) async fn look(config: &Config, engine: &dyn Survey) -> Vec<Finding> {
+/// Tries every call that the configuration needs; `None` if none is answered, which is the engine's own finding.
+pub(super) async fn look(config: &Config, engine: &dyn Survey) -> Option<Vec<Finding>> {
     let is_needed = |feature: &&Feature| config.services.iter().any(|service| (feature.is_used)(service));
-    let needed: BTreeSet<(Call, &str)> = FEATURES
-        .iter()
-        .filter(is_needed)
-        .flat_map(|feature| feature.calls.iter().map(|call| (*call, feature.name)))
-        .collect();
-    let tried = stream::iter(needed).map(|(call, feature)| async move {
+    let mut needed: BTreeMap<Call, Vec<&str>> = BTreeMap::new();
+    for feature in FEATURES.iter().filter(is_needed) {
+        for call in feature.calls {
+            needed.entry(*call).or_default().push(feature.name);
+        }
+    }
+    let tried = stream::iter(needed).map(|(call, features)| async move {
         let path = format!("{}{}", call.path.replace("{id}", NOBODY), call.query);
-        (call, feature, engine.try_call(call.method, &path, call.body).await)
+        (call, features.join(", "), engine.try_call(call.method, &path, call.body).await)
     });
     let tried: Vec<_> = tried.buffered(AT_ONCE).collect().await;
-    tried.into_iter().filter_map(|(call, feature, answer)| finding(call, feature, answer)).collect()
+    let is_there = tried.iter().any(|(.., answer)| answer.is_ok());
+    let findings = tried.into_iter().filter_map(|(call, features, answer)| finding(call, &features, answer));
+    is_there.then(|| findings.collect())
 }
 
 /// What an answer says of what is between here and the engine.
-fn finding(call: Call, feature: &str, answer: Result<u16, EngineError>) -> Option<Finding> {
+fn finding(call: Call, features: &str, answer: Result<u16, EngineError>) -> Option<Finding> {
     let what = match answer {
         Ok(status @ (401 | 403 | 405)) => format!("it is refused (status {status})"),
         Ok(_) => return None,
@@ -174,7 +177,7 @@ fn finding(call: Call, feature: &str, answer: Result<u16, EngineError>) -> Optio
     };
     let words = Words {
         what,
-        why: format!("{feature} needs it"),
+        why: format!("needed by: {features}"),
         remedy: "let it through in the proxy in front of the engine; the page on security lists all calls",
     };
     Some(words.error(AREA, format!("{} {}", call.method, call.path)))
@@ -193,7 +196,7 @@ mod tests {
         let refused = of(Ok(403)).unwrap();
         assert_eq!(
             (refused.subject.as_str(), refused.why.as_str()),
-            ("POST /containers/{id}/restart", "auto_heal needs it")
+            ("POST /containers/{id}/restart", "needed by: auto_heal")
         );
         assert!(of(Err(EngineError::Unavailable("cut off".into()))).unwrap().what.contains("cut off"));
     }
