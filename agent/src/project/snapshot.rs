@@ -199,8 +199,43 @@ impl Data {
         id: &str,
         progress: &watch::Sender<PullProgress>,
     ) -> Result<SnapshotStepped, EngineError> {
+        let live: Vec<&Path> = places.iter().map(|(source, _)| source.folder.as_path()).collect();
+        match self.copy_all(&places, labels, id, progress).await {
+            Ok(copies) => {
+                let running = self.volumes.mounters(&live, true).await?;
+                if running.is_empty() {
+                    return Ok(SnapshotStepped::Copied(copies));
+                }
+                self.remove_copies(&places).await?;
+                Ok(SnapshotStepped::Running(running))
+            }
+            Err(error) => {
+                // The service, which is started again, may need the room.
+                if !error.is_unavailable()
+                    && let Err(error) = self.remove_copies(&places).await
+                {
+                    tracing::warn!(%error, "what was copied can't be removed yet");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn remove_copies(&self, places: &[(Source, Place)]) -> Result<(), EngineError> {
+        for (_, place) in places {
+            self.folders.remove(&place.copy).await.map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    async fn copy_all(
+        &self,
+        places: &[(Source, Place)],
+        labels: &[(String, String)],
+        id: &str,
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<Vec<CopyMade>, EngineError> {
         let mut copies = Vec::with_capacity(places.len());
-        let folders: Vec<PathBuf> = places.iter().map(|(source, _)| source.folder.clone()).collect();
         for (source, place) in places {
             let (sent, mut bytes) = watch::channel(0);
             let show = async {
@@ -209,24 +244,16 @@ impl Data {
                 }
             };
             let copy = async {
-                let copied = self.folders.copy(&place, &sent).await;
+                let copied = self.folders.copy(place, &sent).await;
                 drop(sent);
                 copied
             };
             let (copied, ()) = tokio::join!(copy, show);
             let copied = copied.map_err(refused)?;
-            self.show(&source, &place.copy, id, labels).await?;
-            copies.push(CopyMade { source, copied });
+            self.show(source, &place.copy, id, labels).await?;
+            copies.push(CopyMade { source: source.clone(), copied });
         }
-        let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-        let running = self.volumes.mounters(&folders, true).await?;
-        if running.is_empty() {
-            return Ok(SnapshotStepped::Copied(copies));
-        }
-        for CopyMade { source, .. } in &copies {
-            self.folders.remove(&source.place(id).copy).await.map_err(refused)?;
-        }
-        Ok(SnapshotStepped::Running(running))
+        Ok(copies)
     }
 
     /// Makes the copy of a volume a volume, too, so that `docker` commands reach it.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use contract_tests::{Agent, Health, Image, World, request, run_agent, wait_for};
@@ -386,4 +387,84 @@ fn a_directory_is_copied_beside_itself() {
     assert_eq!(Path::new(&place.path).parent(), folder.parent());
     assert_eq!(place.volume, None);
     assert_eq!(fs::read_to_string(Path::new(&place.path).join("schema")).unwrap(), "v2\n");
+}
+
+/// A file system of 32 MiB.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(folder: &Path) -> Option<Self> {
+        fs::create_dir(folder).expect("files of the test can be written");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=32m", "ektest"]).arg(folder).status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            println!("NOT RUN: it needs to mount a file system");
+            return None;
+        }
+        Some(Self(folder.to_owned()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // A container may still use it.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_holds_an_update_and_ends_one_whose_copy_it_interrupts() {
+    let Some(mut site) = Site::new("snapshot-full") else { return };
+    let Some(disk) = SmallDisk::mount(&site.world.folder().join("disk")) else { return };
+    let (data, hook, other) = (disk.0.join("data"), site.world.folder().join("save"), disk.0.join("other"));
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("kept"), vec![7; 12 << 20]).unwrap();
+    let text = format!(
+        "services:\n  web:\n    image: {}\n    labels: {{labels}}\n    network_mode: none\n    volumes: [ '{}:/data' ]\n",
+        site.world.reference("web"),
+        data.display(),
+    );
+    site.world.project.write_text(&text);
+    site.world.project.up();
+    fs::write(&hook, format!("#!/bin/sh\nhead -c 12M /dev/zero > {}\n", other.display())).unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    let agent = |hooks: &Value| {
+        let update = json!({ "snapshot": [data], "hooks": hooks });
+        site.world.agent_for([site.world.entry("web", &["web:latest"]).set("update", update)])
+    };
+    let before = site.world.project.container("web").id;
+
+    // Another program takes the room after it was judged.
+    let first = agent(&json!({ "before": [hook] }));
+    site.world.push("web", &migrating("v2", true));
+    first.trigger("web");
+    let entry = first.wait_entry(&Kind::ERROR, 1);
+    Site::wait_done(&first);
+    assert!(entry.message.contains("the data could not be copied, so nothing was deployed"), "{entry:#?}");
+    assert!(entry.message.contains("No space left on device"), "{entry:#?}");
+    assert_eq!(site.world.assert_runs("web", "v1").id, before, "it was stopped, and started again");
+    let names = || fs::read_dir(&disk.0).unwrap().map(|found| found.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!(names().len(), 2, "nothing is left of the copy: {:?}", names());
+    assert_eq!(fs::metadata(data.join("kept")).unwrap().len(), 12 << 20);
+    assert_eq!(first.blocked().len(), 0, "the image has no part in it");
+
+    // Now it is known beforehand.
+    first.trigger("web");
+    let waiting = wait_for("the update to wait", || {
+        let service = first.service("web");
+        service.waiting.clone().ok_or_else(|| format!("{service:#?}"))
+    });
+    assert_eq!(waiting.gate, "snapshot", "{waiting:#?}");
+    assert!(
+        waiting.why.starts_with("the copy of the data needs 12.0 MiB, 8.0 MiB free in "),
+        "{}",
+        waiting.why
+    );
+    drop(first);
+
+    fs::remove_file(&other).unwrap();
+    let second = agent(&json!({}));
+    second.trigger("web");
+    second.wait_entry(&Kind::UPDATED, 1);
+    site.world.assert_runs("web", "v2");
 }

@@ -26,6 +26,9 @@ use super::deployment::Deployment;
 use super::plan::Cause;
 use super::step::{Failed, Phase};
 
+/// How often a copy is tried: the service is down, and what has failed, say for lack of room, may have taken minutes.
+const COPY_ATTEMPTS: u32 = 2;
+
 /// What is planned to be copied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotPlan {
@@ -44,6 +47,18 @@ pub struct SnapshotPlan {
 }
 
 impl SnapshotPlan {
+    /// Where the copy of a source is, or its data once that was set aside.
+    fn kept_folder(&self, source: &Source, kind: KeptKind) -> KeptFolder {
+        let place = self.place(source);
+        let (folder, suffix) = match kind {
+            KeptKind::Copy => (place.copy, ""),
+            KeptKind::SetAside => (place.aside, "-set-aside"),
+        };
+        let volume = source.volume.as_ref();
+        let volume = volume.map(|volume| format!("{volume}-evenkeel-{}{suffix}", self.id));
+        KeptFolder { of: source.of.clone(), folder, volume }
+    }
+
     /// The folder of a source, what is put in its place, and where its data goes.
     fn place(&self, source: &Source) -> Place {
         let place = source.place(&self.id);
@@ -190,17 +205,7 @@ impl Deployment {
     /// The folders of the copies, or of the data that was set aside.
     fn kept_folders(&self, kind: KeptKind) -> Vec<KeptFolder> {
         let Some(plan) = &self.plan().snapshot else { return Vec::new() };
-        let folder = |copy: &CopyMade| {
-            let place = plan.place(&copy.source);
-            let (folder, suffix) = match kind {
-                KeptKind::Copy => (place.copy, ""),
-                KeptKind::SetAside => (place.aside, "-set-aside"),
-            };
-            let volume = copy.source.volume.as_ref();
-            let volume = volume.map(|volume| format!("{volume}-evenkeel-{}{suffix}", plan.id));
-            KeptFolder { of: copy.source.of.clone(), folder, volume }
-        };
-        self.snapshot.copies.iter().map(folder).collect()
+        self.snapshot.copies.iter().map(|copy| plan.kept_folder(&copy.source, kind)).collect()
     }
 }
 
@@ -332,9 +337,10 @@ impl Service {
     /// Retries a step that failed. What can't be copied is not deployed; what can't be put back needs a person.
     fn snapshot_step_failed(&mut self, phase: Phase, why: &str, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: why.to_owned() });
         deployment.attempt += 1;
-        if deployment.attempt < ROLLBACK_ATTEMPTS {
+        let attempts = if phase == Phase::Copy { COPY_ATTEMPTS } else { ROLLBACK_ATTEMPTS };
+        if deployment.attempt < attempts {
+            self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: why.to_owned() });
             let pause = ROLLBACK_RETRY * 2_i32.saturating_pow(deployment.attempt - 1);
             self.steps.retry_at = Some(now + pause);
             return;
@@ -366,7 +372,7 @@ impl Service {
     fn expire_snapshots(&mut self) -> Vec<KeptFolder> {
         let Some(deployment) = &mut self.durable.deployment else { return Vec::new() };
         let Some(plan) = deployment.plan().snapshot.clone() else { return Vec::new() };
-        if !deployment.snapshot.copies.is_empty() || plan.dump.is_some() {
+        if deployment.snapshot.at.is_some() || plan.dump.is_some() {
             let changes = &deployment.plan().image_changes;
             let image = wording::names(changes);
             let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?)));
@@ -380,13 +386,15 @@ impl Service {
                 left: left.clone(),
                 dump: plan.dump.clone(),
                 bytes: plan.earlier.as_ref().map_or(copied, |earlier| earlier.bytes),
-                folders: deployment.kept_folders(kind),
+                folders: plan.sources.iter().map(|source| plan.kept_folder(source, kind)).collect(),
                 is_expired,
             };
             let is_restored = deployment.snapshot.is_restored;
-            // A copy that was put back is used up; one of data that nobody has changed since is of no use.
+            // A copy that was put back is used up; one of data that nobody has changed since is of no use, and neither is what
+            // there is of one that failed.
             let is_unused = deployment.snapshot.is_unused || deployment.snapshot.at.is_none();
-            let is_used_up = is_restored || is_unused;
+            let is_incomplete = deployment.snapshot.copies.len() < plan.sources.len();
+            let is_used_up = is_restored || is_unused || is_incomplete;
             let new = match plan.earlier {
                 // Of what was put back again, copies may be left.
                 Some(_) => vec![of_kind(KeptKind::SetAside, is_used_up)],
