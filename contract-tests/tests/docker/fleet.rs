@@ -23,7 +23,7 @@ impl Fleet {
 
     /// Creates a fleet whose probations are long enough for a bad image to fail within them on a busy machine.
     fn for_bad_images(about: &str) -> Self {
-        Self::probing_for(about, [0; 3], &Value::Null, 30)
+        Self::probing_for(about, [0; 3], &Value::Null, 15)
     }
 
     /// Creates a fleet with these rings of its machines.

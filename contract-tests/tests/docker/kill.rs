@@ -12,7 +12,7 @@ fn killed(step: &str, after: u64, compose_too: bool, bad: bool) {
     let (world, _) = World::with_web_of(&about, &Image::good("v1"), &[]);
     let old = world.project.container("web");
     // A bad image must fail within the probation on a busy machine, too.
-    let grace = if bad { 30 } else { 3 };
+    let grace = if bad { 15 } else { 3 };
     let mut agent = world.agent_for([world.entry("web", &["web:latest"]).set("health_grace", grace)]);
     let image = if bad { Image::exits("v2", 1) } else { Image::good("v2") };
     let v2 = world.push("web", &image);

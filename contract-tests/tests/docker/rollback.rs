@@ -8,7 +8,7 @@ fn undone(about: &str, first: &Image, bad: &Image, more: &[&str]) -> (World, Age
     let (world, v1) = World::with_web_of(about, first, more);
     let before = world.project.container("web");
     // Long, because the image must fail within it on a busy machine, too. It ends with the failure.
-    let agent = world.agent_for([world.entry("web", &["web:latest"]).set("health_grace", 30)]);
+    let agent = world.agent_for([world.entry("web", &["web:latest"]).set("health_grace", 15)]);
     let v2 = world.push("web", bad);
     agent.trigger("web");
     if bad.waits_for_command() {
