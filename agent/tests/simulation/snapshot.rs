@@ -65,7 +65,7 @@ async fn the_data_goes_back_with_the_image() {
 async fn image_and_data_match_whenever_the_agent_is_killed() {
     let mut runs = 0;
     for (nr, (behaviour, is_good)) in KINDS.into_iter().enumerate() {
-        for at in every(19, nr) {
+        for at in every(31, nr) {
             let (fake, config) = with_data(behaviour).await;
             fake.crash_at(Some(at));
             if run_agent(&fake, &config, LONG, Script::Poll).await {
@@ -121,7 +121,7 @@ async fn a_person_goes_back_together_with_the_data() {
 async fn image_and_data_match_whenever_an_agent_that_goes_back_is_killed() {
     let mut runs = 0;
     for (nr, works) in [true, false].into_iter().enumerate() {
-        for at in every(13, nr) {
+        for at in every(23, nr) {
             let (fake, config) = updated(works).await;
             let entries = fake.entries().len();
             fake.crash_at(Some(at));

@@ -168,7 +168,7 @@ async fn every_update_of_a_swarm_service_ends_in_the_proven_new_or_the_exact_old
 #[tokio::test(start_paused = true)]
 async fn an_agent_killed_at_any_call_to_a_swarm_ends_in_the_proven_new_or_the_exact_old_state() {
     for (nr, scenario) in SCENARIOS.iter().enumerate() {
-        for call in every(9, nr).take_while(|call| *call <= 400) {
+        for call in every(17, nr).take_while(|call| *call <= 400) {
             let fixture = Fixture::new(scenario);
             fixture.fake.crash_at(Some(call));
             if fixture.run_agent(scenario.script, scenario.disturbance).await {
