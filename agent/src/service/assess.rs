@@ -296,20 +296,25 @@ impl Service {
     }
 }
 
+/// The exit code of a program that SIGTERM has ended: 128 + 15.
+const TERMINATED: i64 = 143;
+
 /// Whether the last run ended because of a stop request: one that came after its start, and not so long before its end
-/// that the container must have survived it. If the end precedes the start, the clock was set back during the run, and
-/// only the end can be compared.
+/// that the container must have survived it. `docker stop --time` gives it longer than its own timeout. If the end
+/// precedes the start, the clock was set back during the run, and only the end can be compared.
 fn ended_as_requested(container: &Container, stops: &StopTimes, told: &BTreeMap<String, Timestamp>) -> bool {
     let Some(at) = stops.get(&container.id) else { return false };
     let limit = container.stop_timeout + STOP_SLACK;
-    let stop_took = container.finished_at.map(|end| end.duration_since(*at));
+    // By a stop of this very run.
+    let longest = if container.exit_code == TERMINATED { LONGEST_STOP.max(limit) } else { limit };
     if container.started_at.zip(container.finished_at).is_some_and(|(start, end)| end < start) {
-        // By the clock as it was then, or as it was set in between.
-        let near = |at: &Timestamp| {
-            container.finished_at.is_some_and(|end| end.duration_since(*at).abs() <= signed(limit))
+        let is_near = |at: Timestamp, limit: Duration| {
+            container.finished_at.is_some_and(|end| end.duration_since(at).abs() <= signed(limit))
         };
-        return near(at) || told.get(&container.id).is_some_and(near);
+        // By the clock as it was then, or as it was set in between.
+        return is_near(*at, limit) || told.get(&container.id).is_some_and(|told| is_near(*told, longest));
     }
+    let stop_took = container.finished_at.map(|end| end.duration_since(*at));
     container.started_at.is_none_or(|start| *at >= start)
-        && stop_took.is_none_or(|stop_took| stop_took <= signed(limit))
+        && stop_took.is_none_or(|stop_took| stop_took <= signed(longest))
 }

@@ -36,7 +36,14 @@ struct Gap {
 
 impl Gap {
     fn includes(&self, at: Timestamp) -> bool {
-        at >= self.from && self.to.is_none_or(|to| at <= to)
+        self.to.map_or(at >= self.from, |to| self.spans(at, to))
+    }
+
+    /// Whether a time is in the gap, which lasted until `to`: by the clock as it was when the gap began, or as it was set
+    /// meanwhile.
+    fn spans(&self, at: Timestamp, to: Timestamp) -> bool {
+        let lasted = to.duration_since(self.began);
+        [self.from, self.began].into_iter().any(|from| at >= from && at <= from + lasted)
     }
 }
 
@@ -114,8 +121,7 @@ impl Gaps {
     ) -> Option<Engine> {
         let gap = self.0.last_mut().filter(|gap| gap.to.is_none())?;
         // A time in the future dates from before the clock was set back, and so does the start of the engine.
-        let is_restart =
-            |since: Timestamp| since > gap.began + SHUTDOWN_SEEN && since <= now + CLOCK_DIFFERENCE;
+        let is_restart = |since: Timestamp| gap.spans(since - SHUTDOWN_SEEN, now + CLOCK_DIFFERENCE);
         if engine_since.is_none_or(is_restart) {
             gap.to = Some(now);
             return Some(Engine::Restarted);
@@ -154,5 +160,40 @@ impl Gaps {
     /// The clock was set: past gaps can't be compared with times by the new clock.
     pub(super) fn clock_was_set(&mut self) {
         self.0.retain(|gap| gap.to.is_none());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restart_of_the_engine_is_known_whenever_the_clock_was_set() {
+        // By how much the clock was set in the gap; seconds from the start of the gap to that of the engine, by the clock
+        // then; whether that was in the gap.
+        for (set_by, since, is_restart) in [
+            (0, 2, true),
+            (0, -10, false),
+            (600, 2, true),
+            (600, 602, true),
+            (600, -10, false),
+            (600, 300, false),
+            (-600, 2, true),
+            (-600, -598, true),
+            (-600, -10, false),
+            (-600, -700, false),
+        ] {
+            let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
+            let mut gaps = Gaps::default();
+            gaps.await_events(at(0));
+            gaps.times().for_each(|time| *time = at(set_by));
+            let (mut requested, mut by_engine) = (StopTimes::new(), StopTimes::new());
+            let found = gaps.end(&mut requested, &mut by_engine, Some(at(since)), at(set_by + 3));
+            let expected = if is_restart { Engine::Restarted } else { Engine::Survived };
+            assert_eq!(found, Some(expected), "set by {set_by}, since {since}");
+            // What was stopped when the gap began was stopped by the clock as it was then.
+            gaps.attribute(&mut requested, &mut by_engine, "id".into(), at(1));
+            assert_eq!(by_engine.len(), usize::from(is_restart), "set by {set_by}, since {since}");
+        }
     }
 }

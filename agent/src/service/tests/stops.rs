@@ -72,6 +72,21 @@ fn a_stop_before_the_current_run_does_not_explain_its_end_after_the_clock_is_set
 }
 
 #[test]
+fn a_program_that_ends_by_a_stop_longer_than_its_timeout_stays_down_although_nothing_more_was_seen() {
+    // Its exit code, and whether it is restarted. A signal is no reason to crash much later.
+    for (code, is_restarted) in [(143, false), (1, true), (137, true)] {
+        for set_by in [0, -259_200] {
+            let mut scenario = Scenario::of(config());
+            scenario.at(10).look(&[&running("a")]).event("id-a", EventKind::Kill { signal: Some(15) });
+            scenario.service.shift(SignedDuration::from_secs(set_by));
+            let down = Container { finished_at: scenario.seconds(50 + set_by), ..exited("a", code) };
+            scenario.at(51 + set_by).look(&[&down]).at(60 + set_by).look(&[&down]);
+            assert_eq!(scenario.restarts().len(), usize::from(is_restarted), "{code}, set by {set_by}");
+        }
+    }
+}
+
+#[test]
 fn an_engine_outage_reported_late_applies_to_its_own_time() {
     for by in [0, 7200, -7200] {
         let mut scenario = Scenario::of(config());
