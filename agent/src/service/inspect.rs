@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{Container, EngineError, EventKind, State};
 
@@ -15,6 +15,9 @@ use super::{Durable, ENGINE_RETRY, Service, heal};
 
 /// Events come in bursts: they are covered by one inspection this long after the first.
 const SETTLE: Duration = Duration::from_millis(300);
+
+/// How long after a start the engine reports it.
+const START_REPORTED: SignedDuration = SignedDuration::from_secs(1);
 
 impl Service {
     /// Returns the inspection that is due, if any.
@@ -48,7 +51,8 @@ impl Service {
                 }
             }
             EventKind::Stop => self.note_stop_request(id, at, now),
-            // Events come in order, also after the clock was set.
+            // Events come in order, also after the clock was set, but those of before a gap are replayed.
+            EventKind::Start if self.is_start_of_run_told_to_stop(&id, at) => {}
             EventKind::Start => {
                 self.known.told_to_stop.remove(&id);
             }
@@ -85,6 +89,13 @@ impl Service {
             self.known.external_change_at = self.known.external_change_at.max(Some(at.min(now)));
         }
         self.inspections.request_by(now + SETTLE);
+    }
+
+    /// Whether a container was told to stop in the run that began then.
+    fn is_start_of_run_told_to_stop(&self, id: &str, at: Timestamp) -> bool {
+        let began = self.containers().iter().find(|c| c.id == id).and_then(|c| c.started_at);
+        let is_of_run = began.is_some_and(|began| at.duration_since(began).abs() <= START_REPORTED);
+        is_of_run && self.durable.stops.get(id).is_some_and(|stop| at <= *stop)
     }
 
     fn note_stop_request(&mut self, id: String, at: Timestamp, now: Timestamp) {

@@ -191,6 +191,26 @@ fn a_stop_while_the_connection_was_cut_stands() {
 }
 
 #[test]
+fn a_stop_stands_whose_containers_start_is_replayed() {
+    let mut scenario = Scenario::of(config());
+    let well = Container { started_at: scenario.seconds(1), ..running("a") };
+    scenario.at(10).look(&[&well]).at(20).event("id-a", TERM);
+    let sick = Container { health: Some(HealthState::Unhealthy), ..well };
+    scenario.at(40).look(&[&sick]);
+    let start = Input::Event {
+        at: scenario.start + SignedDuration::from_secs(1),
+        id: "id-a".into(),
+        what: EventKind::Start,
+    };
+    scenario.at(50).input(start).look(&[&sick]);
+    assert_eq!(scenario.at(55).look(&[&sick]).restarts(), [""; 0]);
+    // It was started again, and is as sick as before.
+    let again = Container { started_at: scenario.seconds(60), ..sick };
+    scenario.at(60).event("id-a", EventKind::Start).look(&[&again]);
+    assert_eq!(scenario.at(65).look(&[&again]).restarts(), ["a"]);
+}
+
+#[test]
 fn a_stop_just_before_the_connection_was_cut_stands() {
     let mut scenario = Scenario::of(config());
     scenario.at(99).look(&[&running("a")]).at(100).event("id-a", TERM).event("id-a", EventKind::Stop);
