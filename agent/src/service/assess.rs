@@ -14,6 +14,9 @@ use super::restart_state::signed;
 /// Extra time that a stop may take beyond the container's stop timeout.
 const STOP_SLACK: Duration = Duration::from_secs(5);
 
+/// The exit code of a process that was ended by TERM.
+pub(super) const TERMINATED: i64 = 143;
+
 /// A restart policy starts a container again within this time, unless it is in a crash loop.
 const STUCK_AFTER: Duration = Duration::from_secs(15);
 /// How long a container may take to stop at most: whoever asked for it may have set a longer timeout than the container's
@@ -295,9 +298,6 @@ impl Service {
         assess(container, stops, self.healer.is_in_crash_loop(container), self.last_input)
     }
 }
-
-/// The exit code of a program that SIGTERM has ended: 128 + 15.
-const TERMINATED: i64 = 143;
 
 /// Whether the last run ended because of a stop request: one that came after its start, and not so long before its end
 /// that the container must have survived it. `docker stop --time` gives it longer than its own timeout. If the end

@@ -13,7 +13,7 @@ use crate::model::few::FewMap;
 use crate::model::{Container, EngineError, State};
 
 use super::action::Action;
-use super::assess::{Condition, Inactive, ProblemKind, Stops, assess, stuck_at};
+use super::assess::{Condition, Inactive, ProblemKind, Stops, TERMINATED, assess, stuck_at};
 use super::event::{Event, Note};
 use super::gap::{Engine, Gaps};
 use super::input::StopTimes;
@@ -45,7 +45,7 @@ const LOOP_COUNT: u64 = 5;
 /// Signals that ask every process to end: INT, QUIT, KILL, TERM (DOMAIN 4.3).
 const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
 /// Exit codes of a process that was ended by KILL or TERM, the signals of a regular stop.
-const ENDED_BY_SIGNAL: [i64; 2] = [KILLED, 143];
+const ENDED_BY_SIGNAL: [i64; 2] = [KILLED, TERMINATED];
 const KILLED: i64 = 137;
 /// The signal that a process can't handle.
 const KILL: i32 = 9;
