@@ -31,7 +31,8 @@ PODMAN_SUITE='(binary(docker) & test(/^podman::/))
     | test(=rollback::an_unhealthy_image_is_rolled_back)
     | test(=rollback::an_image_that_crashes_without_a_health_check_is_rolled_back)
     | test(=rollback::blocks_and_totals_survive_a_restart_and_only_a_new_digest_lifts_the_block)
-    | test(/^handover::/)'
+    | test(/^handover::/)
+    | test(/^snapshot::/)'
 
 ENGINE_ROWS=()
 

@@ -191,7 +191,7 @@ podman_start() {
     ln -sf "$root/usr/libexec/docker/cli-plugins/docker-compose" "$folder/config/cli-plugins/docker-compose"
     # Containers need to write to /proc/sys/net.
     SYSTEMD_NSPAWN_API_VFS_WRITABLE=network MACHINE_PREPARE=podman_configure machine_boot "$folder" "$root" \
-        --bind="$folder/containers:/var/lib/containers" --bind="${TMPDIR:-/tmp}" --bind-ro="$REPO" --capability=all \
+        --bind="${TMPDIR:-/tmp}" --bind-ro="$REPO" --capability=all \
         --system-call-filter="@keyring bpf" || return 1
     pid="$(cat "$folder/nspawn.pid")"
     for i in $(seq 1 240); do
@@ -209,6 +209,9 @@ podman_configure() {
     PODMAN_REGISTRY_PORT="$(free_port)"
     mkdir -p "$etc/containers/registries.conf.d" "$etc/containers/containers.conf.d" \
         "$etc/systemd/system/podman.socket.d" "$etc/systemd/system/sockets.target.wants"
+    # Its volumes have the same paths in the machine and outside, where the tests look at them.
+    printf '[storage]\ndriver = "overlay"\ngraphroot = "%s"\nrunroot = "/run/containers/storage"\n' "$folder/containers" \
+        >"$etc/containers/storage.conf"
     printf '[[registry]]\nlocation = "127.0.0.1:%s"\ninsecure = true\n' "$PODMAN_REGISTRY_PORT" \
         >"$etc/containers/registries.conf.d/evenkeel.conf"
     # Without cgroup 2 controllers, limits cannot be applied.

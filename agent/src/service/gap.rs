@@ -182,6 +182,8 @@ mod tests {
             (-600, -598, true),
             (-600, -10, false),
             (-600, -700, false),
+            // An engine without a daemon that containers depend on has run for as long as was asked for.
+            (0, -1_000_000, false),
         ] {
             let at = |second: i64| Timestamp::from_second(1_000_000 + second).unwrap();
             let mut gaps = Gaps::default();

@@ -107,7 +107,8 @@ impl Events {
         self.health.mark_unchanged();
         self.check_now.notify_one();
         // Was only the connection gone? The answer tells who has stopped the containers that ended meanwhile.
-        let wanted = self.ended_at.unwrap_or(Timestamp::MIN);
+        // Podman answers with what was asked for: not a time from which nothing can be subtracted.
+        let wanted = self.ended_at.unwrap_or(Timestamp::UNIX_EPOCH);
         let engine_since = match self.engine.running_since(wanted).await {
             Ok(since) => since,
             Err(error) if error.is_unavailable() => return Read::Nothing,

@@ -186,7 +186,8 @@ fn the_data_goes_back_with_a_bad_image_and_what_it_left_is_kept() {
     assert_eq!(site.copies(), std::slice::from_ref(&volume));
     let seen = format!("{volume}:/left:ro");
     let image = site.world.reference("reader");
-    let shown = site.world.engine.docker(&["run", "--rm", "-v", &seen, &image, "cat", "/left/schema"]);
+    let look = ["run", "--rm", "--network", "none", "-v", &seen, &image, "cat", "/left/schema"];
+    let shown = site.world.engine.docker(&look);
     assert_eq!(shown.trim(), "v2", "reached with plain docker commands");
     site.world.assert_tidy();
 }
@@ -394,6 +395,10 @@ struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn mount(folder: &Path) -> Option<Self> {
+        if std::env::var_os("EVENKEEL_TEST_ENTER").is_some() {
+            println!("NOT RUN: the engine's machine does not see file systems that are mounted here");
+            return None;
+        }
         fs::create_dir(folder).expect("files of the test can be written");
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", "size=32m", "ektest"]).arg(folder).status();

@@ -145,9 +145,18 @@ impl DockerEngine {
         Ok(None)
     }
 
-    /// Lists containers in any state, as returned by the engine.
+    /// Lists the containers that match a filter, in any state, as returned by the engine.
     pub(super) async fn list(&self, filter: &str, value: String) -> Result<Vec<Value>, EngineError> {
-        let filters = json!({ filter: [value] }).to_string();
+        self.list_filtered(&json!({ filter: [value] })).await
+    }
+
+    /// Lists all containers, in any state, as returned by the engine.
+    pub(super) async fn list_all(&self) -> Result<Vec<Value>, EngineError> {
+        self.list_filtered(&json!({})).await
+    }
+
+    async fn list_filtered(&self, filters: &Value) -> Result<Vec<Value>, EngineError> {
+        let filters = filters.to_string();
         let query = [("all", "true"), ("filters", filters.as_str())];
         let doing = "list containers";
         let listed = self

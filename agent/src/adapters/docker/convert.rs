@@ -321,9 +321,13 @@ fn timing(config: &Value) -> Option<HealthTiming> {
     })
 }
 
-/// Parses a time. The engine writes the year 1 for "never".
+/// The first second of the year 9000, before which all times are that are taken from an engine.
+const FAR_FUTURE: i64 = 221_845_392_000;
+
+/// Parses a time. The engine writes the year 1 for "never". A time so late that adding to it could overflow is unknown.
 pub(super) fn moment(text: &str) -> Option<Timestamp> {
-    text.parse::<Timestamp>().ok().filter(|at| *at > Timestamp::UNIX_EPOCH)
+    let is_plausible = |at: &Timestamp| *at > Timestamp::UNIX_EPOCH && at.as_second() < FAR_FUTURE;
+    text.parse::<Timestamp>().ok().filter(is_plausible)
 }
 
 fn mount(seen: &Value) -> MountRecord {

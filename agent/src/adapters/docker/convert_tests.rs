@@ -385,3 +385,19 @@ fn podmans_labels_tell_who_manages_a_container() {
     // Docker ignores the labels, which a compose file used with both engines may have.
     assert_eq!(manager(unit, false), None);
 }
+
+#[test]
+fn a_time_that_can_not_be_computed_with_is_unknown() {
+    for (text, is_known) in [
+        ("2026-11-27T10:00:00.5Z", true),
+        ("2026-11-27T10:00:00+02:00", true),
+        ("8999-12-31T23:59:59Z", true),
+        ("0001-01-01T00:00:00Z", false),
+        ("-009999-01-02T01:59:59Z", false),
+        ("9000-01-01T00:00:00Z", false),
+        ("9999-12-30T22:00:00.999999999Z", false),
+        ("", false),
+    ] {
+        assert_eq!(moment(text).is_some(), is_known, "{text}");
+    }
+}

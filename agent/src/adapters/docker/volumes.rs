@@ -76,13 +76,13 @@ impl Volumes for DockerEngine {
     }
 
     async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError> {
-        let mut listed = Vec::new();
-        // One that restarts again and again writes now and then, and one that is paused may go on.
-        for state in ["running", "restarting", "paused"] {
-            listed.extend(self.list("status", state.to_owned()).await?);
-        }
-        let mut found: Vec<Mounter> =
-            listed.iter().filter(|one| mounts(one, folders, writable)).filter_map(mounter).collect();
+        // Podman rejects a filter with a state that it does not have.
+        let listed = self.list_all().await?;
+        let mut found: Vec<Mounter> = listed
+            .iter()
+            .filter(|one| may_write(one) && mounts(one, folders, writable))
+            .filter_map(mounter)
+            .collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }
@@ -106,6 +106,13 @@ fn volume(seen: &Value) -> Volume {
         options: answer::map(seen, "/Options").unwrap_or_default().into_iter().collect(),
         folder: answer::text(seen, "/Mountpoint").map(PathBuf::from).unwrap_or_default(),
     }
+}
+
+/// Reports whether a listed container may write. One that restarts again and again does so now and then, and one that is paused
+/// or in a state that is not known here may go on.
+fn may_write(listed: &Value) -> bool {
+    let ended = ["created", "configured", "initialized", "exited", "stopped", "dead", "removing"];
+    answer::text(listed, "/State").is_none_or(|state| !ended.contains(&state))
 }
 
 /// Reports whether a listed container mounts one of these folders.
@@ -158,6 +165,17 @@ mod tests {
         }
         assert!(mounts(&with("/data/db", false), &folder, false));
         assert!(!mounts(&json!({"Mounts": null}), &folder, false));
+    }
+
+    #[test]
+    fn only_a_container_that_has_ended_or_not_begun_does_not_write() {
+        for state in ["running", "restarting", "paused", "stopping", "one that is not known here"] {
+            assert!(may_write(&json!({"State": state})), "{state}");
+        }
+        for state in ["created", "exited", "dead", "removing", "configured", "initialized", "stopped"] {
+            assert!(!may_write(&json!({"State": state})), "{state}");
+        }
+        assert!(may_write(&json!({})));
     }
 
     #[test]
