@@ -8,12 +8,15 @@
 //! | `paths` | the paths that the agent writes to, and who else can write there |
 //! | `service` | rules 1-7; a service that violates one is skipped, the others are unaffected |
 //! | `update` | the gates of a service |
+//! | `probe` | the probe of a new image |
 //! | `misplaced` | keys of gates in the wrong place |
 //! | `delivery` | notification channels; an invalid one is disabled, the others are unaffected |
 //! | `push` | the wardens, and the terms of the fleet |
 //! | `named` | the variables and channels that the file names, including those in invalid sections |
 //! | `notes` | what `--check` says besides warnings |
+//! | `template`, `template_syntax`, `mail` | templates of webhook bodies, mail addresses |
 //! | `load` | parses a file into a [`Config`] or into all its [`ConfigErrors`] |
+//! | `active` | the active configuration, which tasks watch |
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -9,13 +9,18 @@
 //! | `placement.rs` | assigns services to the workers of their projects |
 //! | `published.rs` | published state of services, and a signal for changes |
 //! | `observe.rs` | one check: registry and engine, read side by side |
+//! | `newer.rs` | the newer tag that a check looks up |
 //! | `image_configs.rs` | the configuration of a new image compared with that of the running one |
+//! | `definition.rs` | what compose makes of its files compared with what runs |
 //! | `perform.rs` | one step of a rollout |
+//! | `bring_up.rs` | the step that runs compose |
 //! | `handover.rs` | one step of a handover |
+//! | `snapshot.rs` | the data that is copied before an update, and the steps that copy it |
 //! | `swarm.rs` | one check or one step of a swarm service |
 //! | `maintain.rs` | maintenance tasks |
 //! | `fleet.rs` | requests to the wardens |
 //! | `files.rs` | the hash over a project's compose files |
+//! | `references.rs` | which other files a compose file makes compose read |
 //! | `tag_file.rs` | the line of the env file that sets a tag |
 //! | `cycle.rs` | one registry request per image, shared by all services of a poll cycle |
 //! | `services.rs` | all services by name, as used by API and tasks |

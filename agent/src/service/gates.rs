@@ -363,7 +363,6 @@ fn approval(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     cleared_by(format!("POST /approve/{}", rules.service), held("approval", why))
 }
 
-/// Holds an update whose image differs in what `ask_on` names, and one that can't be compared.
 /// Whether the data can be copied before the update, judged before anything is pulled.
 fn snapshot(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let Some(wanted) = &rules.update.snapshot else { return open(SNAPSHOT, "not configured") };
@@ -378,6 +377,7 @@ fn snapshot(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     cleared_by(clear, held(SNAPSHOT, why))
 }
 
+/// Holds an update whose image differs in what `ask_on` names, and one that can't be compared.
 fn breaking(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let asks_on = &rules.update.ask_on;
     let differences = candidate.config_differences();

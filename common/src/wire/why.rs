@@ -18,8 +18,9 @@ pub struct WhyReport {
 /// One condition that an update has to pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gate {
-    /// Its name: `config`, `engine`, `registry`, `deploying`, `blocked`, `not_found`, `fault`, `freeze`, `immunity`,
-    /// `ring`, `signature`, `command`, `approval`, `min_age`, `window`, `project` or `schedule`.
+    /// Its name: `config`, `engine`, `registry`, `deploying`, `blocked`, `not_found`, `fault`, `freeze`, `immunity`, `ring`,
+    /// `order`, `definition`, `signature`, `breaking`, `snapshot`, `command`, `approval`, `min_age`, `window`, `project` or
+    /// `schedule`.
     pub gate: String,
     /// Whether it currently holds back an update.
     pub holds: bool,
