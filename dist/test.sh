@@ -146,9 +146,8 @@ cargo fmt --all --check
 cargo fmt --manifest-path contract-tests/fuzz/Cargo.toml --check
 
 phase "build and lints"
-# One pass over the code: clippy's driver is a compiler that also lints. `cargo clippy` would compile everything a second time,
-# only to check it. The benchmark and the examples are built, too, because they are linted as well.
-RUSTC_WORKSPACE_WRAPPER="$(rustc --print sysroot)/bin/clippy-driver"
+# The benchmark and the examples are built, too, because they are linted as well.
+RUSTC_WORKSPACE_WRAPPER="$REPO/dist/scripts/lint.sh"
 export RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS="-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"
 timed "building programs and tests, with lints" cargo build --workspace --all-targets --locked
 wait "$fetching" || true

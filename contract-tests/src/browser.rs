@@ -15,6 +15,15 @@ use tempfile::TempDir;
 
 use crate::{PREFIX, wait_for};
 
+/// Which rules of axe-core are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rules {
+    /// All of them.
+    All,
+    /// Those that depend on colours: another theme changes nothing else.
+    Colours,
+}
+
 /// One window of a private browser with an empty profile.
 ///
 /// On drop it asserts for every test that the pages sent requests only to their own origins, and that the console contains
@@ -451,21 +460,26 @@ impl Browser {
         self.runtime.block_on(self.client.screenshot()).expect("a screenshot can be taken")
     }
 
-    /// Returns the serious and critical violations that axe-core finds, each with its rule and element. `axe` is its script.
+    /// Returns the serious and critical violations of these rules that axe-core finds, each with its rule and element. `axe`
+    /// is its script.
     #[track_caller]
-    pub fn accessibility_faults(&self, axe: &str) -> Vec<String> {
+    pub fn accessibility_faults(&self, axe: &str, rules: Rules) -> Vec<String> {
         // The script is half a megabyte: load it only once per page.
         if self.value("typeof axe") == "undefined" {
             self.run(axe);
         }
-        let found = self.run_async(
+        let mut options = json!({ "resultTypes": ["violations"] });
+        if rules == Rules::Colours {
+            options["runOnly"] = json!(["color-contrast", "link-in-text-block"]);
+        }
+        let found = self.run_async(&format!(
             "const done = arguments[0];
-             axe.run(document, { resultTypes: ['violations'] }).then(
+             axe.run(document, {options}).then(
                (result) => done(result.violations
                  .filter((v) => v.impact === 'serious' || v.impact === 'critical')
-                 .flatMap((v) => v.nodes.map((n) => `${v.id}: ${n.html.slice(0, 200)} (${n.failureSummary})`))),
-               (fault) => done([String(fault)]));",
-        );
+                 .flatMap((v) => v.nodes.map((n) => `${{v.id}}: ${{n.html.slice(0, 200)}} (${{n.failureSummary}})`))),
+               (fault) => done([String(fault)]));"
+        ));
         let faults = found.as_array().cloned().unwrap_or_default();
         faults.iter().map(|fault| fault.as_str().unwrap_or_default().to_owned()).collect()
     }

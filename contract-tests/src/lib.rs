@@ -32,7 +32,7 @@ pub use evenkeel_common::testing::{WAIT_LIMIT, unused_port, wait_for};
 
 pub use agent::{Agent, Kill, LogLine};
 pub use background_client::{BackgroundClient, RequestResult};
-pub use browser::{Browser, Tab};
+pub use browser::{Browser, Rules, Tab};
 pub use command::{CommandOutput, run_agent, run_agent_at};
 pub use config::{Config, Service};
 pub use engine::{ContainerView, Engine, PrivateEngine, on_engine_host};

@@ -121,15 +121,17 @@ fn the_agents_page_works_behind_every_usual_configuration() {
 
 #[test]
 fn people_log_in_to_the_warden_behind_every_usual_configuration() {
+    let browser = browser();
+    let log_out = || browser.devtools("Network.clearBrowserCookies", &json!({}));
     for forwarding in FORWARDING {
         let folder = folder();
         let warden = Warden::of_fleet(folder.path(), &["home"]);
         for (seq, host) in (1..).zip(["localhost", Browser::NAME]) {
-            let browser = browser();
+            log_out();
             let nginx = Nginx::start(&location("/", warden.address(), forwarding));
             use_warden(&browser, &format!("http://{host}:{}/", nginx.port()), &warden, seq, "");
         }
-        let browser = browser();
+        log_out();
         let nginx = Nginx::start_with_tls(&location("/", warden.address(), forwarding));
         use_warden(&browser, &format!("https://{}:{}/", Browser::NAME, nginx.port()), &warden, 3, "");
         let session = cookies(&browser).into_iter().find(|cookie| cookie["name"] == "token");

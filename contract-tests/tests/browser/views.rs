@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use contract_tests::{Browser, StubServer};
+use contract_tests::{Browser, Rules, StubServer};
 use serde_json::json;
 
 use crate::scene::agent::{NEW, busy_agent, service, with};
@@ -287,9 +287,10 @@ fn faults_of(views: &[View]) -> Vec<String> {
                 if wide.as_u64() > Some(width.into()) {
                     faults.push(format!("{name}, {scheme}, {width}: {wide} pixels wide"));
                 }
-                // The rules check colours and roles, which can only differ between desktop and phone.
+                // The rules check colours and roles, which can only differ between desktop and phone, and roles only there.
                 let axe = axe.as_ref().filter(|_| matches!(width, 1440 | 390));
-                let found = axe.map(|axe| browser.accessibility_faults(axe)).unwrap_or_default();
+                let rules = if scheme == "light" { Rules::All } else { Rules::Colours };
+                let found = axe.map(|axe| browser.accessibility_faults(axe, rules)).unwrap_or_default();
                 faults.extend(found.iter().map(|fault| format!("{name}, {scheme}, {width}: {fault}")));
             }
         }
