@@ -43,7 +43,7 @@ use crate::audit::{self, Audit, Deliveries, FileSink, Settings, trial};
 use crate::config::active::ActiveConfig;
 use crate::config::{Config, ConfigSource, RegistryConfig};
 use crate::http::metrics::{Depth, Metrics};
-use crate::http::{Api, AuditAnswers, Recording, routes};
+use crate::http::{Api, AuditAnswers, Recording, StatusAnswers, routes};
 use crate::model::text;
 use crate::ports::Compose as _;
 use crate::ports::meter::Meter;
@@ -250,6 +250,7 @@ impl Parts {
             status_frames: self.status_frames.clone(),
             stream_limiter: Limiter::for_streams(),
             audit_answers: Arc::new(AuditAnswers::default()),
+            status_answers: Arc::new(StatusAnswers::default()),
             metrics: self.metrics.clone(),
             pushes: self.pushes.clone(),
             stop: stop.clone(),

@@ -9,6 +9,7 @@ pub mod metrics;
 mod page;
 mod push;
 mod read;
+mod status_answers;
 mod stream;
 
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ use warp::filters::BoxedFilter;
 
 pub use audit_answers::AuditAnswers;
 pub use push::published;
+pub use status_answers::StatusAnswers;
 
 use crate::audit::{Audit, Deliveries};
 use crate::config::{ApiConfig, active};
@@ -63,6 +65,8 @@ pub struct Api {
     pub stream_limiter: Limiter,
     /// Shared responses of `GET /audit`.
     pub audit_answers: Arc<AuditAnswers>,
+    /// The shared response of `GET /status`.
+    pub status_answers: Arc<StatusAnswers>,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Receives notifications of pushed images.

@@ -1,6 +1,6 @@
 //! Read-only endpoints (spec 4.1).
 
-use evenkeel_common::http::{Request, Response, StatusCode, error, json, json_with_array};
+use evenkeel_common::http::{Request, Response, StatusCode, error, json};
 use evenkeel_common::metrics::TEXT_FORMAT;
 use evenkeel_common::wire::{AuditEntry, Health};
 
@@ -33,8 +33,12 @@ pub(super) async fn status(api: Api, _: Request) -> Response {
     if api.services.is_starting() {
         return refused(&ServiceError::Starting);
     }
-    let now = api.clock.now();
-    json_with_array(&api.services.head(), api.services.records(now))
+    match api.status_answers.get(&api.services, api.clock.now()) {
+        Ok(body) => with_type(body, "application/json"),
+        Err(fault) => {
+            error(StatusCode::INTERNAL_SERVER_ERROR, format!("the status can't be written: {fault}"))
+        }
+    }
 }
 
 pub(super) async fn status_of(api: Api, request: Request) -> Response {

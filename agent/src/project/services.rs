@@ -89,6 +89,29 @@ pub enum ServiceError {
     Unwritable(StoreError),
 }
 
+/// A moment at which the data in [`Services::report`] was seen.
+pub struct Seen {
+    workers: WorkersWatch,
+    poll_state: watch::Receiver<PollState>,
+    dependencies: Dependencies,
+}
+
+impl Seen {
+    /// Reports whether any of the data has changed since then, or can change no more.
+    pub fn has_changed(&self) -> bool {
+        fn since<T>(watched: &watch::Receiver<T>) -> bool {
+            watched.has_changed().unwrap_or(true)
+        }
+        let Dependencies { engine, services, state, active } = &self.dependencies;
+        since(&self.workers)
+            || since(&self.poll_state)
+            || since(engine)
+            || since(services)
+            || since(state)
+            || active.as_ref().is_some_and(since)
+    }
+}
+
 /// Inputs of status records besides the services themselves.
 #[derive(Clone)]
 struct RecordContext {
@@ -245,6 +268,29 @@ impl Services {
             engine_error: self.engine_error(),
             left_out: self.left_out(),
         }
+    }
+
+    /// Returns the agent's uptime in seconds.
+    pub fn uptime_seconds(&self) -> u64 {
+        self.uptime.seconds()
+    }
+
+    /// Notes that the data in [`Services::report`] is seen as it is now.
+    pub fn seen(&self) -> Seen {
+        let mut seen = Seen {
+            workers: self.workers.clone(),
+            poll_state: self.poll_state.clone(),
+            dependencies: self.dependencies.clone(),
+        };
+        seen.workers.mark_unchanged();
+        seen.poll_state.mark_unchanged();
+        seen.dependencies.engine.mark_unchanged();
+        seen.dependencies.services.mark_unchanged();
+        seen.dependencies.state.mark_unchanged();
+        if let Some(active) = &mut seen.dependencies.active {
+            active.mark_unchanged();
+        }
+        seen
     }
 
     /// Returns the state of the poller.

@@ -29,7 +29,7 @@ use warp::filters::BoxedFilter;
 
 use super::connection::{Connection, Phase, Socket};
 use super::connections::{Connections, Slot};
-use super::reply::{FiniteStream, harden, raw};
+use super::reply::{harden, raw};
 use super::{Limits, Response, error};
 use crate::supervisor::TaskSet;
 
@@ -194,12 +194,10 @@ impl Server {
         } else {
             harden(error(StatusCode::BAD_REQUEST, "the request target has no path"))
         };
-        let whole =
-            || answer.body().size_hint().exact().map(|size| usize::try_from(size).unwrap_or(usize::MAX));
-        match answer.extensions().get::<FiniteStream>().map(|part| part.held).or_else(whole) {
-            Some(held) => {
+        match answer.body().size_hint().exact() {
+            Some(size) => {
                 conn.enter(Phase::Sending(Instant::now()));
-                slot.set_unsent(held);
+                slot.set_unsent(usize::try_from(size).unwrap_or(usize::MAX));
             }
             None => conn.enter(Phase::Streaming),
         }

@@ -5,9 +5,11 @@
 //! and `GET /status` (spec 4.1).
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contract_tests::Config;
 use tempfile::TempDir;
@@ -18,6 +20,9 @@ use crate::{MIB, Table, config, fakes, fleet, folder};
 /// Number of repetitions of each measurement.
 const STARTS: usize = 15;
 const RUNS: usize = 3;
+/// How many clients request the status at the same time, and for how long.
+const CLIENTS: usize = 4;
+const ASKED: Duration = Duration::from_secs(5);
 /// Period over which wake-ups are counted.
 const WATCHED: Duration = Duration::from_secs(30);
 /// An interval after which nothing is due during a measurement.
@@ -198,6 +203,62 @@ pub(crate) fn watched(table: &mut Table) {
     for figure in [whole, own, opened, woken] {
         figure.show(table);
     }
+}
+
+/// Measures how many requests for the status of all services are answered, on connections that stay open.
+pub(crate) fn statuses(table: &mut Table) {
+    for services in [50, 300] {
+        let name = format!("GET /status, {services} services, {CLIENTS} connections");
+        let mut rate = Figure::new(name, " a second", None);
+        let mut slowest = Figure::new("the slowest of a hundred", " ms", None);
+        for (is_other, program) in programs() {
+            let fixture = Fixture::new(services, HOUR, HOUR);
+            let agent = fixture.start(&program);
+            agent.wait_polls(1, Duration::from_millis(200));
+            for _ in 0..RUNS {
+                let mut times: Vec<f64> = std::thread::scope(|scope| {
+                    let clients: Vec<_> =
+                        (0..CLIENTS).map(|_| scope.spawn(|| ask_for(agent.address(), ASKED))).collect();
+                    clients.into_iter().flat_map(|client| client.join().expect("a client ends")).collect()
+                });
+                times.sort_by(f64::total_cmp);
+                rate.note(is_other, times.len() as f64 / ASKED.as_secs_f64());
+                slowest.note(is_other, times[times.len() * 99 / 100] * 1e3);
+            }
+        }
+        rate.show(table);
+        slowest.show(table);
+    }
+}
+
+/// Requests the status again and again for this long. Returns the seconds that each response took.
+fn ask_for(address: &str, period: Duration) -> Vec<f64> {
+    let stream = TcpStream::connect(address).expect("the agent listens");
+    stream.set_nodelay(true).expect("a socket has this option");
+    let mut reader = BufReader::with_capacity(1 << 16, stream);
+    let (began, mut times) = (Instant::now(), Vec::new());
+    let mut body = Vec::new();
+    while began.elapsed() < period {
+        let asked = Instant::now();
+        write!(reader.get_mut(), "GET /status HTTP/1.1\r\nhost: {address}\r\n\r\n").expect("it is sent");
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).expect("it is answered");
+            let (name, value) = line.trim().split_once(':').unwrap_or_default();
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse().expect("it is a number");
+            }
+            if line.trim().is_empty() {
+                break;
+            }
+        }
+        assert!(length > 0, "the response has a length and is not empty");
+        body.resize(length, 0);
+        reader.read_exact(&mut body).expect("it is answered");
+        times.push(asked.elapsed().as_secs_f64());
+    }
+    times
 }
 
 /// Asserts that the checks of all services have succeeded. Otherwise the benchmark would measure something else.

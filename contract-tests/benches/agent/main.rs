@@ -92,7 +92,7 @@ fn mib(bytes: u64) -> String {
 type Part = fn(&mut Table);
 
 /// The parts of the benchmark, by name.
-const PARTS: [(&str, Part); 16] = [
+const PARTS: [(&str, Part); 17] = [
     ("size", size),
     ("starts", starts),
     ("rest", rest),
@@ -109,6 +109,7 @@ const PARTS: [(&str, Part); 16] = [
     ("lean-resident", lean::resident),
     ("lean-watched", lean::watched),
     ("lean-idle", lean::idle),
+    ("lean-status", lean::statuses),
 ];
 
 fn main() -> std::process::ExitCode {
