@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | [`backoff`] | pauses between attempts |
 //! | [`cli`] | flags and exit codes |
 //! | [`config`] | reading a configuration file and reporting all of its errors at once |
 //! | [`secret`] | strings that are used but never printed |
@@ -23,6 +24,7 @@
 //! | [`mod@file`] | atomic file writes |
 //! | `testing` | helpers for the tests of all packages (feature `testing`) |
 
+pub mod backoff;
 pub mod cli;
 pub mod clock;
 pub mod config;

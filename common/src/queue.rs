@@ -22,6 +22,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::journal::Journal;
 use crate::store::{Change, Store, StoreError};
@@ -372,7 +373,7 @@ impl Outbox {
     /// is retried; after `stop` it is retried once.
     pub async fn run(self, stop: CancellationToken) {
         let mut changes = self.log.subscribe();
-        let mut pause = FIRST_RETRY;
+        let mut backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
         loop {
             // An error would mean that the log has been dropped, but we own it.
             tokio::select! {
@@ -382,7 +383,7 @@ impl Outbox {
             let last_attempt = stop.is_cancelled() && !self.log.borrow().is_open();
             match self.write(Vec::new(), Vec::new()).await {
                 Ok(()) => {
-                    pause = FIRST_RETRY;
+                    backoff.succeeded();
                     if last_attempt && !self.log.borrow().is_dirty() {
                         return;
                     }
@@ -400,10 +401,9 @@ impl Outbox {
                         tracing::warn!(%error, "cannot write entries to disk; they are delivered from memory");
                     }
                     tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
+                        () = tokio::time::sleep(backoff.failed()) => {}
                         () = self.destinations_dropped(&stop) => {}
                     }
-                    pause = LAST_RETRY.min(pause * 2);
                 }
             }
         }

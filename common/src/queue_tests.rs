@@ -1,11 +1,11 @@
 //! Tests of the outbox: many short runs on one store.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use super::*;
 use crate::clock::SystemClock;
@@ -302,7 +302,7 @@ struct Receiver(Mutex<Vec<(u64, String)>>);
 impl Receiver {
     fn take(&self, item: &Item) {
         let seq = item.seq.expect("the disk accepts writes");
-        let mut stored = self.0.lock().unwrap();
+        let mut stored = self.0.lock();
         if stored.last().is_none_or(|(last, _)| *last < seq) {
             stored.push((seq, item.entry.message.clone()));
         } else {
@@ -377,7 +377,7 @@ async fn many_killed_runs_lose_no_durable_entry_and_reuse_no_number() {
             receiver.take(&item);
             a.done(&item);
         }
-        let stored: Vec<_> = receiver.0.lock().unwrap().iter().map(|(_, message)| message.clone()).collect();
+        let stored: Vec<_> = receiver.0.lock().iter().map(|(_, message)| message.clone()).collect();
         assert_eq!(stored, durable, "seed {seed}");
     }
 }

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 use redb::{ReadableDatabase, TableDefinition};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -223,7 +224,7 @@ impl MemoryStore {
     }
 
     fn content(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -261,10 +261,11 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::{Arc, Mutex};
 
     use futures_util::stream;
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -300,17 +301,17 @@ mod tests {
         let log = order.clone();
         supervisor.spawn_delivery("file", async move {
             delivery.cancelled().await;
-            log.lock().unwrap().push("delivered");
+            log.lock().push("delivered");
         });
         let log = order.clone();
         supervisor.spawn("worker", async move {
             work.cancelled().await;
             tokio::time::sleep(Duration::from_secs(2)).await;
-            log.lock().unwrap().push("worked");
+            log.lock().push("worked");
         });
         let signals = stream::iter(["SIGTERM"]).chain(stream::pending());
         supervisor.run_until(signals, GRACE).await.unwrap();
-        assert_eq!(*order.lock().unwrap(), ["worked", "delivered"]);
+        assert_eq!(*order.lock(), ["worked", "delivered"]);
     }
 
     #[tokio::test(start_paused = true)]

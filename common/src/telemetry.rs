@@ -136,7 +136,9 @@ pub fn is_harmful(character: char) -> bool {
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::MetadataExt;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -145,7 +147,7 @@ mod tests {
 
     impl io::Write for Buffer {
         fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(event);
+            self.0.lock().extend_from_slice(event);
             Ok(event.len())
         }
         fn flush(&mut self) -> io::Result<()> {
@@ -166,7 +168,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(name = evil, shown = %evil, debug = ?evil, "{evil}");
         });
-        let bytes = buffer.0.lock().unwrap().clone();
+        let bytes = buffer.0.lock().clone();
         String::from_utf8(bytes).unwrap()
     }
 
@@ -222,7 +224,7 @@ mod tests {
             tracing::debug!("f");
             tracing::trace!("g");
         });
-        let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(buffer.0.lock().clone()).unwrap();
         let from = module_path!();
         let wanted = [
             format!("<3>ERROR {from}: a\\n<0>b"),

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::wire::{AuditEntry, Kind, RedeployReply, ServiceStatus, StatusReport, TriggerReply};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -49,13 +50,11 @@ impl Log {
     /// Waits for the kill that was armed and has found its line; returns the process.
     #[track_caller]
     fn killed(&self) -> u32 {
-        wait_for("the kill", || {
-            self.killed.lock().expect("no reader panics with the lock").ok_or_else(|| "not yet".to_owned())
-        })
+        wait_for("the kill", || self.killed.lock().ok_or_else(|| "not yet".to_owned()))
     }
 
     fn lines(&self) -> Vec<LogLine> {
-        self.lines.lock().expect("no reader panics with the lock").clone()
+        self.lines.lock().clone()
     }
 }
 
@@ -298,7 +297,7 @@ impl Agent {
 
     /// Kills it at the next log line that matches `kill`.
     pub fn kill_at(&self, kill: Kill) {
-        *self.log.kill.lock().expect("no reader panics with the lock") = Some(kill);
+        *self.log.kill.lock() = Some(kill);
     }
 
     /// Waits for its process to exit.
@@ -361,7 +360,7 @@ impl Agent {
             } else {
                 self.restart_until(kill(step));
                 // It may have been killed before it was ready, and started again.
-                let is_taken = self.log.kill.lock().expect("no reader panics with the lock").is_none();
+                let is_taken = self.log.kill.lock().is_none();
                 if is_taken && self.log.killed() != self.child.id() {
                     hit.push(*step);
                     runs = true;
@@ -397,8 +396,8 @@ impl Agent {
     }
 
     fn start_again(&mut self, address: Option<&str>, kill: Option<Kill>) {
-        *self.log.killed.lock().expect("no reader panics with the lock") = None;
-        *self.log.kill.lock().expect("no reader panics with the lock") = kill;
+        *self.log.killed.lock() = None;
+        *self.log.kill.lock() = kill;
         let (child, address) = spawn(self.folder.path(), &self.config, &self.environment, &self.log, address);
         self.child = child;
         self.address = address;
@@ -502,18 +501,18 @@ fn read_log(stderr: ChildStderr, pid: u32, log: &Log) {
         let Ok(line) = line else { return };
         let line = LogLine(line);
         let kill = {
-            let mut armed = log.kill.lock().expect("no test panics with the lock");
+            let mut armed = log.kill.lock();
             armed.take_if(|kill| match (&kill.step, line.step()) {
                 (Some(wanted), Some(step)) => wanted == step,
                 (None, step) => step.is_some(),
                 (Some(_), None) => false,
             })
         };
-        log.lines.lock().expect("no test panics with the lock").push(line);
+        log.lines.lock().push(line);
         if let Some(kill) = kill {
             std::thread::sleep(kill.after);
             kill_now(pid, kill.compose_too);
-            *log.killed.lock().expect("no test panics with the lock") = Some(pid);
+            *log.killed.lock() = Some(pid);
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::Engine;
 use crate::head::Head;
@@ -97,7 +99,7 @@ impl CuttableEngine {
 
     fn connect(&self, client: UnixStream, target: &Path) -> io::Result<()> {
         let engine = UnixStream::connect(target)?;
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner).push(client.try_clone()?);
+        self.clients.lock().push(client.try_clone()?);
         let (mut from, mut to) = (client.try_clone()?, engine.try_clone()?);
         std::thread::spawn(move || {
             let _ = io::copy(&mut from, &mut to);
@@ -115,7 +117,7 @@ impl CuttableEngine {
     pub fn cut(&self, is_cut: bool) {
         self.is_cut.store(is_cut, Ordering::SeqCst);
         if is_cut {
-            for client in self.clients.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            for client in self.clients.lock().drain(..) {
                 let _ = client.shutdown(std::net::Shutdown::Both);
             }
         }
@@ -149,7 +151,7 @@ impl FilteredEngine {
         let mut requests = BufReader::new(client.try_clone()?);
         let Some(head) = Head::read(&mut requests)? else { return Ok(()) };
         if !allowed.iter().any(|one| is_call(&head.first, one)) {
-            self.refused.lock().unwrap_or_else(PoisonError::into_inner).push(head.first);
+            self.refused.lock().push(head.first);
             let body = "<html><body><h1>403 Forbidden</h1></body></html>";
             write!(
                 client,
@@ -163,7 +165,7 @@ impl FilteredEngine {
 
     /// Returns the first lines of the requests that were refused so far.
     pub fn refused(&self) -> Vec<String> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.refused.lock().clone()
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use jiff::fmt::rfc2822::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 /// How it responds to fleet requests.
@@ -61,7 +62,7 @@ struct State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no other thread panics with the lock")
+        self.state.lock()
     }
 }
 
@@ -247,7 +248,7 @@ fn wait(shared: &Shared, limit: Duration, holds: impl Fn(&State) -> bool) -> Mut
     let mut state = shared.state();
     while !holds(&state) && Instant::now() < end && !shared.stopped.load(Ordering::SeqCst) {
         let left = end.saturating_duration_since(Instant::now());
-        state = shared.changed.wait_timeout(state, left).expect("no other thread panics with the lock").0;
+        shared.changed.wait_for(&mut state, left);
     }
     state
 }

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use evenkeel_common::http::{HeaderMap, StatusCode};
 use evenkeel_common::page::{self, Document};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 
 /// Number of frames that are replayed to a new stream (spec 8).
@@ -48,7 +49,7 @@ struct State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no other thread panics with the lock")
+        self.state.lock()
     }
 }
 

@@ -14,12 +14,13 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel_common::supervisor::TaskSet;
 use memchr::memmem;
+use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -276,13 +277,13 @@ async fn load(warden: &Warden) {
                 sleep_until(due).await;
                 mine.push(exchange(&mut stream, &request, "HTTP/1.1 200", due).await);
             }
-            latencies.lock().unwrap().append(&mut mine);
+            latencies.lock().append(&mut mine);
         });
     }
     assert!(agents.finish(Duration::from_secs(SECONDS * 4)).await, "the agents did not get through");
     let took = start.elapsed().as_secs_f64();
     let (cpu, memory) = (warden.cpu() - cpu, warden.memory());
-    let mut latencies = latencies.lock().unwrap().clone();
+    let mut latencies = latencies.lock().clone();
     latencies.sort_unstable();
     let expected = (RATE * SECONDS) * CLIENTS as u64;
     let behind = until_nothing_comes(&entries, expected).await;

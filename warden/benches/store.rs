@@ -110,7 +110,7 @@ async fn burst(name: &str, keep: Arc<dyn Keep>) {
         Outcome::Stored(id) => id,
         Outcome::Unchanged => panic!("it already existed"),
     };
-    let whole = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let whole = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let start = Instant::now();
     for _ in 0..VIEWERS {
         let (frames, whole) = (collector.follow(Some(first)).await, whole.clone());
@@ -125,7 +125,7 @@ async fn burst(name: &str, keep: Arc<dyn Keep>) {
                     sleep(REST).await;
                 }
             }
-            whole.lock().unwrap().push(start.elapsed());
+            whole.lock().push(start.elapsed());
         });
     }
     for first in (0..BURST).step_by(500) {
@@ -133,7 +133,7 @@ async fn burst(name: &str, keep: Arc<dyn Keep>) {
     }
     let stored = start.elapsed().as_secs_f64();
     assert!(viewers.finish(Duration::from_mins(1)).await, "a viewer did not get everything");
-    let mut whole = std::mem::take(&mut *whole.lock().unwrap());
+    let mut whole = std::mem::take(&mut *whole.lock());
     whole.sort_unstable();
     let last = whole.last().map_or(f64::NAN, Duration::as_secs_f64);
     say(

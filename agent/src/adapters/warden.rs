@@ -1,7 +1,7 @@
 //! HTTP client for the wardens (DECISIONS 8). They are tried in order, starting with the one that answered last.
 //! Responses are bounded in size and time.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +9,7 @@ use evenkeel_common::tls;
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
+use parking_lot::{Mutex, RwLock};
 use reqwest::header::{AUTHORIZATION, DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
@@ -88,7 +89,7 @@ impl Wardens {
         path: &str,
         is_away: impl Fn(&T) -> bool,
     ) -> Result<(T, HeaderMap), FleetError> {
-        let active = *self.active.lock().unwrap_or_else(PoisonError::into_inner);
+        let active = *self.active.lock();
         let others = (0..self.bases.len()).filter(|at| *at != active);
         let (mut away, mut is_busy, mut unreadable, mut fallback) = (None, false, None, None);
         for at in std::iter::once(active).chain(others) {
@@ -99,7 +100,7 @@ impl Wardens {
             match answer.unwrap_or_else(late) {
                 Ok(answer) if is_away(&answer.0) => fallback = fallback.or(Some(answer)),
                 Ok(answer) => {
-                    *self.active.lock().unwrap_or_else(PoisonError::into_inner) = at;
+                    *self.active.lock() = at;
                     return Ok(answer);
                 }
                 Err(FleetError::NoFleet) if self.is_warden(at).await => {}
@@ -116,7 +117,7 @@ impl Wardens {
         if let Some(answer) = fallback {
             return Ok(answer);
         }
-        *self.active.lock().unwrap_or_else(PoisonError::into_inner) = 0;
+        *self.active.lock() = 0;
         if is_busy {
             return Err(FleetError::Busy);
         }
@@ -205,7 +206,7 @@ impl Fleet for Wardens {
             self.first(wait + REPORT, reqwest::Client::get, &path, |_| false).await?;
         if decisions.store.is_some() {
             // This warden has no access to its store: ask the next one next time.
-            let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut active = self.active.lock();
             *active = (*active + 1) % self.bases.len().max(1);
         }
         Ok(DecisionsResponse { decisions, date: date(&headers) })
@@ -238,11 +239,11 @@ pub struct CurrentWardens(RwLock<Option<Arc<Wardens>>>);
 impl CurrentWardens {
     /// Uses these wardens from now on. `None` means no fleet.
     pub fn replace(&self, wardens: Option<Wardens>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = wardens.map(Arc::new);
+        *self.0.write() = wardens.map(Arc::new);
     }
 
     fn wardens(&self) -> Result<Arc<Wardens>, FleetError> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or(FleetError::NoFleet)
+        self.0.read().clone().ok_or(FleetError::NoFleet)
     }
 }
 

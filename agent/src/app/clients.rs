@@ -1,11 +1,12 @@
 //! Engine, compose and registry clients for commands that need no running agent (`doctor`, `adopt`).
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context;
 use evenkeel_common::clock::{Clock, SystemClock};
 use jiff::SignedDuration;
+use parking_lot::Mutex;
 
 use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
@@ -79,13 +80,13 @@ impl RegistryClients {
             RegistryClient::new(RegistrySettings::from(&config.registry), Arc::new(Credentials::from_env()))?;
         let client = client.with_date_sink(Arc::new(move |date| {
             let offset = SystemClock.now().duration_since(date);
-            noted.lock().unwrap_or_else(PoisonError::into_inner).push(offset);
+            noted.lock().push(offset);
         }));
         Ok(Self { registry: Arc::new(client), offsets })
     }
 
     /// Returns how far this machine's clock is ahead of each response so far that had a date.
     pub fn clock_offsets(&self) -> Vec<SignedDuration> {
-        self.offsets.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.offsets.lock().clone()
     }
 }

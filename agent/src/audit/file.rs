@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::backoff::Backoff;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::queue::{Destination, Item};
 use evenkeel_common::wire::AuditEntry;
@@ -55,7 +56,7 @@ impl FileSink {
     /// are retried. After `stop` there is one more attempt; entries that remain are written after the next start.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut failing = false;
-        let mut pause = FIRST_RETRY;
+        let mut backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
         // An earlier process may have been killed after writing some entries and before removing them from the queue.
         let mut written: Vec<AuditEntry> = Vec::new();
         if !self.destination.is_empty() {
@@ -76,7 +77,7 @@ impl FileSink {
                                 tracing::info!(path, "the audit file can be written again and has caught up");
                             }
                             failing = false;
-                            pause = FIRST_RETRY;
+                            backoff.succeeded();
                         }
                         Err(error) if last_chance => {
                             tracing::error!(path, %error, "audit entries stay queued for the audit file until the next start");
@@ -88,10 +89,9 @@ impl FileSink {
                             }
                             failing = true;
                             tokio::select! {
-                                () = tokio::time::sleep(pause) => {}
+                                () = tokio::time::sleep(backoff.failed()) => {}
                                 () = stop.cancelled() => {}
                             }
-                            pause = LAST_RETRY.min(pause * 2);
                         }
                     }
                 }

@@ -1,15 +1,17 @@
 //! Common behaviour of all remote destinations: retry, backoff, ordering, counters, shutdown and replacement at runtime.
 //! A channel only renders (DECISIONS 5).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use evenkeel_common::backoff::{Backoff, jittered};
 use evenkeel_common::clock::Clock;
 use evenkeel_common::queue::{Destination, Item, Outbox};
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::{AuditEntry, Kind, Level, PushedEntry};
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -164,7 +166,7 @@ impl Deliveries {
             counts: counts.clone(),
             audit: Audit::new(self.0.outbox.clone()),
             clock: self.0.clock.clone(),
-            pause: FIRST_PAUSE,
+            backoff: Backoff::new(FIRST_PAUSE, LAST_PAUSE),
             singly: 0,
         };
         let close = CancellationToken::new();
@@ -204,7 +206,7 @@ impl Deliveries {
     pub fn warnings(&self) -> Vec<String> {
         let warning = |sink: &Running| {
             let trouble =
-                lock(&sink.counts.trouble).clone().filter(|trouble| trouble.began.elapsed() >= LONG)?;
+                sink.counts.trouble.lock().clone().filter(|trouble| trouble.began.elapsed() >= LONG)?;
             let since = text::seconds(trouble.since);
             Some(format!("{}: {UNDELIVERED} {since}: {}", sink.settings.key(), trouble.why))
         };
@@ -212,7 +214,7 @@ impl Deliveries {
     }
 
     fn sinks(&self) -> MutexGuard<'_, Vec<Running>> {
-        lock(&self.0.sinks)
+        self.0.sinks.lock()
     }
 }
 
@@ -231,7 +233,7 @@ struct Sink {
     counts: Arc<Counts>,
     audit: Audit,
     clock: Arc<dyn Clock>,
-    pause: Duration,
+    backoff: Backoff,
     /// How many entries are sent one at a time, after several at once were refused.
     singly: usize,
 }
@@ -281,7 +283,7 @@ impl Sink {
             self.set_aside(first, &why);
             self.destination.done(first);
             // The next one has not been refused yet.
-            if let Some(trouble) = lock(&self.counts.trouble).as_mut() {
+            if let Some(trouble) = self.counts.trouble.lock().as_mut() {
                 (trouble.refusals, trouble.refused_after) = (0, 0);
             }
             return Duration::ZERO;
@@ -296,12 +298,11 @@ impl Sink {
         {
             return Duration::ZERO;
         }
-        let wait = match failure {
+        let pause = jittered(self.backoff.failed());
+        match failure {
             DeliveryError::Transient { after: Some(after), .. } => after,
-            _ => jitter(self.pause),
-        };
-        self.pause = LAST_PAUSE.min(self.pause * 2);
-        wait
+            _ => pause,
+        }
     }
 
     fn wants(&self, item: &Item) -> bool {
@@ -334,17 +335,17 @@ impl Sink {
             self.destination.done(last);
         }
         self.singly = self.singly.saturating_sub(settled.len());
-        if lock(&self.counts.trouble).take().is_some() {
+        if self.counts.trouble.lock().take().is_some() {
             tracing::info!(destination = self.channel.name(), "entries are delivered again");
         }
-        self.pause = FIRST_PAUSE;
+        self.backoff.succeeded();
     }
 
     /// Counts a failed attempt to deliver the oldest entry.
     fn note(&self, failure: &DeliveryError) -> Trouble {
         self.counts.failed.fetch_add(1, Ordering::Relaxed);
         let (destination, why) = (self.channel.name(), failure.to_string());
-        let mut trouble = lock(&self.counts.trouble);
+        let mut trouble = self.counts.trouble.lock();
         if trouble.is_some() {
             tracing::debug!(destination, why, "entries still can't be delivered");
         } else {
@@ -399,7 +400,7 @@ impl Sink {
     }
 
     fn set_refused_after(&self, count: usize) {
-        if let Some(trouble) = lock(&self.counts.trouble).as_mut() {
+        if let Some(trouble) = self.counts.trouble.lock().as_mut() {
             trouble.refused_after = count;
         }
     }
@@ -426,19 +427,20 @@ impl Sink {
 
     /// Sends an entry, several times while there is no answer.
     async fn send_patiently(&self, item: &Item) -> Result<Sent, DeliveryError> {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
         for _ in 1..REFUSALS {
             match self.send(std::slice::from_ref(item)).await {
-                Err(DeliveryError::Transient { .. }) => tokio::time::sleep(jitter(pause)).await,
+                Err(DeliveryError::Transient { .. }) => {
+                    tokio::time::sleep(jittered(backoff.failed())).await;
+                }
                 outcome => return outcome,
             }
-            pause *= 2;
         }
         self.send(std::slice::from_ref(item)).await
     }
 
     fn is_silent_for_long(&self) -> bool {
-        lock(&self.counts.trouble).as_ref().is_some_and(|trouble| trouble.began.elapsed() >= LONG)
+        self.counts.trouble.lock().as_ref().is_some_and(|trouble| trouble.began.elapsed() >= LONG)
     }
 
     /// Records that an entry is not sent again. An entry about that is not reported in turn.
@@ -457,15 +459,6 @@ impl Sink {
         let told = AuditEntry::new(self.clock.now(), PROGRAM, Kind::NOT_DELIVERED, Level::Warning, message);
         self.audit.record(AuditEntry { reason: Some(why.to_owned()), ..told });
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns between 75 % and 100 % of the pause, so that many agents do not retry at the same instant.
-fn jitter(pause: Duration) -> Duration {
-    pause.mul_f64(1.0 - fastrand::f64() / 4.0)
 }
 
 #[cfg(test)]

@@ -26,14 +26,14 @@ impl Case {
         let (taken, refusals): (Arc<Mutex<Vec<String>>>, _) = (Arc::clone(&accepted), refused.clone());
         let answer = move |entries: &[PushedEntry]| {
             let messages: Vec<_> = entries.iter().map(|pushed| pushed.entry.message.clone()).collect();
-            let is_refused = |message: &String| lock(&refusals).iter().any(|text| message.contains(text));
-            if messages.iter().any(|message| lock(&unanswered).iter().any(|text| message.contains(text))) {
+            let is_refused = |message: &String| refusals.lock().iter().any(|text| message.contains(text));
+            if messages.iter().any(|message| unanswered.lock().iter().any(|text| message.contains(text))) {
                 return Err(DeliveryError::Transient { why: "no answer".to_owned(), after: None });
             }
             if messages.iter().any(is_refused) {
                 return Err(DeliveryError::Refused { why: "no".to_owned() });
             }
-            lock(&taken).extend(messages);
+            taken.lock().extend(messages);
             Ok(Sent { settled: entries.len(), refused: Vec::new(), answer: String::new() })
         };
         let sink = Sink {
@@ -44,7 +44,7 @@ impl Case {
             counts: Arc::default(),
             audit: Audit::new(outbox.clone()),
             clock,
-            pause: FIRST_PAUSE,
+            backoff: Backoff::new(FIRST_PAUSE, LAST_PAUSE),
             singly: 0,
         };
         let case = Self { sink, outbox, refused, silent, accepted };
@@ -74,7 +74,7 @@ impl Case {
     }
 
     fn accepted(&self) -> Vec<String> {
-        lock(&self.accepted).iter().filter(|text| *text != "-").cloned().collect()
+        self.accepted.lock().iter().filter(|text| *text != "-").cloned().collect()
     }
 
     fn refused_count(&self) -> u64 {
@@ -86,13 +86,6 @@ const HOUR: Duration = Duration::from_hours(1);
 
 fn about(entry: &str) -> impl Fn(&String) -> bool {
     move |text| text.starts_with("x does not accept the entry") && !text.contains(entry)
-}
-
-#[test]
-fn pauses_are_spread_but_never_longer() {
-    let pauses: Vec<_> = (0..200).map(|_| jitter(Duration::from_secs(40))).collect();
-    assert!(pauses.iter().all(|pause| (30.0..=40.0).contains(&pause.as_secs_f64())));
-    assert!(pauses.iter().any(|pause| *pause != pauses[0]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,13 +113,13 @@ async fn an_entry_without_an_answer_is_not_set_aside_because_a_later_one_was_acc
     let mut case = Case::new(1, &["first"], &["first", "a", "b"]).await;
     // It is refused at first, and then there is no answer to it for a while.
     case.run(Duration::from_secs(2)).await;
-    *lock(&case.silent) = vec!["first"];
-    lock(&case.refused).clear();
+    *case.silent.lock() = vec!["first"];
+    case.refused.lock().clear();
     case.run(Duration::from_mins(2)).await;
     assert_eq!(case.refused_count(), 0);
     let repeats = case.accepted().iter().filter(|text| *text == "a").count();
     assert!(repeats <= 1, "the later one is not sent again and again: {repeats}");
-    lock(&case.silent).clear();
+    case.silent.lock().clear();
     case.run(HOUR).await;
     let accepted = case.accepted();
     for entry in ["first", "a", "b"] {
@@ -140,12 +133,12 @@ async fn nothing_is_set_aside_while_everything_is_refused() {
     let mut case = Case::new(10, &[""], &["a", "b", "c"]).await;
     case.run(3 * HOUR).await;
     assert_eq!((case.accepted().len(), case.refused_count()), (0, 0));
-    let trouble = lock(&case.sink.counts.trouble).clone().expect("it is known");
+    let trouble = case.sink.counts.trouble.lock().clone().expect("it is known");
     assert!(trouble.began.elapsed() >= LONG && trouble.why == "no", "{trouble:?}");
-    lock(&case.refused).clear();
+    case.refused.lock().clear();
     case.run(HOUR).await;
     assert_eq!(case.accepted(), ["a", "b", "c"], "in order");
-    assert_eq!(*lock(&case.sink.counts.trouble), None);
+    assert_eq!(*case.sink.counts.trouble.lock(), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,7 +190,7 @@ async fn a_channel_that_delivers_nothing_for_ten_minutes_is_a_warning_until_it_d
     let (key, what) = warning.split_once(": ").expect("the key comes first");
     assert_eq!(key, "notifications.webhooks (x)");
     assert!(what.starts_with(UNDELIVERED) && what.ends_with(": no"), "{what}");
-    lock(&case.refused).clear();
+    case.refused.lock().clear();
     case.run(HOUR).await;
     assert_eq!(deliveries.warnings(), Vec::<String>::new());
 }

@@ -1,10 +1,11 @@
 //! One registry request per unique image, shared by all services of a poll cycle (DECISIONS 4, 7).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
 
 use crate::model::image::{Digest, Reference, Repository};
 use crate::model::{RegistryError, SignatureError, SignatureVerdict, Signers};
@@ -57,7 +58,7 @@ impl Cycle {
     /// Returns the digest that the tag points to; the first caller triggers the request.
     pub async fn digest(&self, reference: &Reference) -> Result<Digest, RegistryError> {
         let answer = {
-            let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut answers = self.answers.lock();
             let ask = || {
                 let (registry, reference) = (self.registry.clone(), reference.clone());
                 let urgency = self.urgency;
@@ -78,7 +79,7 @@ impl Cycle {
     ) -> Result<SignatureVerdict, SignatureError> {
         let signed = (repository.clone(), digest.clone(), signers.clone());
         let verdict = {
-            let mut verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut verdicts = self.verdicts.lock();
             let ask = || {
                 let (signatures, (repository, digest, signers)) = (signatures.clone(), signed.clone());
                 async move { signatures.verify(&repository, &digest, &signers).await }.boxed().shared()
@@ -91,19 +92,19 @@ impl Cycle {
     /// Returns the unfinished requests of a check, to keep them alive until the check continues.
     pub(super) fn pending(&self, seen: &Result<Observation, CheckFault>) -> Pending {
         let Ok(seen) = seen else { return Pending::default() };
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = self.answers.lock();
         let own = seen.images.iter().filter_map(|view| answers.get(view.target()));
         Pending(own.filter(|answer| answer.peek().is_none()).cloned().collect())
     }
 
     /// Drops requests that no service awaits any more. They are no longer polled, but would keep the registry's slot.
     pub(super) fn drop_abandoned(&self) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock();
         let abandoned: Vec<_> = answers.extract_if(|_, answer| is_abandoned(answer)).collect();
         // Dropping a request may wake other tasks that take this lock.
         drop(answers);
         drop(abandoned);
-        let mut verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut verdicts = self.verdicts.lock();
         let abandoned: Vec<_> = verdicts.extract_if(|_, verdict| is_abandoned(verdict)).collect();
         drop(verdicts);
         drop(abandoned);

@@ -545,9 +545,9 @@ pub(super) fn fleet_views(known: watch::Receiver<Arc<FleetView>>) -> BoxStream<'
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
     use async_trait::async_trait;
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::model::RegistryError;
@@ -569,7 +569,7 @@ mod tests {
         }
 
         async fn has(&self, _: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
-            self.1.lock().unwrap().push(digest.clone());
+            self.1.lock().push(digest.clone());
             Ok(self.0.contains(digest))
         }
     }
@@ -598,7 +598,7 @@ mod tests {
         };
         settle_origins(&registry, &mut view, published.map(digest).as_ref()).await.unwrap();
         assert_eq!(Some(&view.running[0]), view.tagged.as_ref());
-        (view.running.remove(0).digests, registry.1.into_inner().unwrap().len())
+        (view.running.remove(0).digests, registry.1.into_inner().len())
     }
 
     #[tokio::test]

@@ -3,8 +3,9 @@
 //! A watch channel per service would take more memory than its content. Tasks that watch all services need only one signal
 //! anyway, and a task that waits for one service checks its cell again after every change.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::service::status::{Published, Snapshot};
@@ -29,7 +30,7 @@ struct State {
 
 impl Cell {
     fn with<T>(&self, access: impl FnOnce(&mut State) -> T) -> T {
-        access(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        access(&mut self.state.lock())
     }
 }
 

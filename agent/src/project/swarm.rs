@@ -230,9 +230,9 @@ async fn set(swarm: &dyn Swarm, change: &Change) -> Result<SwarmResult, SwarmErr
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
     use async_trait::async_trait;
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::model::swarm::{SwarmMode, UpdateState, UpdateStatus};
@@ -248,14 +248,14 @@ mod tests {
 
     impl Fake {
         fn change(&self, service: &SwarmService, image: &str, how: &str) -> Result<(), SwarmError> {
-            let (now, others) = &mut *self.0.lock().unwrap();
+            let (now, others) = &mut *self.0.lock();
             if *others > 0 {
                 (*others, now.version) = (*others - 1, now.version + 1);
             }
             if service.version != now.version {
                 return Err(SwarmError::Conflict);
             }
-            self.1.lock().unwrap().push(how.to_owned());
+            self.1.lock().push(how.to_owned());
             image.clone_into(&mut now.image);
             Ok(())
         }
@@ -264,7 +264,7 @@ mod tests {
     #[async_trait]
     impl Swarm for Fake {
         async fn service(&self, _: &str) -> Result<SwarmService, SwarmError> {
-            Ok(self.0.lock().unwrap().0.clone())
+            Ok(self.0.lock().0.clone())
         }
 
         async fn admits(&self, _: &Reference) -> Result<(), SwarmError> {
@@ -316,7 +316,7 @@ mod tests {
         let service = "web".to_owned();
         let step = SwarmStep::Set { service, from: from.into(), to: to.into(), force: None, back, before };
         let result = perform(&fake, step).await;
-        (result, fake.1.into_inner().unwrap())
+        (result, fake.1.into_inner())
     }
 
     #[tokio::test]

@@ -61,9 +61,9 @@ fn hash(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
     use async_trait::async_trait;
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -79,7 +79,7 @@ mod tests {
         }
 
         async fn replace(&self, _: &Path, text: String) -> Result<(), String> {
-            *self.0.lock().unwrap() = text;
+            *self.0.lock() = text;
             Ok(())
         }
     }
@@ -90,7 +90,7 @@ mod tests {
         }
 
         fn text(&self) -> String {
-            self.0.lock().unwrap().clone()
+            self.0.lock().clone()
         }
 
         async fn line(&self) -> LineChange {
@@ -124,12 +124,12 @@ mod tests {
         let file = Memory::new();
         let line = file.line().await;
         let other = BEFORE.replace("PASSWORD=x", "PASSWORD=y\nMORE=1\n");
-        file.0.lock().unwrap().clone_from(&other);
+        file.0.lock().clone_from(&other);
         assert_eq!(file.write(&line, false).await, Ok(Written::Done));
         assert_eq!(file.text(), other.replace("1.27.0", "1.27.4"));
         for edit in ["1.27.2", "1.27.4' # mine", "1.27.4'#"] {
             let edited = BEFORE.replace("1.27.0", edit);
-            file.0.lock().unwrap().clone_from(&edited);
+            file.0.lock().clone_from(&edited);
             for back in [false, true] {
                 let written = file.write(&line, back).await;
                 assert!(!matches!(written, Ok(Written::Done)), "{edit}: {written:?}");

@@ -3,24 +3,55 @@
 //! No I/O, no `await`, no clock: the time is an argument. [`Service::next`] is level-triggered: it decides from the
 //! current state, not from the event that woke it, so a lost or repeated event makes no difference.
 //!
+//! # Life of a service
+//!
+//! 1. **Start.** [`Service::new`] takes the configuration and the stored state. `boot.rs` resumes a deployment at its stored
+//!    step, and tells containers that went down with the machine from those that a person stopped. A reload of the
+//!    configuration creates the value anew in the same way.
+//! 2. **Check.** A poll cycle or a request makes a check due. The worker reads registry, engine and compose files, and returns
+//!    an [`Observation`]. `check.rs` compares each image and decides on one [`Cause`] for a deployment, or on none. A digest
+//!    that a gate holds is no cause; the check is repeated when the gate opens.
+//! 3. **Deployment.** [`Service::next`] turns the cause into a plan that never changes, and a phase. A phase asks for one
+//!    step, or for inspections; the result leads to the next phase. The phase is stored before its step runs.
+//! 4. **Probation.** Inspections and probes show whether the new containers become and stay healthy. If so, the images count
+//!    as proven. If not, they are blocked, and the deployment continues as a rollback, with a probation of its own.
+//! 5. **Watch.** Between deployments, events and inspections feed the healer. If `watch` is configured, a new image that
+//!    fails soon after its probation is replaced by the earlier one (`late.rs`).
+//! 6. **Wait.** While another service changes the project, this one changes nothing. [`Service::wake_at`] says when it has to
+//!    decide again without an input.
+//! 7. **End.** A service that is no longer configured finishes its deployment and returns its leases. At shutdown, the running
+//!    containers are recorded for the next start.
+//!
+//! The worker applies an input to a clone, writes the new [`Durable`] and the audit entries in one transaction, replaces the
+//! old value, and only then performs the action. Calls that only make something due, such as [`Service::check`], change the
+//! value in place. Only `durable` survives a restart: all other fields are read again from outside, or start empty.
+//!
+//! # Files
+//!
 //! | file | responsibility |
 //! |---|---|
+//! | `input.rs`, `action.rs` | what enters the core, and what it asks its worker to do |
 //! | `assess.rs` | container health: the only definition of "healthy" |
 //! | `compare.rs` | whether an image is up to date |
 //! | `candidate.rs` | digests that may be deployed: first seen, approval, the gate command's answer |
+//! | `gate_command.rs` | calls of the gate command |
 //! | `check.rs` | the result of a check: nothing to do, a block, a deployment |
+//! | `checks.rs`, `progress.rs` | which check, step and inspection is due or running |
 //! | `rollout/` | image rollouts: plan, steps, probation, rollback |
 //! | `compose_run.rs` | `compose up` without a rollout: start, changed files, force up, recreate |
 //! | `scope.rs` | which compose services an update brings up |
 //! | `shared.rs` | gates of sibling services that use the same image |
 //! | `siblings.rs` | coordination with the other services of the compose project |
 //! | `images.rs` | what is remembered of each image |
+//! | `known.rs` | the last known state of the outside |
 //! | `inspect.rs` | evaluation of container inspections |
 //! | `heal.rs` | which container is unhealthy, and the remedy |
 //! | `gap.rs` | gaps in the event stream: who stopped containers meanwhile |
 //! | `restart_state.rs` | when a container is restarted, and when to give up |
 //! | `kept.rs` | images that a redeployment does not replace |
 //! | `newer_tags.rs` | which newer tag is deployed next, and which have failed |
+//! | `history.rs`, `go_back.rs` | the images that were proven here, and the return to one of them |
+//! | `late.rs` | the watch over a new image after its probation |
 //! | `maintenance.rs` | newer tags, removal of old images, whether a rollback would be possible |
 //! | `request.rs` | user requests |
 //! | `boot.rs` | restarts of the agent or the machine |
@@ -30,10 +61,10 @@
 //! | `state.rs` | durable state |
 //! | `event.rs` | events as typed values |
 //! | `failed_update.rs` | what is remembered of the last update that failed |
-//! | `wording.rs` | user-visible text: audit entries, faults, reasons |
+//! | `wording.rs`, `wording/` | user-visible text: audit entries, faults, reasons |
 //! | `outcome.rs` | counters |
 //! | `fleet.rs`, `permit.rs` | the fleet's decisions; permission and leases for an update |
-//! | `gates.rs` | the conditions that hold an update |
+//! | `gates.rs`, `gates/` | the conditions that hold an update |
 //! | `swarm/` | updates of swarm services, in place of `rollout/` |
 //! | `running.rs` | running digest, proof and available digest of each image |
 //! | `status.rs`, `runtime.rs` | the status exposed to users |
@@ -89,8 +120,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::backoff;
 use evenkeel_common::wire::AuditEntry;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::config::ServiceConfig;
 use crate::model::{Members, Project};
@@ -113,40 +145,58 @@ pub use state::{Durable, KeptSnapshot, Totals};
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
 /// Delay before a step is retried after the engine was unavailable.
 const ENGINE_RETRY: Duration = Duration::from_secs(1);
-/// Delay before a rollback is retried; it doubles with every attempt. The total is long enough for an editor to finish
-/// writing a file, and for an upgrade of the engine's binaries.
-const ROLLBACK_RETRY: SignedDuration = SignedDuration::from_secs(2);
+/// First and longest delay before a rollback is retried. The total is long enough for an editor to finish writing a file, and
+/// for an upgrade of the engine's binaries.
+const ROLLBACK_RETRY: Duration = Duration::from_secs(2);
+const LONGEST_ROLLBACK_RETRY: Duration = Duration::from_secs(32);
 /// Maximum number of rollback attempts.
 const ROLLBACK_ATTEMPTS: u32 = 5;
+
+/// Returns the delay before a rollback is retried after this attempt, of which the first is 1.
+fn rollback_pause(attempt: u32) -> Duration {
+    backoff::after(attempt, ROLLBACK_RETRY, LONGEST_ROLLBACK_RETRY)
+}
 /// How often a probation may restart because the engine was unavailable.
 const MAX_INTERRUPTIONS: u32 = 10;
 
 /// One service: its configuration, its state and its work in progress.
 #[derive(Debug, Clone)]
 pub struct Service {
+    /// The validated configuration. A reload creates a new service with the same durable state.
     config: Arc<ServiceConfig>,
+    /// What survives a restart. It is written before the action that follows from it.
     durable: Durable,
     /// Boot IDs of the machine.
     boot: Boot,
     /// Incremented when an action begins or ends: results of earlier reads are then stale.
     generation: u64,
-    /// The other services of its compose project.
+    /// The other services of its compose project, and which of them is changing it.
     project: siblings::SharedProject,
+    /// What the last check, inspection and events have shown of the outside.
     known: Known,
+    /// Which check is due or running, and whose requests it answers.
     checks: Checks,
+    /// The inspection that is running, and when the next one is due.
     inspections: Inspections,
+    /// The step of a deployment that is running, and when a failed one is retried.
     steps: Steps,
+    /// The probes that are running on probation, and when the next ones are due.
     probing: Probing,
+    /// Failing containers and their remedies; the restart histories are durable.
     healer: heal::Healer,
     /// Containers that are being restarted, by name.
     restarting: BTreeSet<String>,
+    /// Since when containers are stuck during creation, and when the project was last forced up.
     starter: start::Starter,
+    /// Calls of the gate command, with their answers.
     gate_command: gate_command::GateCommand,
     /// The fleet's decisions.
     fleet: Arc<fleet::FleetView>,
-    /// Permission requests to the wardens.
+    /// Permission requests to the wardens, and the leases that they have granted.
     permits: permit::Permits,
+    /// When newer tags are looked up, old images are removed, and the way back is checked.
     maintenance: maintenance::Maintenance,
+    /// The last measurement of the containers, and the times of the last alerts.
     gauges: alert::Gauges,
     /// The persistent fault (spec 3.1, `errored`).
     fault: Option<Fault>,
@@ -162,6 +212,7 @@ pub struct Service {
     begun: Timestamp,
     /// When the last input was applied.
     last_input: Timestamp,
+    /// Events, log lines and the end of a deployment that the worker takes with the next commit.
     emitted: Emitted,
 }
 

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::backoff;
 use evenkeel_common::clock::Clock;
 use futures_util::StreamExt;
 use jiff::Timestamp;
@@ -62,7 +63,7 @@ enum Read {
 impl Events {
     /// Reads until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut wait = FIRST_WAIT;
+        let mut failures = 0_u32;
         let mut was_warned = false;
         loop {
             let longest = tokio::select! {
@@ -70,21 +71,22 @@ impl Events {
                 read = self.read() => match read {
                     Read::Nothing => MAX_WAIT,
                     Read::Refused => {
-                        if !was_warned && wait >= MAX_WAIT {
+                        if !was_warned && backoff::after(failures + 1, FIRST_WAIT, MAX_WAIT) == MAX_WAIT {
                             was_warned = true;
                             tracing::warn!("the engine's event stream keeps ending immediately; check whether a proxy blocks /events");
                         }
                         LONGEST_WAIT
                     }
                     Read::Stream => {
-                        wait = FIRST_WAIT;
+                        failures = 0;
                         MAX_WAIT
                     }
                 },
             };
+            failures = failures.saturating_add(1);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(wait) => wait = (wait * 2).min(longest),
+                () = tokio::time::sleep(backoff::after(failures, FIRST_WAIT, longest)) => {}
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::backoff::{Backoff, jittered};
 use evenkeel_common::clock::Clock;
 use evenkeel_common::store::Store;
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
@@ -173,7 +174,7 @@ impl FleetListener {
 
     /// Polls the wardens until cancelled.
     async fn poll(&self) {
-        let (mut pause, mut is_first) = (FIRST_PAUSE, true);
+        let (mut backoff, mut is_first) = (Backoff::new(FIRST_PAUSE, LAST_PAUSE), true);
         let (mut away_at, mut gone_since) = (None, None);
         let mut news = (Instant::now(), 0);
         let mut unreadable = None;
@@ -188,7 +189,8 @@ impl FleetListener {
             let now = || self.clock.now();
             match self.or_away(away_at, self.fleet.decisions(known, wait)).await {
                 Ok(response) => {
-                    (away_at, gone_since, pause, unreadable) = (None, None, FIRST_PAUSE, None);
+                    (away_at, gone_since, unreadable) = (None, None, None);
+                    backoff.succeeded();
                     let KnownRevisions { revision, verdicts } = known;
                     let is_news =
                         (response.decisions.revision, response.decisions.verdicts) != (revision, verdicts);
@@ -214,10 +216,10 @@ impl FleetListener {
                     if was_there && now().duration_since(since) < GONE {
                         // A proxy may send this response for a warden that is down.
                         self.show(known.without_warden(now())).await;
-                        tokio::time::sleep(jitter(LAST_PAUSE)).await;
+                        tokio::time::sleep(jittered(LAST_PAUSE)).await;
                     } else {
                         self.show(known.without_fleet()).await;
-                        tokio::time::sleep(jitter(GONE_PAUSE)).await;
+                        tokio::time::sleep(jittered(GONE_PAUSE)).await;
                     }
                     is_first = true;
                 }
@@ -231,16 +233,14 @@ impl FleetListener {
                     (away_at, gone_since, is_first) = (None, None, true);
                     let known = self.view.borrow().clone();
                     self.show(FleetView { link: Link::Present, ..(*known).clone() }).await;
-                    tokio::time::sleep(jitter(pause)).await;
-                    pause = LAST_PAUSE.min(pause * 2);
+                    tokio::time::sleep(jittered(backoff.failed())).await;
                 }
                 // A warden that stays busy counts as away too, because its decisions are unknown.
                 Err(error @ (FleetError::Unavailable(_) | FleetError::Busy)) => {
                     tracing::debug!("no warden responds: {error}");
                     is_first = true;
                     away_at = away_at.or_else(|| Some(Instant::now() + SILENCE));
-                    self.or_away(away_at, tokio::time::sleep(jitter(pause))).await;
-                    pause = LAST_PAUSE.min(pause * 2);
+                    self.or_away(away_at, tokio::time::sleep(jittered(backoff.failed()))).await;
                 }
             }
         }
@@ -312,15 +312,9 @@ impl FleetListener {
     }
 }
 
-/// Shortens the pause by up to a quarter, so that many agents do not reconnect at the same time.
-fn jitter(pause: Duration) -> Duration {
-    pause.mul_f64(1.0 - fastrand::f64() / 4.0)
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::Mutex;
 
     use async_trait::async_trait;
     use evenkeel_common::clock::TokioClock;
@@ -328,6 +322,7 @@ mod tests {
     use evenkeel_common::store::MemoryStore;
     use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory};
     use jiff::Timestamp;
+    use parking_lot::Mutex;
     use tokio::time::timeout;
 
     use super::*;
@@ -387,14 +382,14 @@ mod tests {
             known: KnownRevisions,
             _: Duration,
         ) -> Result<DecisionsResponse, FleetError> {
-            self.asked.lock().unwrap().push(known);
+            self.asked.lock().push(known);
             if known != HEARD {
                 let KnownRevisions { revision, verdicts } = HEARD;
                 let decisions = FleetDecisions { revision, verdicts, ..FleetDecisions::default() };
                 return Ok(DecisionsResponse { decisions, date: None });
             }
             tokio::time::sleep(self.takes).await;
-            self.failed.lock().unwrap().push(Instant::now());
+            self.failed.lock().push(Instant::now());
             Err(FleetError::Unavailable("no connection".to_owned()))
         }
     }
@@ -405,7 +400,7 @@ mod tests {
     #[async_trait]
     impl Decides for WithoutStore {
         async fn decisions(&self, _: KnownRevisions, _: Duration) -> Result<DecisionsResponse, FleetError> {
-            let mut asked = self.0.lock().unwrap();
+            let mut asked = self.0.lock();
             *asked += 1;
             let (revision, store) = (*asked % 2, Some("away".to_owned()));
             Ok(DecisionsResponse {
@@ -458,7 +453,7 @@ mod tests {
             wait: Duration,
         ) -> Result<DecisionsResponse, FleetError> {
             tokio::time::sleep(wait).await;
-            let mut asked = self.0.lock().unwrap();
+            let mut asked = self.0.lock();
             *asked += 1;
             if (*asked).is_multiple_of(3) {
                 return Err(FleetError::Unavailable("no connection".to_owned()));
@@ -484,7 +479,7 @@ mod tests {
         let fleet = Arc::new(WithoutStore(Mutex::default()));
         let listener = listener(fleet.clone(), Arc::new(|_| ()));
         let _ = timeout(Duration::from_mins(1), listener.poll()).await;
-        let asked = *fleet.0.lock().unwrap();
+        let asked = *fleet.0.lock();
         assert!((12..=13).contains(&asked), "every five seconds, and not {asked} times");
         assert_eq!(listener.view.borrow().link, Link::Present);
     }
@@ -496,13 +491,13 @@ mod tests {
             let gone = Arc::new(Gone { takes, failed: Mutex::default(), asked: Mutex::default() });
             let said = Arc::new(Mutex::new(Vec::new()));
             let sink = said.clone();
-            let record = move |entry: AuditEntry| sink.lock().unwrap().push((entry.event, Instant::now()));
+            let record = move |entry: AuditEntry| sink.lock().push((entry.event, Instant::now()));
             let listener = listener(gone.clone(), Arc::new(record));
             let _ = timeout(Duration::from_mins(5), listener.poll()).await;
-            let first = gone.failed.lock().unwrap()[0];
-            let said = said.lock().unwrap().clone();
+            let first = gone.failed.lock()[0];
+            let said = said.lock().clone();
             assert_eq!(said, [(Kind::FLEET_AWAY, first + SILENCE)], "once, {takes:?}");
-            let asked = gone.asked.lock().unwrap().clone();
+            let asked = gone.asked.lock().clone();
             assert_eq!(asked[..2], [KnownRevisions::default(), HEARD]);
             assert!(asked.len() < 14, "{takes:?}: it was asked {} times", asked.len());
         }

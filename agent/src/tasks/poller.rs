@@ -196,7 +196,7 @@ fn summary(ends: &[CheckEnd], services: &Services, now: Timestamp) -> AuditEntry
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -208,7 +208,7 @@ mod tests {
         let services: Vec<usize> = (0..MANY).collect();
         let ends = check_all(&services, |service| {
             let (service, (done, ended)) = (*service, oneshot::channel());
-            begins.lock().unwrap()[service] = begun.elapsed();
+            begins.lock()[service] = begun.elapsed();
             let takes = if hangs(service) { Duration::from_mins(1) } else { Duration::from_millis(10) };
             tasks.spawn("check", async move {
                 tokio::time::sleep(takes).await;
@@ -217,7 +217,7 @@ mod tests {
             ended
         })
         .await;
-        (begins.into_inner().unwrap(), ends.len())
+        (begins.into_inner(), ends.len())
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,10 +6,11 @@
 //! (`tags`), the tag list is read again too, even if it is less than an hour old.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::supervisor::TaskSet;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -160,7 +161,7 @@ impl RegistryEvents {
                 let _ = worker.inbox.send(Command::TagPushed);
             }
             let name = worker.config.name.clone();
-            if !waiting.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone()) {
+            if !waiting.0.lock().insert(name.clone()) {
                 continue;
             }
             let (worker, cycle) = (worker.clone(), cycle.clone());
@@ -213,7 +214,7 @@ impl FollowUp {
 /// Polls a service. During a deployment a service makes no checks, so this waits for the end of the deployment.
 async fn poll(worker: Handle, cycle: Arc<Cycle>, name: &str, waiting: &Waiting) {
     let is_idle = worker.published.wait_for(|shown| !shown.status.deploying).await.is_ok();
-    waiting.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    waiting.0.lock().remove(name);
     if !is_idle {
         return;
     }

@@ -1,8 +1,9 @@
 //! An HTTP receiver with configurable responses, which may also hang: wiremock with a list of received requests.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
@@ -85,12 +86,12 @@ impl Receiver {
                 return ResponseTemplate::new(404);
             }
             // Locked until the request is in the list, so that requests listed after a change of the answer got the new one.
-            let usual = answers.lock().unwrap();
-            let refusals = refusals.lock().unwrap();
+            let usual = answers.lock();
+            let refusals = refusals.lock();
             let body = String::from_utf8_lossy(&request.body);
             let refusal = refusals.iter().find(|(text, _)| body.contains(text));
             let answer = refusal.map_or(&*usual, |(_, refusal)| refusal);
-            all.lock().unwrap().push(Received { request: request.clone(), was_accepted: answer.accepts });
+            all.lock().push(Received { request: request.clone(), was_accepted: answer.accepts });
             answer.template.clone()
         };
         let runtime =
@@ -109,15 +110,15 @@ impl Receiver {
     }
 
     pub(crate) fn answer(&self, answer: Answer) {
-        *self.answer.lock().unwrap() = answer;
+        *self.answer.lock() = answer;
     }
 
     /// Responds with this to requests whose body contains a text.
     pub(crate) fn refuse(&self, text: &str, answer: Answer) {
-        self.refused.lock().unwrap().push((text.to_owned(), answer));
+        self.refused.lock().push((text.to_owned(), answer));
     }
 
     pub(crate) fn received(&self) -> Vec<Received> {
-        self.received.lock().unwrap().clone()
+        self.received.lock().clone()
     }
 }

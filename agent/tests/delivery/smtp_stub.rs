@@ -2,7 +2,9 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// What a server decides on.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +52,7 @@ impl SmtpStub {
 
     /// The accepted mails so far.
     pub(crate) fn received(&self) -> Vec<Received> {
-        self.received.lock().unwrap().clone()
+        self.received.lock().clone()
     }
 }
 
@@ -87,7 +89,7 @@ fn serve(stream: TcpStream, replies: &Replies, kept: &Mutex<Vec<Received>>) -> s
                 if let Some(refusal) = replies(At::Mail(&mail.text)) {
                     refusal.to_owned()
                 } else {
-                    kept.lock().unwrap().push(mail.clone());
+                    kept.lock().push(mail.clone());
                     "250 OK id=1".to_owned()
                 }
             }

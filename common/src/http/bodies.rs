@@ -1,11 +1,12 @@
 //! Memory limits for request bodies: per body, for all bodies together, and per sender.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::RETRY_AFTER;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Arrival, Response, error, too_many};
 
@@ -83,7 +84,7 @@ impl Bodies {
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 
 use super::{Response, error};
 
@@ -39,7 +40,7 @@ impl<K: Eq + Hash + Clone> Limiter<K> {
 
     /// Acquires a permit; `None` if none is available for this key.
     pub fn acquire(&self, key: K) -> Option<Permit<K>> {
-        let mut taken = lock(&self.taken);
+        let mut taken = self.taken.lock();
         if taken.total >= self.total {
             return None;
         }
@@ -54,7 +55,7 @@ impl<K: Eq + Hash + Clone> Limiter<K> {
 
     /// Permits currently in use.
     pub fn taken(&self) -> usize {
-        lock(&self.taken).total
+        self.taken.lock().total
     }
 }
 
@@ -90,7 +91,7 @@ pub fn too_many(text: impl Into<String>, seconds: u16) -> Response {
 
 impl<K: Eq + Hash> Drop for Permit<K> {
     fn drop(&mut self) {
-        let mut taken = lock(&self.taken);
+        let mut taken = self.taken.lock();
         taken.total -= 1;
         if let Some(of_key) = taken.by_key.get_mut(&self.key) {
             *of_key -= 1;
@@ -99,10 +100,6 @@ impl<K: Eq + Hash> Drop for Permit<K> {
             }
         }
     }
-}
-
-fn lock<K>(taken: &Mutex<Taken<K>>) -> MutexGuard<'_, Taken<K>> {
-    taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -123,6 +120,6 @@ mod tests {
         drop(first);
         assert!(limiter.take_for(one).is_some());
         assert_eq!(limiter.taken(), 1);
-        assert_eq!(lock(&limiter.taken).by_key.len(), 1);
+        assert_eq!(limiter.taken.lock().by_key.len(), 1);
     }
 }

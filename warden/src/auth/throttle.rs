@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evenkeel_common::http::{Arrival, HeaderMap};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// Wrong tokens that a client may send in a burst.
@@ -74,7 +74,7 @@ impl LoginThrottle {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

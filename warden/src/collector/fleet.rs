@@ -2,7 +2,6 @@
 //! can only defer one.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -42,27 +41,27 @@ const POLL_RETENTION: SignedDuration = SignedDuration::from_hours(24);
 /// The fleet's state in memory.
 #[derive(Default)]
 pub(super) struct Fleet {
-    view: std::sync::Mutex<View>,
-    rules: std::sync::Mutex<(Rules, FuseRule)>,
+    view: parking_lot::Mutex<View>,
+    rules: parking_lot::Mutex<(Rules, FuseRule)>,
     revision: watch::Sender<u64>,
     /// Wakes waiting long polls when there may be something new for them.
     news: watch::Sender<()>,
     /// Held while a lease is taken, so that a thousand concurrent requests do not race for one value.
     lease_lock: tokio::sync::Mutex<()>,
     /// Polls that this warden received.
-    polls: std::sync::Mutex<BTreeMap<String, Timestamp>>,
+    polls: parking_lot::Mutex<BTreeMap<String, Timestamp>>,
     /// When the requests of an agent for images that it has not reported are no longer counted, by agent.
-    unreported: std::sync::Mutex<BTreeMap<String, Instant>>,
+    unreported: parking_lot::Mutex<BTreeMap<String, Instant>>,
     answers: [AtomicU64; 3],
 }
 
 impl Fleet {
-    fn view(&self) -> std::sync::MutexGuard<'_, View> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    fn view(&self) -> parking_lot::MutexGuard<'_, View> {
+        self.view.lock()
     }
 
     fn rules(&self) -> (Rules, FuseRule) {
-        *self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.rules.lock()
     }
 
     /// Returns the fuse, if it is enabled.
@@ -88,7 +87,7 @@ impl Fleet {
 impl Collector {
     /// Replaces the configured rules.
     pub fn set_rules(&self, rules: Rules, fuse: FuseRule) {
-        *self.fleet.rules.lock().unwrap_or_else(PoisonError::into_inner) = (rules, fuse);
+        *self.fleet.rules.lock() = (rules, fuse);
     }
 
     /// Returns the revision of the decisions.
@@ -181,7 +180,7 @@ impl Collector {
         }
         drop(view);
         let now = Instant::now();
-        let mut unreported = self.fleet.unreported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unreported = self.fleet.unreported.lock();
         let used = unreported.entry(asking.agent.to_owned()).or_insert(now);
         let until = (*used).max(now) + NEXT_UNREPORTED;
         if until.duration_since(now) > NEXT_UNREPORTED * MAX_UNREPORTED {
@@ -317,8 +316,8 @@ impl Collector {
         self.fleet.view().last_poll(agent).max(mine)
     }
 
-    fn polls(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Timestamp>> {
-        self.fleet.polls.lock().unwrap_or_else(PoisonError::into_inner)
+    fn polls(&self) -> parking_lot::MutexGuard<'_, BTreeMap<String, Timestamp>> {
+        self.fleet.polls.lock()
     }
 
     /// Removes some outdated values of the fleet's state. Returns whether there may be more. Values that change concurrently

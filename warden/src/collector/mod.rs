@@ -11,12 +11,13 @@ mod task;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
 use evenkeel_common::journal::Journal;
 use evenkeel_common::wire::{FleetEntry, MachineRecord};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -181,13 +182,13 @@ impl Collector {
             commit_micros: of(&self.counters.commit_micros),
             removed: of(&self.counters.removed),
             waiting: self.jobs.max_capacity() - self.jobs.capacity(),
-            lag: self.read_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed(),
+            lag: self.read_at.lock().elapsed(),
         }
     }
 
     /// Remembers the address from which an agent authenticated.
     pub fn record_address(&self, agent: &str, client: IpAddr) {
-        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = self.addresses.lock();
         if addresses.get(agent) != Some(&client) {
             addresses.insert(agent.to_owned(), client);
         }
@@ -195,7 +196,7 @@ impl Collector {
 
     /// Reports whether the agent's last authenticated request came from this address.
     pub fn is_known_address(&self, agent: &str, client: IpAddr) -> bool {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner).get(agent) == Some(&client)
+        self.addresses.lock().get(agent) == Some(&client)
     }
 
     /// Returns the machine name in the agent's latest entry, if it differs from the agent's id.
@@ -224,6 +225,6 @@ impl Collector {
     }
 
     fn lock(&self) -> MutexGuard<'_, Machines> {
-        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.machines.lock()
     }
 }

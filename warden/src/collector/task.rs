@@ -1,7 +1,7 @@
 //! The collector task: commits in batches, follows the store, and removes outdated entries.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use evenkeel_common::sse;
@@ -139,7 +139,7 @@ impl Task {
     async fn catch_up(&mut self) {
         let read = self.try_catch_up().await;
         if read.is_ok() {
-            *self.collector.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            *self.collector.read_at.lock() = Instant::now();
         }
         let error = read.err().map(|error| error.0);
         self.note(|state| state.read = error);

@@ -3,10 +3,10 @@
 //! later. Each warden counts for itself.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_common::http::{Response, too_many};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// What is counted.
@@ -82,7 +82,7 @@ impl Quotas {
 
     fn take_at(&self, agent: &str, quota: Quota, count: u64, now: Instant) -> Result<(), Duration> {
         let Rate { burst, period } = quota.rate();
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = self.agents.lock();
         if !agents.contains_key(agent) {
             agents.insert(agent.to_owned(), [Used::default(); Quota::COUNT]);
         }

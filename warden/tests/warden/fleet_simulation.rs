@@ -3,8 +3,8 @@
 //! and the time are simulated.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use evenkeel_common::clock::Clock;
@@ -17,6 +17,7 @@ use evenkeel_warden::keep::{
     fold, needs,
 };
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 const FLEETS: u64 = 200;
@@ -58,7 +59,7 @@ impl Maps {
 impl Keep for Maps {
     async fn commit(&self, changes: Vec<Change>, now: Timestamp) -> Result<Vec<Outcome>, KeepError> {
         self.check()?;
-        let mut guard = self.values.lock().unwrap();
+        let mut guard = self.values.lock();
         let (revision, values) = &mut *guard;
         let before = needs(&changes).values.into_iter();
         let before =
@@ -73,7 +74,7 @@ impl Keep for Maps {
 
     async fn news(&self, after: Position, _: usize) -> Result<News, KeepError> {
         self.check()?;
-        let guard = self.values.lock().unwrap();
+        let guard = self.values.lock();
         let is_new = |(_, value): &(&String, &Versioned)| value.revision > after.revision;
         let values =
             guard.1.iter().filter(is_new).map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -94,12 +95,12 @@ impl Keep for Maps {
         self.check()?;
         // Let other tasks run between two calls.
         tokio::task::yield_now().await;
-        Ok(self.values.lock().unwrap().1.get(name).cloned().unwrap_or_default())
+        Ok(self.values.lock().1.get(name).cloned().unwrap_or_default())
     }
 
     async fn swap(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<Option<u64>, KeepError> {
         self.check()?;
-        let mut guard = self.values.lock().unwrap();
+        let mut guard = self.values.lock();
         let (revision, values) = &mut *guard;
         if values.get(name).map_or(0, |value| value.revision) != expected {
             return Ok(None);

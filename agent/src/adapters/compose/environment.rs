@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, RwLock};
+
+use parking_lot::{Mutex, RwLock};
 
 /// Variables with which the service manager talks to the agent. A trailing `*` matches any suffix.
 const SERVICE_MANAGER: [&str; 5] =
@@ -77,14 +78,14 @@ impl Environment {
 
     /// Stops passing these variables to compose. Variables withheld under an earlier configuration stay withheld.
     pub(super) fn withhold(&self, names: &BTreeSet<String>) {
-        let mut secret = self.secret.write().unwrap_or_else(PoisonError::into_inner);
+        let mut secret = self.secret.write();
         // Nothing runs without these two, and they are not secrets.
         secret.extend(names.iter().filter(|name| !matches!(name.as_str(), "PATH" | "HOME")).cloned());
     }
 
     /// Returns the variables that come from the agent.
     pub(super) fn own(&self) -> Vec<(OsString, OsString)> {
-        let secret = self.secret.read().unwrap_or_else(PoisonError::into_inner);
+        let secret = self.secret.read();
         let shown = |name: &OsString| name.to_str().is_none_or(|name| !secret.contains(name));
         self.own.iter().filter(|(name, _)| shown(name)).cloned().collect()
     }
@@ -99,7 +100,7 @@ impl Environment {
         variables.retain(|(name, _)| {
             let refused = redirects(name) || matches(name, &PROGRAMS);
             if refused {
-                let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut logged = self.logged.lock();
                 if logged.insert((path.to_owned(), name.clone())) {
                     tracing::warn!(
                         env_file = %path.display(),

@@ -1,9 +1,9 @@
 //! Tests against a mock engine with scripted responses: versions, failures, credentials.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -20,7 +20,7 @@ struct Login(Result<Option<DockerCredentials>, String>, Mutex<Vec<String>>);
 #[async_trait]
 impl PullCredentials for Login {
     async fn login(&self, host: &str) -> Result<Option<DockerCredentials>, String> {
-        self.1.lock().unwrap().push(host.to_owned());
+        self.1.lock().push(host.to_owned());
         self.0.clone()
     }
 }

@@ -2,14 +2,14 @@
 //! that concern one image back off that image alone.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
+use evenkeel_common::backoff;
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 
 use super::fault::Fault;
-use super::lock;
 use crate::model::RegistryError;
 use crate::model::image::Digest;
 use crate::ports::Urgency;
@@ -152,7 +152,7 @@ impl Pass<'_> {
                 Err(Fault::Host(text)) => {
                     if of_now {
                         let failures = state.closed.as_ref().map_or(0, |c| c.failures).saturating_add(1);
-                        state.close(now, now + wait_after(failures, fastrand::f64()), failures, false, text);
+                        state.close(now, now + wait_after(failures), failures, false, text);
                     }
                 }
                 Err(Fault::Limited { text, wait }) => {
@@ -201,7 +201,7 @@ struct LastResult {
 impl Results {
     /// Returns the last error of an image while it backs off. A user's request is sent anyway.
     pub(super) fn backed_off(&self, image: &str, urgency: Urgency) -> Option<RegistryError> {
-        let known = lock(&self.0);
+        let known = self.0.lock();
         let last =
             known.get(image).filter(|last| urgency == Urgency::Routine && Instant::now() < last.until)?;
         last.answer.clone().err()
@@ -209,13 +209,13 @@ impl Results {
 
     /// Returns what the registry last answered about an image.
     pub(super) fn last(&self, image: &str) -> Option<Result<Digest, RegistryError>> {
-        Some(lock(&self.0).get(image)?.answer.clone())
+        Some(self.0.lock().get(image)?.answer.clone())
     }
 
     /// Records a result of a request that was made at `asked_at`.
     pub(super) fn record(&self, image: String, asked_at: Instant, outcome: &Result<Digest, Fault>) {
         let now = Instant::now();
-        let mut known = lock(&self.0);
+        let mut known = self.0.lock();
         let before = known.get(&image).filter(|last| last.until > last.at);
         let failures = match (outcome, before) {
             (Err(Fault::Repository(_)), None) => 1,
@@ -224,7 +224,7 @@ impl Results {
             (Err(Fault::Repository(_)), Some(last)) => last.failures.saturating_add(1),
             _ => 0,
         };
-        let wait = if failures == 0 { Duration::ZERO } else { wait_after(failures, fastrand::f64()) };
+        let wait = if failures == 0 { Duration::ZERO } else { wait_after(failures) };
         let answer = match outcome {
             Ok(digest) => Ok(digest.clone()),
             Err(fault) => Err(RegistryError(fault.text().to_owned())),
@@ -233,11 +233,8 @@ impl Results {
     }
 }
 
-/// Returns the backoff after this many consecutive failures. `random` (0 to 1) shortens it by up to a fifth, so that
-/// many agents do not retry at the same time.
-fn wait_after(failures: u32, random: f64) -> Duration {
-    let doublings = failures.saturating_sub(1).min(10);
-    (INITIAL_WAIT * 2_u32.pow(doublings)).min(MAX_WAIT).mul_f64(1.0 - random / 5.0)
+fn wait_after(failures: u32) -> Duration {
+    backoff::jittered(backoff::after(failures, INITIAL_WAIT, MAX_WAIT))
 }
 
 #[cfg(test)]
@@ -257,10 +254,11 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_from_five_to_sixty_seconds() {
-        let waits: Vec<u64> = (1..8).map(|failures| wait_after(failures, 0.0).as_secs()).collect();
-        assert_eq!(waits, [5, 10, 20, 40, 60, 60, 60]);
-        assert_eq!(wait_after(u32::MAX, 1.0).as_secs(), 48);
+    fn waits_grow_from_five_to_sixty_seconds() {
+        for (failures, longest) in [(1, 5), (2, 10), (3, 20), (4, 40), (5, 60), (u32::MAX, 60)] {
+            let wait = wait_after(failures).as_secs_f64();
+            assert!(wait <= f64::from(longest) && wait >= f64::from(longest) * 0.75, "{failures}: {wait}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use docker_credential::{CredentialRetrievalError, DockerCredential};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
@@ -88,7 +89,7 @@ impl Credentials {
     /// Returns the login for a registry host as named in image references, or `None` if none is configured.
     pub async fn for_host(&self, host: &str) -> Result<Option<Login>, RegistryError> {
         let entry = {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.known.lock();
             known.entry(host.to_owned()).or_default().clone()
         };
         let mut known = entry.lock().await;

@@ -1,10 +1,11 @@
 //! The registry client in use. A reload that changes `registry.url` replaces it (DECISIONS 2).
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use parking_lot::RwLock;
 
 use super::RegistryClient;
 use crate::model::image::{Digest, Reference, Repository};
@@ -23,11 +24,11 @@ impl CurrentRegistry {
 
     /// Replaces the client. Calls in progress finish with the previous one.
     pub fn replace(&self, client: Arc<RegistryClient>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = client;
+        *self.0.write() = client;
     }
 
     fn client(&self) -> Arc<RegistryClient> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 }
 

@@ -1,14 +1,13 @@
 //! One registry: its address, backoff and caches.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use url::Url;
 
 use super::auth::Access;
 use super::backoff::{Gate, Results};
 use super::fault::Fault;
-use super::lock;
 use crate::model::image::{Reference, Repository};
 
 /// One registry.
@@ -66,16 +65,16 @@ impl Host {
     }
 
     pub(super) fn access(&self, repository: &Repository) -> Option<Access> {
-        lock(&self.access).get(&repository.path).cloned()
+        self.access.lock().get(&repository.path).cloned()
     }
 
     pub(super) fn forget(&self, repository: &Repository) {
-        lock(&self.access).remove(&repository.path);
+        self.access.lock().remove(&repository.path);
     }
 
     /// Reports whether the registry sent a wrong digest header for this tag.
     pub(super) fn is_doubtful(&self, reference: &Reference) -> bool {
-        lock(&self.doubtful).contains(&key(reference))
+        self.doubtful.lock().contains(&key(reference))
     }
 }
 

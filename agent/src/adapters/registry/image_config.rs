@@ -1,17 +1,18 @@
 //! Reads an image's configuration, without pulling the image. What was read of a digest never changes, so it is kept.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use super::fault::Fault;
-use super::{Host, RegistryClient, lock, subject};
+use super::{Host, RegistryClient, subject};
 use crate::model::image::{Digest, Reference, Repository};
 use crate::model::image_config::ImageConfig;
 use crate::model::{Platform, RegistryError};
@@ -36,7 +37,7 @@ pub(super) struct Configs(Mutex<HashMap<Key, Arc<OnceCell<ImageBlob>>>>);
 
 impl Configs {
     fn entry(&self, key: Key) -> Arc<OnceCell<ImageBlob>> {
-        let mut kept = lock(&self.0);
+        let mut kept = self.0.lock();
         if kept.len() >= MAX_KEPT && !kept.contains_key(&key) {
             kept.clear();
         }

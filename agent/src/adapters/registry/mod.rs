@@ -38,11 +38,12 @@ mod transport;
 mod trust;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use http::{Method, StatusCode};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use url::Url;
 
@@ -164,14 +165,14 @@ impl RegistryClient {
     }
 
     async fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {
-        if let Some(host) = lock(&self.hosts).get(name) {
+        if let Some(host) = self.hosts.lock().get(name) {
             return Ok(host.clone());
         }
         let (base, is_final) = Box::pin(self.trusted(name, self.base(name)?)).await?;
         let host = Arc::new(Host::new(base, self.concurrency));
         if is_final {
             // Another request may have been faster; its back-off counts.
-            return Ok(lock(&self.hosts).entry(name.to_owned()).or_insert(host).clone());
+            return Ok(self.hosts.lock().entry(name.to_owned()).or_insert(host).clone());
         }
         Ok(host)
     }
@@ -346,7 +347,7 @@ impl RegistryClient {
     ) -> Result<Access, Fault> {
         let target = auth::Target { base: &host.base, reach, repository, login: host.login(repository) };
         let access = auth::open(&self.transport, &self.credentials, &target, challenge).await?;
-        lock(&host.access).insert(repository.path.clone(), access.clone());
+        host.access.lock().insert(repository.path.clone(), access.clone());
         Ok(access)
     }
 
@@ -360,7 +361,7 @@ impl RegistryClient {
         let digest = Digest::of(&manifest);
         // The tag may have moved between the two requests, so check that the header still has the wrong digest.
         if self.head(host, reference).await?.as_ref() == Some(&claimed) {
-            lock(&host.doubtful).insert(key(reference));
+            host.doubtful.lock().insert(key(reference));
         }
         Ok(digest)
     }
@@ -456,11 +457,6 @@ impl Registry for RegistryClient {
 /// The prefix of error texts about a registry.
 fn subject(repository: &Repository) -> String {
     format!("registry {}", repository.host)
-}
-
-/// Locks a mutex, ignoring poisoning: no operation under these locks can leave a value inconsistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

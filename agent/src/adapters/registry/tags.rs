@@ -1,16 +1,17 @@
 //! Paginated listing of a repository's tags.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout};
 
 use super::content::{Listing, Page};
 use super::fault::Fault;
-use super::{Host, RegistryClient, lock, subject};
+use super::{Host, RegistryClient, subject};
 use crate::model::RegistryError;
 use crate::model::image::Repository;
 use crate::ports::{Tags, Urgency};
@@ -49,7 +50,7 @@ struct Tagged {
 #[async_trait]
 impl Tags for RegistryClient {
     async fn tags(&self, repository: &Repository, refresh: bool) -> Result<Arc<[String]>, RegistryError> {
-        let entry = lock(&self.tag_lists).entry(repository.clone()).or_default().clone();
+        let entry = self.tag_lists.lock().entry(repository.clone()).or_default().clone();
         // Concurrent calls for the same repository wait for this result; other repositories are not affected.
         let mut list = entry.lock().await;
         let cache_time = if refresh { CACHE_TIME_AFTER_PUSH } else { CACHE_TIME };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, LOCATION};
@@ -10,12 +10,12 @@ use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
 use hyper_util::client::proxy::matcher::Matcher;
 use jiff::fmt::rfc2822;
+use parking_lot::Mutex;
 use url::Url;
 
 use super::client::{Client, ExchangeError, Response};
 use super::connect::{CONNECT_TIMEOUT, Connector, Tls};
 use super::fault::{Fault, status_text};
-use super::lock;
 use super::reach::{Lookup, Reach, Resolver, system_lookup};
 use crate::ports::meter::{DateSink, Meter, RequestOutcome};
 
@@ -107,7 +107,7 @@ impl Transport {
     }
 
     fn client(&self, url: &Url) -> Client {
-        let special = origin(url).and_then(|origin| Some(lock(&self.special).get(&origin)?.1.clone()));
+        let special = origin(url).and_then(|origin| Some(self.special.lock().get(&origin)?.1.clone()));
         match &self.unverified {
             Some((host, client)) if url.host_str() == Some(host) => client.clone(),
             _ if special.is_some() => special.unwrap_or_else(|| self.remote.clone()),
@@ -122,7 +122,7 @@ impl Transport {
         let resolver = Resolver { lookup: self.lookup.clone(), limit: None };
         let proxies = (!is_local(url)).then(|| self.proxies.clone());
         let client = Client::new(Connector::new(tls.clone(), resolver, proxies));
-        lock(&self.special).insert(origin, (tls, client));
+        self.special.lock().insert(origin, (tls, client));
     }
 
     /// Returns the addresses of a host; none if its name does not resolve.
@@ -142,7 +142,7 @@ impl Transport {
             Some((unverified, _)) if unverified == host => Tls::unverified(),
             _ => {
                 let special =
-                    origin(url).and_then(|origin| Some(lock(&self.special).get(&origin)?.0.clone()));
+                    origin(url).and_then(|origin| Some(self.special.lock().get(&origin)?.0.clone()));
                 special.unwrap_or_else(|| self.verified_config.clone())
             }
         };

@@ -13,7 +13,6 @@ use url::Url;
 use super::RegistryClient;
 use super::connect::Tls;
 use super::host::Host;
-use super::lock;
 use super::transport::{Outgoing, without_login};
 use crate::model::RegistryError;
 use crate::model::image::HUB;
@@ -140,7 +139,7 @@ impl RegistryClient {
     /// Returns the mirrors that the engine asks before this registry: there are some of Docker Hub only.
     pub(super) async fn mirrors(&self, name: &str) -> Vec<Arc<Host>> {
         let Some(ask) = self.trust.insecure.as_ref().filter(|_| name == HUB) else { return Vec::new() };
-        if let Some(known) = lock(&self.mirrors).clone() {
+        if let Some(known) = self.mirrors.lock().clone() {
             return known;
         }
         let Some(settings) = ask().await else { return Vec::new() };
@@ -153,7 +152,7 @@ impl RegistryClient {
             }
         }
         // Another request may have been faster; its back-off counts.
-        lock(&self.mirrors).get_or_insert(hosts).clone()
+        self.mirrors.lock().get_or_insert(hosts).clone()
     }
 
     async fn answers(&self, base: &Url) -> bool {

@@ -1,13 +1,13 @@
 //! The push to the warden: entries with their sequence numbers, as an array if several are queued (spec 5, DECISIONS 3, 5
 //! and 8).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::wire::{IngestReply, PushedEntry};
 use futures_util::future::join_all;
 use jiff::fmt::rfc2822::DateTimeParser;
+use parking_lot::Mutex;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
 use reqwest::{Client, StatusCode, Url};
 use tokio::time::{Instant, timeout};
@@ -77,7 +77,7 @@ impl Push {
 
     /// The maximum number of entries to pass to [`Push::send`].
     pub(in crate::audit) fn batch(&self) -> usize {
-        let active = self.wardens.get(*lock(&self.active));
+        let active = self.wardens.get(*self.active.lock());
         if active.is_some_and(Warden::takes_arrays) { BATCH } else { 1 }
     }
 
@@ -88,7 +88,7 @@ impl Push {
         entries: &[PushedEntry],
         redactor: &Redactor,
     ) -> Result<Sent, DeliveryError> {
-        let active = *lock(&self.active);
+        let active = *self.active.lock();
         let others = (0..self.wardens.len()).filter(|at| *at != active);
         let mut failures = Vec::new();
         for at in std::iter::once(active).chain(others) {
@@ -98,12 +98,12 @@ impl Push {
                 Err(refused @ DeliveryError::Permanent { .. }) => return Err(refused),
                 Err(error) => failures.push(error),
                 Ok(sent) => {
-                    *lock(&self.active) = at;
+                    *self.active.lock() = at;
                     return Ok(sent);
                 }
             }
         }
-        *lock(&self.active) = 0;
+        *self.active.lock() = 0;
         let why = "no warden is configured".to_owned();
         // The shortest delay counts: a warden that asks for a long pause must not delay the others.
         let failure = failures.into_iter().min_by_key(wait_after);
@@ -148,7 +148,7 @@ impl Warden {
     }
 
     fn takes_arrays(&self) -> bool {
-        lock(&self.single_until).is_none_or(|until| until <= Instant::now())
+        self.single_until.lock().is_none_or(|until| until <= Instant::now())
     }
 
     async fn send(
@@ -174,7 +174,7 @@ impl Warden {
                     answer: answer.text,
                 });
             }
-            *lock(&self.single_until) = Some(Instant::now() + SINGLE_FOR);
+            *self.single_until.lock() = Some(Instant::now() + SINGLE_FOR);
         }
         let first = serialised.into_iter().next().unwrap_or_default();
         let answer = self.post(first, authorization, redactor).await?;
@@ -197,7 +197,7 @@ impl Warden {
             return Err(DeliveryError::Permanent { why });
         }
         // It was not a warden that rejected the array.
-        *lock(&self.single_until) = None;
+        *self.single_until.lock() = None;
         let why = format!("{why} (not from a warden: its GET /health does not answer like a warden's)");
         Err(DeliveryError::Refused { why })
     }
@@ -259,10 +259,6 @@ fn refused(body: &[u8], sent: usize, redactor: &Redactor) -> Vec<(usize, String)
     let rejected = reply.into_iter().flat_map(|reply| reply.rejected);
     let rejected = rejected.filter(|rejected| rejected.index < sent);
     rejected.map(|rejected| (rejected.index, shown(&rejected.error, redactor, false))).collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::service::action::HandoverStep;
 use crate::service::event::Note;
 use crate::service::input::{ImageView, StepResult};
 use crate::service::scope::Part;
-use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service};
+use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, Service, rollback_pause};
 
 use super::deployment::Deployment;
 use super::plan::{Cause, Plan};
@@ -365,7 +365,7 @@ impl Service {
                     .push(Note::StepRetried { step: deployment.phase.name(), failure: failure.clone() });
                 deployment.attempt += 1;
                 if deployment.attempt < ROLLBACK_ATTEMPTS {
-                    let pause = ROLLBACK_RETRY * 2_i32.saturating_pow(deployment.attempt - 1);
+                    let pause = rollback_pause(deployment.attempt);
                     self.steps.retry_at = Some(now + pause);
                     return;
                 }

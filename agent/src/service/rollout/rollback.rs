@@ -7,7 +7,7 @@ use crate::model::{HookEvent, UpMode};
 use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, GoBackEnd, GoBackResult, RollbackProblem,
 };
-use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, wording};
+use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, rollback_pause, wording};
 use evenkeel_common::wire::DeployOutcome;
 
 use super::deployment::Deployment;
@@ -109,7 +109,7 @@ impl Service {
             deployment.up_mode = UpMode::Services(services);
         }
         if deployment.attempt < ROLLBACK_ATTEMPTS {
-            self.steps.retry_at = Some(now + ROLLBACK_RETRY * 2_i32.saturating_pow(deployment.attempt - 1));
+            self.steps.retry_at = Some(now + rollback_pause(deployment.attempt));
         } else {
             self.fail_for_good(failed, RollbackProblem::Step(text), now);
         }

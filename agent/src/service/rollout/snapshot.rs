@@ -20,7 +20,7 @@ use crate::service::action::SnapshotStep;
 use crate::service::event::{Note, RollbackProblem};
 use crate::service::input::{SnapshotStepped, StepResult};
 use crate::service::state::{KeptKind, KeptSnapshot};
-use crate::service::{ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, wording};
+use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
 use super::deployment::Deployment;
 use super::plan::Cause;
@@ -341,7 +341,7 @@ impl Service {
         let attempts = if phase == Phase::Copy { COPY_ATTEMPTS } else { ROLLBACK_ATTEMPTS };
         if deployment.attempt < attempts {
             self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: why.to_owned() });
-            let pause = ROLLBACK_RETRY * 2_i32.saturating_pow(deployment.attempt - 1);
+            let pause = rollback_pause(deployment.attempt);
             self.steps.retry_at = Some(now + pause);
             return;
         }

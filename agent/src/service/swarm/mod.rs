@@ -29,7 +29,8 @@ pub mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use evenkeel_common::backoff;
+use jiff::Timestamp;
 
 use crate::model::SwarmError;
 use crate::model::image::ImageId;
@@ -40,7 +41,7 @@ use super::action::{Action, OldImage};
 use super::event::{ContainerSummary, Event, FailedDeployment, Fault, RollbackProblem, Updated};
 use super::rollout::plan::{Cause, ImageChange};
 use super::wording::swarm as wording;
-use super::{ENGINE_RETRY, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service};
+use super::{ENGINE_RETRY, ROLLBACK_ATTEMPTS, Service, rollback_pause};
 use evenkeel_common::wire::DeployOutcome;
 use plan::{Postponed, SwarmFailed, SwarmPhase, SwarmPlan, SwarmResult, SwarmRollout};
 use watch::{Goal, Verdict, Watch};
@@ -50,8 +51,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while idle.
 const IDLE_INTERVAL: Duration = Duration::from_secs(10);
 /// Initial backoff after an update that failed because of the nodes; it doubles each time, up to [`LONGEST_POSTPONE`].
-const POSTPONE: SignedDuration = SignedDuration::from_mins(10);
-const LONGEST_POSTPONE: SignedDuration = SignedDuration::from_hours(6);
+const POSTPONE: Duration = Duration::from_mins(10);
+const LONGEST_POSTPONE: Duration = Duration::from_hours(6);
 
 impl Service {
     /// Returns the name of the swarm service: that of the update in progress, or else the configured one. `None` while a
@@ -119,8 +120,7 @@ impl Service {
             (SwarmPhase::Rollback(failed), result) => {
                 rollout.attempt += 1;
                 if rollout.attempt < ROLLBACK_ATTEMPTS {
-                    self.steps.retry_at =
-                        Some(now + ROLLBACK_RETRY * 2_i32.saturating_pow(rollout.attempt - 1));
+                    self.steps.retry_at = Some(now + rollback_pause(rollout.attempt));
                 } else {
                     let text = match result {
                         SwarmResult::Failed(text) => text,
@@ -283,7 +283,7 @@ impl Service {
         if failed.by_node {
             let tries = self.durable.postponed.as_ref().filter(|one| one.digest == change.digest);
             let tries = tries.map_or(0, |one| one.tries) + 1;
-            let wait = POSTPONE.saturating_mul(2_i32.saturating_pow(tries - 1)).min(LONGEST_POSTPONE);
+            let wait = backoff::after(tries, POSTPONE, LONGEST_POSTPONE);
             self.durable.postponed = Some(Postponed { digest: change.digest, until: now + wait, tries });
         } else {
             self.durable.images.of(&change.configured).block(&change.digest);

@@ -1,7 +1,7 @@
 //! The agent in the simulated world: the real tasks and workers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_agent::config::active::ActiveConfig;
@@ -20,6 +20,7 @@ use evenkeel_common::clock::Uptime;
 use evenkeel_common::queue::Outbox;
 use evenkeel_common::store::Store;
 use evenkeel_common::supervisor::TaskSet;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -107,7 +108,7 @@ impl Agent {
         let durable = self.fake.durable(&state_key(&config.name)).await;
         let (member, handle) = Member::new(config, durable, self.world.clone(), reason);
         self.handles_by_name.insert(handle.config.name.clone(), handle.clone());
-        self.shown.lock().expect("no test panics while it holds the lock").push(handle.published.clone());
+        self.shown.lock().push(handle.published.clone());
         self.world.changed.send_replace(());
         (member, handle)
     }
@@ -120,7 +121,7 @@ impl Agent {
             loop {
                 let is_stopping = stop.is_cancelled();
                 let is_over = {
-                    let mut shown = shown.lock().expect("no test panics while it holds the lock");
+                    let mut shown = shown.lock();
                     shown.retain(|one| {
                         let has_ended = one.has_ended();
                         fake.check_status(&one.snapshot().record(&context(&fake)));

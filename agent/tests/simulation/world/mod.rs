@@ -30,7 +30,7 @@ mod wall;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_agent::model::image::{Digest, ImageId, Reference, Repository};
@@ -42,6 +42,7 @@ use evenkeel_common::store::{Change, MemoryStore, Store as _};
 use evenkeel_common::wire::AuditEntry;
 use futures_util::FutureExt;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 pub(crate) use container::Behaviour;
@@ -245,7 +246,7 @@ impl FakeWorld {
 
     /// Locks the world and advances it to the current time.
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        let mut inner = self.inner.lock().expect("no test panics while it holds the lock");
+        let mut inner = self.inner.lock();
         let now = self.clock.now();
         inner.advance(now);
         inner

@@ -1,7 +1,7 @@
 //! A swarm with one service, whose tasks are replaced one after the other, as swarmkit does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +10,7 @@ use evenkeel_agent::model::image::{Digest, Reference};
 use evenkeel_agent::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
 use evenkeel_agent::ports::Swarm;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 
 use super::FakeWorld;
 
@@ -125,7 +126,7 @@ impl FakeSwarm {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.state.lock().expect("no test panics while it holds the lock");
+        let mut state = self.state.lock();
         let now = self.world.clock().now();
         while state.now + STEP <= now {
             state.now += STEP;

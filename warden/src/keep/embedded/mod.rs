@@ -12,13 +12,14 @@ mod tables;
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::database::{DatabaseFile, OpenError, Options, StoreError};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use redb::Database;
 use tokio::sync::watch;
 
@@ -104,8 +105,8 @@ impl Embedded {
 }
 
 impl Shared {
-    fn guard(&self) -> std::sync::MutexGuard<'_, Option<DatabaseFile>> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    fn guard(&self) -> parking_lot::MutexGuard<'_, Option<DatabaseFile>> {
+        self.file.lock()
     }
 
     fn new(folder: PathBuf, clock: Arc<dyn Clock>) -> Self {

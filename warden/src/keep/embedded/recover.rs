@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use evenkeel_common::database::{DatabaseFile, OpenError, Options};
@@ -114,12 +113,12 @@ impl Shared {
             path.display()
         );
         tracing::error!("STATE DAMAGED: {text}");
-        *self.damage.lock().unwrap_or_else(PoisonError::into_inner) = Some(Damage { path, text });
+        *self.damage.lock() = Some(Damage { path, text });
     }
 
     /// Finds a file that was set aside by an earlier run.
     fn find_damage(&self) {
-        let mut damage = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut damage = self.damage.lock();
         if damage.is_some() {
             return;
         }
@@ -141,7 +140,7 @@ impl Shared {
 
     /// Returns what was set aside and is still there.
     pub(super) fn damage_in_words(&self) -> Option<String> {
-        let mut damage = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut damage = self.damage.lock();
         if damage.as_ref().is_some_and(|damage| !damage.path.exists()) {
             *damage = None;
         }

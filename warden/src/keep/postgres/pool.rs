@@ -1,9 +1,10 @@
 //! A pool of sessions of one role: created on demand, reused after success, closed after any failure.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -41,31 +42,27 @@ impl Pool {
         let _permit = self.permits.acquire().await.map_err(|error| KeepError(error.to_string()))?;
         let mut session = self.session().await?;
         let done = timeout(TIMEOUT, work(&mut session)).await.unwrap_or(Err(Fault::Timeout))?;
-        lock(&self.idle).push(session);
+        self.idle.lock().push(session);
         Ok(done)
     }
 
     async fn session(&self) -> Result<Session, KeepError> {
         let found = {
-            let mut idle = lock(&self.idle);
+            let mut idle = self.idle.lock();
             idle.retain(|session| !session.is_closed());
             idle.pop()
         };
         if let Some(session) = found {
             return Ok(session);
         }
-        if let Some((at, error)) = &*lock(&self.failed)
+        if let Some((at, error)) = &*self.failed.lock()
             && at.elapsed() < PAUSE
         {
             return Err(error.clone());
         }
         let made = timeout(TIMEOUT, self.connector.connect(self.role)).await;
         let made = made.unwrap_or(Err(Fault::Timeout)).map_err(KeepError::from);
-        *lock(&self.failed) = made.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        *self.failed.lock() = made.as_ref().err().map(|error| (Instant::now(), error.clone()));
         made
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

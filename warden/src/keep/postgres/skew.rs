@@ -2,10 +2,10 @@
 //! so these must agree (DECISIONS 8); each is compared with the database's clock, which all wardens share.
 
 use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
 
 use evenkeel_common::clock::Clock;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 
 /// A difference of at least this much is logged.
 const TOO_MUCH: SignedDuration = SignedDuration::from_secs(10);
@@ -28,13 +28,13 @@ impl Skew {
 
     /// Returns how far this machine's clock is ahead; negative if it is behind. `None` before the first measurement.
     pub(super) fn ahead(&self) -> Option<SignedDuration> {
-        *self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.ahead.lock()
     }
 
     /// Records the database's time, in seconds since 1970, which was requested at `asked`.
     pub(super) fn note(&self, asked: Timestamp, database: f64) {
         let Some(now) = ahead(asked, database, self.now()) else { return };
-        let known = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        let known = self.ahead.lock().replace(now);
         let was_too_much = known.is_some_and(is_too_much);
         if is_too_much(now) && !was_too_much {
             let (by, side) = (now.abs().as_secs(), if now.is_positive() { "ahead of" } else { "behind" });

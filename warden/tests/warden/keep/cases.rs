@@ -195,17 +195,17 @@ pub(crate) async fn only_one_of_two_concurrent_swaps_succeeds(world: &dyn World)
     assert_eq!(keep.value("fleet").await.unwrap().revision, 0);
     assert_eq!(keep.swap("fleet", 7, b"wrong".to_vec()).await.unwrap(), None);
     let tasks = TaskSet::new();
-    let wins = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let wins = Arc::new(parking_lot::Mutex::new(Vec::new()));
     for racer in 0..8_u8 {
         let (keep, wins) = (keep.clone(), wins.clone());
         tasks.spawn("racer", async move {
             if let Some(revision) = keep.swap("fleet", 0, vec![racer]).await.unwrap() {
-                wins.lock().unwrap().push((racer, revision));
+                wins.lock().push((racer, revision));
             }
         });
     }
     assert!(tasks.finish(std::time::Duration::from_secs(30)).await);
-    let wins = wins.lock().unwrap().clone();
+    let wins = wins.lock().clone();
     let [(racer, revision)] = wins[..] else { panic!("{wins:?}") };
     let value = keep.value("fleet").await.unwrap();
     assert_eq!((value.revision, value.value), (revision, vec![racer]));

@@ -9,13 +9,14 @@ mod trouble;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_warden::config::StoreUrl;
 use evenkeel_warden::keep::Keep;
 use evenkeel_warden::keep::postgres::Postgres;
+use parking_lot::Mutex;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/scripts/postgres.sh");
 
@@ -66,7 +67,7 @@ impl Server {
     }
 
     fn answer(&self, command: &str) -> String {
-        let mut control = self.control.lock().unwrap();
+        let mut control = self.control.lock();
         let (input, output) = control.as_mut().unwrap();
         writeln!(input, "{command}").unwrap();
         let mut line = String::new();
@@ -102,7 +103,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        *self.control.lock().unwrap() = None;
+        *self.control.lock() = None;
         let _ = self.child.wait();
     }
 }

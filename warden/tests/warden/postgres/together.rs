@@ -3,14 +3,15 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::testing::wait_for_async;
 use evenkeel_warden::heartbeat::Heartbeat;
 use evenkeel_warden::keep::{Duty, Keep};
+use parking_lot::Mutex;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -144,7 +145,7 @@ async fn client(wardens: [SocketAddr; 2], first: u64, seen: Arc<Mutex<Vec<u64>>>
             let end = text.rfind('\n').map_or(0, |at| at + 1);
             for line in text[..end].lines() {
                 if let Some(id) = line.strip_prefix("id:").and_then(|id| id.trim().parse().ok()) {
-                    seen.lock().unwrap().push(id);
+                    seen.lock().push(id);
                     last = id;
                 }
             }
@@ -190,12 +191,12 @@ async fn a_killed_warden_and_a_database_that_restarts_lose_nothing_and_store_not
     let last: u64 = server.sql("SELECT max(id) FROM evenkeel.entries").await.parse().unwrap();
     let expected: Vec<u64> = (first + 1..=last).collect();
     for seen in &seen {
-        eventually("the client's last entry", || seen.lock().unwrap().last() >= Some(&last)).await;
+        eventually("the client's last entry", || seen.lock().last() >= Some(&last)).await;
     }
     stop.store(true, Ordering::Relaxed);
     clients.finish(Duration::from_secs(10)).await;
     for seen in seen {
-        let mut seen = seen.lock().unwrap().clone();
+        let mut seen = seen.lock().clone();
         seen.retain(|id| *id <= last);
         let distinct: HashSet<_> = seen.iter().collect();
         let differs = seen.iter().zip(&expected).position(|(seen, expected)| seen != expected);

@@ -18,11 +18,11 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -30,7 +30,7 @@ use self::key::KeySet;
 use self::payload::{Bundle, Expected, best, integrated_of_annotation};
 use super::content::{Listing, Page};
 use super::fault::Fault;
-use super::{Host, RegistryClient, lock, subject};
+use super::{Host, RegistryClient, subject};
 use crate::model::image::{Digest, Reference, Repository};
 use crate::model::signature::{SignatureError, SignatureFlaw, SignatureVerdict, Signers};
 use crate::ports::{Signatures, Urgency};
@@ -74,7 +74,7 @@ impl Signatures for RegistryClient {
             content.extend_from_slice(format!("\n{repository}").as_bytes());
         }
         let image = (repository.clone(), digest.clone(), Digest::of(&content));
-        if let Some(&integrated) = lock(&self.signed).get(&image) {
+        if let Some(&integrated) = self.signed.lock().get(&image) {
             return Ok(SignatureVerdict::Valid { integrated });
         }
         let host = self.host(&repository.host).await?;
@@ -97,7 +97,7 @@ impl Signatures for RegistryClient {
         pass.settle(&outcome);
         let verdict = outcome.map_err(|fault| SignatureError::Registry(fault.into()))?;
         if let SignatureVerdict::Valid { integrated } = verdict {
-            let mut signed = lock(&self.signed);
+            let mut signed = self.signed.lock();
             if signed.len() >= MAX_CACHED {
                 signed.clear();
             }
