@@ -22,6 +22,7 @@ use crate::config::ServiceConfig;
 use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::Fleet;
 use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Probes, Registry, Signatures, Swarm, Tags};
+use crate::service::FilesApplied;
 use crate::service::boot::Boot;
 use crate::service::fleet::FleetView;
 use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
@@ -319,6 +320,7 @@ impl Worker {
         let now = self.now();
         if let Some(observation) = event.observation_mut() {
             observation.blocked_elsewhere = self.blocked_by_others(at);
+            observation.files_applied_elsewhere = self.applied_by_others(at);
             let others: Vec<_> = self.others(at).map(|member| &*member.service).collect();
             add_shared_candidates(observation, &others, now);
         }
@@ -332,6 +334,12 @@ impl Worker {
     /// Returns the references blocked by the project's other services.
     fn blocked_by_others(&self, at: usize) -> Vec<(Reference, Digest)> {
         self.others(at).flat_map(|member| member.service.blocked_references()).collect()
+    }
+
+    /// Returns the compose files that another service was the last to apply.
+    fn applied_by_others(&self, at: usize) -> Option<FilesApplied> {
+        let applied = self.others(at).filter_map(|member| member.service.durable().files_applied.clone());
+        applied.max_by_key(|applied| applied.at)
     }
 
     /// Returns the other configured services.

@@ -102,7 +102,7 @@ impl Service {
             self.note_trigger(&observation, now);
         }
         let Compared { stale, matching } = self.compare_images(&observation, now);
-        let files = self.follow_files(&observation.files);
+        let files = self.follow_files(&observation.files, observation.files_applied_elsewhere.as_ref());
         self.compare_with_shutdown(&observation.containers, now);
         // Unlisted override file: start only; recreate only on an explicit redeploy.
         let start_only = !observation.unlisted_files.is_empty();

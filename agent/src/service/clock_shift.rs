@@ -80,6 +80,9 @@ impl Durable {
             moved_if(&mut restart.well_since);
             restart.problem.iter_mut().for_each(|problem| moved(&mut problem.since));
         }
+        if let Some(applied) = &mut self.files_applied {
+            moved(&mut applied.at);
+        }
         if let Some(clock) = &mut self.clock {
             moved(&mut clock.at);
             clock.is_behind &= by.is_negative();

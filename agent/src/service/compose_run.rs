@@ -72,7 +72,7 @@ impl Service {
         let Some(deployment) = &self.durable.deployment else { return };
         let remains = self.remaining_fault(deployment.plan().cause.is_about_images());
         let cause = deployment.plan().cause.clone();
-        self.files_applied();
+        self.files_applied(now);
         self.durable.rollback_failed = false;
         self.emit(Event::BroughtUp { cause }, now);
         self.set_fault(remains, now);

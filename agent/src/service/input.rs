@@ -11,6 +11,7 @@ use super::action::DisplacedTag;
 use super::fleet::FleetView;
 use super::maintenance::MaintenanceResult;
 use super::shared::SharedCandidate;
+use super::state::FilesApplied;
 use super::swarm::plan::SwarmResult;
 use super::wording;
 use crate::model::env_file::TagSetting;
@@ -190,6 +191,8 @@ pub struct Observation {
     pub swarm: Option<Box<SwarmService>>,
     /// Blocked images of other services in the same project: a deployment of this service must not move their tags.
     pub blocked_elsewhere: Vec<(Reference, Digest)>,
+    /// The compose files that another service of the project was the last to apply: one edit needs only one run of compose.
+    pub files_applied_elsewhere: Option<FilesApplied>,
     /// The digests as seen by other services of the project, by image as configured.
     pub others: BTreeMap<String, Vec<SharedCandidate>>,
     /// The compose files.

@@ -135,7 +135,7 @@ impl Service {
         }
         if let Some(deployment) = &mut self.durable.deployment {
             deployment.outage.look(&containers, now);
-            let outcome = deployment.look(&containers, self.config.health_grace, &self.durable.stops, now);
+            let outcome = deployment.look(&containers, &self.durable.stops, now);
             let phase = deployment.phase.clone();
             // Events below refer to these containers.
             self.note_containers(&containers);

@@ -139,7 +139,7 @@ use progress::{Inspections, Steps};
 use rollout::plan::{Cause, GoBack};
 use rollout::probe::Probing;
 use rollout::step::Phase;
-pub use state::{Durable, KeptSnapshot, Totals};
+pub use state::{Durable, FilesApplied, KeptSnapshot, Totals};
 
 /// Time between two inspections of containers on probation.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);

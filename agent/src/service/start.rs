@@ -11,6 +11,7 @@ use super::Service;
 use super::assess::{Condition, Inactive};
 use super::input::{Files, ImageView, Observation};
 use super::rollout::plan::Cause;
+use super::state::FilesApplied;
 
 /// A container must be stuck for this long before the project is forced up: it may be part of a manual deployment.
 const STUCK_FOR: SignedDuration = SignedDuration::from_secs(10);
@@ -54,8 +55,13 @@ impl Starter {
 }
 
 impl Service {
-    /// Decides whether the compose files must be applied. Stores the hash of the first read without deploying (spec 1.6).
-    pub(super) fn follow_files(&mut self, files: &Files) -> Result<Option<Cause>, String> {
+    /// Decides whether the compose files must be applied. Stores the hash of the first read without deploying (spec 1.6), and
+    /// that of files which another service of the project has applied.
+    pub(super) fn follow_files(
+        &mut self,
+        files: &Files,
+        elsewhere: Option<&FilesApplied>,
+    ) -> Result<Option<Cause>, String> {
         let hash = match files {
             Files::Unread | Files::Unsettled => return Ok(None),
             Files::Unusable(text) => return Err(text.clone()),
@@ -72,8 +78,18 @@ impl Service {
                 Ok(None)
             }
             Some(known) if known == hash && !self.durable.files_pending => Ok(None),
+            Some(_) if elsewhere.is_some_and(|applied| applied.hash == *hash && self.is_later(applied)) => {
+                self.durable.files_hash = Some(hash.clone());
+                self.durable.files_pending = false;
+                Ok(None)
+            }
             Some(_) => Ok(Some(Cause::ComposeChanged)),
         }
+    }
+
+    /// Whether another service has applied its files after this one.
+    fn is_later(&self, elsewhere: &FilesApplied) -> bool {
+        self.durable.files_applied.as_ref().is_none_or(|own| elsewhere.at > own.at)
     }
 
     /// Forces up stuck containers, at most once per cooldown. `compose up` starts containers that were only created; if

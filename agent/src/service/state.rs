@@ -76,9 +76,21 @@ pub struct Durable {
     /// Changed compose files whose deployment has not succeeded yet.
     #[serde(alias = "files_owed")]
     pub files_pending: bool,
+    /// The compose files that this service has last applied to the whole project.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files_applied: Option<FilesApplied>,
     /// The clock that all these times refer to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock: Option<boot::NotedClock>,
+}
+
+/// Compose files that were applied to the whole project.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesApplied {
+    /// Their hash.
+    pub hash: String,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// Why data is kept.

@@ -457,7 +457,7 @@ impl Service {
             phase,
             image: wording::names(&deployment.plan().image_changes),
             since: deployment.since,
-            deadline: deployment.deadline(containers, self.config().health_grace, &self.durable().stops),
+            deadline: deployment.deadline(containers, &self.durable().stops),
             pulled_bytes: pulled.bytes,
             total_bytes: pulled.total,
             probe: deployment.probe_progress(),

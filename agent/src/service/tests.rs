@@ -45,7 +45,7 @@ use super::input::{
 };
 use super::rollout::plan::Cause;
 use super::status::StatusContext;
-use super::{Durable, Service};
+use super::{Durable, FilesApplied, Service};
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{
@@ -249,6 +249,7 @@ fn observed(remote: char, running: &[LocalImage], containers: &[&Container]) -> 
         images: vec![view],
         containers: containers.iter().map(|c| (*c).clone()).collect(),
         blocked_elsewhere: Vec::new(),
+        files_applied_elsewhere: None,
         files: Files::Unread,
         unanswered: BTreeMap::new(),
         ..Observation::default()

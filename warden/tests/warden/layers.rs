@@ -71,11 +71,11 @@ fn no_module_imports_one_above_or_beside_it() {
 }
 
 #[test]
-fn no_source_has_more_than_500_lines() {
+fn no_source_has_more_than_800_lines() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for path in [root.join("src"), root.join("tests"), root.join("benches")].iter().flat_map(|at| sources(at))
     {
         let lines = fs::read_to_string(&path).unwrap().lines().count();
-        assert!(lines <= 500, "{}: {lines} lines", path.display());
+        assert!(lines <= 800, "{}: {lines} lines", path.display());
     }
 }

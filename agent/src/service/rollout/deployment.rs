@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_common::wire::ProbeProgress;
 use jiff::Timestamp;
@@ -413,12 +412,11 @@ impl Deployment {
     pub(in crate::service) fn look(
         &mut self,
         containers: &[Container],
-        grace: Duration,
         stops: &StopTimes,
         now: Timestamp,
     ) -> Option<Outcome> {
         let mut probation = self.phase.probation()?.clone();
-        let outcome = probation.look(containers, self.context(grace, stops), now);
+        let outcome = probation.look(containers, self.context(stops), now);
         *self.phase.probation_mut()? = probation;
         Some(outcome)
     }
@@ -433,38 +431,27 @@ impl Deployment {
     }
 
     /// Returns what a probe asks now.
-    pub(super) fn probe_targets(
-        &self,
-        containers: &[Container],
-        grace: Duration,
-        stops: &StopTimes,
-    ) -> Vec<Target> {
-        self.context(grace, stops).targets(containers)
+    pub(super) fn probe_targets(&self, containers: &[Container], stops: &StopTimes) -> Vec<Target> {
+        self.context(stops).targets(containers)
     }
 
     /// Returns when the current probation ends at the latest.
     pub(in crate::service) fn deadline(
         &self,
         containers: &[Container],
-        grace: Duration,
         stops: &StopTimes,
     ) -> Option<Timestamp> {
-        Some(self.phase.probation()?.deadline(containers, self.context(grace, stops)))
+        Some(self.phase.probation()?.deadline(containers, self.context(stops)))
     }
 
     /// Returns the container that most likely keeps compose from bringing up the project.
-    pub(super) fn likely_cause(
-        &self,
-        containers: &[Container],
-        grace: Duration,
-        stops: &StopTimes,
-    ) -> Option<Failure> {
-        probation::likely_cause(containers, self.context(grace, stops))
+    pub(super) fn likely_cause(&self, containers: &[Container], stops: &StopTimes) -> Option<Failure> {
+        probation::likely_cause(containers, self.context(stops))
     }
 
-    fn context<'a>(&'a self, grace: Duration, stops: &'a StopTimes) -> Context<'a> {
+    fn context<'a>(&'a self, stops: &'a StopTimes) -> Context<'a> {
         let rolling_back = matches!(self.phase, Phase::VerifyRollback { .. });
-        Context { grace, plan: &self.plan, new_ids: &self.new_ids, stops, rolling_back }
+        Context { plan: &self.plan, new_ids: &self.new_ids, stops, rolling_back }
     }
 }
 

@@ -43,6 +43,7 @@ use crate::model::{Container, HookEvent};
 
 use super::action::OldImage;
 use super::event::{Event, Fault, FaultCause, Updated};
+use super::state::FilesApplied;
 use super::wording::names;
 use super::{ENGINE_RETRY, INSPECT_INTERVAL, Service, restart_state, wording};
 use deployment::Deployment;
@@ -246,7 +247,7 @@ impl Service {
         }
         self.end(outcome, updated, now);
         self.durable.rollback_failed = false;
-        self.files_applied();
+        self.files_applied(now);
         self.set_fault(self.remaining_fault(true), now);
     }
 
@@ -274,10 +275,12 @@ impl Service {
         }
     }
 
-    /// Clears `files_pending` if compose has brought up the whole project, which applies every edit of the files.
-    pub(super) fn files_applied(&mut self) {
+    /// Notes the files as applied if compose has brought up the whole project, which applies every edit.
+    pub(in crate::service) fn files_applied(&mut self, now: Timestamp) {
         if self.durable.deployment.as_ref().is_some_and(|deployment| deployment.applies_whole_project()) {
             self.durable.files_pending = false;
+            let hash = self.durable.files_hash.clone();
+            self.durable.files_applied = hash.map(|hash| FilesApplied { hash, at: now });
         }
     }
 

@@ -171,7 +171,7 @@ pub struct Plan {
     /// the configured one.
     #[serde(default)]
     pub project: Option<Project>,
-    /// `health_grace` when it began, in case its service is no longer configured.
+    /// `health_grace` when it began: a change of the configuration applies from the next deployment on.
     #[serde(default)]
     pub grace: Duration,
     /// The images that it changes.

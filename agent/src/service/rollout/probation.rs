@@ -256,8 +256,6 @@ impl Failure {
 /// Inputs of a probation besides the containers.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// `health_grace`.
-    pub grace: Duration,
     /// The plan of the deployment.
     pub plan: &'a Plan,
     /// IDs of its new images by configured name.
@@ -419,7 +417,7 @@ impl Probation {
     pub fn deadline(&self, containers: &[Container], context: Context<'_>) -> Timestamp {
         let judged = containers.iter().filter(|c| context.role(c).is_some());
         let budgets = judged.filter_map(|c| c.health_timing).map(|timing| timing.budget());
-        self.since + budgets.fold(context.grace, Duration::max)
+        self.since + budgets.fold(context.plan.grace, Duration::max)
     }
 }
 

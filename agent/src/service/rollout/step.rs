@@ -431,7 +431,7 @@ impl Service {
             return self.abandon(reason, error.output, now);
         }
         deployment.snapshot.is_unused = false;
-        let cause = deployment.likely_cause(containers, self.config.health_grace, &self.durable.stops);
+        let cause = deployment.likely_cause(containers, &self.durable.stops);
         let cause = cause.unwrap_or_default();
         self.failed(Failure { reason, by_compose: true, ..cause }, error.output, now);
     }

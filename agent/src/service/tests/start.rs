@@ -164,6 +164,40 @@ fn a_failed_start_is_a_fault_until_its_containers_run() {
 }
 
 #[test]
+fn an_edit_that_another_service_of_the_project_was_the_last_to_apply_is_not_applied_again() {
+    let start = Scenario::of(config()).start;
+    let applied = |hash: &str, second: i64| {
+        Some(FilesApplied { hash: hash.into(), at: start + SignedDuration::from_secs(second) })
+    };
+    // What this service has applied, what another one has applied, and whether the files "two" are applied now.
+    for (own, elsewhere, is_applied) in [
+        (None, None, true),
+        (None, applied("two", 5), false),
+        (None, applied("one", 5), true),
+        (applied("one", 1), applied("two", 5), false),
+        // They were edited and put back: the other one has not seen the edit between.
+        (applied("one", 5), applied("two", 1), true),
+    ] {
+        let watching = ServiceConfig { compose_watch: true, auto_update: false, ..config() };
+        let durable =
+            Durable { files_hash: Some("one".into()), files_applied: own.clone(), ..Durable::default() };
+        let mut scenario = Scenario::of(config());
+        scenario.service =
+            Service::new(Arc::new(watching), durable, boot_of("one", ""), StartReason::Start, start).0;
+        scenario.reconnected();
+        scenario.at(10).check(Observation {
+            files: Files::Hash("two".into()),
+            files_applied_elsewhere: elsewhere.clone(),
+            ..Observation::default()
+        });
+        let begun = scenario.act();
+        assert_eq!(begun.is_some(), is_applied, "{own:?} {elsewhere:?}: {begun:?}");
+        assert_eq!(scenario.service.durable().files_hash.as_deref(), Some("two"));
+        assert_eq!(scenario.service.durable().files_pending, is_applied);
+    }
+}
+
+#[test]
 fn changed_compose_files_are_deployed_once_and_retried_after_a_failure() {
     let watching = ServiceConfig { compose_watch: true, auto_update: false, ..config() };
     let mut scenario = Scenario::of(watching);
@@ -200,6 +234,12 @@ fn changed_compose_files_are_deployed_once_and_retried_after_a_failure() {
     scenario.act();
     scenario.input(Input::Stepped(StepResult::Unpinned));
     assert_eq!(scenario.kinds(), [Kind::ERROR, Kind::COMPOSE_DRIFT, Kind::RECOVERED]);
+    let applied = scenario.service.durable().files_applied.clone();
+    assert_eq!(
+        applied,
+        Some(FilesApplied { hash: "two".into(), at: scenario.now }),
+        "only once it has succeeded"
+    );
     scenario.at(30).check(seen("two"));
     assert_eq!(scenario.act(), None);
 }

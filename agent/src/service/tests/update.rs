@@ -235,6 +235,33 @@ fn a_manual_restart_restarts_the_probation() {
 }
 
 #[test]
+fn a_changed_grace_applies_from_the_next_deployment_on() {
+    let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
+    for changed in [1, 3600] {
+        let mut scenario = Scenario::of(config());
+        scenario.brings_up(&[&old], &[&new]).at(1).look(&[&new]).at(5);
+        let durable = scenario.service.durable().clone();
+        let config = ServiceConfig { health_grace: Duration::from_secs(changed), ..config() };
+        let (service, _) =
+            Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Reload, scenario.now);
+        scenario = Scenario { service, ..scenario };
+        scenario.reconnected();
+        // A step in progress is repeated.
+        let action = scenario.at(7).act();
+        assert!(matches!(action, Some(Action::Step(Step::Start { .. }))), "{action:?}");
+        scenario.input(Input::Stepped(StepResult::Started {
+            up: Ok(String::new()),
+            named: Vec::new(),
+            containers: vec![new.clone()],
+        }));
+        scenario.at(15).look(&[&new]);
+        assert_eq!(scenario.entries, [], "10 s were configured when it began");
+        scenario.at(20).look(&[&new]);
+        assert_eq!(scenario.last().event, Kind::UPDATED, "{changed}");
+    }
+}
+
+#[test]
 fn external_interference_neither_blocks_nor_rolls_back_and_the_image_is_proven_later() {
     let new = on("web", IMAGE, "v2", 2);
     let stopped = Container { state: State::Exited, exit_code: 137, ..new.clone() };
