@@ -51,6 +51,8 @@ reproducible_flags() {
     # The last matching prefix wins.
     CARGO_ENCODED_RUSTFLAGS="--remap-path-prefix=$cargo=/cargo$separator--remap-path-prefix=$REPO=/evenkeel"
     CARGO_ENCODED_RUSTFLAGS+="$separator--remap-path-prefix=$target=/target"
+    # This variable replaces the flags in .cargo/config.toml.
+    CARGO_ENCODED_RUSTFLAGS+="$separator-Csymbol-mangling-version=v0"
     export CARGO_ENCODED_RUSTFLAGS
     export CARGO_INCREMENTAL=0 LC_ALL=C.UTF-8 TZ=UTC
 }
