@@ -28,14 +28,25 @@ impl StatusAnswers {
         }
         // Before the services are read: what changes meanwhile is rendered again.
         let seen = services.seen();
-        // Its successor is about as long.
-        let mut body =
-            Vec::with_capacity(last.as_ref().map_or(0, |last| last.body.len() + last.body.len() / 64));
-        serde_json::to_writer(&mut body, &services.report(now))?;
-        let body = Bytes::from(body);
+        let body = Bytes::from(render(services, now)?);
         *last = Some(Answer { second, seen, body: body.clone() });
         Ok(body)
     }
+}
+
+/// Serializes one record after the other: all of them take several times the memory of their text.
+fn render(services: &Services, now: Timestamp) -> Result<Vec<u8>, serde_json::Error> {
+    let mut body = serde_json::to_vec(&services.head())?;
+    debug_assert!(body.ends_with(b"\"services\":[]}"), "the records are the last field");
+    body.truncate(body.len() - b"]}".len());
+    for (n, record) in services.records(now).enumerate() {
+        if n > 0 {
+            body.push(b',');
+        }
+        serde_json::to_writer(&mut body, &record)?;
+    }
+    body.extend_from_slice(b"]}");
+    Ok(body)
 }
 
 #[cfg(test)]
