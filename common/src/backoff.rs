@@ -58,9 +58,8 @@ mod tests {
             assert_eq!(after(failures, first, longest), longest, "{failures}");
         }
         assert_eq!(after(0, first, longest), first, "as after one");
-        for _ in 0..100 {
-            let pause = jittered(Duration::from_secs(100));
-            assert!(pause > Duration::from_secs(74) && pause <= Duration::from_secs(100), "{pause:?}");
-        }
+        let pauses: Vec<_> = (0..200).map(|_| jittered(Duration::from_secs(40))).collect();
+        assert!(pauses.iter().all(|pause| (30.0..=40.0).contains(&pause.as_secs_f64())), "{pauses:?}");
+        assert!(pauses.iter().any(|pause| *pause != pauses[0]), "they are spread");
     }
 }

@@ -158,10 +158,7 @@ impl Services {
     }
 
     /// Returns the current status records of all services, built lazily.
-    pub fn records(
-        &self,
-        now: Timestamp,
-    ) -> impl Iterator<Item = ServiceStatus> + Clone + Send + Sync + use<> {
+    pub fn records(&self, now: Timestamp) -> impl Iterator<Item = ServiceStatus> + Send + use<> {
         self.records_of(&self.workers(), now)
     }
 
@@ -169,7 +166,7 @@ impl Services {
         &self,
         workers: &[Handle],
         now: Timestamp,
-    ) -> impl Iterator<Item = ServiceStatus> + Clone + Send + Sync + use<> {
+    ) -> impl Iterator<Item = ServiceStatus> + Send + use<> {
         let shown: Vec<_> = workers.iter().map(|worker| worker.published.get()).collect();
         let record_context = self.record_context(now);
         shown.into_iter().map(move |shown| shown.snapshot().record(&record_context.context()))

@@ -255,9 +255,12 @@ mod tests {
 
     #[test]
     fn waits_grow_from_five_to_sixty_seconds() {
-        for (failures, longest) in [(1, 5), (2, 10), (3, 20), (4, 40), (5, 60), (u32::MAX, 60)] {
-            let wait = wait_after(failures).as_secs_f64();
-            assert!(wait <= f64::from(longest) && wait >= f64::from(longest) * 0.75, "{failures}: {wait}");
+        let longest = |failures| backoff::after(failures, INITIAL_WAIT, MAX_WAIT);
+        let waits: Vec<u64> = (1..8).map(|failures| longest(failures).as_secs()).collect();
+        assert_eq!(waits, [5, 10, 20, 40, 60, 60, 60]);
+        for failures in [1, 4, u32::MAX] {
+            let (wait, longest) = (wait_after(failures), longest(failures));
+            assert!(wait <= longest && wait >= longest.mul_f64(0.75), "{failures}: {wait:?}");
         }
     }
 
