@@ -430,7 +430,10 @@ impl Member {
         let entries = [draft.take_entries(), entries].concat();
         let (ended, notes) = (draft.take_ended(), draft.take_notes());
         self.journal.write(&draft.config().name, self.service.durable(), draft.durable(), entries).await?;
-        self.service = Arc::from(draft);
+        // A service that has not changed stays published as it is.
+        if *draft != *self.service {
+            self.service = Arc::from(draft);
+        }
         for note in notes {
             tracing::warn!(service = self.service.config().name, "{note}");
         }

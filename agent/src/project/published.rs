@@ -8,7 +8,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::service::status::{Published, Snapshot};
+use crate::service::Service;
+use crate::service::status::Published;
 
 /// Signals that the published state of any service has changed. Clones share the signal.
 pub type Changed = watch::Sender<()>;
@@ -45,12 +46,10 @@ pub fn channel(first: Published, changed: Changed) -> (Sender, Receiver) {
 pub struct Sender(Arc<Cell>);
 
 impl Sender {
-    /// Publishes `now`. The signal is sent only if the visible state differs.
+    /// Publishes `now`. The signal is sent only if it differs.
     pub fn send(&self, now: Published) {
-        let before = self.0.with(|state| state.shown.clone());
-        let is_news = !before.looks_like(&now);
-        self.0.with(|state| state.shown = now);
-        if is_news {
+        let before = self.0.with(|state| std::mem::replace(&mut state.shown, now.clone()));
+        if !before.is_same(&now) {
             self.0.changed.send_replace(());
         }
     }
@@ -73,11 +72,6 @@ impl Receiver {
         self.0.with(|state| state.shown.clone())
     }
 
-    /// Returns a snapshot of the published state.
-    pub fn snapshot(&self) -> Snapshot {
-        self.get().snapshot()
-    }
-
     /// Reports whether the service has ended.
     pub fn has_ended(&self) -> bool {
         self.0.with(|state| state.has_ended)
@@ -88,15 +82,14 @@ impl Receiver {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Waits for a snapshot that satisfies `is_wanted`. Fails if the service ends first.
-    pub async fn wait_for(&self, is_wanted: impl Fn(&Snapshot) -> bool) -> Result<Snapshot, Ended> {
+    /// Waits for a state that satisfies `is_wanted`. Fails if the service ends first.
+    pub async fn wait_for(&self, is_wanted: impl Fn(&Service) -> bool) -> Result<(), Ended> {
         // Subscribed before the first check, so that no change is missed between a check and the following wait.
         let mut changes = self.0.changed.subscribe();
         loop {
             let has_ended = self.has_ended();
-            let snapshot = self.snapshot();
-            if is_wanted(&snapshot) {
-                return Ok(snapshot);
+            if is_wanted(&self.get().service) {
+                return Ok(());
             }
             if has_ended || changes.changed().await.is_err() {
                 return Err(Ended);
@@ -114,9 +107,9 @@ mod tests {
     use super::*;
     use crate::model::image::Digest;
     use crate::ports::PullProgress;
+    use crate::service::Durable;
     use crate::service::boot::{Boot, StartReason};
     use crate::service::tests::config;
-    use crate::service::{Durable, Service};
 
     /// A service with this blocked digest.
     fn shown(blocked: Option<&[u8]>) -> Published {
@@ -129,37 +122,37 @@ mod tests {
     }
 
     #[test]
-    fn only_visible_changes_are_signalled() {
+    fn only_changes_are_signalled() {
         let changed = Changed::default();
         let mut signal = changed.subscribe();
         let (sender, receiver) = channel(shown(None), changed);
-        let same = shown(None);
-        sender.send(same.clone());
+        sender.send(receiver.get());
         assert!(!signal.has_changed().unwrap());
-        assert!(Arc::ptr_eq(&receiver.get().service, &same.service), "the previous service is dropped");
-        sender.send(shown(Some(b"bad")));
+        let other = shown(Some(b"bad"));
+        sender.send(other.clone());
         assert!(signal.has_changed().unwrap());
+        assert!(Arc::ptr_eq(&receiver.get().service, &other.service), "the previous service is dropped");
         signal.mark_unchanged();
-        sender.send(Published { pulled: PullProgress { bytes: 1, total: 2 }, ..shown(Some(b"bad")) });
-        assert!(!signal.has_changed().unwrap(), "nothing is being pulled");
+        sender.send(Published { pulled: PullProgress { bytes: 1, total: 2 }, ..other });
+        assert!(signal.has_changed().unwrap(), "a pull gets on");
         drop(sender);
         assert!(signal.has_changed().unwrap());
         assert!(receiver.has_ended());
     }
 
     #[tokio::test]
-    async fn a_wait_ends_with_a_matching_snapshot_or_with_the_service() {
+    async fn a_wait_ends_with_a_matching_state_or_with_the_service() {
         let changed = Changed::default();
         let (sender, receiver) = channel(shown(None), changed.clone());
-        let is_wanted = |snapshot: &Snapshot| !snapshot.blocked.is_empty();
+        let is_wanted = |service: &Service| service.durable().images.blocked().next().is_some();
         let mut wait = Box::pin(receiver.wait_for(is_wanted));
         assert!(wait.as_mut().now_or_never().is_none());
         changed.send_replace(());
         assert!(wait.as_mut().now_or_never().is_none(), "another service's change");
         sender.send(shown(Some(b"bad")));
-        assert!(is_wanted(&wait.await.unwrap()));
+        wait.await.unwrap();
         drop(sender);
-        assert!(receiver.wait_for(is_wanted).await.is_ok(), "the last snapshot counts");
+        assert!(receiver.wait_for(is_wanted).await.is_ok(), "the last state counts");
         assert_eq!(receiver.wait_for(|_| false).await.unwrap_err(), Ended);
     }
 }

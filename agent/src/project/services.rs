@@ -11,7 +11,9 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::active::Watch;
+use crate::model::image::Digest;
 use crate::project::worker::{Command, Handle};
+use crate::service::images::ImageMemory;
 use crate::service::input::{ServiceReply, ServiceRequest};
 use crate::service::status::StatusContext;
 use crate::service::{Service, gates};
@@ -169,7 +171,7 @@ impl Services {
     ) -> impl Iterator<Item = ServiceStatus> + Send + use<> {
         let shown: Vec<_> = workers.iter().map(|worker| worker.published.get()).collect();
         let record_context = self.record_context(now);
-        shown.into_iter().map(move |shown| shown.snapshot().record(&record_context.context()))
+        shown.into_iter().map(move |shown| shown.record(&record_context.context()))
     }
 
     fn record_context(&self, now: Timestamp) -> RecordContext {
@@ -184,9 +186,7 @@ impl Services {
 
     /// `GET /why/<name>` (DECISIONS 7).
     pub fn why(&self, name: &str, now: Timestamp) -> Result<WhyReport, ServiceError> {
-        let worker = self.worker(name)?;
-        let snapshot = worker.published.snapshot();
-        Ok(gates::why(&snapshot, &worker.config, &self.record_context(now).context()))
+        Ok(gates::why(&*self.service(name)?, &self.record_context(now).context()))
     }
 
     /// Reports whether the services are not loaded yet.
@@ -315,12 +315,12 @@ impl Services {
 
     /// `GET /blocked` (spec 2.6).
     pub fn blocked(&self) -> Result<BTreeMap<String, String>, ServiceError> {
-        self.by_image(|worker| worker.published.snapshot().blocked)
+        self.by_image(|memory| memory.blocked.as_ref())
     }
 
     /// `GET /not-found` (spec 2.6).
     pub fn not_found(&self) -> Result<BTreeMap<String, String>, ServiceError> {
-        self.by_image(|worker| worker.published.snapshot().not_found)
+        self.by_image(|memory| memory.not_found.as_ref())
     }
 
     /// `GET /errored` (spec 2.6).
@@ -333,23 +333,23 @@ impl Services {
     /// service's name.
     pub fn warnings(&self) -> Vec<String> {
         let of_one = |worker: &Handle| {
-            let warnings = worker.published.snapshot().warnings;
-            warnings
-                .into_iter()
-                .map(|warning| format!("{}: {warning}", worker.config.name))
-                .collect::<Vec<_>>()
+            let service = worker.published.get().service;
+            service.warnings().map(|warning| format!("{}: {warning}", worker.config.name)).collect::<Vec<_>>()
         };
         self.workers().iter().flat_map(of_one).collect()
     }
 
     fn by_image(
         &self,
-        map: impl Fn(&Handle) -> BTreeMap<String, crate::model::image::Digest>,
+        digest_of: fn(&ImageMemory) -> Option<&Digest>,
     ) -> Result<BTreeMap<String, String>, ServiceError> {
         let mut all = BTreeMap::new();
         for worker in self.loaded()?.iter() {
-            for (image, digest) in map(worker) {
-                all.insert(format!("{}/{image}", worker.config.name), digest.to_string());
+            let service = worker.published.get().service;
+            for (image, memory) in service.durable().images.iter() {
+                if let Some(digest) = digest_of(memory) {
+                    all.insert(format!("{}/{image}", worker.config.name), digest.to_string());
+                }
             }
         }
         Ok(all)

@@ -10,7 +10,7 @@ use super::input::{ContainerUse, Measurement};
 use crate::model::Container;
 
 /// The last measurement, and the times of the last alerts.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Gauges {
     last: Option<Measurement>,
     cpu_alerts: Alerts,
@@ -202,7 +202,9 @@ mod tests {
     #[test]
     fn fields_are_absent_until_measured_and_limits_add_up() {
         let mut service = service(0.0, 0.0);
-        let status = |service: &Service| service.snapshot(crate::ports::PullProgress::default()).status;
+        let status = |service: &Service| {
+            service.record(crate::ports::PullProgress::default(), &crate::service::tests::undisturbed(at(0)))
+        };
         let before = status(&service);
         assert!(!before.has_stats);
         assert!(before.containers.unwrap().iter().all(|c| c.cpu_percent.is_none()));

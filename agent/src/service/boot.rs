@@ -24,7 +24,7 @@ pub enum StartReason {
 }
 
 /// The boots of the machine that are known to the agent; an ID is empty if unknown.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Boot {
     /// The current boot.
     pub now: Arc<str>,

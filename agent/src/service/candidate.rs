@@ -300,7 +300,10 @@ impl Service {
         if view.newer.is_some() && view.running.is_empty() && *cause == Cause::Update {
             return true;
         }
-        let Some(rules) = self.rules(now) else { return false };
+        if !self.config.auto_update {
+            return false;
+        }
+        let rules = self.rules(now);
         let rules = if *cause == Cause::Redeploy { rules.for_asker(Asker::Redeploy) } else { rules };
         let holds = |view: &ImageView| {
             let candidate = self.candidate(view, observation);
@@ -316,12 +319,11 @@ impl Service {
         holds(view) || (view.newer.is_some() && others.filter(|other| other.newer.is_some()).any(lags))
     }
 
-    /// The rules that the gates evaluate; `None` without `auto_update`.
-    pub(super) fn rules(&self, now: Timestamp) -> Option<Rules<'_>> {
+    /// The rules that the gates evaluate.
+    pub(super) fn rules(&self, now: Timestamp) -> Rules<'_> {
         let Self { config, fleet, .. } = self;
         let (update, is_shared) = (config.update.as_deref(), self.shares_gates());
-        let rules = || Rules::of(&config.name, update, fleet, is_shared, Asker::Cycle, now);
-        config.auto_update.then(rules)
+        Rules::of(&config.name, update, fleet, is_shared, Asker::Cycle, now)
     }
 
     /// Candidates as of the last check.
@@ -331,7 +333,7 @@ impl Service {
 
     /// Returns why the first held digest waits.
     pub(super) fn waits(&self, now: Timestamp) -> Option<String> {
-        Some(self.rules(now)?.first_held(&self.seen_candidates())?.1.why)
+        Some(self.rules(now).first_held(&self.seen_candidates())?.1.why)
     }
 
     /// Applies a manual trigger to the digests that its check found, and to nothing that is pushed later. It stays in effect
@@ -363,7 +365,10 @@ impl Service {
         let may_ask = |rules: &Rules<'_>| {
             rules.update.approve || !rules.update.ask_on.is_empty() || self.requires_signature()
         };
-        let Some(rules) = self.rules(now).filter(may_ask) else { return ServiceReply::NothingWaiting };
+        let rules = self.rules(now);
+        if !may_ask(&rules) {
+            return ServiceReply::NothingWaiting;
+        }
         let candidates = self.seen_candidates();
         let is_named = |candidate: &&Candidate| named.is_none_or(|digest| *digest == candidate.digest);
         let waits = |candidate: &&Candidate| rules.awaits_approval(candidate);
@@ -395,7 +400,7 @@ impl Service {
 
     /// Schedules a check for the time at which the next gate opens.
     pub(super) fn recheck_when_lifted(&mut self, now: Timestamp) {
-        let Some(rules) = self.rules(now) else { return };
+        let rules = self.rules(now);
         let lifts = self.seen_candidates().iter().filter_map(|candidate| rules.lifts_at(candidate)).min();
         if let Some(at) = lifts {
             self.checks.request_by(at);
@@ -405,7 +410,7 @@ impl Service {
     /// Announces each waiting digest once, with the gate that holds it; deferred while the gate is undecided.
     pub(super) fn announce(&mut self, candidates: &[Candidate], now: Timestamp) {
         for candidate in candidates {
-            let hold = self.rules(now).and_then(|rules| rules.first_hold(candidate));
+            let hold = self.rules(now).first_hold(candidate);
             let Some(gate) = hold.filter(|gate| gates::is_decided(gate, candidate)) else { continue };
             if !self.announces(&candidate.image, &candidate.digest) {
                 continue;

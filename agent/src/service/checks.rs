@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 const MANUAL_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 
 /// Checks that are due, and the one that is running.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Checks {
     is_due: bool,
     /// Whether users have requested the check that is due.

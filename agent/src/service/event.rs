@@ -288,7 +288,7 @@ impl Event {
 }
 
 /// What the decisions have emitted and nobody has collected yet.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Emitted {
     /// Events with their times, and the outage that the deployment in progress had caused by then.
     events: Vec<(Timestamp, Event, Option<Duration>)>,

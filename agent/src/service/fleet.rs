@@ -223,7 +223,7 @@ impl Service {
         let holds = |service: &Self| {
             let seen = service.seen_candidates();
             let rules = service.rules(now);
-            let hold = |c: &Candidate| rules.and_then(|rules| rules.first_hold(c));
+            let hold = |c: &Candidate| rules.first_hold(c);
             seen.iter().map(|candidate| hold(candidate).map(|gate| gate.gate)).collect::<Vec<_>>()
         };
         let said = |fleet: &FleetView| (fleet.revision, fleet.verdicts, std::mem::discriminant(&fleet.link));
@@ -241,6 +241,11 @@ impl Service {
             // The check compares again: the update is announced as waiting, or begins if no gate holds it.
             self.checks.request();
         }
+    }
+
+    /// The fleet's decisions.
+    pub(super) fn fleet(&self) -> &FleetView {
+        &self.fleet
     }
 
     /// Sets the initial view, before a warden has answered.

@@ -20,7 +20,7 @@ const AWAIT_EVENTS: Duration = Duration::from_secs(15);
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(5);
 
 /// A time without an event stream.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 struct Gap {
     /// When it began, or a moment before, by the clock of the events.
     from: Timestamp,
@@ -69,7 +69,7 @@ pub(super) enum Sight {
 
 /// The gaps, as long as their events may be replayed: containers that stopped in a gap in which the engine was restarted
 /// were stopped by the engine.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Gaps(Vec<Gap>);
 
 impl Gaps {

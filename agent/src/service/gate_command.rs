@@ -40,7 +40,7 @@ impl CommandAsk {
 }
 
 /// The calls of the gate command.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct GateCommand {
     asks: Vec<CommandAsk>,
     /// A poll cycle or a user has requested a check since the last calls were planned.

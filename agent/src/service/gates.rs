@@ -10,17 +10,18 @@ use std::sync::LazyLock;
 use evenkeel_common::wire::{DeployPhase, DeployProgress, Gate, ServiceStatus, Waiting, WhyReport};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::config::{ServiceConfig, UpdateConfig};
+use crate::config::UpdateConfig;
 use crate::model::Obstacle;
 use crate::model::image::Digest;
 use crate::model::image_config::ConfigDifference;
-use crate::ports::GateAnswer;
+use crate::ports::{GateAnswer, PullProgress};
 
+use super::Service;
 use super::candidate::Candidate;
 use super::fleet::FleetView;
 use super::input::Unsigned;
 use super::running::ImageState;
-use super::status::{Snapshot, StatusContext};
+use super::status::StatusContext;
 use super::wording::{self, seconds};
 
 mod config;
@@ -35,8 +36,9 @@ use project::project;
 /// The input of a gate.
 struct View<'a> {
     record: &'a ServiceStatus,
-    snapshot: &'a Snapshot,
-    config: &'a ServiceConfig,
+    service: &'a Service,
+    candidates: &'a [Candidate],
+    registry_error: Option<&'a str>,
     context: &'a StatusContext<'a>,
 }
 
@@ -289,9 +291,9 @@ pub(super) fn is_decided(gate: &Gate, candidate: &Candidate) -> bool {
 
 /// The state of each digest gate for the first held digest, or else for the first candidate.
 fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
-    let (rules, candidates) = (view.snapshot.rules(view.context.now), &view.snapshot.candidates);
-    let held = rules.first_held(candidates).map(|(candidate, _)| candidate);
-    let candidate = held.or(candidates.first());
+    let rules = view.service.rules(view.context.now);
+    let held = rules.first_held(view.candidates).map(|(candidate, _)| candidate);
+    let candidate = held.or(view.candidates.first());
     // The first gate of all has reported a faulty configuration already.
     let rows = DIGEST_GATES.iter().filter(|row| row.word != CONFIG);
     rows.map(move |row| match (Some(rules).filter(|rules| (row.is_configured)(rules)), candidate) {
@@ -438,9 +440,12 @@ fn trigger(rules: &Rules<'_>) -> String {
 }
 
 /// The state of every gate of a service, with the first reason in one sentence.
-pub fn why(snapshot: &Snapshot, config: &ServiceConfig, context: &StatusContext<'_>) -> WhyReport {
-    let record = snapshot.record(context);
-    let view = View { record: &record, snapshot, config, context };
+pub fn why(service: &Service, context: &StatusContext<'_>) -> WhyReport {
+    let record = service.record(PullProgress::default(), context);
+    let candidates = service.seen_candidates();
+    let registry_error = service.registry_error();
+    let registry_error = registry_error.as_deref();
+    let view = View { record: &record, service, candidates: &candidates, registry_error, context };
     let before = GATES.iter().map(|gate| gate(&view));
     let gates: Vec<Gate> = before.chain(digest_gates(&view)).chain([schedule(&view)]).collect();
     let held = gates.iter().find(|gate| gate.holds && gate.gate != SCHEDULE);
@@ -479,21 +484,20 @@ fn engine(view: &View<'_>) -> Gate {
 }
 
 fn registry(view: &View<'_>) -> Gate {
-    match &view.snapshot.registry_fault {
-        Some(text) => Gate { lifts_at: view.record.next_check, ..held("registry", text.clone()) },
+    match view.registry_error {
+        Some(text) => Gate { lifts_at: view.record.next_check, ..held("registry", text) },
         None => open("registry", "the registry answered the last check"),
     }
 }
 
 fn deploying(view: &View<'_>) -> Gate {
-    match (&view.record.deploy, view.record.deploying) {
-        (Some(progress), _) => Gate {
+    match &view.record.deploy {
+        Some(progress) => Gate {
             lifts_at: progress.deadline,
-            ..held("deploying", describe(progress, view.config.swarm_service.as_deref()))
+            ..held("deploying", describe(progress, view.service.config().swarm_service.as_deref()))
         },
-        (None, true) => held("deploying", "the compose project is being brought up"),
-        (None, false) => match &view.snapshot.waits_for {
-            Some(other) => held("deploying", wording::waits_for_sibling(other)),
+        None => match view.service.waits_for() {
+            Some(other) => held("deploying", wording::waits_for_sibling(&other)),
             None => open("deploying", "no deployment is in progress"),
         },
     }
@@ -530,8 +534,9 @@ fn describe(progress: &DeployProgress, swarm_service: Option<&str>) -> String {
 }
 
 fn blocked(view: &View<'_>) -> Gate {
-    let Some((image, digest)) = view.snapshot.blocked.first_key_value() else {
-        if let Some((image, digest)) = view.snapshot.declined.first_key_value() {
+    let images = &view.service.durable().images;
+    let Some((image, digest)) = images.blocked().next() else {
+        if let Some((image, digest)) = images.declined().next() {
             return declined(&view.record.name, image, digest);
         }
         return open("blocked", "no digest is blocked");
@@ -545,7 +550,7 @@ fn blocked(view: &View<'_>) -> Gate {
 }
 
 fn not_found(view: &View<'_>) -> Gate {
-    let Some((image, digest)) = view.snapshot.not_found.first_key_value() else {
+    let Some((image, digest)) = view.service.durable().images.not_found().next() else {
         return open("not_found", "every image has a registry digest on this machine");
     };
     let why = format!(
@@ -557,7 +562,7 @@ fn not_found(view: &View<'_>) -> Gate {
 
 /// A fault that is caused neither by the engine nor by a registry: a failed deployment or unusable files.
 fn fault(view: &View<'_>) -> Gate {
-    let elsewhere = view.context.state_error.is_some() || view.snapshot.registry_fault.is_some();
+    let elsewhere = view.context.state_error.is_some() || view.registry_error.is_some();
     match view.record.errored.as_ref().filter(|_| !elsewhere) {
         Some(text) => cleared_by(
             format!("fix it, then POST /trigger/{}", view.record.name),
@@ -586,14 +591,10 @@ fn nothing_to_do(view: &View<'_>) -> String {
         let proven = image.proven_at.map(|at| format!(", proven at {}", seconds(at))).unwrap_or_default();
         image.running.as_ref().map(|digest| format!("; {} runs{proven}", digest.short()))
     };
-    let runs: String = view.snapshot.images.iter().filter_map(runs).collect();
+    let runs: String = view.service.image_states().iter().filter_map(runs).collect();
     let frozen = fleet::freeze_in_force(view).map(|gate| format!("; {}", gate.why)).unwrap_or_default();
-    let mut unlisted = String::new();
-    for text in view.snapshot.warnings.iter().filter(|text| text.starts_with("update.tags: ")) {
-        unlisted.push_str("; ");
-        unlisted.push_str(text);
-    }
-    if view.snapshot.update_wanted {
+    let unlisted: String = view.service.unlisted_tags().map(|why| format!("; {why}")).collect();
+    if view.service.wants_update() {
         return format!("an update was found, and begins now{runs}");
     }
     match view.record.last_check {

@@ -66,7 +66,7 @@ pub(super) enum Remedy {
 }
 
 /// The healer's state for one service.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Healer {
     /// Gaps in the event stream.
     pub(super) gaps: Gaps,

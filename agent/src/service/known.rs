@@ -11,7 +11,7 @@ use crate::model::{Container, Difference};
 use super::input::{LocalImage, Observation, StopTimes};
 
 /// The last known state of the outside. It is not durable: the first check and inspection after a start fill it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Known {
     /// The result of the last check.
     pub(super) observation: Option<Arc<Observation>>,

@@ -180,7 +180,7 @@ pub struct WayBack {
 /// Due tasks and results.
 // The flags are independent of each other.
 #[allow(clippy::struct_excessive_bools)]
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Maintenance {
     is_running: bool,
     tags_at: Option<Timestamp>,

@@ -160,7 +160,7 @@ fn rollback_pause(attempt: u32) -> Duration {
 const MAX_INTERRUPTIONS: u32 = 10;
 
 /// One service: its configuration, its state and its work in progress.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Service {
     /// The validated configuration. A reload creates a new service with the same durable state.
     config: Arc<ServiceConfig>,

@@ -34,7 +34,7 @@ pub struct FleetHold {
 }
 
 /// Permission requests to the wardens, and their results.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Permits {
     requested: Vec<Permit>,
     /// Leases that this service has, or may have: the answer may have been lost.
@@ -155,7 +155,7 @@ impl Service {
 
     /// Candidates that no gate holds.
     fn free_candidates(&self, now: Timestamp) -> Vec<Candidate> {
-        let Some(rules) = self.rules(now) else { return Vec::new() };
+        let rules = self.rules(now);
         let mut candidates = self.seen_candidates();
         candidates.retain(|candidate| rules.first_hold(candidate).is_none());
         candidates
@@ -232,7 +232,7 @@ impl Service {
     }
 
     /// The leases of this service to renew: for updates that are in progress or about to begin.
-    pub(super) fn leases(&self) -> Vec<FleetAsk> {
+    pub fn leases(&self) -> Vec<FleetAsk> {
         let mut leases = self.deployed_asks().filter(|_| self.is_deploying()).unwrap_or_default();
         let is_over = |ask: &FleetAsk| self.permits.decided.iter().any(|decided| is_same(decided, ask));
         for ask in self.permits.leased.iter().filter(|ask| !is_over(ask)) {
@@ -241,6 +241,11 @@ impl Service {
             }
         }
         leases
+    }
+
+    /// The leases of the last deployment, if it has ended with a verdict.
+    pub fn decided_leases(&self) -> &[FleetAsk] {
+        &self.permits.decided
     }
 
     /// Returns the release of a lease that is no longer needed, if there is one.

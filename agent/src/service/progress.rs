@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 /// The step in progress, and the delay before the next one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Steps {
     is_running: bool,
     /// The engine became unavailable during the step: a failure may not be the images' fault.
@@ -40,7 +40,7 @@ impl Steps {
 }
 
 /// The inspection in progress, and the time of the next one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Inspections {
     is_running: bool,
     /// When the next one is due.

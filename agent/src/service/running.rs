@@ -45,7 +45,7 @@ impl Service {
     }
 
     /// The state of each configured image.
-    pub(super) fn image_states(&self) -> Vec<ImageState> {
+    pub fn image_states(&self) -> Vec<ImageState> {
         self.config.images.iter().map(|image| self.image_state(image)).collect()
     }
 

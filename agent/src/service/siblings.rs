@@ -14,7 +14,7 @@ use super::Service;
 use super::rollout::plan::Cause;
 
 /// The compose project from the perspective of one of its services.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct SharedProject {
     /// All its services, including this one; empty if there is only one.
     services: Arc<[Arc<ServiceConfig>]>,

@@ -19,7 +19,7 @@ const STUCK_FOR: SignedDuration = SignedDuration::from_secs(10);
 const QUIET_PERIOD: SignedDuration = SignedDuration::from_secs(5);
 
 /// The state that is kept between checks.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Starter {
     /// Containers that look stuck, with the time since when, by ID.
     stuck: BTreeMap<String, Timestamp>,

@@ -4,81 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use evenkeel_common::wire::{
-    CheckStatus, ContainerRecord, DeployPhase, DeployProgress, FleetAsk, ImageRecord, ServiceStatus,
-    SnapshotRecord, StatusValue, Waiting, WayBackValue,
+    CheckStatus, ContainerRecord, DeployPhase, DeployProgress, ImageRecord, ServiceStatus, SnapshotRecord,
+    StatusValue, Waiting, WayBackValue,
 };
 
 use jiff::Timestamp;
 
-use crate::config::{ConfiguredImage, UpdateConfig};
-use crate::model::image::{Digest, Reference};
+use crate::config::ConfiguredImage;
+use crate::model::image::Reference;
 use crate::model::{Container, NetworkOwner, State};
 use crate::ports::PullProgress;
 
 use super::assess::{Condition, Inactive};
-use super::candidate::Candidate;
-use super::fleet::FleetView;
-use super::gates::{self, Asker, Rules};
+use super::gates;
 use super::input::Observation;
 use super::maintenance::WayBack;
 use super::rollout::deployment::Deployment;
 use super::rollout::step::Phase;
-use super::running::ImageState;
 use super::runtime::Runtime;
 use super::state::KeptSnapshot;
 use super::{Service, compare, wording};
 
-/// The public state of a service at one point in time.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Snapshot {
-    /// The status record without the parts that depend on the time of the answer; [`Snapshot::record`] adds these.
-    pub status: ServiceStatus,
-    /// Runtime data of the containers in the record, in the same order.
-    pub runtimes: Vec<Runtime>,
-    /// Whether poll cycles check the service.
-    pub polled: bool,
-    /// Blocked digest per image as configured.
-    pub blocked: BTreeMap<String, Digest>,
-    /// Not-found digest per image as configured.
-    pub not_found: BTreeMap<String, Digest>,
-    /// Digest per image as configured that an operator has replaced.
-    pub declined: BTreeMap<String, Digest>,
-    /// Full IDs of the containers that can be measured.
-    pub running: Vec<String>,
-    /// Warnings for the operator that are not part of the status.
-    pub warnings: Vec<String>,
-    /// Why no update of a swarm service is deployed: it has no tasks, or is a job.
-    pub undeployable: Option<String>,
-    /// The running and the available digest of each image.
-    pub images: Vec<ImageState>,
-    /// An update was found that no gate holds, and has not begun.
-    pub update_wanted: bool,
-    /// The other service of the project that this update waits for.
-    pub waits_for: Option<String>,
-    /// Candidates, if the service has gates.
-    pub candidates: Vec<Candidate>,
-    /// The configured gates.
-    pub update: Option<Arc<UpdateConfig>>,
-    /// Whether another service of the project may hold an image of this one.
-    pub shares_gates: bool,
-    /// Errors of the registries in the last check.
-    pub registry_fault: Option<String>,
-    /// The reference that containers were created from, per image as configured, if it is not the configured one: the env
-    /// file may set a different tag (`tag_variable`).
-    pub in_force: BTreeMap<String, Reference>,
-    /// The fleet's decisions.
-    pub fleet: Arc<FleetView>,
-    /// The leases for updates that are in progress or about to begin.
-    pub leases: Vec<FleetAsk>,
-    /// The leases of the last deployment, if it has ended with a verdict.
-    pub decided: Vec<FleetAsk>,
-    /// When the fault in the record was first seen.
-    pub fault_since: Option<Timestamp>,
-    /// Since when a container has been failing or down.
-    pub problem_since: Option<Timestamp>,
-}
-
-/// A published service. Its snapshot is computed on demand, so that an idle service is in memory only once.
+/// A published service. Its record is computed on demand, so that an idle service is in memory only once.
 #[derive(Debug, Clone)]
 pub struct Published {
     /// The service at the time of publication.
@@ -93,15 +40,14 @@ impl Published {
         Self { service, pulled: PullProgress::default() }
     }
 
-    /// Computes the snapshot.
-    pub fn snapshot(&self) -> Snapshot {
-        self.service.snapshot(self.pulled)
+    /// Returns the record to answer with.
+    pub fn record(&self, context: &StatusContext<'_>) -> ServiceStatus {
+        self.service.record(self.pulled, context)
     }
 
-    /// Whether both have equal snapshots.
-    pub fn looks_like(&self, other: &Self) -> bool {
-        let is_same = Arc::ptr_eq(&self.service, &other.service) && self.pulled == other.pulled;
-        is_same || self.snapshot() == other.snapshot()
+    /// Whether nothing has changed between the two.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.service, &other.service) && self.pulled == other.pulled
     }
 }
 
@@ -118,74 +64,19 @@ pub struct StatusContext<'a> {
     pub state_error: Option<&'a str>,
 }
 
-impl Snapshot {
-    /// Returns the record to answer with now (spec 2.1). This is the only place where a status is computed.
-    pub fn record(&self, context: &StatusContext<'_>) -> ServiceStatus {
-        let mut record = self.status.clone();
-        record.next_check = context.next_poll.filter(|_| self.polled);
-        if let Some(error) = context.state_error {
-            record.errored = Some(error.to_owned());
-            // Without a journal no deployment is possible, and no rollback either. The check of the way back can't record
-            // this risk, because its result could not be written.
-            if record.way_back.is_some() {
-                record.way_back = Some(WayBackValue::AtRisk);
-                record.way_back_reason.get_or_insert_with(|| error.to_owned());
-            }
-        }
-        // The last known health may be outdated (spec 3.1: `ok` means running and healthy).
-        let is_away = context.engine_error.is_some();
-        if is_away {
-            (record.healthy, record.unhealthy_reason) = (None, None);
-        }
-        for (container, runtime) in record.containers.iter_mut().flatten().zip(&self.runtimes) {
-            container.status = if is_away { runtime.last_seen() } else { runtime.text(context.now) };
-        }
-        record.waiting = self.waiting(context.now);
-        record.blocked_by = record.waiting.as_ref().and_then(|waiting| waiting.blocked_by.clone());
+impl Service {
+    /// Returns the record to answer with (spec 2.1). This is the only place where a status is computed. `pulled`: progress of
+    /// the pull in progress.
+    pub fn record(&self, pulled: PullProgress, context: &StatusContext<'_>) -> ServiceStatus {
+        let mut record = self.facts(pulled, context);
+        correct(&mut record, context);
         record.status = value(&record);
         record.since = self.since(&record);
         record
     }
 
-    /// Since when the service has been in the status of its record.
-    fn since(&self, record: &ServiceStatus) -> Option<Timestamp> {
-        match record.status {
-            StatusValue::Exhausted | StatusValue::Degraded | StatusValue::Unhealthy => self.problem_since,
-            StatusValue::Errored => self.fault_since,
-            StatusValue::Blocked => record.failed_update.as_ref().map(|failed| failed.at),
-            StatusValue::Deploying => record.deploy.as_ref().map(|progress| progress.since),
-            StatusValue::NotFound | StatusValue::Ok | StatusValue::Unknown => None,
-        }
-    }
-}
-
-impl Snapshot {
-    /// The first waiting digest, with the gate that holds it.
-    fn waiting(&self, now: Timestamp) -> Option<Waiting> {
-        // An update in progress does not wait.
-        if self.status.deploying {
-            return None;
-        }
-        if let Some((image, digest)) = self.declined.first_key_value() {
-            let gate = gates::declined(&self.status.name, image, digest);
-            return Some(gates::waiting(image, digest, gate, &[]));
-        }
-        let rules = self.rules(now);
-        let (candidate, gate) = rules.first_held(&self.candidates)?;
-        let differences = candidate.config_differences();
-        Some(gates::waiting(&candidate.image, &candidate.digest, gate, differences))
-    }
-
-    /// The rules that the gates evaluate; `None` if the service has no gates.
-    pub(super) fn rules(&self, now: Timestamp) -> Rules<'_> {
-        let update = self.update.as_deref();
-        Rules::of(&self.status.name, update, &self.fleet, self.shares_gates, Asker::Cycle, now)
-    }
-}
-
-impl Service {
-    /// Computes the current snapshot. `pulled`: progress of the pull in progress.
-    pub fn snapshot(&self, pulled: PullProgress) -> Snapshot {
+    /// The record as far as it follows from the service alone.
+    fn facts(&self, pulled: PullProgress, context: &StatusContext<'_>) -> ServiceStatus {
         let config = self.config();
         let durable = self.durable();
         let show_containers =
@@ -193,7 +84,8 @@ impl Service {
         let total = self.usage();
         let containers = self.known.containers.as_deref().filter(|_| show_containers);
         let health = if config.swarm_service.is_some() { self.swarm_health() } else { self.health() };
-        let status = ServiceStatus {
+        let waiting = self.waiting(context.now);
+        ServiceStatus {
             name: config.name.clone(),
             status: StatusValue::Unknown,
             blocked: durable.images.blocked().next().map(|(_, digest)| digest.to_string()),
@@ -218,16 +110,16 @@ impl Service {
             restarts_total: durable.totals.restarts,
             failures_total: durable.totals.failures,
             images: self.images(),
-            containers: containers.map(|all| all.iter().map(|c| self.container_record(c)).collect()),
+            containers: containers.map(|all| all.iter().map(|c| self.container_record(c, context)).collect()),
             has_stats: total.is_some(),
             cpu_percent: total.map(|total| round(total.cpu_percent)).unwrap_or_default(),
             memory_percent: total.map(|total| round(total.memory_percent())).unwrap_or_default(),
             memory_usage_mb: total.map(|total| mebibytes(total.memory)).unwrap_or_default(),
             memory_limit_mb: total.map(|total| mebibytes(total.memory_limit)).unwrap_or_default(),
             last_check: self.checks.last,
-            next_check: None,
-            waiting: None,
-            blocked_by: None,
+            next_check: context.next_poll.filter(|_| config.is_polled()),
+            blocked_by: waiting.as_ref().and_then(|waiting| waiting.blocked_by.clone()),
+            waiting,
             check_status: if self.checks.is_running() { CheckStatus::Checking } else { CheckStatus::Idle },
             way_back: durable.way_back.as_ref().map(rollback_readiness),
             way_back_reason: durable.way_back.as_ref().and_then(|way_back| way_back.risk.clone()),
@@ -237,31 +129,34 @@ impl Service {
             since: None,
             failed_update: self.failed_update().cloned(),
             requested_checks: self.requested_checks(),
-        };
-        Snapshot {
-            status,
-            runtimes: containers.unwrap_or_default().iter().map(Runtime::of).collect(),
-            polled: config.is_polled(),
-            blocked: by_image(durable.images.blocked()),
-            not_found: by_image(durable.images.not_found()),
-            declined: by_image(durable.images.declined()),
-            running: self.measurable(),
-            warnings: self.warnings().collect(),
-            undeployable: self.undeployable(),
-            images: self.image_states(),
-            update_wanted: self.wants_update(),
-            waits_for: self.waits_for(),
-            candidates: self.known.observation.iter().flat_map(|seen| self.candidates(seen)).collect(),
-            update: config.update.clone(),
-            shares_gates: self.shares_gates(),
-            registry_fault: self.known.observation.as_deref().and_then(Observation::registry_fault),
-            in_force: self.in_force(),
-            fleet: self.fleet.clone(),
-            leases: self.leases(),
-            decided: self.permits.decided.clone(),
-            fault_since: self.fault_since,
-            problem_since: self.problem_since(),
         }
+    }
+
+    /// Since when the service has been in the status of its record.
+    fn since(&self, record: &ServiceStatus) -> Option<Timestamp> {
+        match record.status {
+            StatusValue::Exhausted | StatusValue::Degraded | StatusValue::Unhealthy => self.problem_since(),
+            StatusValue::Errored => self.fault_since,
+            StatusValue::Blocked => record.failed_update.as_ref().map(|failed| failed.at),
+            StatusValue::Deploying => record.deploy.as_ref().map(|progress| progress.since),
+            StatusValue::NotFound | StatusValue::Ok | StatusValue::Unknown => None,
+        }
+    }
+
+    /// The first waiting digest, with the gate that holds it.
+    fn waiting(&self, now: Timestamp) -> Option<Waiting> {
+        // An update in progress does not wait.
+        if self.is_deploying() {
+            return None;
+        }
+        let name = &self.config().name;
+        if let Some((image, digest)) = self.durable().images.declined().next() {
+            return Some(gates::waiting(image, digest, gates::declined(name, image, digest), &[]));
+        }
+        let candidates = self.seen_candidates();
+        let (candidate, gate) = self.rules(now).first_held(&candidates)?;
+        let differences = candidate.config_differences();
+        Some(gates::waiting(&candidate.image, &candidate.digest, gate, differences))
     }
 
     /// Since when a container has been failing or down.
@@ -273,14 +168,16 @@ impl Service {
         known.or_else(ended)
     }
 
-    fn in_force(&self) -> BTreeMap<String, Reference> {
+    /// The reference that containers were created from, per image as configured, if it is not the configured one: the env
+    /// file may set a different tag (`tag_variable`).
+    pub fn in_force(&self) -> BTreeMap<String, Reference> {
         let images = self.config().images.iter();
         let other = images.filter(|image| *self.reference_of(image) != image.reference);
         other.map(|image| (image.configured.clone(), self.reference_of(image).clone())).collect()
     }
 
     /// Warnings for the operator that are not part of the status.
-    fn warnings(&self) -> impl Iterator<Item = String> {
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
         let undeployable = self.undeployable().filter(|_| self.config().auto_update);
         let keys = self
             .known
@@ -288,9 +185,18 @@ impl Service {
             .iter()
             .flat_map(|seen| &seen.key_faults)
             .map(|fault| wording::unusable_key(fault));
-        let tags = self.maintenance.tag_errors.iter().map(|(image, why)| wording::tags_unknown(image, why));
         let others = self.managed_elsewhere().into_iter().chain(self.made_from_elsewhere());
-        others.chain(undeployable).chain(keys).chain(tags)
+        others.chain(undeployable).chain(keys).chain(self.unlisted_tags())
+    }
+
+    /// Why the tags of images could not be listed.
+    pub(super) fn unlisted_tags(&self) -> impl Iterator<Item = String> {
+        self.maintenance.tag_errors.iter().map(|(image, why)| wording::tags_unknown(image, why))
+    }
+
+    /// Errors of the registries in the last check.
+    pub(super) fn registry_error(&self) -> Option<String> {
+        self.known.observation.as_deref().and_then(Observation::registry_fault)
     }
 
     /// Warnings about containers that another tool manages (DECISIONS 9).
@@ -352,14 +258,18 @@ impl Service {
         if is(Condition::Starting) || is(Condition::Unmeasured) { None } else { Some(Ok(())) }
     }
 
-    fn container_record(&self, container: &Container) -> ContainerRecord {
+    fn container_record(&self, container: &Container, context: &StatusContext<'_>) -> ContainerRecord {
+        let runtime = Runtime::of(container);
         let used = self.usage_of(&container.id).filter(|_| is_running(container));
         ContainerRecord {
             id: container.id.clone(),
             name: container.name.clone(),
             state: container.state.as_str().to_owned(),
-            // Filled in by `Snapshot::record`, because it depends on the time of the answer.
-            status: String::new(),
+            status: if context.engine_error.is_some() {
+                runtime.last_seen()
+            } else {
+                runtime.text(context.now)
+            },
             started_at: container.started_at,
             image: container.config_image.clone(),
             mounts: container.mounts.clone(),
@@ -466,6 +376,23 @@ impl Service {
     }
 }
 
+/// Corrects a record by what is known of the agent's surroundings.
+fn correct(record: &mut ServiceStatus, context: &StatusContext<'_>) {
+    if let Some(error) = context.state_error {
+        record.errored = Some(error.to_owned());
+        // Without a journal no deployment is possible, and no rollback either. The check of the way back can't record this
+        // risk, because its result could not be written.
+        if record.way_back.is_some() {
+            record.way_back = Some(WayBackValue::AtRisk);
+            record.way_back_reason.get_or_insert_with(|| error.to_owned());
+        }
+    }
+    // The last known health may be outdated (spec 3.1: `ok` means running and healthy).
+    if context.engine_error.is_some() {
+        (record.healthy, record.unhealthy_reason) = (None, None);
+    }
+}
+
 fn rollback_readiness(checked: &WayBack) -> WayBackValue {
     if checked.risk.is_some() { WayBackValue::AtRisk } else { WayBackValue::Ok }
 }
@@ -490,11 +417,6 @@ fn is_running(container: &Container) -> bool {
 }
 
 /// Rounds to two decimals.
-/// Collects digests by image.
-fn by_image<'a>(digests: impl Iterator<Item = (&'a str, &'a Digest)>) -> BTreeMap<String, Digest> {
-    digests.map(|(image, digest)| (image.to_owned(), digest.clone())).collect()
-}
-
 fn round(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }

@@ -25,32 +25,10 @@ const ROWS: [Row; 9] = [
 const NO_ERRORS: StatusContext<'_> =
     StatusContext { now: Timestamp::UNIX_EPOCH, next_poll: None, engine_error: None, state_error: None };
 
-fn shown(status: ServiceStatus, context: &StatusContext<'_>) -> ServiceStatus {
-    let snapshot = Snapshot {
-        status,
-        runtimes: Vec::new(),
-        polled: true,
-        blocked: BTreeMap::new(),
-        not_found: BTreeMap::new(),
-        declined: BTreeMap::new(),
-        running: Vec::new(),
-        warnings: Vec::new(),
-        undeployable: None,
-        images: Vec::new(),
-        update_wanted: false,
-        waits_for: None,
-        candidates: Vec::new(),
-        update: None,
-        shares_gates: false,
-        registry_fault: None,
-        in_force: BTreeMap::new(),
-        fleet: Arc::default(),
-        leases: Vec::new(),
-        decided: Vec::new(),
-        fault_since: None,
-        problem_since: None,
-    };
-    snapshot.record(context)
+fn shown(mut record: ServiceStatus, context: &StatusContext<'_>) -> ServiceStatus {
+    correct(&mut record, context);
+    record.status = value(&record);
+    record
 }
 
 #[test]

@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_common::wire::{AuditEntry, Kind, ServiceStatus, StatusValue};
+use evenkeel_common::wire::{AuditEntry, Kind, ServiceStatus, StatusValue, WhyReport};
 use jiff::{SignedDuration, Timestamp};
 
 use super::action::{Action, DisplacedTag, Step};
@@ -84,6 +84,11 @@ pub(crate) fn config() -> ServiceConfig {
 
 fn boot_of(now: &str, before: &str) -> Boot {
     Boot { now: now.into(), before: before.into(), ..Boot::default() }
+}
+
+/// An answer at this time, while the engine answers and the state can be written.
+pub(super) fn undisturbed(now: Timestamp) -> StatusContext<'static> {
+    StatusContext { now, next_poll: None, engine_error: None, state_error: None }
 }
 
 /// A scripted scenario of one service: time is a number of seconds, and its audit entries are collected.
@@ -197,8 +202,15 @@ impl Scenario {
     }
 
     fn record(&self) -> ServiceStatus {
-        let context = StatusContext { now: self.now, next_poll: None, engine_error: None, state_error: None };
-        self.service.snapshot(PullProgress::default()).record(&context)
+        self.service.record(PullProgress::default(), &undisturbed(self.now))
+    }
+
+    fn why(&self) -> WhyReport {
+        super::gates::why(&self.service, &undisturbed(self.now))
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.service.warnings().collect()
     }
 
     #[allow(clippy::unnecessary_wraps)] // the type of a container's times

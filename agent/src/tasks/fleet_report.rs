@@ -132,11 +132,11 @@ impl FleetReporter {
             }
             let (mut held, mut decided) = (Vec::new(), Vec::new());
             services.retain(|service| {
-                // Read before the snapshot, so that the last snapshot of an ended service is included.
+                // Read before its state, so that the last state of an ended service is included.
                 let has_ended = service.has_ended();
-                let snapshot = service.snapshot();
-                held.extend(snapshot.leases);
-                decided.extend(snapshot.decided);
+                let service = service.get().service;
+                held.extend(service.leases());
+                decided.extend_from_slice(service.decided_leases());
                 !has_ended
             });
             let renew = reconcile(&mut kept, &held, &decided, Instant::now(), &self.push);
@@ -196,11 +196,12 @@ impl Sent {
 }
 
 fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> Vec<InventoryImage> {
-    let snapshot = worker.published.snapshot();
+    let service = worker.published.get().service;
+    let (in_force, states) = (service.in_force(), service.image_states());
     let image = |configured: &crate::config::ConfiguredImage| {
-        let reference = snapshot.in_force.get(&configured.configured).unwrap_or(&configured.reference);
+        let reference = in_force.get(&configured.configured).unwrap_or(&configured.reference);
         let reference = reference.to_string();
-        let state = snapshot.images.iter().find(|state| state.image == configured.configured);
+        let state = states.iter().find(|state| state.image == configured.configured);
         let waiting = record.waiting.as_ref().filter(|waiting| waiting.image == configured.configured);
         InventoryImage {
             service: record.name.clone(),
@@ -212,7 +213,13 @@ fn images_of(worker: &Handle, record: &evenkeel_common::wire::ServiceStatus) -> 
                 .map(ToString::to_string)
                 .filter(|available| *available != reference),
             behind_since: state.and_then(|state| state.behind_since),
-            blocked: snapshot.blocked.get(&configured.configured).map(ToString::to_string),
+            blocked: service
+                .durable()
+                .images
+                .get(&configured.configured)
+                .blocked
+                .as_ref()
+                .map(ToString::to_string),
             gate: waiting.map(|waiting| waiting.gate.clone()),
             why: waiting.map(|waiting| waiting.why.clone()),
             probation: u32::try_from(worker.config.health_grace.as_secs()).ok(),

@@ -100,7 +100,7 @@ impl Monitor {
         let mut services = Vec::new();
         let mut all = HashSet::new();
         for worker in workers.iter().filter(|worker| !worker.config.silent) {
-            let ids = worker.published.snapshot().running;
+            let ids = worker.published.get().service.measurable();
             all.extend(ids.iter().cloned());
             services.push((worker, ids));
         }

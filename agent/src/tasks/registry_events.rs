@@ -213,7 +213,7 @@ impl FollowUp {
 
 /// Polls a service. During a deployment a service makes no checks, so this waits for the end of the deployment.
 async fn poll(worker: Handle, cycle: Arc<Cycle>, name: &str, waiting: &Waiting) {
-    let is_idle = worker.published.wait_for(|shown| !shown.status.deploying).await.is_ok();
+    let is_idle = worker.published.wait_for(|service| !service.is_deploying()).await.is_ok();
     waiting.0.lock().remove(name);
     if !is_idle {
         return;

@@ -116,7 +116,7 @@ async fn a_request_that_can_not_be_written_is_refused_and_changes_nothing() {
         fake.refuse_writes(|| true);
         let error = ask().await.expect_err("it can't be written");
         assert!(error.to_string().contains("No space left"), "{error}");
-        assert_eq!(handle.published.snapshot().blocked.len(), 1, "still blocked");
+        assert_eq!(handle.published.get().service.durable().images.blocked().count(), 1, "still blocked");
         assert_eq!(fake.durable(&state_key("shop")).await, before);
         fake.refuse_writes(|| false);
         tokio::time::sleep(Duration::from_secs(5)).await;

@@ -10,8 +10,8 @@ use evenkeel_agent::model::image::{Digest, Reference, Repository};
 use evenkeel_agent::model::{SignatureError, SignatureVerdict, Signers};
 use evenkeel_agent::ports::Signatures;
 use evenkeel_agent::project::worker::{Member, World, state_key};
-use evenkeel_agent::service::Durable;
 use evenkeel_agent::service::boot::StartReason;
+use evenkeel_agent::service::{Durable, Service};
 use evenkeel_common::wire::Kind;
 use jiff::SignedDuration;
 use serde_json::json;
@@ -253,8 +253,9 @@ async fn an_unusable_key_of_a_swarm_service_gives_a_warning() {
     let tasks = spawn_workers(&world, vec![member]);
     let shown = handle.published.clone();
     let warned = async {
-        let warned = shown.wait_for(|shown| !shown.warnings.is_empty()).await.expect("the worker is running");
-        warned.warnings
+        let is_warned = |service: &Service| service.warnings().next().is_some();
+        shown.wait_for(is_warned).await.expect("the worker is running");
+        shown.get().service.warnings().collect::<Vec<_>>()
     };
     tokio::select! {
         () = run_script(&handle, &world, Script::Poll) => unreachable!("polling never ends"),

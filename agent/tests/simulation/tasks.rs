@@ -9,7 +9,7 @@ use evenkeel_agent::project::inbox;
 use evenkeel_agent::project::services::EngineHealth;
 use evenkeel_agent::project::services::PollState;
 use evenkeel_agent::project::services::{Dependencies, Services};
-use evenkeel_agent::service::Durable;
+use evenkeel_agent::service::{Durable, Service};
 use evenkeel_agent::tasks::registry_events::{PublishedImage, RegistryEventSender, RegistryEvents};
 use evenkeel_common::clock::Uptime;
 use evenkeel_common::store::{Change, Store, StoreError};
@@ -219,7 +219,7 @@ async fn an_image_is_deployed_even_if_its_registry_sends_the_event_before_it_mov
             pushes.send(&published("latest"));
             sleep(late).await;
             fake.push(&reference(WEB), "v2", Behaviour::Good);
-            let deploys = shown.wait_for(|shown| shown.status.deploying);
+            let deploys = shown.wait_for(Service::is_deploying);
             tokio::time::timeout(Duration::from_secs(30), deploys).await
         };
         tokio::select! {

@@ -9,7 +9,7 @@ use crate::service::wording;
 use super::{CONFIG, View, cleared_by, held, open};
 
 pub(super) fn config(view: &View<'_>) -> Gate {
-    let (word, config) = (CONFIG, view.config);
+    let (word, config) = (CONFIG, view.service.config());
     if !config.auto_update {
         return cleared_by(
             "set auto_update to true in the configuration",
@@ -31,11 +31,11 @@ pub(super) fn config(view: &View<'_>) -> Gate {
             held(word, "every image is pinned to a digest, which never changes"),
         );
     }
-    if let Some(why) = &view.snapshot.undeployable {
-        return held(word, why.clone());
+    if let Some(why) = view.service.undeployable() {
+        return held(word, why);
     }
-    let faulty = view.snapshot.update.as_deref().and_then(faulty);
-    let faulty = faulty.or_else(|| view.snapshot.candidates.iter().find_map(probes_nothing));
+    let faulty = config.update.as_deref().and_then(faulty);
+    let faulty = faulty.or_else(|| view.candidates.iter().find_map(probes_nothing));
     faulty.unwrap_or_else(|| open(word, "auto_update is on"))
 }
 

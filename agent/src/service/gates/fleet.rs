@@ -18,10 +18,11 @@ pub(super) fn freeze(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
 
 /// Returns the freeze that would hold an update of the service, as an open gate while there is no update.
 pub(super) fn freeze_in_force(view: &View<'_>) -> Option<Gate> {
-    let images = view.config.images.iter().filter(|_| view.config.auto_update);
-    let freezes = images.filter_map(|image| view.snapshot.fleet.freeze(&image.reference, view.context.now));
+    let (config, fleet) = (view.service.config(), view.service.fleet());
+    let images = config.images.iter().filter(|_| config.auto_update);
+    let freezes = images.filter_map(|image| fleet.freeze(&image.reference, view.context.now));
     let longest = freezes.max_by_key(|freeze| freeze.until)?;
-    Some(with_freeze(&view.snapshot.fleet, longest, open("freeze", String::new())))
+    Some(with_freeze(fleet, longest, open("freeze", String::new())))
 }
 
 /// Adds to a gate who froze the fleet, why, and until when.

@@ -27,7 +27,7 @@ pub struct Probed {
 }
 
 /// The tries in progress, and the time of the next ones.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::service) struct Probing {
     is_running: bool,
     pub(in crate::service) due_at: Option<Timestamp>,

@@ -67,7 +67,7 @@ impl Service {
     }
 
     /// Returns the full IDs of the tasks' containers on this engine, the only ones that can be measured here.
-    pub(in crate::service) fn measurable(&self) -> Vec<String> {
+    pub fn measurable(&self) -> Vec<String> {
         let is_local = |id: &str| match &self.known.swarm {
             Some(service) => service.tasks.iter().any(|task| task.local_container.as_deref() == Some(id)),
             None => true,

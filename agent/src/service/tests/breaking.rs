@@ -162,9 +162,7 @@ fn differences_are_named_without_ask_on_too() {
     let [told] = &held.entries[..] else { panic!("{:#?}", held.entries) };
     assert_eq!((told.event.clone(), told.reason.as_deref()), (Kind::UPDATE_AVAILABLE, Some("min_age")));
     assert!(told.message.ends_with(&format!("; the new image {MOVED}")), "{}", told.message);
-    let context = StatusContext { now: held.now, next_poll: None, engine_error: None, state_error: None };
-    let snapshot = held.service.snapshot(PullProgress::default());
-    let why = crate::service::gates::why(&snapshot, held.service.config(), &context);
+    let why = held.why();
     let gate = why.gates.iter().find(|gate| gate.gate == "breaking").expect("it has a row");
     assert!(!gate.holds && gate.why.contains(MOVED), "{gate:?}");
 

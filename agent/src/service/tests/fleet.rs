@@ -312,10 +312,7 @@ fn a_freeze_is_reported_even_if_no_update_waits() {
     scenario.service.set_fleet(Arc::new(frozen));
     scenario.at(0).check(found('1'));
     let why = |scenario: &Scenario| {
-        let context =
-            StatusContext { now: scenario.now, next_poll: None, engine_error: None, state_error: None };
-        let snapshot = scenario.service.snapshot(PullProgress::default());
-        let report = crate::service::gates::why(&snapshot, scenario.service.config(), &context);
+        let report = scenario.why();
         let freeze = report.gates.iter().find(|gate| gate.gate == "freeze").cloned().unwrap();
         (report.answer, freeze)
     };

@@ -125,9 +125,7 @@ fn a_faulty_gate_holds_updates_until_it_is_corrected_and_a_trigger_does_not_pass
     assert!(!scenario.updates());
     assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE]);
     assert_eq!(scenario.held_by().as_deref(), Some("config"));
-    let context = StatusContext { now: scenario.now, next_poll: None, engine_error: None, state_error: None };
-    let snapshot = scenario.service.snapshot(PullProgress::default());
-    let why = crate::service::gates::why(&snapshot, scenario.service.config(), &context);
+    let why = scenario.why();
     let gates: Vec<_> = why.gates.iter().filter(|gate| gate.gate == "config").collect();
     assert!(gates.len() == 1 && gates[0].holds && gates[0].why.contains("update.min_age"), "{why:#?}");
     assert_eq!(why.answer, gates[0].why);
@@ -459,10 +457,7 @@ fn of_any_two_holding_gates_the_first_in_the_table_is_shown_and_both_must_open()
             assert!(!scenario.updates(), "{word} with {other}");
             let waiting = scenario.record().waiting.unwrap();
             assert_eq!(waiting.gate, *word, "{word} with {other}");
-            let context =
-                StatusContext { now: scenario.now, next_poll: None, engine_error: None, state_error: None };
-            let snapshot = scenario.service.snapshot(PullProgress::default());
-            let report = crate::service::gates::why(&snapshot, &config, &context);
+            let report = scenario.why();
             let holding: Vec<&str> =
                 report.gates.iter().filter(|gate| gate.holds).map(|gate| gate.gate.as_str()).collect();
             let both = HOLDS.iter().map(|(gate, _)| *gate).filter(|gate| gate == word || gate == other);
@@ -521,7 +516,7 @@ fn a_skipped_key_file_gives_a_warning() {
     }));
     scenario.poll(Observation { key_faults: vec![fault], ..found('1') });
     assert_eq!(
-        scenario.service.snapshot(PullProgress::default()).warnings,
+        scenario.warnings(),
         ["update.signed_by: key file /etc/old.pub can't be read: does not exist, and is skipped"]
     );
 }

@@ -331,7 +331,7 @@ fn a_container_that_recovers_only_briefly_after_each_restart_is_given_up_eventua
                 "reported at once, round {round}"
             );
             assert_eq!(scenario.status(), StatusValue::Ok);
-            assert_eq!(scenario.service.snapshot(PullProgress::default()).status.restart_failures, round - 1);
+            assert_eq!(scenario.record().restart_failures, round - 1);
             sick.started_at = well.started_at;
             scenario.at(second + 30).look(&[&sick]);
             kinds.extend(scenario.kinds());
@@ -406,7 +406,7 @@ fn an_engine_outage_soon_after_a_restart_does_not_fail_the_restart() {
     restarted_and_well(&mut scenario, 61);
     let kinds = scenario.kinds();
     assert!(!kinds.contains(&Kind::RESTART_FAILED), "{kinds:?}");
-    assert_eq!(scenario.service.snapshot(PullProgress::default()).status.restart_failures, 0);
+    assert_eq!(scenario.record().restart_failures, 0);
 }
 
 #[test]

@@ -90,12 +90,11 @@ fn a_list_of_tags_that_is_refused_is_said_where_people_look_for_updates() {
     let pattern = Some(TagPattern::parse("^1").unwrap());
     let update = Some(Arc::new(UpdateConfig { tags: pattern, ..UpdateConfig::default() }));
     let mut scenario = Scenario::on_five(ServiceConfig { update, ..config() });
-    let warnings = |scenario: &Scenario| scenario.service.snapshot(PullProgress::default()).warnings;
     let errors = BTreeMap::from([(IMAGE.to_owned(), "it answers 403".to_owned())]);
     scenario.maintained(MaintenanceResult::NewerTags(FoundTags { errors, ..FoundTags::default() }));
-    assert!(warnings(&scenario).iter().any(|text| text.contains("403")), "{:?}", warnings(&scenario));
+    assert!(scenario.warnings().iter().any(|text| text.contains("403")), "{:?}", scenario.warnings());
     scenario.maintained(newest(None));
-    assert_eq!(warnings(&scenario), Vec::<String>::new());
+    assert_eq!(scenario.warnings(), Vec::<String>::new());
     // A tag of another scheme is told once, and never offered.
     let found = || FoundTags {
         not_newer: BTreeMap::from([(IMAGE.to_owned(), ("2021.12.16".to_owned(), NotNewer::OtherScheme))]),

@@ -56,13 +56,13 @@ fn other_containers_of_a_project_with_a_unit_are_healed() {
 fn the_manager_of_a_container_is_named_in_a_warning() {
     let mut scenario = Scenario::of(config());
     scenario.look(&[&managed(running("a")), &running("b")]);
-    let warnings = scenario.service.snapshot(PullProgress::default()).warnings;
+    let warnings = scenario.warnings();
     assert_eq!(
         warnings,
         ["container a is managed by systemd (web.service): it is neither updated nor healed here"]
     );
     scenario.look(&[&running("a")]);
-    assert_eq!(scenario.service.snapshot(PullProgress::default()).warnings, [""; 0]);
+    assert_eq!(scenario.warnings(), [""; 0]);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn containers_of_other_compose_files_than_the_configured_ones_give_a_warning() {
     ] {
         let mut scenario = Scenario::of(config());
         scenario.look(&[&made_from(files)]);
-        let warnings = scenario.service.snapshot(PullProgress::default()).warnings;
+        let warnings = scenario.warnings();
         assert_eq!(warnings.len(), usize::from(warns), "{files:?}: {warnings:?}");
         assert!(warnings.iter().all(|text| text.contains("made from /home/ann/web.yml, not")));
     }

@@ -61,7 +61,7 @@ fn losing_the_network_again_soon_after_a_restart_does_not_count_as_a_failure() {
         assert_eq!(scenario.kinds(), [Kind::UNHEALTHY, Kind::RESTARTING, Kind::RESTARTED]);
         scenario.at(began + 60);
     }
-    assert_eq!(scenario.service.snapshot(PullProgress::default()).status.restart_failures, 0);
+    assert_eq!(scenario.record().restart_failures, 0);
 }
 
 #[test]

@@ -26,13 +26,11 @@ fn runs(remote: char, version: &str, digests: char) -> Observation {
 
 impl Scenario {
     fn image(&self) -> ImageState {
-        self.service.snapshot(PullProgress::default()).images.remove(0)
+        self.service.image_states().remove(0)
     }
 
-    fn why(&self) -> String {
-        let around = StatusContext { now: self.now, next_poll: None, engine_error: None, state_error: None };
-        let snapshot = self.service.snapshot(PullProgress::default());
-        crate::service::gates::why(&snapshot, self.service.config(), &around).answer
+    fn answer(&self) -> String {
+        self.why().answer
     }
 
     /// Brings up the found update; `after` is the container that compose leaves.
@@ -84,7 +82,7 @@ fn only_the_digest_that_passed_its_probation_is_proven() {
         (Some(digest('2')), scenario.seconds(GRACE))
     );
     scenario.at(100).check(runs('2', "two", '2'));
-    assert!(scenario.why().contains("runs, proven at 2026-01-01 00:01:00 UTC"), "{}", scenario.why());
+    assert!(scenario.answer().contains("runs, proven at 2026-01-01 00:01:00 UTC"), "{}", scenario.answer());
 
     // The next one, up to its probation.
     scenario.at(200).check(runs('3', "two", '2'));
@@ -100,7 +98,7 @@ fn only_the_digest_that_passed_its_probation_is_proven() {
     scenario.service.durable.images.of(IMAGE).proof = Some(proof);
     scenario.at(0).check(runs('4', "four", '4'));
     assert_eq!((scenario.image().running, scenario.image().proven_at), (Some(digest('4')), None));
-    assert!(!scenario.why().contains("proven"), "{}", scenario.why());
+    assert!(!scenario.answer().contains("proven"), "{}", scenario.answer());
     scenario.look(&[&on("five")]);
     assert_eq!(scenario.image().running, None, "its digest is unknown until the next check");
     scenario.check(runs('2', "two", '2'));

@@ -44,8 +44,10 @@ fn while_another_service_changes_the_project_nothing_is_changed_and_it_is_checke
     scenario.check(observed('2', &[local("sha256:one", &['1'])], &[&sick]));
     scenario.service.sibling_begins("api");
     assert_eq!(scenario.act(), None, "the project is not free");
-    let shown = scenario.service.snapshot(PullProgress::default());
-    assert_eq!((shown.update_wanted, shown.waits_for.as_deref()), (true, Some("api")));
+    assert_eq!(
+        (scenario.service.wants_update(), scenario.service.waits_for().as_deref()),
+        (true, Some("api"))
+    );
     assert!(!scenario.service.is_changing_project());
     let before = scenario.service.inspection_generation();
     scenario.at(20).sibling_ends();

@@ -116,7 +116,7 @@ fn the_fleet_is_asked_about_the_newer_tag() {
     let Some(Action::AskFleet { image, ask }) = scenario.act() else { panic!("it is asked") };
     assert_eq!((image.as_str(), ask.digest.as_str()), (IMAGE, digest('2').as_str()));
     assert_eq!(ask.image, tagged("2").to_string());
-    let state = scenario.service.snapshot(PullProgress::default()).images.remove(0);
+    let state = scenario.service.image_states().remove(0);
     assert_eq!((state.available, state.available_as), (Some(digest('2')), Some(tagged("2"))));
     let why = String::new();
     let go = FleetAnswer { answer: Permission::Go, why, gate: None, again: 30, agent: None, store: None };
@@ -166,7 +166,7 @@ fn a_tag_written_by_an_operator_is_deployed_without_touching_the_line() {
 #[test]
 fn the_tag_in_force_is_shown_if_it_is_not_the_configured_one() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
-    let shown = |scenario: &Scenario| scenario.service.snapshot(PullProgress::default()).in_force;
+    let shown = |scenario: &Scenario| scenario.service.in_force();
     assert_eq!(shown(scenario.check(newer('1'))), BTreeMap::new());
     let mut seen = newer('1');
     (seen.images[0].from, seen.images[0].newer) = (tagged("2"), None);

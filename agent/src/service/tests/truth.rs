@@ -278,9 +278,8 @@ fn every_polled_service_has_a_next_check() {
         (none, false),
     ] {
         let scenario = Scenario::of(config);
-        let around =
-            StatusContext { now: scenario.now, next_poll: Some(next), engine_error: None, state_error: None };
-        let record = scenario.service.snapshot(PullProgress::default()).record(&around);
+        let around = StatusContext { next_poll: Some(next), ..undisturbed(scenario.now) };
+        let record = scenario.service.record(PullProgress::default(), &around);
         assert_eq!(record.next_check.is_some(), polled, "{record:?}");
     }
 }

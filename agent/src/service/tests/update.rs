@@ -282,7 +282,7 @@ fn external_interference_neither_blocks_nor_rolls_back_and_the_image_is_proven_l
         scenario.look(there).at(11).look(there);
         assert_eq!(scenario.kinds(), [Kind::ERROR], "{words}");
         assert!(!scenario.is_blocked(), "{words}");
-        let fault = scenario.service.snapshot(PullProgress::default()).status.errored.unwrap_or_default();
+        let fault = scenario.record().errored.unwrap_or_default();
         assert!(fault.contains(words), "{fault}");
         scenario.takes_step(StepResult::Unpinned);
         // Found running again, it goes through its probation as it is.

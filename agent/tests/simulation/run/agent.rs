@@ -124,7 +124,7 @@ impl Agent {
                     let mut shown = shown.lock();
                     shown.retain(|one| {
                         let has_ended = one.has_ended();
-                        fake.check_status(&one.snapshot().record(&context(&fake)));
+                        fake.check_status(&one.get().record(&context(&fake)));
                         !has_ended
                     });
                     is_stopping && shown.is_empty()
@@ -257,7 +257,7 @@ impl Agent {
     /// Returns the final state of all services.
     pub(crate) fn at_end(&self) -> Vec<AtEnd> {
         let at_end = |handle: &Handle| {
-            let record = handle.published.snapshot().record(&context(&self.fake));
+            let record = handle.published.get().record(&context(&self.fake));
             AtEnd { config: handle.config.clone(), record }
         };
         self.workers().iter().map(at_end).collect()
