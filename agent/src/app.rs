@@ -508,6 +508,7 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
         clock,
         last_nano: 0,
         ended_at: None,
+        ran_since: None,
     };
     let interval = systemd::watchdog(&|name| std::env::var_os(name));
     let probe = move || services.clone().round_trip();

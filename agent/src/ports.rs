@@ -106,8 +106,8 @@ pub trait Engine: Send + Sync + 'static {
     async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
 
     /// Returns a time since when the engine has been running without stopping the containers at a start or an end of its own;
-    /// the first one found up to `wanted`, or else the earliest one found. `None` if unknown. Tells a cut connection from a
-    /// restart of the engine.
+    /// the first one found up to `wanted`, or else the earliest one found. `None` if unknown, and the epoch for an engine
+    /// without a daemon that containers depend on. Tells a cut connection from a restart of the engine.
     /// It is asked for the epoch when the events are read for the first time.
     async fn running_since(&self, wanted: Timestamp) -> Result<Option<Timestamp>, EngineError>;
 

@@ -42,6 +42,8 @@ pub struct Events {
     pub last_nano: i64,
     /// When the last stream ended.
     pub ended_at: Option<Timestamp>,
+    /// Since when the engine had been running, as it said when the last stream began.
+    pub ran_since: Option<Timestamp>,
 }
 
 /// How far back events are read again after a gap. This distinguishes stops by an operator from stops caused by the
@@ -109,7 +111,6 @@ impl Events {
         self.health.mark_unchanged();
         self.check_now.notify_one();
         // Was only the connection gone? The answer tells who has stopped the containers that ended meanwhile.
-        // Podman answers with what was asked for: not a time from which nothing can be subtracted.
         let wanted = self.ended_at.unwrap_or(Timestamp::UNIX_EPOCH);
         let engine_since = match self.engine.running_since(wanted).await {
             Ok(since) => since,
@@ -119,6 +120,11 @@ impl Events {
                 None
             }
         };
+        // The same evidence as before the gap shows the same run, even if the clock was set meanwhile and its time seems to be
+        // in the gap.
+        let ran_before = std::mem::replace(&mut self.ran_since, engine_since);
+        let is_same_run = engine_since.is_some() && engine_since == ran_before;
+        let engine_since = if is_same_run { Some(Timestamp::UNIX_EPOCH) } else { engine_since };
         let at = self.clock.now();
         self.send_all(|| Command::Input(Box::new(Input::EngineBack { at, engine_since })));
         self.send_all(|| Command::Inspect);

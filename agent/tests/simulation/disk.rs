@@ -239,6 +239,21 @@ async fn two_services_of_one_project_are_updated_one_after_the_other_wherever_th
 }
 
 #[test]
+fn an_operators_stop_while_the_connection_is_cut_stays_even_if_the_clock_was_set_back_before() {
+    let flags = Flags { auto_update: false, auto_heal: true, auto_start: true, compose_watch: false };
+    let steps = [
+        (12_000, Act::SetClock(-30)),
+        (21_000, Act::Cut(true)),
+        (22_000, Act::Stop("api")),
+        (45_000, Act::Cut(false)),
+    ];
+    let steps = steps.map(|(at, act)| (Duration::from_millis(at), Step::World(act)));
+    let simulation = Simulation { flags: [flags; 2], steps: steps.to_vec(), ..Simulation::default() };
+    let outcome = simulation.run();
+    assert_eq!(outcome.violations, Vec::<String>::new(), "{}", outcome.transcript.join("\n"));
+}
+
+#[test]
 fn an_engine_outage_while_the_disk_refuses_writes_is_recognized_by_its_time() {
     let flags = Flags { auto_update: false, auto_heal: true, auto_start: false, compose_watch: false };
     let steps = [

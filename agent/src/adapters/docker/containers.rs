@@ -104,7 +104,7 @@ impl DockerEngine {
         let client = self.connection.fresh().await?;
         // Podman has no daemon that containers depend on, and its events are in a file.
         if client.podman {
-            return Ok(Some(wanted));
+            return Ok(Some(Timestamp::UNIX_EPOCH));
         }
         // Docker's events are in memory: the oldest one is from this run of the engine. With health checks they reach back
         // only a few minutes, but then containers are running.

@@ -169,6 +169,7 @@ impl Agent {
             clock: clock.clone(),
             last_nano: 0,
             ended_at: None,
+            ran_since: None,
         };
         self.tasks.spawn("events", events.run(self.stop.clone()));
         let probe = EngineProbe {
