@@ -52,7 +52,7 @@ use crate::project::files::Offload;
 use crate::project::published::Changed;
 use crate::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
 use crate::project::snapshot::Data;
-use crate::project::worker::{Record, World};
+use crate::project::world::{Record, World};
 use crate::service::boot::Boot;
 use crate::service::fleet::FleetView;
 use crate::tasks::engine_health::EngineProbe;

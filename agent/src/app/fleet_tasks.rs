@@ -11,7 +11,7 @@ use crate::adapters::warden::{CurrentWardens, Wardens};
 use crate::config::active;
 use crate::http::Recording;
 use crate::project::services::Services;
-use crate::project::worker::Record;
+use crate::project::world::Record;
 use crate::service::fleet::FleetView;
 use crate::tasks::fleet::{FleetListener, ReplaceWardens, Saving};
 use crate::tasks::fleet_report::{FleetReporter, PushProgress};

@@ -4,7 +4,7 @@ use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{AuditEntry, PushedEntry};
 
 use super::channels::{Discord, Push, Sent, Smtp, Webhook, recipients};
-use super::delivery::{Delivery, DeliveryError};
+use super::delivery::{DeliveryError, Render};
 use super::redact::Redactor;
 use crate::config::{Config, DiscordConfig, EntryFilter, PushConfig, SmtpConfig, WebhookConfig};
 
@@ -113,12 +113,6 @@ impl Settings {
         }
         redactor
     }
-}
-
-/// Implemented by each channel that sends one entry at a time.
-pub(super) trait Render: Send + Sync + 'static {
-    /// Renders the entry as this channel sends it. `seq` is its number in the outbox.
-    fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String>;
 }
 
 enum Carrier {

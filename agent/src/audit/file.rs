@@ -14,7 +14,8 @@ use evenkeel_common::wire::AuditEntry;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::read_latest;
+use super::archives::{OPEN_FLAGS, archives, base, name_link, stamp_of};
+use super::read::read_latest;
 
 /// Maximum number of entries per write.
 const BATCH: usize = 500;
@@ -246,16 +247,6 @@ impl Writer {
     }
 }
 
-/// Opening a FIFO without a peer would block forever, and a symbolic link may lead to a file that another user chose.
-pub(super) const OPEN_FLAGS: i32 =
-    rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOFOLLOW).bits().cast_signed();
-
-/// Replaces the error for a link that is not followed, which the system reports as "too many levels".
-pub(super) fn name_link(error: io::Error) -> io::Error {
-    let is_link = error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error());
-    if is_link { io::Error::other("it is a symbolic link, which is not followed") } else { error }
-}
-
 fn ends_within_a_line(file: &File, length: u64) -> io::Result<bool> {
     let Some(last) = length.checked_sub(1) else { return Ok(false) };
     let mut byte = [0];
@@ -301,49 +292,10 @@ fn rotate(path: &Path, now: Timestamp, keep: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Parses the time in the name of an archive of `path`.
-fn stamp_of(path: &Path, archive: &Path) -> Option<Timestamp> {
-    let name = archive.file_name()?.to_str()?;
-    let stamp = name.strip_prefix(&base(path))?.strip_prefix('.')?.strip_suffix(".jsonl")?;
-    // The basic format of RFC 9557, which the parser accepts.
-    stamp.parse().ok()
-}
-
 const MILLISECOND: jiff::SignedDuration = jiff::SignedDuration::from_millis(1);
 
 /// UTC; the text sorts in chronological order.
 const STAMP: &str = "%Y%m%dT%H%M%S.%3fZ";
-
-/// The audit path's file name without `.jsonl`.
-fn base(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.strip_suffix(".jsonl").unwrap_or(&name).to_owned()
-}
-
-/// Lists the rotated files of an audit path, newest first. Only names that [`rotate`] creates count.
-pub(super) fn archives(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let prefix = format!("{}.", base(path));
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        let stamp = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".jsonl"));
-        if stamp.is_some_and(is_stamp) {
-            found.push(name);
-        }
-    }
-    found.sort_unstable_by(|one, two| two.cmp(one));
-    Ok(found.into_iter().map(|name| folder.join(name)).collect())
-}
-
-fn is_stamp(text: &str) -> bool {
-    let shape = "00000000T000000.000Z";
-    text.len() == shape.len()
-        && text
-            .bytes()
-            .zip(shape.bytes())
-            .all(|(byte, shape)| if shape == b'0' { byte.is_ascii_digit() } else { byte == shape })
-}
 
 #[cfg(test)]
 #[path = "file_tests.rs"]

@@ -1,6 +1,7 @@
 //! The audit trail. Entries are recorded immediately and durably; each destination has its own queue and task
 //! (SPEC 6).
 
+mod archives;
 mod channel;
 pub mod channels;
 mod delivery;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_common::wire::AuditEntry;
 
-use super::file::{OPEN_FLAGS, archives, name_link};
+use super::archives::{OPEN_FLAGS, archives, name_link};
 
 const BLOCK: usize = 64 * 1024;
 

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
-use jiff::SignedDuration;
 
 use super::channel::{Channel, Settings};
-use super::channels::Push;
+use super::channels::{Push, WardenAnswer};
 use crate::PROGRAM;
 use crate::config::{Config, PushConfig};
 
@@ -19,24 +18,6 @@ pub fn machine_name(config: &Config) -> String {
     } else {
         config.machine_id.clone()
     }
-}
-
-/// A warden's answers to a probe that sends no entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WardenAnswer {
-    /// Status code of `GET /health`.
-    pub health: u16,
-    /// Whether its body is JSON with a "status", as with every warden.
-    pub has_status: bool,
-    /// Whether it reports that its store is unavailable.
-    pub store_is_away: bool,
-    /// Status code of `POST /ingest` without an entry: 400 if the warden accepts the token, 401 if it does not.
-    pub ingest: u16,
-    /// Status code of `GET /fleet` with an invalid revision: 400 if the token is valid and the warden makes decisions for a
-    /// fleet, otherwise 401 or 404.
-    pub fleet: u16,
-    /// How far this machine's clock is ahead of the warden's, according to the `Date` header if there is one.
-    pub clock_ahead: Option<SignedDuration>,
 }
 
 /// Probes all wardens concurrently: whether they answer and accept this agent's token. Each has `limit` to answer. The

@@ -4,7 +4,7 @@ use evenkeel_common::wire::{DeployPhase, FailedUpdate, ServiceStatus, StatusRepo
 use jiff::Timestamp;
 
 use super::terminal::{Colour, Terminal};
-use super::views::span;
+use super::times::span;
 
 /// Number of log lines in the list of all services.
 const LOG_LINES: usize = 5;

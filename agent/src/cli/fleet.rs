@@ -9,9 +9,10 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 
+use super::answer::show;
 use super::client::{Client, ClientError};
 use super::fleet_views;
-use super::remote::{answered, show};
+use super::remote::answered;
 use super::terminal::Terminal;
 
 /// Variable with the warden's `api.token`. There is no flag for it: arguments are visible to every user of the machine.

@@ -4,7 +4,7 @@ use evenkeel_common::wire::{CellVerdict, FailedDigest, FleetCell, FleetImages, F
 use jiff::Timestamp;
 
 use super::terminal::{Colour, Terminal};
-use super::views::{ago, span, until};
+use super::times::{ago, span, until};
 
 /// Number of hex digits of a digest in a table.
 const SHORT: usize = 12;

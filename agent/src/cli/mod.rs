@@ -1,6 +1,7 @@
 //! The agent's command line: flags, subcommands and exit codes (DECISIONS 2 and 11).
 
 mod adopt;
+mod answer;
 mod attention;
 mod client;
 mod doctor;
@@ -10,6 +11,7 @@ mod follow;
 mod remote;
 mod rollback;
 mod terminal;
+mod times;
 mod views;
 mod wait;
 

@@ -9,8 +9,8 @@ use evenkeel_common::wire::{RollbackReply, RollbackRequest, ServiceStatus};
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
+use super::answer::{line, show};
 use super::client::{Client, ClientError};
-use super::remote::{line, show};
 use super::views;
 use super::wait::Progress;
 

@@ -7,12 +7,13 @@ use evenkeel_common::wire::{
     LastDeployment, Level, PlannedImage, ProbeProgress, ProvenRecord, RollbackPlan, ServiceStatus,
     SnapshotKind, SnapshotRecord, StatusReport, ThawRequest, Waiting, WayBackValue, WhyReport,
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::model::output::clean;
 
 use super::attention;
 use super::terminal::{Colour, Terminal};
+use super::times::{ago, until};
 
 /// Width of a progress bar in columns.
 const BAR: usize = 20;
@@ -406,29 +407,13 @@ pub(super) fn probe_in_words(probe: &ProbeProgress) -> String {
     clean(&format!("; probe {probe}: {state}{answer}"))
 }
 
-pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
-    format!("{} ago", span(now.duration_since(at)))
-}
-
-pub(super) fn until(at: Timestamp, now: Timestamp) -> String {
-    if at <= now { "now".to_owned() } else { format!("in {}", span(at.duration_since(now))) }
-}
-
-/// Formats a duration in its two largest units.
-pub(super) fn span(time: SignedDuration) -> String {
-    let seconds = time.as_secs().max(0);
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{}d{}h", seconds / 86_400, seconds % 86_400 / 3600),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use evenkeel_common::wire::{DeployOutcome, Kind, StatusValue};
 
+    use jiff::SignedDuration;
+
+    use super::super::times::span;
     use super::*;
 
     fn at(second: i64) -> Timestamp {

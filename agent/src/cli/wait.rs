@@ -13,9 +13,10 @@ use reqwest::StatusCode;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
+use super::answer::show;
+use super::attention;
 use super::client::{Client, ClientError};
 use super::views::probe_in_words;
-use super::{attention, remote};
 use crate::model::output::clean;
 
 /// Pause between two looks at the record.
@@ -139,7 +140,7 @@ pub(super) async fn run(wait: &Wait, client: &Client, json: bool) -> Result<Outc
         sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now()))).await;
         record = look(wait, client, true).await?;
     };
-    remote::show(json, &end, || {
+    show(json, &end, || {
         let how = match end.outcome {
             Outcome::Proven => "proven",
             Outcome::UpToDate => "up to date",

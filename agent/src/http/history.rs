@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use super::control::object;
 use super::{Api, refused};
 use crate::model::image::Digest;
-use crate::service::history::NoWayBack;
+use crate::service::decide::history::NoWayBack;
 use crate::service::images::ProvenImage;
 use crate::service::input::{ServiceReply, ServiceRequest};
 use crate::service::rollout::plan::Earlier;

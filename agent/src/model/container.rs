@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::image::{ImageId, Reference};
 use super::project::Origin;
@@ -127,6 +128,16 @@ impl Container {
     }
 }
 
+impl Origin {
+    /// Returns the origin of these containers: of the first live one that has one, or else of any. `None` if no container
+    /// says where it comes from.
+    pub fn of(containers: &[Container]) -> Option<Self> {
+        let known = || containers.iter().filter(|container| container.origin != Self::default());
+        let live = known().find(|container| container.is_live());
+        live.or_else(|| known().next()).map(|container| container.origin.clone())
+    }
+}
+
 /// The container whose network another container shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkOwner {
@@ -178,7 +189,8 @@ pub struct Usage {
 }
 
 /// State of a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum State {
     /// Created, but never started (or the start failed).
     Created,

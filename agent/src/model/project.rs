@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::compose::Model;
-use super::container::Container;
 
 /// Which containers `up` recreates or starts.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -74,16 +73,6 @@ pub struct Origin {
     /// The env files for interpolation (`--env-file`, or `.env` in the project directory).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_files: Vec<PathBuf>,
-}
-
-impl Origin {
-    /// Returns the origin of these containers: of the first live one that has one, or else of any. `None` if no container
-    /// says where it comes from.
-    pub fn of(containers: &[Container]) -> Option<Self> {
-        let known = || containers.iter().filter(|container| container.origin != Self::default());
-        let live = known().find(|container| container.is_live());
-        live.or_else(|| known().next()).map(|container| container.origin.clone())
-    }
 }
 
 /// A compose project as configured, and as it was started.

@@ -9,12 +9,13 @@ use crate::model::{
     Reference, State, UpMode,
 };
 use crate::ports::{Compose, Engine};
-use crate::service::action::{DisplacedTag, OldImage};
+use crate::service::action::DisplacedTag;
+use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
 use super::definition::{CompareError, Comparison};
-use super::perform::{Fetch, point_at_running, point_tags, real_name, restore_displaced};
+use super::fetch::{Fetch, point_at_running, point_tags, real_name, restore_displaced};
 
 /// A compose run.
 #[derive(Debug, Clone, PartialEq)]

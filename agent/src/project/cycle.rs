@@ -11,8 +11,8 @@ use crate::model::image::{Digest, Reference, Repository};
 use crate::model::{RegistryError, SignatureError, SignatureVerdict, Signers};
 use crate::ports::{Registry, Signatures, Urgency};
 
-use super::observe::Check;
-use crate::service::input::{CheckFault, Observation};
+use crate::service::input::CheckFault;
+use crate::service::observation::Observation;
 
 type Shareable<T> = Shared<BoxFuture<'static, T>>;
 type Answer = Shareable<Result<Digest, RegistryError>>;
@@ -115,10 +115,10 @@ impl Cycle {
 #[derive(Default)]
 pub(super) struct Pending(Vec<Answer>);
 
-impl Drop for Check {
-    fn drop(&mut self) {
-        self.pending.0.clear();
-        self.cycle.drop_abandoned();
+impl Pending {
+    /// Drops the requests.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 

@@ -8,8 +8,8 @@ use tokio::time::timeout;
 
 use crate::model::{ComposeError, Container, Difference, EngineError, Model, Project, Rendered, Running};
 use crate::ports::{Compose, Engine};
-use crate::service::input::{Definition, ImageView};
-use crate::service::rollout::probation::Baseline;
+use crate::service::observation::{Definition, ImageView};
+use crate::service::rollout::baseline::Baseline;
 use crate::service::scope::{Part, Scope};
 
 /// How long a comparison may take.

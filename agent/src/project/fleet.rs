@@ -6,7 +6,7 @@ use evenkeel_common::wire::FleetAsk;
 
 use crate::service::input::Input;
 
-use super::worker::World;
+use super::world::World;
 
 /// Asks whether an update may begin.
 pub(super) async fn ask(world: Arc<World>, image: String, ask: FleetAsk) -> Box<Input> {

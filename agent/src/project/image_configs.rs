@@ -4,7 +4,8 @@ use crate::model::Platform;
 use crate::model::image::{Digest, Repository};
 use crate::model::image_config::{ConfigDifference, ImageConfig, Tagged, differences};
 use crate::ports::{Image, Registry};
-use crate::service::input::{ConfigsCompared, ImageView, LocalImage};
+use crate::service::gates::candidate::ConfigsCompared;
+use crate::service::observation::{ImageView, LocalImage};
 
 /// Compares it with every running one before anything is pulled. `local`: the engine's images of `view.running`, in that
 /// order; one that the engine no longer has is read from the registry. An error says what is not known.

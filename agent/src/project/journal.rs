@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::service::Durable;
 
-use super::worker::{Commit, state_key};
+use super::world::{Commit, state_key};
 
 /// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(2);

@@ -6,13 +6,13 @@ use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
 use crate::model::{EngineError, Project};
 use crate::ports::Registry;
-use crate::service::maintenance::{
+use crate::service::upkeep::maintenance::{
     FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, NotNewer, RemovableImage, RollbackRisk,
     RunningImage, TagInUse,
 };
-use crate::service::newer_tags::MAX_NEWER;
+use crate::service::upkeep::newer_tags::MAX_NEWER;
 
-use super::worker::World;
+use super::world::World;
 
 /// Performs one task and returns its result.
 pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> MaintenanceResult {
@@ -113,7 +113,7 @@ async fn drop_older<'a>(
 ///
 /// This does not test whether the state can be written: while the worker waits for the store, this future is not polled, so
 /// waiting for the store here could deadlock. Write failures are detected by `state_health` and added when the record is
-/// built (`service/status.rs`).
+/// built (`service/view/status.rs`).
 async fn check_way_back(
     world: &World,
     project: &Project,

@@ -24,19 +24,21 @@ use tokio::time::Instant;
 use crate::config::ServiceConfig;
 use crate::ports::PullProgress;
 use crate::service::boot::{Boot, StartReason};
-use crate::service::clock_shift::is_jump;
+use crate::service::decide::clock_shift::is_jump;
 use crate::service::fleet::FleetView;
-use crate::service::input::{CheckFault, Input, Observation};
+use crate::service::input::{CheckFault, Input};
+use crate::service::observation::Observation;
 use crate::service::outcome::Ended;
-use crate::service::status::Published;
+use crate::service::view::status::Published;
 use crate::service::{Durable, Service};
 
 use super::cycle::Cycle;
+use super::handle::{CheckEnd, Command, Handle, ProjectKey};
 use super::inbox;
 use super::journal::Journal;
 use super::observe::{check_end, fleet_views};
 use super::published;
-use super::worker::{CheckEnd, Command, Handle, ProjectKey, World};
+use super::world::World;
 
 /// Time that a step in progress gets when the service ends or is reconfigured. A longer step is resumed from the journal.
 const STOP_GRACE: Duration = Duration::from_secs(20);

@@ -6,13 +6,15 @@
 //! | `member.rs` | one service: feeds the decision core, commits its decisions, then performs them |
 //! | `journal.rs` | durable state of a service: state and entries in one transaction |
 //! | `inbox.rs` | the queues to services and workers |
-//! | `placement.rs` | assigns services to the workers of their projects |
+//! | `handle.rs` | how others reach a service: commands in, published state out |
+//! | `world.rs` | what the workers reach outside |
 //! | `published.rs` | published state of services, and a signal for changes |
 //! | `observe.rs` | one check: registry and engine, read side by side |
 //! | `newer.rs` | the newer tag that a check looks up |
 //! | `image_configs.rs` | the configuration of a new image compared with that of the running one |
 //! | `definition.rs` | what compose makes of its files compared with what runs |
 //! | `perform.rs` | one step of a rollout |
+//! | `fetch.rs` | images and their tags: pulls what is missing, and points tags where a step needs them |
 //! | `bring_up.rs` | the step that runs compose |
 //! | `handover.rs` | one step of a handover |
 //! | `snapshot.rs` | the data that is copied before an update, and the steps that copy it |
@@ -28,8 +30,10 @@
 mod bring_up;
 pub mod cycle;
 pub(crate) mod definition;
+mod fetch;
 pub mod files;
 mod fleet;
+pub mod handle;
 mod handover;
 mod image_configs;
 pub mod inbox;
@@ -39,7 +43,6 @@ mod member;
 mod newer;
 mod observe;
 mod perform;
-pub mod placement;
 pub mod published;
 mod references;
 pub mod services;
@@ -47,3 +50,4 @@ pub mod snapshot;
 mod swarm;
 mod tag_file;
 pub mod worker;
+pub mod world;

@@ -17,14 +17,16 @@ use crate::model::{
 use crate::ports::{Engine, Registry};
 use crate::service::action::{CheckAsked, FilesAsked};
 use crate::service::fleet::FleetView;
-use crate::service::input::{
-    CheckFault, ConfigsCompared, Definition, Files, ImageView, Input, LocalImage, Observation, SnapshotSeen,
-    TagInForce, Unanswered, Unsigned,
+use crate::service::gates::candidate::{ConfigsCompared, SnapshotSeen, Unsigned};
+use crate::service::input::{CheckFault, Input};
+use crate::service::observation::{
+    Definition, Files, ImageView, LocalImage, Observation, TagInForce, Unanswered,
 };
 
 use super::cycle::{Cycle, Pending};
 use super::definition::{self, CompareError};
-use super::worker::{CheckEnd, World};
+use super::handle::CheckEnd;
+use super::world::World;
 use super::{files, image_configs, tag_file};
 
 /// Time between two reads of changed compose files.
@@ -541,6 +543,13 @@ pub(super) fn fleet_views(known: watch::Receiver<Arc<FleetView>>) -> BoxStream<'
         Some((view, known))
     };
     stream::unfold(known, next).boxed()
+}
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        self.pending.clear();
+        self.cycle.drop_abandoned();
+    }
 }
 
 #[cfg(test)]

@@ -2,43 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use tokio::sync::{OnceCell, watch};
-
 use crate::model::image::{ImageId, PIN_HOST, Reference, Repository};
 use crate::model::image_config::ConfigChange;
-use crate::model::{EngineError, Model, Platform, Project};
-use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Image, PullProgress};
-use crate::service::action::{DisplacedTag, OldImage, Replaced, Step};
+use crate::model::{EngineError, Project};
+use crate::ports::Engine;
+use crate::service::action::{DisplacedTag, Replaced, Step};
+use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::rollout::tag::LineChange;
 
 use super::bring_up::{Start, bring_up};
+use super::fetch::{Fetch, point_tags, restore_displaced};
 use super::handover;
-use super::snapshot::Data;
 use super::tag_file::{self, Written};
 
 /// Number of log lines kept of a failed container (black box).
 const LOG_LINES: u32 = 20;
-
-/// Pulls images.
-pub(super) struct Fetch<'a> {
-    /// The engine that pulls them.
-    pub(super) engine: &'a dyn Engine,
-    /// Provides their platform.
-    pub(super) compose: &'a dyn Compose,
-    /// The files with their tags.
-    pub(super) env_files: &'a dyn EnvFiles,
-    /// Runs hooks.
-    pub(super) commands: &'a dyn GateCommand,
-    /// Copies data.
-    pub(super) data: &'a Data,
-    /// The project that uses them.
-    pub(super) project: Option<Project>,
-    /// Progress of the pull.
-    pub(super) progress: &'a watch::Sender<PullProgress>,
-    /// The project's compose model, loaded on demand; `None` if it can't be read.
-    pub(super) model: OnceCell<Option<Model>>,
-}
 
 /// Performs one step and returns its result.
 pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
@@ -162,77 +141,6 @@ async fn pull(
     Ok(StepResult::Pulled { ids, labels })
 }
 
-impl Fetch<'_> {
-    /// Returns the image. Pulls it if it is incomplete, or present for another platform only.
-    async fn image(&self, configured: &str, reference: &Reference) -> Result<Image, EngineError> {
-        let tag = Reference::parse(configured).ok().and_then(|configured| configured.tag);
-        let wanted = self.platform(reference, tag.as_deref()).await;
-        let suits = |image: &Image| match (&image.platform, &wanted) {
-            (Some(platform), Some(wanted)) => platform.satisfies(wanted),
-            _ => true,
-        };
-        match self.engine.image(&reference.to_string()).await? {
-            Some(image) if image.is_complete && suits(&image) => Ok(image),
-            _ => self.fetch(reference, wanted.as_ref()).await,
-        }
-    }
-
-    /// Returns the platform that the project requests for this repository and tag, or for another tag of the repository if
-    /// no service uses this one. Unreadable files are ignored, because compose will report them.
-    async fn platform(&self, reference: &Reference, tag: Option<&str>) -> Option<Platform> {
-        let project = self.project.as_ref()?;
-        let model = self.model.get_or_init(async || self.compose.model(project).await.ok()).await.as_ref()?;
-        let users = model.services().filter_map(|service| Some((service.image()?, service)));
-        let users = users.filter(|(image, _)| image.repository == reference.repository);
-        let (_, user) = users.min_by_key(|(image, _)| image.tag.as_deref() != tag)?;
-        user.platform()
-    }
-
-    async fn fetch(&self, reference: &Reference, platform: Option<&Platform>) -> Result<Image, EngineError> {
-        self.progress.send_replace(PullProgress::default());
-        self.engine.pull(reference, platform, self.progress).await?;
-        let image = self.engine.image(&reference.to_string()).await?;
-        image.ok_or_else(|| {
-            EngineError::Refused(format!(
-                "pull of {reference} succeeded, but the engine does not have the image"
-            ))
-        })
-    }
-
-    /// Pulls the missing parts of an image whose record is present. Parts can be removed by force (containerd store).
-    async fn complete(&self, image: &OldImage) -> Result<(), EngineError> {
-        let Some(source) = &image.source else {
-            return Err(EngineError::NotFound(format!("image {} is not complete", image.id)));
-        };
-        self.fetch(source, self.platform(source, None).await.as_ref()).await.map(|_| ())
-    }
-
-    /// Points `tag` to the image, which is pulled again by its digest if it is missing.
-    async fn tag(&self, image: &OldImage, tag: &Reference) -> Result<ImageId, EngineError> {
-        match (self.engine.tag(&image.id, tag).await, &image.source) {
-            (Ok(()), _) => Ok(image.id.clone()),
-            (Err(EngineError::NotFound(_)), Some(source)) => {
-                let platform = self.platform(source, tag.tag.as_deref()).await;
-                let id = self.fetch(source, platform.as_ref()).await?.id;
-                self.engine.tag(&id, tag).await?;
-                Ok(id)
-            }
-            (Err(EngineError::NotFound(_)), None) => Err(EngineError::NotFound(format!(
-                "image {} is missing on this machine, and it was never in a registry",
-                image.id
-            ))),
-            (Err(error), _) => Err(error),
-        }
-    }
-}
-
-pub(super) async fn point_tags(fetch: &Fetch<'_>, tags: &[(Reference, OldImage)]) -> Result<(), EngineError> {
-    for (tag, image) in tags {
-        fetch.tag(image, tag).await?;
-    }
-    Ok(())
-}
-
 /// Returns the tags of other services that point to another image than the one their service runs.
 async fn read_tags(engine: &dyn Engine, others: &[(Reference, ImageId)]) -> Result<StepResult, EngineError> {
     let mut displaced = Vec::new();
@@ -247,40 +155,6 @@ async fn read_tags(engine: &dyn Engine, others: &[(Reference, ImageId)]) -> Resu
         }
     }
     Ok(StepResult::TagsRead { displaced })
-}
-
-/// Points these tags to the images that their services run. If that fails, compose uses the tag as it is.
-pub(super) async fn point_at_running(engine: &dyn Engine, displaced: &[DisplacedTag]) {
-    for DisplacedTag { tag, runs, .. } in displaced {
-        if let Err(error) = engine.tag(runs, tag).await {
-            tracing::debug!(%tag, %error, "the tag could not be moved");
-        }
-    }
-}
-
-/// Restores the targets of these tags. A tag that was moved by another client meanwhile is left alone.
-pub(super) async fn restore_displaced(
-    engine: &dyn Engine,
-    displaced: &[DisplacedTag],
-) -> Result<(), EngineError> {
-    for DisplacedTag { tag, runs, named } in displaced {
-        let is_ours = match engine.image(&tag.tagged()).await {
-            Ok(image) => image.is_some_and(|image| image.id == *runs),
-            Err(error) if error.is_unavailable() => return Err(error),
-            Err(_) => false,
-        };
-        if !is_ours {
-            continue;
-        }
-        match engine.tag(named, tag).await {
-            Err(error) if error.is_unavailable() => return Err(error),
-            Err(error) => {
-                tracing::warn!(%tag, %error, "the tag can't be restored to its previous image");
-            }
-            Ok(()) => {}
-        }
-    }
-    Ok(())
 }
 
 async fn diagnose(engine: &dyn Engine, container: &str) -> Result<StepResult, EngineError> {
@@ -318,14 +192,6 @@ async fn unpin(
     Ok(StepResult::Unpinned)
 }
 
-/// Returns the final name of a container that compose calls `<12 hex digits>_<name>` while it replaces another one.
-pub(super) fn real_name(temporary: &str) -> Option<&str> {
-    let (prefix, name) = temporary.split_once('_')?;
-    let is_id =
-        prefix.len() == 12 && prefix.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    (is_id && !name.is_empty()).then_some(name)
-}
-
 /// Returns the repository of the tags that pin a project's images during a deployment. Its host can't be a registry, so the
 /// tags are never pulled. Two projects may share it (`a_b`, `a-b`): if one loses its tag, its anchor still pins the image.
 fn pin_repository(project: &str) -> Repository {
@@ -357,15 +223,6 @@ fn short_id(id: &ImageId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_temporary_names_have_a_final_one() {
-        assert_eq!(real_name("0123456789ab_shop-web-1"), Some("shop-web-1"));
-        assert_eq!(real_name("0123456789ab_a_b"), Some("a_b"));
-        for name in ["shop-web-1", "0123456789abc_web", "0123456789AB_web", "0123456789ab_", "shop_web_1"] {
-            assert_eq!(real_name(name), None, "{name}");
-        }
-    }
 
     #[test]
     fn pin_tags_are_valid_for_every_project_name_that_the_spec_allows() {

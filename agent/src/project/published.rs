@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::service::Service;
-use crate::service::status::Published;
+use crate::service::view::status::Published;
 
 /// Signals that the published state of any service has changed. Clones share the signal.
 pub type Changed = watch::Sender<()>;
@@ -48,8 +48,12 @@ pub struct Sender(Arc<Cell>);
 impl Sender {
     /// Publishes `now`. The signal is sent only if it differs.
     pub fn send(&self, now: Published) {
-        let before = self.0.with(|state| std::mem::replace(&mut state.shown, now.clone()));
-        if !before.is_same(&now) {
+        let is_news = self.0.with(|state| {
+            let is_news = !state.shown.is_same(&now);
+            state.shown = now;
+            is_news
+        });
+        if is_news {
             self.0.changed.send_replace(());
         }
     }

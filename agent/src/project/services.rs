@@ -12,11 +12,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::active::Watch;
 use crate::model::image::Digest;
-use crate::project::worker::{Command, Handle};
+use crate::project::handle::{Command, Handle};
+use crate::service::Service;
 use crate::service::images::ImageMemory;
 use crate::service::input::{ServiceReply, ServiceRequest};
-use crate::service::status::StatusContext;
-use crate::service::{Service, gates};
+use crate::service::view::status::StatusContext;
+use crate::service::view::why::why;
 
 /// Sends requests for a poll cycle.
 pub type Polls = mpsc::UnboundedSender<()>;
@@ -186,7 +187,7 @@ impl Services {
 
     /// `GET /why/<name>` (DECISIONS 7).
     pub fn why(&self, name: &str, now: Timestamp) -> Result<WhyReport, ServiceError> {
-        Ok(gates::why(&*self.service(name)?, &self.record_context(now).context()))
+        Ok(why(&*self.service(name)?, &self.record_context(now).context()))
     }
 
     /// Reports whether the services are not loaded yet.

@@ -15,7 +15,8 @@ use crate::model::{EngineError, Members, Model};
 use crate::ports::snapshot::{Snapshots, Volumes};
 use crate::ports::{Engine, PullProgress};
 use crate::service::action::SnapshotStep;
-use crate::service::input::{SnapshotSeen, SnapshotStepped, StepResult};
+use crate::service::gates::candidate::SnapshotSeen;
+use crate::service::input::{SnapshotStepped, StepResult};
 
 use super::handover::unless_gone;
 

@@ -10,11 +10,12 @@ use crate::model::image_config::{ConfigChange, ImageConfig};
 use crate::model::swarm::{SwarmService, is_same_image};
 use crate::model::{Digest, SwarmError};
 use crate::ports::{Registry, Swarm};
-use crate::service::input::{CheckFault, ImageView, Input, LocalImage, Observation, Unanswered};
-use crate::service::swarm::plan::{SwarmResult, SwarmStep};
+use crate::service::input::{CheckFault, Input};
+use crate::service::observation::{ImageView, LocalImage, Observation, Unanswered};
+use crate::service::rollout::swarm::plan::{SwarmResult, SwarmStep};
 
 use super::observe::{Check, Judged, signed_by, within};
-use super::worker::World;
+use super::world::World;
 
 /// Number of log lines kept of a failed task (black box).
 const LOG_LINES: u32 = 20;

@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::model::env_file::{TagSetting, find_tag};
 use crate::ports::EnvFiles;
-use crate::service::input::TagInForce;
+use crate::service::observation::TagInForce;
 use crate::service::rollout::tag::LineChange;
 
 /// Result of writing a tag.

@@ -4,159 +4,28 @@
 //! notified at the beginning and at the end: they change nothing in between, and their earlier observations are stale
 //! afterwards. Reads of several services run concurrently.
 
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
-use evenkeel_common::store::{Change, Store, StoreError};
-use evenkeel_common::wire::AuditEntry;
-use futures_util::future::BoxFuture;
+use evenkeel_common::supervisor::TaskSet;
 use jiff::Timestamp;
-use tokio::sync::{oneshot, watch};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::ServiceConfig;
 use crate::model::image::{Digest, Reference};
-use crate::ports::fleet::Fleet;
-use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Probes, Registry, Signatures, Swarm, Tags};
 use crate::service::FilesApplied;
-use crate::service::boot::Boot;
-use crate::service::fleet::FleetView;
-use crate::service::input::{CheckFault, Input, ServiceReply, ServiceRequest};
-use crate::service::shared::add_shared_candidates;
-use evenkeel_common::wire::DeployOutcome;
+use crate::service::decide::shared::add_shared_candidates;
 
-use super::cycle::Cycle;
-use super::files::Offload;
+use super::handle::ProjectKey;
 use super::inbox;
 use super::member::Event;
 pub use super::member::Member;
-use super::placement::Placement;
-use super::published::{self, Changed};
-use super::snapshot::Data;
-
-/// Records an audit entry.
-pub type Record = Arc<dyn Fn(AuditEntry) + Send + Sync>;
-
-/// Writes state changes and their audit entries in one transaction, then records the entries. If it fails, nothing is
-/// changed and nothing recorded.
-pub type Commit =
-    Arc<dyn Fn(Vec<Change>, Vec<AuditEntry>) -> BoxFuture<'static, Result<(), StoreError>> + Send + Sync>;
-
-/// Receives the outcome, the duration and the outage of each deployment.
-pub type Deployed = Arc<dyn Fn(DeployOutcome, Duration, Option<Duration>) + Send + Sync>;
-
-/// External dependencies of the workers, shared by all of them.
-#[derive(Clone)]
-pub struct World {
-    /// Container engine.
-    pub engine: Arc<dyn Engine>,
-    /// Image registries.
-    pub registry: Arc<dyn Registry>,
-    /// Signatures of images.
-    pub signatures: Arc<dyn Signatures>,
-    /// Tag lists of repositories.
-    pub tags: Arc<dyn Tags>,
-    /// The swarm that the engine is a manager of.
-    pub swarm: Arc<dyn Swarm>,
-    /// Compose.
-    pub compose: Arc<dyn Compose>,
-    /// Env files.
-    pub env_files: Arc<dyn EnvFiles>,
-    /// Gate commands.
-    pub gate_command: Arc<dyn GateCommand>,
-    /// Probes of containers on probation.
-    pub probes: Arc<dyn Probes>,
-    /// The data of services.
-    pub data: Data,
-    /// The wardens.
-    pub fleet: Arc<dyn Fleet>,
-    /// View of the fleet.
-    pub fleet_view: watch::Receiver<Arc<FleetView>>,
-    /// Signals changes of published state.
-    pub changed: Changed,
-    /// Durable state, for reading.
-    pub store: Arc<dyn Store>,
-    /// Writes durable state.
-    pub commit: Commit,
-    /// Where work runs that blocks on the disk.
-    pub offload: Offload,
-    /// Clock.
-    pub clock: Arc<dyn Clock>,
-    /// Records audit entries without a state change.
-    pub record: Record,
-    /// Receives finished deployments.
-    pub deployed: Deployed,
-    /// Boot IDs of the machine.
-    pub boot: Boot,
-}
-
-/// A command to a service.
-pub enum Command {
-    /// A request by a user. An error means that its effect could not be made durable and nothing was changed.
-    Request(ServiceRequest, oneshot::Sender<Result<ServiceReply, StoreError>>),
-    /// Check as part of a cycle, and send the result. The sender is dropped if there is nothing to check.
-    Check(Arc<Cycle>, oneshot::Sender<CheckEnd>),
-    /// A tag was pushed that may be newer than the current one of an image.
-    TagPushed,
-    /// Inspect the containers.
-    Inspect,
-    /// An input for the decision core.
-    Input(Box<Input>),
-    /// Continue under this configuration as soon as no step is in progress, in another project if it has one. Acknowledged
-    /// when done; the sender is dropped if the service has ended before.
-    Reconfigure(Arc<ServiceConfig>, oneshot::Sender<()>),
-    /// The service is no longer configured: end as soon as no deployment is in progress. Returns whether there is one.
-    Retire(oneshot::Sender<bool>),
-    /// Liveness check by the watchdog.
-    Ping(oneshot::Sender<()>),
-}
-
-/// Result of a check: success, or why it failed.
-pub type CheckEnd = Result<(), CheckFault>;
-
-/// Handle to a service.
-#[derive(Clone)]
-pub struct Handle {
-    /// The service's configuration.
-    pub config: Arc<ServiceConfig>,
-    /// Queue for commands.
-    pub inbox: inbox::Sender<Command>,
-    /// Published state.
-    pub published: published::Receiver,
-}
-
-/// Returns the store key of a service's state.
-pub fn state_key(service: &str) -> String {
-    format!("service/{service}")
-}
-
-/// Identifies a worker.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ProjectKey {
-    /// The worker of a compose project.
-    Project(String),
-    /// The worker of a service without a project.
-    Service(String),
-}
-
-impl ProjectKey {
-    pub(super) fn of(project: Option<&str>, service: &str) -> Self {
-        project.map_or_else(|| Self::Service(service.to_owned()), |name| Self::Project(name.to_owned()))
-    }
-}
-
-impl std::fmt::Display for ProjectKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Project(name) => write!(f, "project {name}"),
-            Self::Service(name) => write!(f, "service {name}"),
-        }
-    }
-}
 
 /// The task of one compose project.
 pub struct Worker {
@@ -384,4 +253,66 @@ async fn next_event(members: &mut [Member], first: usize) -> (usize, Event) {
 
 async fn sleep_for(time: Option<Duration>) {
     tokio::time::sleep(time.unwrap_or_default()).await;
+}
+
+/// Number of workers that decide and write concurrently. At start-up and in a poll cycle all workers have something to
+/// decide. Without this limit, the drafts and rows of hundreds of services would determine the agent's peak memory.
+const DECIDING: usize = 16;
+
+/// The workers by project. Clones share them.
+#[derive(Clone)]
+pub struct Placement(Arc<Inner>);
+
+struct Inner {
+    clock: Arc<dyn Clock>,
+    tasks: TaskSet,
+    stop: CancellationToken,
+    workers: Mutex<HashMap<ProjectKey, inbox::Sender<Vec<Member>>>>,
+    deciding: Semaphore,
+}
+
+impl Placement {
+    /// Creates a placement without workers. Workers run in `tasks` until `stop`.
+    pub fn new(clock: Arc<dyn Clock>, tasks: TaskSet, stop: CancellationToken) -> Self {
+        let deciding = Semaphore::new(DECIDING);
+        Self(Arc::new(Inner { clock, tasks, stop, workers: Mutex::default(), deciding }))
+    }
+
+    /// Passes services to the workers of their projects; services of one project are passed together.
+    pub fn place(&self, members: Vec<Member>) {
+        let mut by_project: HashMap<ProjectKey, Vec<Member>> = HashMap::new();
+        for member in members {
+            by_project.entry(member.project_key()).or_default().push(member);
+        }
+        for (key, members) in by_project {
+            let mut workers = self.workers();
+            let worker = workers.entry(key).or_insert_with_key(|key| {
+                let (sender, arrivals) = inbox::channel();
+                let worker = Worker::new(key.clone(), self.0.clock.clone(), arrivals, self.clone());
+                self.0.tasks.spawn(key.to_string(), worker.run(self.0.stop.clone()));
+                sender
+            });
+            // The worker runs as long as it is in the map, unless the agent is stopping.
+            let _ = worker.send(members);
+        }
+    }
+
+    /// Removes a worker without services; `false` if services are just arriving.
+    pub(super) fn close(&self, key: &ProjectKey) -> bool {
+        let mut workers = self.workers();
+        let is_left = workers.get(key).is_none_or(inbox::Sender::is_empty);
+        if is_left {
+            workers.remove(key);
+        }
+        is_left
+    }
+
+    /// Waits for a permit to decide, see [`DECIDING`].
+    pub(super) async fn may_decide(&self) -> SemaphorePermit<'_> {
+        self.0.deciding.acquire().await.expect("the semaphore is never closed")
+    }
+
+    fn workers(&self) -> MutexGuard<'_, HashMap<ProjectKey, inbox::Sender<Vec<Member>>>> {
+        self.0.workers.lock()
+    }
 }

@@ -13,12 +13,12 @@ use crate::model::probe::{Probe, Target};
 use crate::model::snapshot::{CopyMade, EarlierData, KeptFolder, Mounter, Place, Source};
 use crate::model::{Container, Drain, Members, Model, Origin, Project, PullPolicy, UpMode};
 use crate::ports::{DrainCall, GateQuestion, HookCall};
-
-use super::maintenance::MaintenanceTask;
-use super::newer_tags::NewerTags;
-use super::rollout::tag::LineChange;
-use super::scope::Scope;
-use super::swarm::plan::SwarmStep;
+use crate::service::images::OldImage;
+use crate::service::rollout::swarm::plan::SwarmStep;
+use crate::service::rollout::tag::LineChange;
+use crate::service::scope::Scope;
+use crate::service::upkeep::maintenance::MaintenanceTask;
+use crate::service::upkeep::newer_tags::NewerTags;
 
 /// An operation to be executed outside the decision core.
 #[derive(Debug, Clone, PartialEq)]
@@ -340,13 +340,4 @@ pub struct DisplacedTag {
     pub runs: ImageId,
     /// The image it pointed to, to be restored.
     pub named: ImageId,
-}
-
-/// A local image, and where to pull it again if it is gone.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-pub struct OldImage {
-    /// Its ID.
-    pub id: ImageId,
-    /// Where it can be pulled: the repository pinned to a digest. `None` for an image that was only built locally.
-    pub source: Option<Reference>,
 }

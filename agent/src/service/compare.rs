@@ -2,9 +2,9 @@
 
 use crate::model::image::{Digest, Reference};
 
-use super::action::OldImage;
-use super::images::ImageMemory;
-use super::input::{ImageView, LocalImage};
+use crate::service::images::ImageMemory;
+use crate::service::images::OldImage;
+use crate::service::observation::{ImageView, LocalImage};
 
 /// The result of comparing one image with the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,30 +1,27 @@
-//! Events: the results of a decision as typed values. `wording.rs` turns them into text; totals and metrics are folds over
+//! Events: the results of a decision as typed values. `wording/` turns them into text; totals and metrics are folds over
 //! them (`outcome.rs`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evenkeel_common::wire::{AuditEntry, Gate, KeptImage, Kind, Tenths};
+use evenkeel_common::wire::{DeployOutcome, Gate, KeptImage};
 use jiff::Timestamp;
 
 use crate::model::image::{Digest, Reference};
 use crate::model::image_config::{ConfigChange, ConfigDifference};
 use crate::model::{Container, HookEvent, Manager, Obstacle, State};
-
-use super::boot::StartReason;
-use super::maintenance::NotNewer;
-use super::outcome::Ended;
-use super::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange};
-use super::rollout::probation::{Failure, Interference};
-use super::rollout::snapshot::DataBack;
-use super::rollout::tag::TagChange;
-use super::{Service, wording};
-use evenkeel_common::wire::DeployOutcome;
+use crate::service::boot::StartReason;
+use crate::service::health::assess::Trouble;
+use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange};
+use crate::service::rollout::probation::{Failure, Interference};
+use crate::service::rollout::snapshot::DataBack;
+use crate::service::rollout::tag::TagChange;
+use crate::service::upkeep::maintenance::NotNewer;
 
 /// What is on this machine of an image that can't be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Local {
+pub(in crate::service) enum Local {
     /// An image without a registry digest.
     WithoutDigest,
     /// Nothing.
@@ -35,25 +32,25 @@ pub(super) enum Local {
 
 /// The end of a deployment of earlier images.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct GoBackEnd {
-    pub(super) back: GoBack,
-    pub(super) result: GoBackResult,
+pub(in crate::service) struct GoBackEnd {
+    pub(in crate::service) back: GoBack,
+    pub(in crate::service) result: GoBackResult,
 }
 
 /// How a deployment of earlier images ended.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum GoBackResult {
+pub(in crate::service) enum GoBackResult {
     /// They are proven again, and what was left is blocked.
     Proven { changes: Vec<ImageChange>, data: Option<DataBack> },
     /// It did not begin, or changed nothing.
     NotBegun { why: String, output: String },
     /// They failed their probation, and the images that ran before run again.
-    Undone { failure: Failure, output: String, remaining: Option<String>, data: Option<DataBack> },
+    Undone { failure: Box<Failure>, output: String, remaining: Option<String>, data: Option<DataBack> },
 }
 
 /// Something that happened to a service, or that was decided about it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Event {
+pub(in crate::service) enum Event {
     /// A deployment that was in progress when the agent stopped is resumed.
     Resumed { image_changes: Vec<ImageChange>, step: &'static str, reason: StartReason },
     /// A user requested a check.
@@ -112,19 +109,19 @@ pub(super) enum Event {
     /// The outcome of a deployment is decided.
     DeployEnded { outcome: DeployOutcome, cause: Cause, begun: Timestamp, updated: bool },
     /// A container is down or unhealthy.
-    Unhealthy { container: String, ended: bool, problem: String },
+    Unhealthy { container: String, ended: bool, problem: Trouble },
     /// A container is healthy again without a restart by the agent.
     Healthy { container: String },
     /// A container is being restarted, or recreated.
-    Restarting { container: String, recreates: bool, problem: Option<String> },
+    Restarting { container: String, recreates: bool, problem: Option<Trouble> },
     /// The engine became unavailable before it confirmed the restart of a container.
     RestartUnanswered,
     /// The restart of a container helped.
     Restarted { container: String },
     /// The restart of a container did not help.
-    RestartFailed { container: String, failures: u32, limit: u32, relapsed: bool, problem: Option<String> },
+    RestartFailed { container: String, failures: u32, limit: u32, relapsed: bool, problem: Option<Trouble> },
     /// The healer gives up on a container.
-    Exhausted { container: String, failures: u32, problem: Option<String> },
+    Exhausted { container: String, failures: u32, problem: Option<Trouble> },
     /// The registry has a newer tag than the configured one.
     NewerTag { image: String, tag: String },
     /// The registry has a tag of another numbering scheme, which would be newer by its numbers.
@@ -143,7 +140,7 @@ pub(super) enum Event {
 
 /// A message for the agent's own log only; not worth an audit entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Note {
+pub(in crate::service) enum Note {
     /// A step could not be executed because the engine was unavailable.
     StepRetried { step: &'static str, failure: String },
     /// The deployment in progress no longer has a compose project.
@@ -154,17 +151,17 @@ pub(super) enum Note {
     UnknownCause { container: String, exit_code: i64 },
 }
 
-/// A persistent fault (spec 2.6, errored map). Two faults are equal if their texts are (from `wording.rs`).
+/// A persistent fault (spec 2.6, errored map). Two faults are equal if their texts are (from `wording/`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub(super) text: String,
+pub(in crate::service) struct Fault {
+    pub(in crate::service) text: String,
     /// A successful check resolves the fault of an earlier check, but does not prove that a deployment works.
-    pub(super) from_check: bool,
+    pub(in crate::service) from_check: bool,
 }
 
 /// The causes of [`Fault`]s whose text does not come from another program.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum FaultCause<'a> {
+pub(in crate::service) enum FaultCause<'a> {
     /// Old images are gone, so that no rollback would be possible.
     OldImagesGone { images: &'a [String] },
     /// `compose up` failed.
@@ -179,7 +176,7 @@ pub(super) enum FaultCause<'a> {
 
 /// Why a block was removed.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Unblock {
+pub(in crate::service) enum Unblock {
     /// A user requested it. Images as configured, with their blocked digests.
     Manual { blocked: Vec<(String, Digest)> },
     /// The running image matches the registry again.
@@ -190,45 +187,45 @@ pub(super) enum Unblock {
 
 /// One image whose deployment passed its probation.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Updated {
-    pub(super) change: ImageChange,
+pub(in crate::service) struct Updated {
+    pub(in crate::service) change: ImageChange,
     /// Whether the new digest belongs to the image that ran before.
-    pub(super) is_same: bool,
+    pub(in crate::service) is_same: bool,
     /// The labels of the old and the new image.
-    pub(super) labels: ConfigChange,
+    pub(in crate::service) labels: ConfigChange,
     /// Whether any container of the project runs it.
-    pub(super) used: bool,
+    pub(in crate::service) used: bool,
     /// Time since the new digest was found.
-    pub(super) took: Duration,
+    pub(in crate::service) took: Duration,
     /// Containers that compose recreated unnecessarily.
-    pub(super) also_recreated: Vec<String>,
+    pub(in crate::service) also_recreated: Vec<String>,
     /// Containers that compose leaves on the old image.
-    pub(super) left_behind: Vec<String>,
+    pub(in crate::service) left_behind: Vec<String>,
     /// The compose services that were to hand over, and can't.
-    pub(super) stopped_first: BTreeMap<String, Obstacle>,
+    pub(in crate::service) stopped_first: BTreeMap<String, Obstacle>,
     /// What went wrong on the way without stopping it, in words.
-    pub(super) problems: Vec<String>,
+    pub(in crate::service) problems: Vec<String>,
 }
 
 /// A deployment whose new images failed.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct FailedDeployment {
+pub(in crate::service) struct FailedDeployment {
     /// The changed images, as configured, for use in a sentence.
-    pub(super) images: String,
+    pub(in crate::service) images: String,
     /// The image that caused the failure.
-    pub(super) image: Option<Reference>,
+    pub(in crate::service) image: Option<Reference>,
     /// Its digests before and after.
-    pub(super) digests: Option<(Option<Digest>, Digest)>,
+    pub(in crate::service) digests: Option<(Option<Digest>, Digest)>,
     /// The other images of the deployment, which are blocked as well.
-    pub(super) others: Vec<(Reference, Digest)>,
-    pub(super) failure: Failure,
+    pub(in crate::service) others: Vec<(Reference, Digest)>,
+    pub(in crate::service) failure: Failure,
     /// Compose's output and the last log lines.
-    pub(super) output: String,
+    pub(in crate::service) output: String,
 }
 
 /// Why a rollback was not possible or failed.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum RollbackProblem {
+pub(in crate::service) enum RollbackProblem {
     /// There is no earlier image.
     NoOldImage,
     /// The old images also failed their probation.
@@ -239,14 +236,14 @@ pub(super) enum RollbackProblem {
 
 /// A one-line summary of a container.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ContainerSummary {
-    pub(super) name: String,
-    pub(super) state: State,
-    pub(super) image: String,
+pub(in crate::service) struct ContainerSummary {
+    pub(in crate::service) name: String,
+    pub(in crate::service) state: State,
+    pub(in crate::service) image: String,
 }
 
 impl ContainerSummary {
-    pub(super) fn of(container: &Container) -> Self {
+    pub(in crate::service) fn of(container: &Container) -> Self {
         let Container { name, state, config_image, .. } = container;
         Self { name: name.clone(), state: *state, image: config_image.clone() }
     }
@@ -254,20 +251,20 @@ impl ContainerSummary {
 
 /// A resource whose usage is above its threshold.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ResourceAlert {
+pub(in crate::service) struct ResourceAlert {
     /// Its name.
-    pub(super) resource: &'static str,
+    pub(in crate::service) resource: &'static str,
     /// The container it is about; `None` for the service as a whole.
-    pub(super) container: Option<String>,
-    pub(super) percent: f64,
-    pub(super) threshold: f64,
+    pub(in crate::service) container: Option<String>,
+    pub(in crate::service) percent: f64,
+    pub(in crate::service) threshold: f64,
     /// For the service as a whole: the container with the largest share, and its share in percent.
-    pub(super) largest: Option<(String, f64)>,
+    pub(in crate::service) largest: Option<(String, f64)>,
 }
 
 impl Event {
     /// The image that the event is about, normalized; `of` resolves an image as configured.
-    pub(super) fn image(&self, of: impl FnOnce(&str) -> Option<Reference>) -> Option<Reference> {
+    pub(in crate::service) fn image(&self, of: impl FnOnce(&str) -> Option<Reference>) -> Option<Reference> {
         match self {
             Event::Updated(updated) => Some(updated.change.reference.clone()),
             // Entries with an image are verdicts for the fleet, and a person's way back says nothing about an image.
@@ -284,99 +281,5 @@ impl Event {
             }
             _ => None,
         }
-    }
-}
-
-/// What the decisions have emitted and nobody has collected yet.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Emitted {
-    /// Events with their times, and the outage that the deployment in progress had caused by then.
-    events: Vec<(Timestamp, Event, Option<Duration>)>,
-    /// Log lines.
-    pub(super) notes: Vec<Note>,
-    /// The deployment that ended.
-    ended: Option<Ended>,
-}
-
-impl Service {
-    /// Records an event: it is counted now, and reported once the decision is durable.
-    pub(super) fn emit(&mut self, event: Event, now: Timestamp) {
-        self.durable.totals.fold(&event);
-        let outage = self.outage(now);
-        if let Some(ended) = Ended::of(&event, outage) {
-            self.durable.last_deployment = Some(ended.record(now));
-            self.emitted.ended = Some(ended);
-        }
-        self.note_verdict(&event);
-        self.note_failed_update(&event, now);
-        self.emitted.events.push((now, event, outage));
-    }
-
-    /// Sets, changes or clears the persistent fault; an unchanged text is not reported again (spec 2.6).
-    pub(super) fn set_fault(&mut self, fault: Option<Fault>, now: Timestamp) {
-        self.raise_fault(fault, String::new(), now);
-    }
-
-    /// Like [`Self::set_fault`], with the output of the program that failed. For a service that is not polled the fault is
-    /// reported but not kept, because no check would ever clear it.
-    pub(super) fn raise_fault(&mut self, fault: Option<Fault>, output: String, now: Timestamp) {
-        if let (Some(fault), false) = (&fault, self.can_check()) {
-            self.emit(Event::Faulted { fault: fault.clone(), output }, now);
-            return;
-        }
-        let before = std::mem::replace(&mut self.fault, fault);
-        let text = |fault: &Option<Fault>| fault.as_ref().map(|fault| fault.text.clone());
-        if text(&before) == text(&self.fault) {
-            return;
-        }
-        self.fault_since = self.fault.is_some().then_some(now);
-        let event = match self.fault.clone() {
-            Some(fault) => Event::Faulted { fault, output },
-            None => Event::Recovered { fault: before },
-        };
-        self.emit(event, now);
-    }
-
-    /// Records the outcome of the deployment. The remaining clean-up does not affect it.
-    pub(super) fn end(&mut self, outcome: DeployOutcome, updated: bool, now: Timestamp) {
-        let Some(deployment) = &self.durable.deployment else { return };
-        let (cause, begun) = (deployment.plan().cause.clone(), deployment.begun);
-        self.emit(Event::DeployEnded { outcome, cause, begun, updated }, now);
-    }
-
-    /// Takes the audit entries of all events since the last call, to be recorded once the decision is durable.
-    pub fn take_entries(&mut self) -> Vec<AuditEntry> {
-        let events = std::mem::take(&mut self.emitted.events);
-        let Self { config, .. } = self;
-        let reference = |name: &str| {
-            let image = config.images.iter().find(|image| image.configured == name)?;
-            Some(image.reference.clone())
-        };
-        let entry = |(at, event, outage): (Timestamp, Event, Option<Duration>)| {
-            let image = event.image(reference).map(|image| image.to_string());
-            let entry = wording::entry(config, at, event)?;
-            let is_outcome = [Kind::UPDATED, Kind::ROLLED_BACK, Kind::ROLLBACK_FAILED].contains(&entry.event);
-            let outage_seconds = outage.filter(|_| is_outcome).map(Tenths::from);
-            Some(AuditEntry { image, outage_seconds, ..entry })
-        };
-        events.into_iter().filter_map(entry).collect()
-    }
-
-    /// How long the deployment in progress has interrupted its services so far.
-    fn outage(&self, now: Timestamp) -> Option<Duration> {
-        let compose = self.durable.deployment.as_ref().map(|one| (&one.outage, one.begun));
-        let swarm = || self.durable.swarm.as_ref().map(|one| (&one.outage, one.begun));
-        let (outage, begun) = compose.or_else(swarm)?;
-        outage.longest(begun, now)
-    }
-
-    /// Takes the log lines since the last call.
-    pub fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.emitted.notes).iter().map(wording::note).collect()
-    }
-
-    /// Takes the deployment that ended since the last call, to be counted once the decision is durable.
-    pub fn take_ended(&mut self) -> Option<Ended> {
-        self.emitted.ended.take()
     }
 }

@@ -1,5 +1,5 @@
 //! The state of the fleet (DECISIONS 8): the decisions in force and whether a warden answers. Pure: `tasks/fleet.rs`
-//! provides the data, `gates.rs` holds updates accordingly.
+//! provides the data, `gates/fleet.rs` holds updates accordingly.
 
 use std::time::Duration;
 
@@ -9,10 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, Reference, Repository};
 use crate::model::output::clip_end;
-
-use super::Service;
-use super::candidate::Candidate;
-use super::gates::Rules;
 
 /// Longer freezes are cut to this duration.
 const MAX_FREEZE: SignedDuration = SignedDuration::from_hours(31 * 24);
@@ -97,7 +93,7 @@ impl FleetView {
     }
 
     /// Whether a warden is asked before an update begins.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(in crate::service) fn is_asked(&self) -> bool {
         matches!(self.link, Link::Unknown | Link::Present)
     }
 
@@ -146,7 +142,7 @@ impl FleetView {
     }
 
     /// When the fleet first saw that a tag points to a digest.
-    pub(super) fn seen_since(&self, reference: &Reference, digest: &Digest) -> Option<Timestamp> {
+    pub(in crate::service) fn seen_since(&self, reference: &Reference, digest: &Digest) -> Option<Timestamp> {
         let (image, digest) = (reference.to_string(), digest.to_string());
         self.seen.iter().find(|seen| seen.image == image && seen.digest == digest).map(|seen| seen.since)
     }
@@ -171,7 +167,7 @@ impl FleetView {
     }
 
     /// The longest freeze in force for an image. A warden sends only freezes that apply to this machine.
-    pub(super) fn freeze(&self, reference: &Reference, now: Timestamp) -> Option<&Freeze> {
+    pub(in crate::service) fn freeze(&self, reference: &Reference, now: Timestamp) -> Option<&Freeze> {
         let covers = |freeze: &&Freeze| {
             let image = freeze.scope.image.as_deref();
             freeze.until > now && image.is_none_or(|image| is_of(image, &reference.repository))
@@ -180,7 +176,7 @@ impl FleetView {
     }
 
     /// Returns the record of a digest that the fleet withholds.
-    pub(super) fn failed(&self, reference: &Reference, digest: &Digest) -> Option<&FailedDigest> {
+    pub(in crate::service) fn failed(&self, reference: &Reference, digest: &Digest) -> Option<&FailedDigest> {
         let is_it = |failed: &&FailedDigest| {
             failed.digest == digest.to_string() && is_of(&failed.repository, &reference.repository)
         };
@@ -204,7 +200,7 @@ fn is_of(text: &str, repository: &Repository) -> bool {
 }
 
 /// Reduces an untrusted text to one line of limited length.
-pub(super) fn line(text: &str) -> String {
+pub(in crate::service) fn line(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     clip_end(plain.trim(), MAX_LINE)
 }
@@ -217,52 +213,13 @@ fn tail(text: &str) -> String {
     plain[from..].to_owned()
 }
 
-impl Service {
-    /// Applies a changed fleet view.
-    pub(super) fn fleet_changed(&mut self, view: std::sync::Arc<FleetView>, now: Timestamp) {
-        let holds = |service: &Self| {
-            let seen = service.seen_candidates();
-            let rules = service.rules(now);
-            let hold = |c: &Candidate| rules.first_hold(c);
-            seen.iter().map(|candidate| hold(candidate).map(|gate| gate.gate)).collect::<Vec<_>>()
-        };
-        let said = |fleet: &FleetView| (fleet.revision, fleet.verdicts, std::mem::discriminant(&fleet.link));
-        let said_before = said(&self.fleet);
-        let was_gating = self.fleet.is_gating();
-        let before = holds(self);
-        self.fleet = view;
-        if said(&self.fleet) != said_before {
-            self.permits.ask_again();
-        }
-        self.apply_fleet_sightings();
-        self.recheck_when_lifted(now);
-        let is_other = holds(self) != before || self.fleet.is_gating() != was_gating;
-        if is_other && self.known.observation.is_some() && self.can_check() && !self.is_deploying() {
-            // The check compares again: the update is announced as waiting, or begins if no gate holds it.
-            self.checks.request();
-        }
-    }
-
-    /// The fleet's decisions.
-    pub(super) fn fleet(&self) -> &FleetView {
-        &self.fleet
-    }
-
-    /// Sets the initial view, before a warden has answered.
-    pub fn set_fleet(&mut self, view: std::sync::Arc<FleetView>) {
-        self.fleet = view;
-    }
-}
-
-/// When the ring gate releases a digest while no warden answers; `None` if it does not hold it.
-pub(super) fn ring_waits_until(rules: &Rules<'_>, candidate: &Candidate) -> Option<Timestamp> {
-    let Link::Away { since } = rules.fleet.link else { return None };
-    if rules.fleet.ring == 0 {
-        return None;
-    }
-    let patience = SignedDuration::try_from(rules.fleet.patience).unwrap_or(SignedDuration::MAX);
-    // A digest that was first seen during the outage waits for the full time, too.
-    let begun = since.max(candidate.first_seen);
-    let until = begun.checked_add(patience).unwrap_or(Timestamp::MAX);
-    (until > rules.now).then_some(until)
+/// The answer of a warden that holds an update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FleetHold {
+    /// Why, in one sentence.
+    pub why: String,
+    /// The agent that is trying the digest, or on which it failed.
+    pub agent: Option<String>,
+    /// When the warden is asked again.
+    pub until: Timestamp,
 }

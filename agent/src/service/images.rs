@@ -12,8 +12,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
 
-use super::action::OldImage;
-
 /// How many failed digests of an image are remembered, and how many that it has left.
 const MAX_DIGESTS: usize = 50;
 /// How many proven images are remembered.
@@ -370,4 +368,13 @@ impl<'de> Deserialize<'de> for Images {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         FewMap::deserialize(from).map(Self)
     }
+}
+
+/// A local image, and where to pull it again if it is gone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct OldImage {
+    /// Its ID.
+    pub id: ImageId,
+    /// Where it can be pulled: the repository pinned to a digest. `None` for an image that was only built locally.
+    pub source: Option<Reference>,
 }

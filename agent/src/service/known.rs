@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use crate::model::swarm::SwarmService;
 use crate::model::{Container, Difference};
 
-use super::input::{LocalImage, Observation, StopTimes};
+use crate::service::health::assess::StopTimes;
+use crate::service::observation::{LocalImage, Observation};
 
 /// The last known state of the outside. It is not durable: the first check and inspection after a start fill it.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -5,18 +5,18 @@
 //!
 //! # Life of a service
 //!
-//! 1. **Start.** [`Service::new`] takes the configuration and the stored state. `boot.rs` resumes a deployment at its stored
+//! 1. **Start.** [`Service::new`] takes the configuration and the stored state. `decide/boot.rs` resumes a deployment at its stored
 //!    step, and tells containers that went down with the machine from those that a person stopped. A reload of the
 //!    configuration creates the value anew in the same way.
 //! 2. **Check.** A poll cycle or a request makes a check due. The worker reads registry, engine and compose files, and returns
-//!    an [`Observation`]. `check.rs` compares each image and decides on one [`Cause`] for a deployment, or on none. A digest
+//!    an [`Observation`]. `decide/check.rs` compares each image and decides on one [`Cause`] for a deployment, or on none. A digest
 //!    that a gate holds is no cause; the check is repeated when the gate opens.
 //! 3. **Deployment.** [`Service::next`] turns the cause into a plan that never changes, and a phase. A phase asks for one
 //!    step, or for inspections; the result leads to the next phase. The phase is stored before its step runs.
 //! 4. **Probation.** Inspections and probes show whether the new containers become and stay healthy. If so, the images count
 //!    as proven. If not, they are blocked, and the deployment continues as a rollback, with a probation of its own.
 //! 5. **Watch.** Between deployments, events and inspections feed the healer. If `watch` is configured, a new image that
-//!    fails soon after its probation is replaced by the earlier one (`late.rs`).
+//!    fails soon after its probation is replaced by the earlier one (`decide/late.rs`).
 //! 6. **Wait.** While another service changes the project, this one changes nothing. [`Service::wake_at`] says when it has to
 //!    decide again without an input.
 //! 7. **End.** A service that is no longer configured finishes its deployment and returns its leases. At shutdown, the running
@@ -26,120 +26,81 @@
 //! old value, and only then performs the action. Calls that only make something due, such as [`Service::check`], change the
 //! value in place. Only `durable` survives a restart: all other fields are read again from outside, or start empty.
 //!
-//! # Files
+//! # Rooms
 //!
-//! | file | responsibility |
+//! Only [`decide`] and [`view`] know [`Service`]; everything below them is values. No files import each other in a circle.
+//!
+//! | | responsibility |
 //! |---|---|
+//! | `view/` | what is shown: the status record, `/why`. Nothing reads it |
+//! | `decide/` | every decision, by what it is about |
+//! | `mod.rs` | the service: an input is applied, the next action chosen |
+//! | `gates/` | the conditions that hold an update, and the digests that they hold |
+//! | `wording/` | sentences: audit entries, faults, reasons |
+//! | `rollout/` | image rollouts: plan, phases, probation, on compose and in a swarm |
+//! | `health/` | container health, and when a container is restarted |
+//! | `upkeep/` | late watch, maintenance, alerts, start |
 //! | `input.rs`, `action.rs` | what enters the core, and what it asks its worker to do |
-//! | `assess.rs` | container health: the only definition of "healthy" |
-//! | `compare.rs` | whether an image is up to date |
-//! | `candidate.rs` | digests that may be deployed: first seen, approval, the gate command's answer |
-//! | `gate_command.rs` | calls of the gate command |
-//! | `check.rs` | the result of a check: nothing to do, a block, a deployment |
+//! | `observation.rs`, `known.rs` | what one check has read, and the last known state of the outside |
+//! | `event.rs`, `outcome.rs` | what has happened, as typed values; what is counted of it |
+//! | `state.rs`, `images.rs` | the durable state; what is remembered of each image |
 //! | `checks.rs`, `progress.rs` | which check, step and inspection is due or running |
-//! | `rollout/` | image rollouts: plan, steps, probation, rollback |
-//! | `compose_run.rs` | `compose up` without a rollout: start, changed files, force up, recreate |
+//! | `compare.rs` | whether an image is up to date |
 //! | `scope.rs` | which compose services an update brings up |
-//! | `shared.rs` | gates of sibling services that use the same image |
-//! | `siblings.rs` | coordination with the other services of the compose project |
-//! | `images.rs` | what is remembered of each image |
-//! | `known.rs` | the last known state of the outside |
-//! | `inspect.rs` | evaluation of container inspections |
-//! | `heal.rs` | which container is unhealthy, and the remedy |
-//! | `gap.rs` | gaps in the event stream: who stopped containers meanwhile |
-//! | `restart_state.rs` | when a container is restarted, and when to give up |
-//! | `kept.rs` | images that a redeployment does not replace |
-//! | `newer_tags.rs` | which newer tag is deployed next, and which have failed |
-//! | `history.rs`, `go_back.rs` | the images that were proven here, and the return to one of them |
-//! | `late.rs` | the watch over a new image after its probation |
-//! | `maintenance.rs` | newer tags, removal of old images, whether a rollback would be possible |
-//! | `request.rs` | user requests |
-//! | `boot.rs` | restarts of the agent or the machine |
-//! | `start.rs` | whether a project is started, forced up, or brought up for changed compose files |
-//! | `alert.rs` | resource usage and threshold alerts |
-//! | `clock_shift.rs` | adjustment of deadlines when the clock is set |
-//! | `state.rs` | durable state |
-//! | `event.rs` | events as typed values |
-//! | `failed_update.rs` | what is remembered of the last update that failed |
-//! | `wording.rs`, `wording/` | user-visible text: audit entries, faults, reasons |
-//! | `outcome.rs` | counters |
-//! | `fleet.rs`, `permit.rs` | the fleet's decisions; permission and leases for an update |
-//! | `gates.rs`, `gates/` | the conditions that hold an update |
-//! | `swarm/` | updates of swarm services, in place of `rollout/` |
-//! | `running.rs` | running digest, proof and available digest of each image |
-//! | `status.rs`, `runtime.rs` | the status exposed to users |
+//! | `siblings.rs` | the other services of the compose project |
+//! | `boot.rs` | what is known of the machine's boots |
+//! | `fleet.rs` | the fleet's decisions |
 
 pub mod action;
-mod alert;
-mod assess;
 pub mod boot;
-pub mod candidate;
-mod check;
 mod checks;
-pub mod clock_shift;
 mod compare;
-mod compose_run;
+pub mod decide;
 mod event;
-mod failed_update;
 pub mod fleet;
-mod gap;
-mod gate_command;
 pub mod gates;
-mod go_back;
-pub mod heal;
-pub mod history;
+pub mod health;
 pub mod images;
 pub mod input;
-mod inspect;
-mod kept;
 mod known;
-pub mod late;
-pub mod maintenance;
-pub mod newer_tags;
+pub mod observation;
 pub mod outcome;
-mod permit;
 mod progress;
-mod request;
-pub mod restart_state;
 pub mod rollout;
-pub mod running;
-pub mod runtime;
 pub mod scope;
-pub mod shared;
 mod siblings;
-mod start;
 mod state;
-pub mod status;
-pub mod swarm;
+pub mod upkeep;
+pub mod view;
 pub(crate) mod wording;
-
-#[cfg(test)]
-pub(crate) mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_common::backoff;
-use evenkeel_common::wire::AuditEntry;
-use jiff::Timestamp;
-
-use crate::config::ServiceConfig;
-use crate::model::{Members, Project};
-
 use action::Action;
 use boot::{Boot, StartReason};
 use checks::Checks;
-use event::{Emitted, Fault};
-use heal::Remedy;
-use input::{Input, Observation, StepResult};
+use evenkeel_common::backoff;
+use evenkeel_common::wire::AuditEntry;
+use event::Fault;
+use gates::permit::FleetSays;
+use health::healer::Remedy;
+use input::{Input, StepResult};
+use jiff::Timestamp;
 use known::Known;
-use permit::FleetSays;
+pub use observation::FilesApplied;
+use observation::Observation;
+use outcome::Emitted;
 use progress::{Inspections, Steps};
 use rollout::plan::{Cause, GoBack};
 use rollout::probe::Probing;
+pub use rollout::snapshot::KeptSnapshot;
 use rollout::step::Phase;
-pub use state::{Durable, FilesApplied, KeptSnapshot, Totals};
+pub use state::{Durable, Totals};
+
+use crate::config::ServiceConfig;
+use crate::model::{Members, Project};
 
 /// Time between two inspections of containers on probation.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
@@ -156,8 +117,6 @@ const ROLLBACK_ATTEMPTS: u32 = 5;
 fn rollback_pause(attempt: u32) -> Duration {
     backoff::after(attempt, ROLLBACK_RETRY, LONGEST_ROLLBACK_RETRY)
 }
-/// How often a probation may restart because the engine was unavailable.
-const MAX_INTERRUPTIONS: u32 = 10;
 
 /// One service: its configuration, its state and its work in progress.
 #[derive(Debug, Clone, PartialEq)]
@@ -183,21 +142,21 @@ pub struct Service {
     /// The probes that are running on probation, and when the next ones are due.
     probing: Probing,
     /// Failing containers and their remedies; the restart histories are durable.
-    healer: heal::Healer,
+    healer: health::healer::Healer,
     /// Containers that are being restarted, by name.
     restarting: BTreeSet<String>,
     /// Since when containers are stuck during creation, and when the project was last forced up.
-    starter: start::Starter,
+    starter: upkeep::start::Starter,
     /// Calls of the gate command, with their answers.
-    gate_command: gate_command::GateCommand,
+    gate_command: gates::command::GateCommand,
     /// The fleet's decisions.
     fleet: Arc<fleet::FleetView>,
     /// Permission requests to the wardens, and the leases that they have granted.
-    permits: permit::Permits,
+    permits: gates::permit::Permits,
     /// When newer tags are looked up, old images are removed, and the way back is checked.
-    maintenance: maintenance::Maintenance,
+    maintenance: upkeep::maintenance::Maintenance,
     /// The last measurement of the containers, and the times of the last alerts.
-    gauges: alert::Gauges,
+    gauges: upkeep::gauges::Gauges,
     /// The persistent fault (spec 3.1, `errored`).
     fault: Option<Fault>,
     /// When that fault was first seen.
@@ -237,14 +196,14 @@ impl Service {
             inspections: Inspections::default(),
             steps: Steps::default(),
             probing: Probing::default(),
-            healer: heal::Healer::default(),
+            healer: health::healer::Healer::default(),
             restarting: BTreeSet::new(),
-            starter: start::Starter::default(),
-            gate_command: gate_command::GateCommand::default(),
+            starter: upkeep::start::Starter::default(),
+            gate_command: gates::command::GateCommand::default(),
             fleet: Arc::default(),
-            permits: permit::Permits::default(),
-            maintenance: maintenance::Maintenance::default(),
-            gauges: alert::Gauges::default(),
+            permits: gates::permit::Permits::default(),
+            maintenance: upkeep::maintenance::Maintenance::default(),
+            gauges: upkeep::gauges::Gauges::default(),
             fault: None,
             fault_since: None,
             wanted: None,
@@ -524,3 +483,6 @@ impl Service {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use evenkeel_common::wire::{DeployOutcome, LastDeployment};
 use jiff::Timestamp;
 
-use super::Totals;
-use super::event::{Event, GoBackEnd, GoBackResult};
-use super::rollout::plan::Cause;
+use crate::service::event::{Event, GoBackEnd, GoBackResult, Note};
+use crate::service::rollout::plan::Cause;
+use crate::service::state::Totals;
 
 /// The end of a deployment, not including the clean-up that remains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,4 +55,15 @@ impl Totals {
             _ => {}
         }
     }
+}
+
+/// What the decisions have emitted and nobody has collected yet.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::service) struct Emitted {
+    /// Events with their times, and the outage that the deployment in progress had caused by then.
+    pub(in crate::service) events: Vec<(Timestamp, Event, Option<Duration>)>,
+    /// Log lines.
+    pub(in crate::service) notes: Vec<Note>,
+    /// The deployment that ended.
+    pub(in crate::service) ended: Option<Ended>,
 }

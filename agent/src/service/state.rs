@@ -1,26 +1,24 @@
 //! The durable state of a service.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
-use evenkeel_common::wire::{FailedUpdate, LastDeployment, SnapshotKind, SnapshotPlace, SnapshotRecord};
-use jiff::Timestamp;
+use evenkeel_common::wire::{FailedUpdate, LastDeployment};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::model::Origin;
-use crate::model::image::Digest;
-use crate::model::snapshot::{EarlierData, KeptFolder};
-
-use super::boot;
-use super::images::Images;
-use super::input::StopTimes;
-use super::late::LateWatch;
-use super::maintenance::WayBack;
-use super::restart_state::RestartState;
-use super::rollout::deployment::{self, Deployment};
-use super::swarm::plan::{Postponed, SwarmRollout};
+use crate::service::boot;
+use crate::service::health::assess::StopTimes;
+use crate::service::health::restart_state::RestartState;
+use crate::service::images::Images;
+use crate::service::observation::FilesApplied;
+use crate::service::rollout::deployment;
+use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::snapshot::KeptSnapshot;
+use crate::service::rollout::swarm::plan::{Postponed, SwarmRollout};
+use crate::service::upkeep::late::LateWatch;
+use crate::service::upkeep::maintenance::WayBack;
 
 /// The durable state of a service: journaled before every step and after every change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -84,91 +82,6 @@ pub struct Durable {
     pub clock: Option<boot::NotedClock>,
 }
 
-/// Compose files that were applied to the whole project.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FilesApplied {
-    /// Their hash.
-    pub hash: String,
-    /// When.
-    pub at: Timestamp,
-}
-
-/// Why data is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KeptKind {
-    /// It is a copy from before an update.
-    Copy,
-    /// A copy was put back in its place.
-    SetAside,
-}
-
-/// A snapshot that is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptSnapshot {
-    /// What tells it from others.
-    pub id: String,
-    /// The time that its data is of, or for data that rejected images left: the time of the copy that was put back.
-    pub at: Timestamp,
-    /// Why it is kept.
-    pub kind: KeptKind,
-    /// The images of the update.
-    pub image: String,
-    /// The images, as configured, that had written the data when they were left. None if it is that of rejected images.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left: Vec<(String, Digest)>,
-    /// Bytes of the data.
-    pub bytes: u64,
-    /// Its folders.
-    pub folders: Vec<KeptFolder>,
-    /// Where the hook `before` has left what it has saved of the data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dump: Option<PathBuf>,
-    /// It is no longer needed, and is to be removed.
-    #[serde(default)]
-    pub is_expired: bool,
-}
-
-impl KeptSnapshot {
-    /// Reports whether it is the data of this image.
-    pub fn is_of(&self, image: &str, digest: &Digest) -> bool {
-        self.left.iter().any(|(left, of)| left == image && of == digest)
-    }
-
-    /// All that it takes up on the disk.
-    pub fn all_folders(&self) -> Vec<KeptFolder> {
-        let dump = |folder: &PathBuf| KeptFolder { of: String::new(), folder: folder.clone(), volume: None };
-        self.folders.iter().cloned().chain(self.dump.iter().map(dump)).collect()
-    }
-
-    /// What is needed to put it back.
-    pub fn earlier(&self) -> EarlierData {
-        EarlierData { id: self.id.clone(), at: self.at, folders: self.folders.clone() }
-    }
-
-    /// What the status record shows of it.
-    pub fn record(&self) -> SnapshotRecord {
-        let place = |kept: &KeptFolder| SnapshotPlace {
-            of: kept.of.clone(),
-            path: kept.folder.display().to_string(),
-            volume: kept.volume.clone(),
-        };
-        SnapshotRecord {
-            id: self.id.clone(),
-            at: self.at,
-            of: self.folders.iter().map(|kept| kept.of.clone()).collect(),
-            mib: self.bytes.div_ceil(1024 * 1024),
-            image: self.image.clone(),
-            kind: match self.kind {
-                KeptKind::Copy => SnapshotKind::Copy,
-                KeptKind::SetAside => SnapshotKind::SetAside,
-            },
-            places: self.folders.iter().map(place).collect(),
-            dump: self.dump.as_ref().map(|folder| folder.display().to_string()),
-        }
-    }
-}
-
 impl Durable {
     /// Whether a deployment is in progress that must be completed.
     pub fn is_deploying(&self) -> bool {
@@ -196,7 +109,7 @@ impl<'de> Deserialize<'de> for Durable {
     }
 }
 
-/// What earlier versions kept in one map for each kind of fact, with the field of [`ImageMemory`](super::images::ImageMemory)
+/// What earlier versions kept in one map for each kind of fact, with the field of [`ImageMemory`](crate::service::images::ImageMemory)
 /// that it is now.
 const EARLIER_MAPS: [(&str, &str); 15] = [
     ("blocked", "blocked"),

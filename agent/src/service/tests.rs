@@ -38,20 +38,19 @@ use std::time::Duration;
 use evenkeel_common::wire::{AuditEntry, Kind, ServiceStatus, StatusValue, WhyReport};
 use jiff::{SignedDuration, Timestamp};
 
-use super::action::{Action, DisplacedTag, Step};
-use super::boot::{Boot, StartReason};
-use super::input::{
-    Files, ImageView, Input, LocalImage, Observation, ServiceReply, ServiceRequest, StepResult,
-};
-use super::rollout::plan::Cause;
-use super::status::StatusContext;
-use super::{Durable, FilesApplied, Service};
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{
     Container, EngineError, EventKind, HealthState, HealthTiming, Members, PullPolicy, State, UpMode,
 };
 use crate::ports::PullProgress;
+use crate::service::action::{Action, DisplacedTag, Step};
+use crate::service::boot::{Boot, StartReason};
+use crate::service::input::{Input, ServiceReply, ServiceRequest, StepResult};
+use crate::service::observation::{Files, ImageView, LocalImage, Observation};
+use crate::service::rollout::plan::Cause;
+use crate::service::view::status::StatusContext;
+use crate::service::{Durable, FilesApplied, Service};
 
 const IMAGE: &str = "localhost:5000/web:1";
 
@@ -206,7 +205,7 @@ impl Scenario {
     }
 
     fn why(&self) -> WhyReport {
-        super::gates::why(&self.service, &undisturbed(self.now))
+        crate::service::view::why::why(&self.service, &undisturbed(self.now))
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -287,7 +286,7 @@ fn a_blocked_image_that_was_tagged_manually_is_not_started() {
     scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
     let mut seen = observed('2', &[], &[&exited("a", 1)]);
     seen.images[0].tagged = Some(local("sha256:two", &['2']));
-    let good = super::action::OldImage { id: ImageId("sha256:one".into()), source: None };
+    let good = crate::service::images::OldImage { id: ImageId("sha256:one".into()), source: None };
     scenario.service.durable.images.of(IMAGE).proven = Some(good.clone());
     scenario.check(seen);
     match scenario.act() {

@@ -14,7 +14,7 @@ use crate::model::EngineError;
 use crate::ports::Engine;
 use crate::project::services::EngineHealth;
 
-use crate::project::worker::Record;
+use crate::project::world::Record;
 
 /// The engine health task.
 pub struct EngineProbe {

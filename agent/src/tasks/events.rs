@@ -18,7 +18,7 @@ use crate::ports::Engine;
 use crate::project::services::{EngineHealth, Services};
 use crate::service::input::Input;
 
-use crate::project::worker::Command;
+use crate::project::handle::Command;
 
 /// Maximum delay between two connection attempts.
 const MAX_WAIT: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ use crate::PROGRAM;
 use crate::config::active::Watch;
 use crate::config::{Config, FleetTerms, PushConfig};
 use crate::ports::fleet::{Fleet, FleetError, KnownRevisions};
-use crate::project::worker::Record;
+use crate::project::world::Record;
 use crate::service::fleet::{FleetView, Link};
 
 /// Store key of the fleet view.

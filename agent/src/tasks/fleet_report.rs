@@ -2,7 +2,7 @@
 //!
 //! Both are derived from the published state of the services, so that a lost message does no harm: a lease is renewed while
 //! its deployment is in progress, and kept until the warden has the verdict. A lease that led to no deployment is released
-//! by the service itself (`service/permit.rs`).
+//! by the service itself (`service/decide/permit.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::ports::fleet::Fleet;
+use crate::project::handle::Handle;
 use crate::project::published;
 use crate::project::services::Services;
-use crate::project::worker::Handle;
 use crate::service::fleet::{FleetView, Link};
 
 /// Interval of checks for inventory changes.

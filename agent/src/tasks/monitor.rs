@@ -19,7 +19,7 @@ use crate::ports::Engine;
 use crate::project::services::Services;
 use crate::service::input::{ContainerUse, Input, Measurement};
 
-use crate::project::worker::Command;
+use crate::project::handle::Command;
 
 /// Delay until a new container is detected, and until its second reading.
 const SOON: Duration = Duration::from_secs(2);

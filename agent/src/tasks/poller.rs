@@ -22,8 +22,9 @@ use crate::PROGRAM;
 use crate::config::active;
 use crate::model::text;
 use crate::project::cycle::Cycle;
+use crate::project::handle::{CheckEnd, Command, Handle};
 use crate::project::services::{PollState, Services};
-use crate::project::worker::{CheckEnd, Command, Handle, Record};
+use crate::project::world::Record;
 
 /// Minimum time between the starts of two requested cycles. Requests in between are combined into one cycle.
 const MIN_REQUEST_INTERVAL: Duration = Duration::from_secs(1);

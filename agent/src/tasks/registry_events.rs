@@ -19,7 +19,7 @@ use crate::ports::{Registry, Urgency};
 use crate::project::services::Services;
 
 use crate::project::cycle::Cycle;
-use crate::project::worker::{Command, Handle};
+use crate::project::handle::{Command, Handle};
 
 /// Events about one image within this time are combined into one poll.
 const DEBOUNCE: Duration = Duration::from_secs(1);

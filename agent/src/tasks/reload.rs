@@ -24,13 +24,15 @@ use crate::config::{Config, ConfigSource, ConfiguredImage, RegistryConfig, Servi
 use crate::model::text;
 use crate::ports::Urgency;
 use crate::project::cycle::Cycle;
-use crate::project::placement::Placement;
+use crate::project::handle::{Command, Handle};
 use crate::project::services::Workers;
-use crate::project::worker::{Command, Handle, Member, World, state_key};
+use crate::project::worker::Member;
+use crate::project::worker::Placement;
+use crate::project::world::{World, state_key};
 use crate::service::Durable;
 use crate::service::boot::StartReason;
 use crate::service::rollout::plan::{ImageChange, Plan};
-use crate::service::swarm::plan::SwarmPlan;
+use crate::service::rollout::swarm::plan::SwarmPlan;
 
 mod losses;
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
 
-use crate::project::worker::Record;
+use crate::project::world::Record;
 
 /// Interval between probes, and required period without failures. Workers retry more often than that.
 const PROBE_EVERY: Duration = Duration::from_secs(5);

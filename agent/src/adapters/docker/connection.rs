@@ -14,15 +14,12 @@ use tokio::time::timeout;
 
 use super::client::{ANSWER_LIMIT_SECS, Client, negotiate};
 use super::endpoint::Endpoint;
-use super::transport::Transport;
+use super::transport::{AT_ONCE, Transport};
 use crate::model::EngineError;
 use crate::model::output::stable;
 
 /// Timeout of a read request.
 pub(super) const READ: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent read requests and of idle connections. Each costs 50 KiB in the agent and a thread's work
-/// in the engine. When the agent starts, all services send requests at the same time.
-pub(super) const AT_ONCE: usize = 8;
 /// Maximum wait for a permit while no request is answered. After that, requests proceed without a permit: requests that
 /// hang for some containers must not block those for all others.
 const PERMIT_WAIT: Duration = Duration::from_secs(1);

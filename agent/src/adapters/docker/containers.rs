@@ -8,8 +8,8 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::connection::AT_ONCE;
 use super::names::{checked, escaped};
+use super::transport::AT_ONCE;
 use super::{DockerEngine, PING, answer, convert, events};
 use crate::model::output::stable;
 use crate::model::{Container, EngineError, Members, NetworkOwner, NetworkOwnerState, State};

@@ -237,7 +237,7 @@ async fn connections_are_reused() {
         "ping opens a new one: an engine that shuts down still answers on existing ones"
     );
     futures_util::future::join_all((0..100).map(|_| engine.image("x"))).await;
-    let most = super::connection::AT_ONCE;
+    let most = super::transport::AT_ONCE;
     assert!(connections.load(Ordering::Relaxed) <= most + 1, "{connections:?}");
 }
 

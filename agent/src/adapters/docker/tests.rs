@@ -10,7 +10,8 @@ use tokio::net::TcpListener;
 use wiremock::matchers::{method, path, query_param};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use super::connection::{AT_ONCE, READ};
+use super::connection::READ;
+use super::transport::AT_ONCE;
 use super::*;
 use crate::model::{EventKind, State};
 

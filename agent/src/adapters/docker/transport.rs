@@ -17,9 +17,11 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyperlocal::UnixConnector;
 
-use super::connection::AT_ONCE;
 use super::endpoint::Endpoint;
 
+/// Maximum number of concurrent read requests and of idle connections. Each costs 50 KiB in the agent and a thread's work
+/// in the engine. When the agent starts, all services send requests at the same time.
+pub(super) const AT_ONCE: usize = 8;
 /// Idle timeout of connections: longer than the usual interval of the engine health check, so that an idle agent keeps
 /// one open.
 const IDLE: Duration = Duration::from_mins(1);

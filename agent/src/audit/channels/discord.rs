@@ -5,7 +5,7 @@ use reqwest::{Client, Url};
 use serde_json::{Value, json};
 
 use super::message::{fields, title};
-use crate::audit::channel::Render;
+use crate::audit::delivery::Render;
 use crate::audit::delivery::{Delivery, web_client};
 use crate::config::DiscordConfig;
 use crate::model::text::tail;

@@ -11,6 +11,7 @@ use evenkeel_common::wire::{AuditEntry, Level};
 use crate::config::EntryFilter;
 
 pub(super) use discord::Discord;
+pub use push::WardenAnswer;
 pub(super) use push::{Push, Sent};
 pub(super) use smtp::{Smtp, recipients};
 pub(super) use webhook::Webhook;

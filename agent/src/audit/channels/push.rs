@@ -6,6 +6,7 @@ use std::time::Duration;
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::wire::{IngestReply, PushedEntry};
 use futures_util::future::join_all;
+use jiff::SignedDuration;
 use jiff::fmt::rfc2822::DateTimeParser;
 use parking_lot::Mutex;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderValue};
@@ -14,7 +15,6 @@ use tokio::time::{Instant, timeout};
 
 use crate::audit::delivery::{Answer, DeliveryError, beginning_of, chain, exchange, shown, web_client};
 use crate::audit::redact::Redactor;
-use crate::audit::trial::WardenAnswer;
 use crate::config::PushConfig;
 
 /// Maximum number of entries per request.
@@ -259,6 +259,24 @@ fn refused(body: &[u8], sent: usize, redactor: &Redactor) -> Vec<(usize, String)
     let rejected = reply.into_iter().flat_map(|reply| reply.rejected);
     let rejected = rejected.filter(|rejected| rejected.index < sent);
     rejected.map(|rejected| (rejected.index, shown(&rejected.error, redactor, false))).collect()
+}
+
+/// A warden's answers to a probe that sends no entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WardenAnswer {
+    /// Status code of `GET /health`.
+    pub health: u16,
+    /// Whether its body is JSON with a "status", as with every warden.
+    pub has_status: bool,
+    /// Whether it reports that its store is unavailable.
+    pub store_is_away: bool,
+    /// Status code of `POST /ingest` without an entry: 400 if the warden accepts the token, 401 if it does not.
+    pub ingest: u16,
+    /// Status code of `GET /fleet` with an invalid revision: 400 if the token is valid and the warden makes decisions for a
+    /// fleet, otherwise 401 or 404.
+    pub fleet: u16,
+    /// How far this machine's clock is ahead of the warden's, according to the `Date` header if there is one.
+    pub clock_ahead: Option<SignedDuration>,
 }
 
 #[cfg(test)]

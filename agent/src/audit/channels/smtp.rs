@@ -14,7 +14,7 @@ use lettre::transport::smtp::extension::ClientId;
 use lettre::{Message, Tokio1Executor};
 
 use super::message::{fields, one_line, title};
-use crate::audit::channel::Render;
+use crate::audit::delivery::Render;
 use crate::audit::delivery::{Delivery, Mailer};
 use crate::config::{SmtpConfig, SmtpTls, mail};
 

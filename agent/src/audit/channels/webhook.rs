@@ -4,7 +4,7 @@ use evenkeel_common::wire::AuditEntry;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url};
 
-use crate::audit::channel::Render;
+use crate::audit::delivery::Render;
 use crate::audit::delivery::{Delivery, web_client};
 use crate::config::WebhookConfig;
 use crate::config::template::{Escape, Template};

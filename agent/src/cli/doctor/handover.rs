@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use super::facts::{AREA, Facts, judged};
 use super::finding::{Finding, Words};
-use super::services::{AREA, Facts, judged};
 use crate::model::handover::asked;
 use crate::model::{Container, Obstacle, Order};
 

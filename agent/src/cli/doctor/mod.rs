@@ -21,6 +21,7 @@
 mod api;
 mod configuration;
 mod engine;
+mod facts;
 mod files;
 mod finding;
 mod handover;
@@ -154,7 +155,7 @@ fn areas<'a>(
         Group::new(&[api::AREA], async move { vec![(api::AREA, Some(listeners(config).await))] }),
         Group::new(&[registry::AREA, registry::CLOCK], registries(config)),
         Group::new(
-            &[engine::AREA, services::AREA, services::WAY_BACK, updaters::AREA, files::DISK],
+            &[engine::AREA, facts::AREA, facts::WAY_BACK, updaters::AREA, files::DISK],
             of_engine(config),
         ),
     ];
@@ -260,7 +261,7 @@ async fn registries(config: &Config) -> Vec<Outcome> {
 // --- engine ----------------------------------------------------------------------------------------------------------
 
 async fn of_engine(config: &Config) -> Vec<Outcome> {
-    let skipped = [(services::AREA, None), (services::WAY_BACK, None), (updaters::AREA, None)];
+    let skipped = [(facts::AREA, None), (facts::WAY_BACK, None), (updaters::AREA, None)];
     let clients = match EngineClients::new(config) {
         Ok(clients) => clients,
         Err(error) => {
@@ -307,8 +308,8 @@ async fn of_engine(config: &Config) -> Vec<Outcome> {
             Err(finding) => of_services.push(finding.clone()),
         }
     }
-    outcomes.push((services::AREA, Some(of_services)));
-    outcomes.push((services::WAY_BACK, Some(of_way_back)));
+    outcomes.push((facts::AREA, Some(of_services)));
+    outcomes.push((facts::WAY_BACK, Some(of_way_back)));
     let running = clients.survey.running().await;
     outcomes.push((
         updaters::AREA,
@@ -328,7 +329,7 @@ async fn look_at<'a>(
     clients: &EngineClients,
     registry: Option<&dyn Registry>,
     compose_is_usable: bool,
-) -> Result<services::Facts<'a>, Finding> {
+) -> Result<facts::Facts<'a>, Finding> {
     let members = Members::of(config.compose_project.as_deref(), config.container_name.as_deref());
     let containers = match (&config.swarm_service, &members) {
         (Some(name), _) => of_swarm(config, name, clients).await?,
@@ -339,14 +340,14 @@ async fn look_at<'a>(
                 why: "the state of the service is unknown",
                 remedy,
             };
-            words.error(services::AREA, config.name.as_str())
+            words.error(facts::AREA, config.name.as_str())
         })?,
         (None, None) => Vec::new(),
     };
     let labelled: BTreeSet<PathBuf> =
         containers.iter().flat_map(|container| container.compose_files.iter().cloned()).collect();
     let configured = config.compose_files.clone();
-    let files = blocking(move || services::Files::look(&configured, &labelled)).await.unwrap_or_default();
+    let files = blocking(move || facts::Files::look(&configured, &labelled)).await.unwrap_or_default();
     let project = config.project().map(|project| project.as_started(Origin::of(&containers).as_ref()));
     let project = project.filter(|_| compose_is_usable);
     let model = match &project {
@@ -382,15 +383,15 @@ async fn look_at<'a>(
                 }
                 _ => None,
             };
-        running.push(services::Running { container, image, served });
+        running.push(facts::Running { container, image, served });
     }
     let variable = config.tag_variable().map(|variable| (variable.file.to_owned(), variable.name.to_owned()));
     let tag = match variable {
-        Some((file, name)) => blocking(move || services::tag_in_force(&file, &name)).await.flatten(),
+        Some((file, name)) => blocking(move || facts::tag_in_force(&file, &name)).await.flatten(),
         None => None,
     };
     let containers = running;
-    Ok(services::Facts { config, containers, model, differences, bound_files, data, probed, files, tag })
+    Ok(facts::Facts { config, containers, model, differences, bound_files, data, probed, files, tag })
 }
 
 /// Tries the probe of a service once, at what runs now.
@@ -450,7 +451,7 @@ async fn of_swarm(
             _ => "run the agent on a manager: `docker node ls`, `docker service ls`",
         };
         let words = Words { what: error.to_string(), why: "it can be neither checked nor updated", remedy };
-        words.error(services::AREA, config.name.as_str())
+        words.error(facts::AREA, config.name.as_str())
     })?;
     Ok(service.containers())
 }

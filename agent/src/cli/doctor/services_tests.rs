@@ -7,10 +7,16 @@ use evenkeel_common::wire::MountRecord;
 use serde_json::{Value, json};
 
 use super::super::finding::Severity;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::super::facts::{Files, tag_in_force};
 use super::*;
 use crate::config::Config;
+use crate::model::ComposeError;
 use crate::model::image_config::ImageConfig;
 use crate::model::{HealthTiming, ImageId, Manager};
+use crate::ports::Image;
 
 const DIGEST: &str = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 

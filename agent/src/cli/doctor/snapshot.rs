@@ -1,9 +1,9 @@
 //! Whether the data of a service can be copied before an update, and what that takes.
 
+use super::facts::{AREA, Facts};
 use super::finding::{Finding, Words};
-use super::services::{AREA, Facts};
 use crate::model::Container;
-use crate::service::input::SnapshotSeen;
+use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::wording::snapshot::{lacks_room, size};
 
 /// What a plain copy is assumed to write in a second: a disk that turns.

@@ -2,7 +2,7 @@
 //! the time.
 
 use super::finding::{Finding, Words};
-use crate::audit::trial::WardenAnswer;
+use crate::audit::channels::WardenAnswer;
 use crate::service::fleet::CLOCK_OFF;
 
 pub(super) const AREA: &str = "warden";

@@ -9,8 +9,8 @@ use crate::service::action::Action;
 use crate::service::input::Input;
 
 use super::super::cycle::{Cycle, Pending};
+use super::super::fetch::Fetch;
 use super::super::observe::Check;
-use super::super::perform::Fetch;
 use super::super::{fleet, maintain, perform, swarm};
 use super::{Done, Member};
 

@@ -1,32 +1,24 @@
 //! The fleet gates (DECISIONS 8): they hold a digest while a decision of the wardens is in force.
 
 use evenkeel_common::wire::{FleetUnblockRequest, Freeze, Gate, ThawRequest};
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use crate::service::candidate::Candidate;
-use crate::service::fleet::{FleetView, ring_waits_until};
+use crate::service::fleet::{FleetView, Link};
+use crate::service::gates::candidate::Candidate;
+use crate::service::gates::rules::FREEZE;
+use crate::service::gates::rules::{Rules, cleared_by, held, open, redeploy};
 use crate::service::wording::seconds;
 
-use super::{Rules, View, cleared_by, held, open, redeploy};
-
-pub(super) fn freeze(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+pub(in crate::service) fn freeze(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let Some(freeze) = rules.fleet.freeze(&candidate.reference, rules.now) else {
-        return open("freeze", "no fleet freeze covers it");
+        return open(FREEZE, "no fleet freeze covers it");
     };
-    with_freeze(rules.fleet, freeze, held("freeze", String::new()))
-}
-
-/// Returns the freeze that would hold an update of the service, as an open gate while there is no update.
-pub(super) fn freeze_in_force(view: &View<'_>) -> Option<Gate> {
-    let (config, fleet) = (view.service.config(), view.service.fleet());
-    let images = config.images.iter().filter(|_| config.auto_update);
-    let freezes = images.filter_map(|image| fleet.freeze(&image.reference, view.context.now));
-    let longest = freezes.max_by_key(|freeze| freeze.until)?;
-    Some(with_freeze(fleet, longest, open("freeze", String::new())))
+    with_freeze(rules.fleet, freeze, held(FREEZE, String::new()))
 }
 
 /// Adds to a gate who froze the fleet, why, and until when.
-fn with_freeze(fleet: &FleetView, freeze: &Freeze, gate: Gate) -> Gate {
+pub(in crate::service) fn with_freeze(fleet: &FleetView, freeze: &Freeze, gate: Gate) -> Gate {
     let why =
         format!("the fleet is frozen until {} ({}): {}", seconds(freeze.until), freeze.by, freeze.reason);
     let clear = warden_request(fleet, "thaw", &ThawRequest { id: Some(freeze.id.clone()) });
@@ -39,7 +31,7 @@ fn warden_request(fleet: &FleetView, path: &str, body: &impl Serialize) -> Strin
     format!("POST {}/{path} {body}", fleet.warden)
 }
 
-pub(super) fn immunity(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+pub(in crate::service) fn immunity(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let Some(failed) = rules.fleet.failed(&candidate.reference, &candidate.digest) else {
         return open("immunity", "it is not known to have failed on another machine");
     };
@@ -56,7 +48,7 @@ pub(super) fn immunity(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     cleared_by(warden_request(rules.fleet, "unblock", &request), gate)
 }
 
-pub(super) fn ring(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
+pub(in crate::service) fn ring(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     if let Some(hold) = candidate.fleet.as_ref().filter(|hold| hold.until > rules.now) {
         let gate = held("ring", hold.why.clone());
         return cleared_by(
@@ -71,4 +63,17 @@ pub(super) fn ring(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         }
         None => open("ring", "the fleet is asked when no other gate holds it"),
     }
+}
+
+/// When the ring gate releases a digest while no warden answers; `None` if it does not hold it.
+pub(in crate::service) fn ring_waits_until(rules: &Rules<'_>, candidate: &Candidate) -> Option<Timestamp> {
+    let Link::Away { since } = rules.fleet.link else { return None };
+    if rules.fleet.ring == 0 {
+        return None;
+    }
+    let patience = SignedDuration::try_from(rules.fleet.patience).unwrap_or(SignedDuration::MAX);
+    // A digest that was first seen during the outage waits for the full time, too.
+    let begun = since.max(candidate.first_seen);
+    let until = begun.checked_add(patience).unwrap_or(Timestamp::MAX);
+    (until > rules.now).then_some(until)
 }

@@ -14,18 +14,19 @@ use crate::model::image_config::ConfigChange;
 use crate::model::probe::Target;
 use crate::model::{Container, HookEvent, Model, ModelService, Project, PullPolicy, UpMode};
 use crate::ports::{GateQuestion, HookCall};
-use crate::service::MAX_INTERRUPTIONS;
-use crate::service::action::{DisplacedTag, OldImage, Replaced, Step};
-use crate::service::input::StopTimes;
+use crate::service::action::{DisplacedTag, Replaced, Step};
+use crate::service::health::assess::StopTimes;
+use crate::service::images::OldImage;
+use crate::service::rollout::baseline::Expected;
+use crate::service::rollout::handover::Handover;
+use crate::service::rollout::outage::Outage;
+use crate::service::rollout::plan::{Cause, ImageChange, Plan, PlannedHooks};
+use crate::service::rollout::probation;
+use crate::service::rollout::probation::{Context, Failure, Outcome};
+use crate::service::rollout::snapshot::SnapshotState;
+use crate::service::rollout::step::Phase;
+use crate::service::rollout::tag::{LineChange, LineState, TagChange};
 use crate::service::scope::Scope;
-
-use super::handover::Handover;
-use super::outage::Outage;
-use super::plan::{Cause, ImageChange, Plan, PlannedHooks};
-use super::probation::{self, Context, Expected, Failure, Outcome};
-use super::snapshot::SnapshotState;
-use super::step::Phase;
-use super::tag::{LineChange, LineState, TagChange};
 
 /// A deployment in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -147,7 +148,7 @@ impl Deployment {
     }
 
     /// Enters a phase with the number of attempts already made.
-    pub(super) fn enter_attempt(&mut self, phase: Phase, attempt: u32, now: Timestamp) {
+    pub(in crate::service) fn enter_attempt(&mut self, phase: Phase, attempt: u32, now: Timestamp) {
         (self.phase, self.attempt, self.since) = (phase, attempt, now);
     }
 
@@ -244,7 +245,7 @@ impl Deployment {
     }
 
     /// What commands that are run for it are told.
-    pub(super) fn question(&self, service: &str) -> Option<GateQuestion> {
+    pub(in crate::service) fn question(&self, service: &str) -> Option<GateQuestion> {
         let change = self.plan.image_changes.first()?;
         // After a rollback, whether by itself or by hand, the new digest is the one that is no longer deployed.
         let (digest, old_digest) = match (&self.plan.cause, &change.old_digest) {
@@ -256,12 +257,12 @@ impl Deployment {
     }
 
     /// Lets the hook of this event run once the outcome is recorded, if there is one.
-    pub(super) fn run_last(&mut self, event: HookEvent) {
+    pub(in crate::service) fn run_last(&mut self, event: HookEvent) {
         self.last_hook = Some(event).filter(|event| self.hook_call(*event).is_some());
     }
 
     /// Returns the change of the tag; `None` if the new images turned out to be identical to the old ones.
-    pub(super) fn tag(&self) -> Option<&TagChange> {
+    pub(in crate::service) fn tag(&self) -> Option<&TagChange> {
         self.plan.tag.as_ref().filter(|_| self.changes().next().is_some())
     }
 
@@ -273,7 +274,7 @@ impl Deployment {
     }
 
     /// Reports whether the current step restores the env file line.
-    pub(super) fn restores_line(&self) -> bool {
+    pub(in crate::service) fn restores_line(&self) -> bool {
         self.line_to_restore().is_some()
     }
 
@@ -352,7 +353,10 @@ impl Deployment {
 
     /// The image changes to blame for a failure: that of the failed container, or all if that can't be told. With a tag
     /// variable all images have one tag, and fail together.
-    pub(super) fn blamed<'a>(&'a self, failure: &Failure) -> impl Iterator<Item = &'a ImageChange> {
+    pub(in crate::service) fn blamed<'a>(
+        &'a self,
+        failure: &Failure,
+    ) -> impl Iterator<Item = &'a ImageChange> {
         let image =
             Reference::parse(&failure.image).ok().filter(|_| !failure.bystander && self.plan.tag.is_none());
         let is_of = move |change: &ImageChange| image.as_ref().is_none_or(|image| change.is_of(image));
@@ -361,13 +365,13 @@ impl Deployment {
     }
 
     /// Reports whether there is an earlier image to roll back to.
-    pub(super) fn can_roll_back(&self) -> bool {
+    pub(in crate::service) fn can_roll_back(&self) -> bool {
         self.changes().any(|change| change.old.is_some())
     }
 
     /// Returns the IDs of containers on a changed image that a successful compose run has left as they were: their service
     /// is no longer in the files, or its profile is not active.
-    pub(super) fn left_behind(&self, containers: &[Container]) -> Vec<String> {
+    pub(in crate::service) fn left_behind(&self, containers: &[Container]) -> Vec<String> {
         let changed = self.plan.changed_containers().filter(|(was, m)| {
             self.new_ids.get(&m.configured) != Some(&was.image)
                 && !self.plan.hands_over(&was.compose_service)
@@ -377,7 +381,7 @@ impl Deployment {
     }
 
     /// Returns the containers that must run after a successful deployment, without those in `left_behind`.
-    pub(super) fn expected_new(&self, left_behind: &[String]) -> Vec<Expected> {
+    pub(in crate::service) fn expected_new(&self, left_behind: &[String]) -> Vec<Expected> {
         let changed = self.plan.changed_containers().filter(|(was, _)| !left_behind.contains(&was.id));
         let expected = changed.filter_map(|(was, m)| {
             let image = self.new_ids.get(&m.configured)?.clone();
@@ -387,13 +391,13 @@ impl Deployment {
     }
 
     /// Records the images that the other services run on now.
-    pub(super) fn refresh_sibling_tags(&mut self, containers: &[Container]) {
+    pub(in crate::service) fn refresh_sibling_tags(&mut self, containers: &[Container]) {
         self.sibling_tags = self.plan.sibling_tags(containers);
         self.displaced = None;
     }
 
     /// Records containers that compose recreated beyond `named`, the compose services it was limited to.
-    pub(super) fn note_recreated(&mut self, named: &[String], containers: &[Container]) {
+    pub(in crate::service) fn note_recreated(&mut self, named: &[String], containers: &[Container]) {
         if named.is_empty() {
             return;
         }
@@ -431,7 +435,11 @@ impl Deployment {
     }
 
     /// Returns what a probe asks now.
-    pub(super) fn probe_targets(&self, containers: &[Container], stops: &StopTimes) -> Vec<Target> {
+    pub(in crate::service) fn probe_targets(
+        &self,
+        containers: &[Container],
+        stops: &StopTimes,
+    ) -> Vec<Target> {
         self.context(stops).targets(containers)
     }
 
@@ -445,7 +453,11 @@ impl Deployment {
     }
 
     /// Returns the container that most likely keeps compose from bringing up the project.
-    pub(super) fn likely_cause(&self, containers: &[Container], stops: &StopTimes) -> Option<Failure> {
+    pub(in crate::service) fn likely_cause(
+        &self,
+        containers: &[Container],
+        stops: &StopTimes,
+    ) -> Option<Failure> {
         probation::likely_cause(containers, self.context(stops))
     }
 
@@ -477,3 +489,5 @@ pub(in crate::service) fn read<'de, D: Deserializer<'de>>(
     row.entry("new_ids").or_insert(Value::Object(ids));
     serde_json::from_value(Value::Object(row)).map(Some).map_err(D::Error::custom)
 }
+/// How often a probation may restart because the engine was unavailable.
+const MAX_INTERRUPTIONS: u32 = 10;

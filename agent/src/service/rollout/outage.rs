@@ -63,7 +63,11 @@ struct Seen<'a> {
 
 impl Outage {
     /// Begins to measure. `services`: the compose services that change, of which these containers are the current ones.
-    pub(super) fn of_containers(services: Vec<String>, containers: &[Container], now: Timestamp) -> Self {
+    pub(in crate::service) fn of_containers(
+        services: Vec<String>,
+        containers: &[Container],
+        now: Timestamp,
+    ) -> Self {
         let mut outage = Self(services.into_iter().map(|service| (service, BTreeMap::new())).collect());
         outage.begin(containers.iter().map(Seen::of_container), now);
         outage

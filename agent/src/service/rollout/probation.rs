@@ -11,80 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::model::image::{ImageId, Reference};
 use crate::model::probe::Target;
 use crate::model::{Container, HealthState, State};
-
-use crate::service::assess::{Condition, Inactive, Stops, Symptom, assess_alone};
-use crate::service::input::StopTimes;
-use crate::service::wording;
-
-use super::plan::Plan;
-use super::probe::Probed;
-
-/// No container was told to stop.
-const NO_STOPS: Stops<'static> = Stops { requested: &NO_TIMES, by_engine: &NO_TIMES, told: &BTreeMap::new() };
-static NO_TIMES: StopTimes = StopTimes::new();
-
-/// A container as it was before the deployment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Baseline {
-    /// Full ID.
-    pub id: String,
-    /// Compose service.
-    pub compose_service: String,
-    /// Image reference that it was created from.
-    pub config_image: String,
-    /// Image that it ran on.
-    pub image: ImageId,
-    /// Whether it was running.
-    pub running: bool,
-    /// Whether it was running and not unhealthy.
-    pub well: bool,
-    /// Restarts by its restart policy up to that point.
-    pub restart_count: u64,
-    /// Whether it had a main process, including while paused or between two runs.
-    #[serde(default)]
-    pub live: bool,
-    /// Compose services that it is restarted with, according to its label and the container whose network it uses.
-    #[serde(default)]
-    pub restarts_with: Vec<String>,
-}
-
-impl Baseline {
-    /// Records all containers of a project.
-    pub(crate) fn all(containers: &[Container]) -> Vec<Self> {
-        containers.iter().map(|container| Self::of(container, containers)).collect()
-    }
-
-    fn of(container: &Container, all: &[Container]) -> Self {
-        let running = container.state == State::Running;
-        let owner = container.network_of.as_ref().and_then(|owner| owner.resolved.as_ref());
-        let owner = owner.and_then(|owner| all.iter().find(|other| other.name == owner.name));
-        let owner = owner.map(|owner| owner.compose_service.clone());
-        Self {
-            id: container.id.clone(),
-            compose_service: container.compose_service.clone(),
-            config_image: container.config_image.clone(),
-            image: container.image.clone(),
-            running,
-            well: running
-                && matches!(
-                    assess_alone(container, NO_STOPS),
-                    Condition::Healthy | Condition::Starting | Condition::Unmeasured
-                ),
-            restart_count: container.restart_count,
-            live: container.is_live(),
-            restarts_with: container.restarts_with.iter().cloned().chain(owner).collect(),
-        }
-    }
-}
-
-/// A container that must exist in the end: of this compose service, on this image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Expected {
-    /// Compose service.
-    pub compose_service: String,
-    /// Image that it must run on.
-    pub image: ImageId,
-}
+use crate::service::health::assess::{Condition, Inactive, StopTimes, Stops, Symptom, assess_alone};
+use crate::service::rollout::baseline::{Baseline, Expected, NO_STOPS};
+use crate::service::rollout::plan::Plan;
 
 /// Findings of the inspections of a container on probation so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,8 +99,10 @@ pub enum Interference {
 }
 
 /// Why a container fails its probation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::service) enum Flaw {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Flaw {
     OutOfMemory,
     /// Its restart policy has restarted it more than once.
     CrashLoop {
@@ -209,11 +140,37 @@ pub(in crate::service) enum Flaw {
     },
 }
 
+/// Why new containers are rejected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Reason {
+    /// A container failed its probation.
+    Flaw {
+        /// Its name; empty if it is the answer of an address that fails.
+        container: String,
+        /// What is wrong with it.
+        flaw: Flaw,
+    },
+    /// In the end no container of the compose service ran that the probe asks.
+    ProbedServiceGone {
+        /// The compose service.
+        probed_service: String,
+    },
+    /// In the words of compose or the swarm. Earlier versions recorded everything in words.
+    Words(String),
+}
+
+impl Default for Reason {
+    fn default() -> Self {
+        Self::Words(String::new())
+    }
+}
+
 /// Why a probation failed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// One line for users.
-    pub reason: String,
+    /// What is wrong.
+    pub reason: Reason,
     /// Full ID of the failed container; empty if it was not a single one.
     pub container_id: String,
     /// Its name.
@@ -232,8 +189,8 @@ pub struct Failure {
 
 impl Failure {
     /// A failure that is not caused by a single container.
-    pub(in crate::service) fn general(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), ..Self::default() }
+    pub(in crate::service) fn general(reason: Reason) -> Self {
+        Self { reason, ..Self::default() }
     }
 
     /// The facts about a container, without a reason.
@@ -242,14 +199,15 @@ impl Failure {
             container_id: container.id.clone(),
             container: container.name.clone(),
             image: container.config_image.clone(),
-            facts: wording::facts(container),
+            facts: facts(container),
             ..Self::default()
         }
     }
 
     /// A failure of one container.
     pub(in crate::service) fn of(container: &Container, flaw: &Flaw) -> Self {
-        Self { reason: wording::flaw(&container.name, flaw), ..Self::about(container) }
+        let (container_name, flaw) = (container.name.clone(), flaw.clone());
+        Self { reason: Reason::Flaw { container: container_name, flaw }, ..Self::about(container) }
     }
 }
 
@@ -301,7 +259,7 @@ impl Context<'_> {
     }
 
     /// Reports whether this is an old container that the new ones take over from.
-    pub(super) fn is_put_aside(&self, container: &Container) -> bool {
+    pub(in crate::service) fn is_put_aside(&self, container: &Container) -> bool {
         !self.rolling_back
             && self.plan.hands_over(&container.compose_service)
             && self.plan.before.iter().any(|was| was.id == container.id)
@@ -407,7 +365,7 @@ impl Probation {
             None => Outcome::Passed,
             Some(Missing::Interfered(how)) => Outcome::Inconclusive(how),
             Some(Missing::NotUpdated { container }) => {
-                Outcome::Failed(Failure::general(wording::flaw(&container, &Flaw::NotUpdated)))
+                Outcome::Failed(Failure::general(Reason::Flaw { container, flaw: Flaw::NotUpdated }))
             }
         }
     }
@@ -547,4 +505,33 @@ fn restarts(container: &Container, context: Context<'_>) -> u64 {
     let earlier =
         context.plan.before.iter().find(|was| was.id == container.id).map_or(0, |was| was.restart_count);
     container.restart_count.saturating_sub(earlier)
+}
+
+/// What the probe of one target has shown so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probed {
+    /// Whether it has succeeded at least once.
+    pub passed: bool,
+    /// Failures in a row since then. Those before are a slow start.
+    pub failures: u32,
+    /// The last answer, in one line.
+    pub answer: String,
+}
+
+/// Facts about a failed container, one per line.
+fn facts(container: &Container) -> String {
+    let mut facts = format!(
+        "state: {}\nexit code: {}\nOOM-killed: {}\nrestart count: {}\n",
+        container.state.as_str(),
+        container.exit_code,
+        if container.oom_killed { "yes" } else { "no" },
+        container.restart_count
+    );
+    if !container.error.is_empty() {
+        facts.push_str(&format!("engine: {}\n", container.error));
+    }
+    if !container.health_output.is_empty() {
+        facts.push_str(&format!("last health check: {}\n", container.health_output));
+    }
+    facts
 }

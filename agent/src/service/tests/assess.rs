@@ -1,8 +1,8 @@
 //! Every container has one condition, the same for all consumers.
 
-use super::super::assess::{Condition, Inactive, Stops, Symptom, assess};
-use super::super::input::StopTimes;
 use super::*;
+use crate::service::health::assess::StopTimes;
+use crate::service::health::assess::{Condition, Inactive, Stops, Symptom, assess};
 
 fn at(text: &str) -> Timestamp {
     format!("2026-01-01T00:{text}Z").parse().unwrap()

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::image_config::{Aspect, ConfigChange, ConfigDifference};
-use crate::service::input::ConfigsCompared;
+use crate::service::gates::candidate::ConfigsCompared;
 
 const MOVED: &str =
     "declares VOLUME /data, the running image /var/lib: data may no longer be where the volume is mounted";

@@ -1,8 +1,8 @@
 //! Scenarios of a clock change while an update waits: while the agent runs, while it is stopped, while the machine is down.
 
-use super::gates::{MIN_AGE, found, old_enough, with};
 use super::*;
 use crate::config::UpdateConfig;
+use crate::service::tests::gates::{MIN_AGE, found, old_enough, with};
 
 /// Ten times the awaited time.
 const LONG: i64 = 10 * MIN_AGE;

@@ -10,8 +10,9 @@ use crate::model::swarm::{SwarmMode, SwarmService};
 use crate::ports::fleet::FleetError;
 use crate::service::ROLLBACK_ATTEMPTS;
 use crate::service::fleet::{FleetView, Link};
-use crate::service::rollout::probation::Failure;
-use crate::service::swarm::plan::{SwarmFailed, SwarmPhase, SwarmResult};
+use crate::service::rollout::probation::{Failure, Reason};
+use crate::service::rollout::swarm::plan::{SwarmPhase, SwarmResult};
+use crate::service::rollout::swarm::watch::SwarmFailed;
 
 #[path = "fleet_permits.rs"]
 mod permits;
@@ -254,7 +255,7 @@ fn a_swarm_service_keeps_its_lease_exactly_until_its_verdict() {
     let leases = scenario.service.leases();
     assert_eq!((leases[0].image.as_str(), leases[0].digest.as_str()), (IMAGE, digest('2').as_str()));
 
-    let failure = Failure::general("it ended");
+    let failure = Failure::general(Reason::Words("it ended".into()));
     let failed = SwarmFailed { failure, output: String::new(), task: String::new(), by_node: false };
     scenario.service.durable.swarm.as_mut().unwrap().phase = SwarmPhase::Rollback(failed);
     for second in 0..ROLLBACK_ATTEMPTS {

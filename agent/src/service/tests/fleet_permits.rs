@@ -77,7 +77,7 @@ fn all_images_of_a_failed_deployment_have_failed() {
             image: Reference::parse(blamed).ok(),
             digests: Some((None, digest(remote))),
             others: vec![(Reference::parse(other).unwrap(), digest(other_remote))],
-            failure: Failure::general("exit code 1"),
+            failure: Failure::general(Reason::Words("exit code 1".into())),
             output: String::new(),
         };
         let (why, containers) = (RollbackProblem::NoOldImage, Vec::new());
@@ -116,7 +116,11 @@ fn of_several_images_only_that_of_the_failed_container_is_blocked() {
     ];
     for (image, bystander, blocked) in cases {
         let mut scenario = deploying_two_images();
-        let failure = Failure { image: image.to_owned(), bystander, ..Failure::general("it crashed") };
+        let failure = Failure {
+            image: image.to_owned(),
+            bystander,
+            ..Failure::general(Reason::Words("it crashed".into()))
+        };
         scenario.service.failed(failure, String::new(), scenario.now);
         assert_eq!(
             scenario.service.durable().images.blocked().map(|(image, _)| image).collect::<Vec<_>>(),

@@ -2,14 +2,14 @@
 
 use jiff::tz::TimeZone;
 
-use super::fleet::{failed, freeze_from};
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::image_config::{Aspect, ConfigDifference};
 use crate::model::window::Window;
 use crate::ports::GateAnswer;
 use crate::service::fleet::{FleetView, Link};
-use crate::service::input::Unsigned;
+use crate::service::gates::candidate::Unsigned;
+use crate::service::tests::fleet::{failed, freeze_from};
 
 pub(super) const MIN_AGE: i64 = 3600;
 
@@ -488,7 +488,7 @@ fn a_retried_rollback_does_not_deploy_a_held_image() {
     let mut images = config().images;
     images.push(ConfiguredImage { configured: other.into(), reference: reference.clone() });
     let mut scenario = Scenario::of(ServiceConfig { images, ..with(asked()) });
-    let old = super::super::action::OldImage { id: ImageId("sha256:one".into()), source: None };
+    let old = crate::service::images::OldImage { id: ImageId("sha256:one".into()), source: None };
     let durable = &mut scenario.service.durable;
     durable.rollback_failed = true;
     durable.images.of(IMAGE).blocked = Some(digest('2'));

@@ -5,7 +5,7 @@ use evenkeel_common::wire::Level;
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::Difference;
-use crate::service::input::{Definition, Unanswered};
+use crate::service::observation::{Definition, Unanswered};
 use crate::service::rollout::plan::{Cause, GoBackReason};
 
 fn id(n: char) -> ImageId {
@@ -334,7 +334,8 @@ fn stops_the_engine_and_long_intervals_are_no_crashes() {
 #[test]
 fn a_watched_update_on_which_the_healer_gives_up_is_rolled_back() {
     let mut scenario = on_watch();
-    let given_up = super::super::restart_state::RestartState { exhausted: true, ..Default::default() };
+    let given_up =
+        crate::service::health::restart_state::RestartState { exhausted: true, ..Default::default() };
     scenario.service.durable.restart_states.insert("web".into(), given_up);
     scenario.later(30).look(&[&Container { state: State::Exited, exit_code: 1, ..on('2') }]);
     assert_eq!(scenario.goes_back().as_deref(), Some("restarts of web did not help"));

@@ -1,6 +1,7 @@
 //! Deployments that an earlier version began: its journal is read, and the deployment is finished.
 
 use super::*;
+use crate::service::health::assess::Trouble;
 
 /// A state as version 1.1 (commit eec5584) wrote it, with a deployment of digest 2 over digest 1.
 fn row(cause: &str, recreate: &str, phase: &str) -> String {
@@ -257,7 +258,7 @@ fn the_rest_of_the_state_of_earlier_versions_is_kept() {
         let restart = &durable.restart_states["db"];
         assert_eq!((restart.failures, restart.counted), (2, true));
         assert!(
-            restart.problem.as_ref().is_some_and(|problem| problem.said && problem.what == "unhealthy: no")
+            restart.problem.as_ref().is_some_and(|problem| problem.said && problem.what == Trouble::Words("unhealthy: no".into()))
         );
         assert_eq!(durable.at_shutdown.as_ref().unwrap().boot, "one");
         assert_eq!(durable.stops.len(), 1);

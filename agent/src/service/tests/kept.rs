@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::UpdateConfig;
-use crate::service::input::Unsigned;
+use crate::service::gates::candidate::Unsigned;
 
 const API: &str = "localhost:5000/api:1";
 

@@ -8,7 +8,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::tags::TagPattern;
 use crate::service::images::DeployedImage;
-use crate::service::maintenance::{
+use crate::service::upkeep::maintenance::{
     FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, NotNewer, RemovableImage, RollbackRisk,
     RunningImage, TagInUse,
 };
@@ -170,7 +170,7 @@ fn running_images_and_rollback_targets_are_not_removed_and_removed_images_are_dr
     for n in [5, 1, 2, 3, 4] {
         scenario.service.durable.images.of(IMAGE).note_deployed(&version(n), true, &reference());
     }
-    let proven = super::super::action::OldImage { id: version(2), source: None };
+    let proven = crate::service::images::OldImage { id: version(2), source: None };
     scenario.service.durable.images.of(IMAGE).proven = Some(proven);
     scenario.service.remove_old_images_soon();
     let images = vec![old(1, &[reference()]), old(3, &[reference()])];

@@ -1,12 +1,12 @@
 //! Scenarios of several newer tags: since when each is known, and which is next after a failure.
 
-use super::tag_variable::{TEXT, tagged, with_variable};
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::env_file::find_tag;
 use crate::service::images::Found;
-use crate::service::input::TagInForce;
-use crate::service::maintenance::MaintenanceResult;
+use crate::service::observation::TagInForce;
+use crate::service::tests::tag_variable::{TEXT, tagged, with_variable};
+use crate::service::upkeep::maintenance::MaintenanceResult;
 
 /// Tag 1 runs; the registry has `remote` under the newer tag.
 fn newer(tag: &str, remote: char) -> Observation {

@@ -79,9 +79,11 @@ impl Scenario {
     }
 
     /// Why the image was rejected.
-    fn reason(&self) -> &str {
+    fn reason(&self) -> String {
         match &self.service.durable.deployment.as_ref().expect("it is rolled back").phase {
-            super::super::rollout::step::Phase::Diagnose(failed) => &failed.failure.reason,
+            crate::service::rollout::step::Phase::Diagnose(failed) => {
+                crate::service::wording::rejection(&failed.failure.reason)
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -287,9 +289,9 @@ fn a_service_that_the_files_do_not_have_holds_updates() {
     let mut scenario = with(Probe { service: Some("wbe".into()), ..probe() });
     let mut seen = observed('2', &[local(OLD, &['1'])], &[&old_container()]);
     let model = serde_json::from_value(serde_json::json!({"services": {"web": {"image": IMAGE}}})).unwrap();
-    seen.definition = Some(Ok(super::super::input::Definition {
+    seen.definition = Some(Ok(crate::service::observation::Definition {
         model: Arc::new(model),
-        ..super::super::input::Definition::default()
+        ..crate::service::observation::Definition::default()
     }));
     scenario.check(seen);
     assert_eq!(scenario.act(), None);

@@ -4,10 +4,10 @@ use evenkeel_common::wire::Level;
 
 use super::*;
 use crate::config::UpdateConfig;
+use crate::service::decide::running::ImageState;
 use crate::service::fleet::{FleetView, Link};
+use crate::service::gates::candidate::Unsigned;
 use crate::service::images::Proof;
-use crate::service::input::Unsigned;
-use crate::service::running::ImageState;
 
 const GRACE: i64 = 60;
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::*;
 use crate::config::UpdateConfig;
 use crate::ports::GateAnswer;
-use crate::service::input::Unsigned;
-use crate::service::shared::add_shared_candidates;
+use crate::service::decide::shared::add_shared_candidates;
+use crate::service::gates::candidate::Unsigned;
 
 const HOUR: i64 = 3600;
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::SwarmError;
 use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
-use crate::service::swarm::plan::{SwarmPlan, SwarmResult, SwarmStep};
+use crate::service::rollout::swarm::plan::{SwarmPlan, SwarmResult, SwarmStep};
 
 fn in_swarm() -> ServiceConfig {
     ServiceConfig { swarm_service: Some("shop_web".into()), auto_heal: false, ..config() }
@@ -136,7 +136,7 @@ fn existing_tasks_prove_an_image_that_is_already_set() {
     let durable = &mut scenario.service.durable;
     durable.images.of(IMAGE).unproven = Some(ImageId::from(&digest('2')));
     let source = Reference::parse(&image('1')).ok();
-    let proven = crate::service::action::OldImage { id: ImageId::from(&digest('1')), source };
+    let proven = crate::service::images::OldImage { id: ImageId::from(&digest('1')), source };
     durable.images.of(IMAGE).proven = Some(proven);
     assert!(scenario.check(seen('2', '2', service(&image('2')))).step().is_some());
     let plan = scenario.plan();

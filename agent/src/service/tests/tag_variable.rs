@@ -6,10 +6,10 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::env_file::find_tag;
 use crate::model::tags::TagPattern;
-use crate::service::action::OldImage;
 use crate::service::fleet::{FleetView, Link};
-use crate::service::input::{TagInForce, Unanswered};
-use crate::service::maintenance::MaintenanceResult;
+use crate::service::images::OldImage;
+use crate::service::observation::{TagInForce, Unanswered};
+use crate::service::upkeep::maintenance::MaintenanceResult;
 
 pub(super) const TEXT: &str = "export WEB_TAG=\"1\" # ours\n";
 const TWIN: &str = "localhost:5000/worker:1";

@@ -3,12 +3,12 @@
 use evenkeel_common::wire::{FleetAnswer, Permission};
 use jiff::tz::TimeZone;
 
-use super::gates::{asked, found, old_enough, with};
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::window::Window;
 use crate::ports::GateAnswer;
 use crate::service::fleet::{FleetView, Link};
+use crate::service::tests::gates::{asked, found, old_enough, with};
 
 impl Scenario {
     /// The warden is asked and answers "wait".

@@ -1,7 +1,8 @@
 //! The reported state is true: of running images, of registries that do not answer, of manual actions.
 
-use super::super::input::{CheckFault, Unanswered};
 use super::*;
+use crate::service::input::CheckFault;
+use crate::service::observation::Unanswered;
 use evenkeel_common::wire::DeployOutcome;
 
 const DEAD: &str = "registry.example.com/db:1";
@@ -262,8 +263,8 @@ fn a_request_clears_exhausted_unless_it_is_skipped() {
     assert_ne!(all.status(), StatusValue::Exhausted);
 }
 
-fn exhausted_restart_state() -> super::super::restart_state::RestartState {
-    super::super::restart_state::RestartState { failures: 3, exhausted: true, ..Default::default() }
+fn exhausted_restart_state() -> crate::service::health::restart_state::RestartState {
+    crate::service::health::restart_state::RestartState { failures: 3, exhausted: true, ..Default::default() }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::{ComposeError, UpMode};
-use crate::service::maintenance::MaintenanceTask;
+use crate::service::upkeep::maintenance::MaintenanceTask;
 
 const DB: &str = "localhost:5000/db:1";
 

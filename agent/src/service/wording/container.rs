@@ -2,12 +2,11 @@
 
 use evenkeel_common::wire::ProbeProgress;
 
-use crate::model::{Container, Manager, Probe};
-use crate::service::assess::{Condition, Inactive, Symptom};
+use crate::model::{Container, Manager};
 use crate::service::event::Note;
-use crate::service::rollout::probation::{Flaw, Interference};
-
-use super::STOPPED_BY_HAND;
+use crate::service::health::assess::Trouble;
+use crate::service::health::assess::{Condition, Inactive, Symptom};
+use crate::service::rollout::probation::{Flaw, Interference, Reason};
 
 /// Describes external interference with a container on probation.
 pub(in crate::service) fn interference(how: &Interference) -> String {
@@ -24,7 +23,7 @@ pub(in crate::service) fn interference(how: &Interference) -> String {
 }
 
 /// Describes why a container fails its probation.
-pub(in crate::service) fn flaw(container: &str, flaw: &Flaw) -> String {
+fn flaw(container: &str, flaw: &Flaw) -> String {
     let what = match flaw {
         Flaw::OutOfMemory => "was OOM-killed (out of memory)".to_owned(),
         Flaw::CrashLoop { restarts, exit_code } => {
@@ -59,7 +58,7 @@ pub(in crate::service) fn flaw(container: &str, flaw: &Flaw) -> String {
 }
 
 /// The failure of a deployment after which the containers that the probe names are gone.
-pub(in crate::service) fn probed_service_is_gone(service: &str) -> String {
+fn probed_service_is_gone(service: &str) -> String {
     format!("no container of {service}, which the probe asks, was running at the end of the probation")
 }
 
@@ -78,31 +77,25 @@ pub(in crate::service) fn probed(probe: &ProbeProgress) -> String {
     }
 }
 
-/// The last answer to a probe, as a line of the facts.
-pub(in crate::service) fn last_answer(probe: &Probe, answer: &str) -> String {
-    format!("last probe: {probe}: {answer}\n")
+/// Describes what is wrong with a container.
+pub(in crate::service) fn trouble(what: &Trouble) -> String {
+    match what {
+        Trouble::Symptom(found) => symptom(found),
+        Trouble::Words(words) => words.clone(),
+    }
 }
 
-/// Facts about a failed container, one per line.
-pub(in crate::service) fn facts(container: &Container) -> String {
-    let mut facts = format!(
-        "state: {}\nexit code: {}\nOOM-killed: {}\nrestart count: {}\n",
-        container.state.as_str(),
-        container.exit_code,
-        if container.oom_killed { "yes" } else { "no" },
-        container.restart_count
-    );
-    if !container.error.is_empty() {
-        facts.push_str(&format!("engine: {}\n", container.error));
+/// Describes why new containers are rejected.
+pub(in crate::service) fn rejection(reason: &Reason) -> String {
+    match reason {
+        Reason::Flaw { container, flaw: found } => flaw(container, found),
+        Reason::ProbedServiceGone { probed_service } => probed_service_is_gone(probed_service),
+        Reason::Words(words) => words.clone(),
     }
-    if !container.health_output.is_empty() {
-        facts.push_str(&format!("last health check: {}\n", container.health_output));
-    }
-    facts
 }
 
 /// Describes a symptom of a container.
-pub(in crate::service) fn symptom(symptom: &Symptom) -> String {
+fn symptom(symptom: &Symptom) -> String {
     let with_output = |what: &str, output: &str| match output {
         "" => what.to_owned(),
         output => format!("{what}: {output}"),
@@ -184,3 +177,5 @@ pub(in crate::service) fn note(note: &Note) -> String {
         ),
     }
 }
+/// Why a manually stopped project is not healthy.
+pub(in crate::service) const STOPPED_BY_HAND: &str = "stopped by hand";

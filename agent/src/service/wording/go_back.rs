@@ -6,8 +6,7 @@ use crate::service::event::{GoBackEnd, GoBackResult};
 use crate::service::rollout::plan::{GoBack, GoBackReason, ImageChange};
 use crate::service::rollout::probation::Failure;
 use crate::service::rollout::snapshot::DataBack;
-
-use super::{snapshot, some, with_digests};
+use crate::service::wording::{rejection, snapshot, some, with_digests};
 
 /// The reason of an entry about a rollback by hand, and of the block of what was left.
 pub(in crate::service) const BY_HAND: &str = "rolled back by hand";
@@ -45,7 +44,7 @@ pub(super) fn entry(end: GoBackEnd, new: impl Fn(Kind, Level, String) -> AuditEn
         GoBackResult::Proven { changes, data } => with_data(gone_back(&back, &changes, new), data.as_ref()),
         GoBackResult::NotBegun { why, output } => not_gone_back(&back, why, output, new),
         GoBackResult::Undone { failure, output, remaining, data } => {
-            with_data(undone(&back, failure, output, remaining, new), data.as_ref())
+            with_data(undone(&back, *failure, output, remaining, new), data.as_ref())
         }
     }
 }
@@ -108,7 +107,12 @@ fn undone(
         targets(back)
     );
     let entry = new(Kind::ROLLBACK_FAILED, level(back), message);
-    AuditEntry { reason: Some(failure.reason), container: some(failure.container), output, ..entry }
+    AuditEntry {
+        reason: Some(rejection(&failure.reason)),
+        container: some(failure.container),
+        output,
+        ..entry
+    }
 }
 
 /// A person who has asked looks at the answer; a failure at night wakes one.

@@ -6,12 +6,13 @@ use jiff::Timestamp;
 use crate::model::SignatureFlaw;
 use crate::model::image::Digest;
 use crate::model::image_config::ConfigChange;
-use crate::service::candidate::PlayedBack;
-use crate::service::input::Unsigned;
-use crate::service::maintenance::NotNewer;
-use crate::service::maintenance::{MissingReason, RollbackRisk};
+use crate::model::text::seconds;
+
+use crate::service::gates::candidate::PlayedBack;
+use crate::service::gates::candidate::Unsigned;
 use crate::service::rollout::plan::ImageChange;
 use crate::service::rollout::tag::TagChange;
+use crate::service::upkeep::maintenance::{MissingReason, NotNewer, RollbackRisk};
 
 /// What prevents a rollback, in one line that stays the same as long as the obstacles do.
 pub(in crate::service) fn rollback_risks(risks: &[RollbackRisk]) -> String {
@@ -45,7 +46,7 @@ pub(in crate::service) fn blocked(digest: &Digest) -> String {
 
 /// The end of a sentence about a failed digest: the reason, and when it failed.
 pub(in crate::service) fn failed_because(reason: &str, at: Timestamp) -> String {
-    format!("; it failed at {}: {reason}", super::seconds(at))
+    format!("; it failed at {}: {reason}", seconds(at))
 }
 
 /// Why a digest that another service of the project has blocked is not deployed.

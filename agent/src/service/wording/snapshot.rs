@@ -1,7 +1,8 @@
 //! The words for snapshots (DECISIONS 13).
 
 use crate::model::snapshot::{KeptFolder, SnapshotRules};
-use crate::service::input::SnapshotSeen;
+
+use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::rollout::snapshot::DataBack;
 
 /// A number of bytes, as people write it.

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use evenkeel_agent::config::active::ActiveConfig;
 use evenkeel_agent::config::{Config, ServiceConfig};
-use evenkeel_agent::project::placement::Placement;
+use evenkeel_agent::project::handle::{Command, Handle};
 use evenkeel_agent::project::published;
 use evenkeel_agent::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
-use evenkeel_agent::project::worker::{Command, Handle, Member, World, state_key};
+use evenkeel_agent::project::worker::Member;
+use evenkeel_agent::project::worker::Placement;
+use evenkeel_agent::project::world::{World, state_key};
 use evenkeel_agent::service::boot::StartReason;
 use evenkeel_agent::service::input::ServiceRequest;
-use evenkeel_agent::service::status::StatusContext;
+use evenkeel_agent::service::view::status::StatusContext;
 use evenkeel_agent::tasks::engine_health::EngineProbe;
 use evenkeel_agent::tasks::events::Events;
 use evenkeel_agent::tasks::poller::Poller;

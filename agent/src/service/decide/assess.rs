@@ -1,0 +1,97 @@
+//! The condition of each container, from what is known of it.
+
+use jiff::Timestamp;
+
+use crate::model::{Container, HealthState, State};
+
+use crate::service::Service;
+use crate::service::health::assess::signed;
+use crate::service::health::assess::{Condition, LONGEST_STOP, STOP_SLACK, StopProgress, Stops, assess};
+use crate::service::observation::Observation;
+
+/// Follows a stop. `at`: when it was told to stop, by the engine's clock then; `told_at`: the same by the clock as it is set
+/// now. `is_signal`: it was told by a signal only, which no stop follows up.
+fn stop_progress(
+    container: &Container,
+    (at, told_at): (Timestamp, Timestamp),
+    is_signal: bool,
+    now: Timestamp,
+) -> StopProgress {
+    // A start in the future dates from before the clock was set back, and can't be compared.
+    let is_of_this_run = container.started_at.is_some_and(|start| start <= at || start > now);
+    // A time far in the future dates from before the clock was set back.
+    let is_recent = now.duration_since(told_at).abs() <= signed(LONGEST_STOP);
+    if container.state != State::Running || !is_of_this_run || !is_recent {
+        return StopProgress::None;
+    }
+    let limit = told_at + container.stop_timeout + STOP_SLACK;
+    if now < limit {
+        return StopProgress::Stopping;
+    }
+    // Without a health check nothing tells whether it is still stopping, and nothing depends on it.
+    let Some(health) = container.health.filter(|_| !is_signal) else { return StopProgress::None };
+    if health == HealthState::Healthy && container.probed_at.is_some_and(|probed| probed >= limit) {
+        return StopProgress::GoesOn;
+    }
+    StopProgress::Stopping
+}
+
+impl Service {
+    /// Adds what only the events tell about containers: the exit codes of earlier runs, who is being stopped, and which
+    /// results of health checks are older than a pause.
+    pub(in crate::service) fn with_events(
+        &mut self,
+        mut containers: Vec<Container>,
+        now: Timestamp,
+    ) -> Vec<Container> {
+        for container in &mut containers {
+            let id = &container.id;
+            // An inspection no longer reports the exit code of the last run once the next one has begun.
+            if container.restart_count > 0 && container.exit_code == 0 && container.state != State::Exited {
+                container.exit_code = self.known.exit_codes.get(id).copied().unwrap_or_default();
+            }
+            let stop = self.durable.stops.get(id).zip(self.known.told_to_stop.get(id));
+            if let Some((at, told)) = stop.map(|(at, told)| (*at, *told)) {
+                let is_signal = self.known.signals.get(id) == Some(&at);
+                match stop_progress(container, (at, told), is_signal, now) {
+                    StopProgress::None => {}
+                    StopProgress::Stopping => container.is_stopping = true,
+                    StopProgress::GoesOn => {
+                        self.known.signals.insert(id.clone(), at);
+                    }
+                }
+            }
+            let is_older = |at: &Timestamp| container.probed_at.is_some_and(|probed| probed <= *at);
+            if container.health == Some(HealthState::Unhealthy)
+                && self.known.resumed.get(id).is_some_and(is_older)
+            {
+                container.health = Some(HealthState::Unmeasured);
+            }
+        }
+        containers
+    }
+
+    /// The same for the containers of a check.
+    pub(in crate::service) fn with_events_in(
+        &mut self,
+        mut seen: Observation,
+        now: Timestamp,
+    ) -> Observation {
+        // They are shared with other parts of the state as long as they are equal.
+        let containers = self.with_events(seen.containers.to_vec(), now);
+        if *containers != *seen.containers {
+            seen.containers = containers.into();
+        }
+        seen
+    }
+
+    /// Assesses one of the service's containers.
+    pub(in crate::service) fn condition(&self, container: &Container) -> Condition {
+        let stops = Stops {
+            requested: &self.durable.stops,
+            by_engine: &self.durable.engine_stops,
+            told: &self.known.told_to_stop,
+        };
+        assess(container, stops, self.healer.is_in_crash_loop(container), self.last_input)
+    }
+}

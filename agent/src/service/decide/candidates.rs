@@ -1,0 +1,356 @@
+//! Digests that may be deployed: first seen, approved, announced, held (DECISIONS 7).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::model::image::Digest;
+
+use crate::service::compare::Comparison;
+use crate::service::event::Event;
+use crate::service::gates::candidate::{Candidate, DefinitionHold, PlayedBack};
+use crate::service::gates::rules::{Asker, Rules};
+use crate::service::images::{Found, ImageMemory};
+use crate::service::input::ServiceReply;
+use crate::service::observation::{ImageView, Observation};
+use crate::service::rollout::plan::Cause;
+use crate::service::{Service, compare, gates};
+
+/// Maximum number of recorded digests of an image, including those of tags that are no longer queried.
+const MAX_FOUND: usize = 100;
+
+impl Service {
+    pub(in crate::service) fn definition_hold(&self, image: &str) -> Option<Arc<DefinitionHold>> {
+        let differences = self.known.differences.get(image)?.clone();
+        Some(Arc::new(DefinitionHold { differences, project: self.compose_project()? }))
+    }
+
+    /// Returns the compose service that the probe names, if the compose files do not have it.
+    fn probe_lacks(&self, observation: &Observation) -> Option<String> {
+        let name = self.config.update.as_ref()?.probe.as_ref()?.service.as_ref()?;
+        let definition = observation.definition.as_ref()?.as_ref().ok()?;
+        definition.model.service(name).is_none().then(|| name.clone())
+    }
+
+    /// Whether any gate may hold updates of this service.
+    pub(in crate::service) fn is_gated(&self) -> bool {
+        self.config.update.is_some()
+            || self.fleet.is_gating()
+            || self.shares_gates()
+            || !self.known.differences.is_empty()
+    }
+
+    /// Records new digests of the registry with the time of the first sighting, and drops those that are no longer there.
+    pub(in crate::service) fn note_found(&mut self, observation: &Observation, now: Timestamp) {
+        self.cap_first_seen(now);
+        if !self.is_gated() {
+            self.known.registry_answered_at.clear();
+            self.durable.images.iter_mut().for_each(|(_, memory)| memory.found.clear());
+            return;
+        }
+        let is_checked = |image: &str| observation.images.iter().any(|view| view.configured == image);
+        for (_, memory) in self.durable.images.iter_mut().filter(|(image, _)| !is_checked(image)) {
+            memory.found.clear();
+        }
+        let targets: BTreeSet<String> =
+            observation.images.iter().map(|view| view.target().to_string()).collect();
+        self.known.registry_answered_at.retain(|target, _| targets.contains(target));
+        for view in &observation.images {
+            let mut found = std::mem::take(&mut self.durable.images.of(&view.configured).found);
+            self.note_found_of(view, &mut found, now);
+            self.durable.images.of(&view.configured).found = found;
+        }
+        self.apply_fleet_sightings();
+    }
+
+    fn note_found_of(&mut self, view: &ImageView, found: &mut Vec<Found>, now: Timestamp) {
+        let target = view.target();
+        for known in found.iter_mut().filter(|known| known.reference.is_none()) {
+            known.reference = Some(target.clone());
+        }
+        // After a restart of the agent, this is the only known time at which the tag pointed to another digest.
+        let is_moved =
+            |known: &&Found| !self.is_current(known, view) && known.reference.as_ref() == Some(target);
+        let other_since = found.iter().rfind(is_moved).map(|known| known.first_seen);
+        found.retain(|known| self.is_current(known, view));
+        let Some(remote) = &view.remote else { return };
+        let last_answer = self.known.registry_answered_at.insert(target.to_string(), now);
+        if found.iter().all(|known| known.reference.as_ref() != Some(target)) {
+            // Approval, trigger and announcement carry over from the same digest under another tag; `first_seen` is per tag.
+            let is =
+                |what: fn(&Found) -> bool| found.iter().filter(|known| known.digest == *remote).any(what);
+            found.push(Found {
+                reference: Some(target.clone()),
+                digest: remote.clone(),
+                first_seen: now,
+                approved: is(|found| found.approved),
+                triggered: is(|found| found.triggered),
+                announced: is(|found| found.announced),
+                not_before: other_since.map(|since| last_answer.map_or(since, |at| at.max(since))),
+            });
+        }
+        while found.len() > MAX_FOUND
+            && let Some(oldest) = found.iter().position(|known| known.reference.as_ref() != Some(target))
+        {
+            found.remove(oldest);
+        }
+    }
+
+    /// Applies sightings of digests that the fleet reports.
+    pub(in crate::service) fn apply_fleet_sightings(&mut self) {
+        for found in self.durable.images.found_mut() {
+            let reference = found.reference.as_ref();
+            let since = reference.and_then(|reference| self.fleet.seen_since(reference, &found.digest));
+            if let Some(since) = since {
+                found.seen_by_fleet(since);
+            }
+        }
+    }
+
+    /// Caps `first_seen` at the current time: the clock may have been set while the agent was not running, or may be wrong
+    /// until the machine has a network connection.
+    pub(in crate::service) fn cap_first_seen(&mut self, now: Timestamp) {
+        for known in self.durable.images.found_mut() {
+            known.first_seen = known.first_seen.min(now);
+        }
+    }
+
+    /// Whether the tag may still point to this digest. A digest of a tag that is currently not queried is kept as long as it
+    /// may be deployed again.
+    fn is_current(&self, known: &Found, view: &ImageView) -> bool {
+        let Some(reference) = &known.reference else { return false };
+        if reference == view.target() {
+            return view.remote.as_ref().is_none_or(|remote| *remote == known.digest);
+        }
+        let (tag, in_force) = (reference.tag.as_deref(), view.reference.tag.as_deref());
+        let (Some(tag), Some(in_force)) = (tag, in_force) else { return false };
+        reference.repository == view.reference.repository
+            && self.config.is_of_variable(&view.configured)
+            && (tag == in_force || self.is_newer_tag(tag, in_force))
+    }
+
+    /// Digests that were already decided on.
+    pub(in crate::service) fn settled_digests(&self) -> BTreeSet<(String, Digest)> {
+        let of_image = |(image, memory): (&str, &ImageMemory)| {
+            let found = memory.found.iter().map(|found| &found.digest);
+            let settled = memory.blocked.iter().chain(&memory.not_found).chain(memory.failed_tags.values());
+            settled.chain(found).map(|digest| (image.to_owned(), digest.clone())).collect::<Vec<_>>()
+        };
+        self.durable.images.iter().flat_map(of_image).collect()
+    }
+
+    /// Digests that an update would deploy if no gate held them; none if the service has no gates.
+    pub(in crate::service) fn candidates<'a>(
+        &'a self,
+        observation: &'a Observation,
+    ) -> impl Iterator<Item = Candidate> + 'a {
+        let is_gated = self.config.auto_update && self.is_gated();
+        let views = observation.images.iter().filter(move |_| is_gated);
+        views.filter_map(|view| self.candidate(view, observation))
+    }
+
+    fn candidate(&self, view: &ImageView, observation: &Observation) -> Option<Candidate> {
+        let (remote, unsigned) = match self.compared(view, observation) {
+            Comparison::Stale { remote } => (remote, None),
+            Comparison::NotFound { remote, .. } if self.is_first_start(view, observation) => (remote, None),
+            Comparison::Unsigned => {
+                (view.remote.clone()?, Some(observation.unsigned.get(&view.configured)?.clone()))
+            }
+            _ => return None,
+        };
+        let found = self.durable.images.get(&view.configured).found_digest(view.target(), &remote)?;
+        let old = view.running.first().or(view.tagged.as_ref());
+        Some(Candidate {
+            image: view.configured.clone(),
+            reference: view.target().clone(),
+            old_digest: old.and_then(|old| compare::shown_digest(old, None)),
+            first_seen: found.first_seen,
+            approved: found.approved,
+            unsigned,
+            played_back: self.played_back(view, &remote, observation),
+            triggered: found.triggered,
+            command: self.command_answer(&view.configured, &remote).cloned(),
+            others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
+            definition: self.definition_hold(&view.configured),
+            orders: self.orders_of(view),
+            configs: match old {
+                Some(_) if !view.running.is_empty() => observation.configs.get(&view.configured).cloned(),
+                _ => Some(Ok(Vec::new())),
+            },
+            snapshot: observation.snapshot.clone(),
+            probe_lacks: self.probe_lacks(observation),
+            fleet: self.fleet_hold(&view.configured, &remote),
+            digest: remote,
+        })
+    }
+
+    fn played_back(
+        &self,
+        view: &ImageView,
+        remote: &Digest,
+        observation: &Observation,
+    ) -> Option<PlayedBack> {
+        if !self.requires_signature() {
+            None
+        } else if self.durable.images.get(&view.configured).has_left(remote) {
+            Some(PlayedBack::Left)
+        } else {
+            observation.signed_earlier.contains(&view.configured).then_some(PlayedBack::SignedEarlier)
+        }
+    }
+
+    fn requires_signature(&self) -> bool {
+        self.config.update.as_ref().is_some_and(|update| !update.signed_by.is_empty())
+    }
+
+    /// The records of a digest, one per tag that points to it.
+    fn found_mut<'a>(
+        &'a mut self,
+        image: &'a str,
+        digest: &'a Digest,
+    ) -> impl Iterator<Item = &'a mut Found> + 'a {
+        let found = self.durable.images.of(image).found.iter_mut();
+        found.filter(move |found| found.digest == *digest)
+    }
+
+    /// Marks a digest as announced; returns whether it was not announced before.
+    fn announces(&mut self, image: &str, digest: &Digest) -> bool {
+        let announce = |found: &mut Found| !std::mem::replace(&mut found.announced, true);
+        self.found_mut(image, digest).map(announce).fold(false, |any, new| any | new)
+    }
+
+    /// Whether a gate holds the digest that a deployment with this cause would bring.
+    pub(in crate::service) fn is_held(
+        &self,
+        view: &ImageView,
+        observation: &Observation,
+        cause: &Cause,
+        now: Timestamp,
+    ) -> bool {
+        // A newer tag is not written to the env file without proof, and there is none unless something runs.
+        if view.newer.is_some() && view.running.is_empty() && *cause == Cause::Update {
+            return true;
+        }
+        if !self.config.auto_update {
+            return false;
+        }
+        let rules = self.rules(now);
+        let rules = if *cause == Cause::Redeploy { rules.for_asker(Asker::Redeploy) } else { rules };
+        let holds = |view: &ImageView| {
+            let candidate = self.candidate(view, observation);
+            candidate.is_some_and(|candidate| rules.first_hold(&candidate).is_some())
+        };
+        // A tag variable updates all its images at once: none of them may be held.
+        let lags = |other: &ImageView| match self.compared(other, observation) {
+            Comparison::UpToDate => false,
+            Comparison::Stale { .. } => holds(other),
+            _ => true,
+        };
+        let others = observation.images.iter().filter(|other| other.configured != view.configured);
+        holds(view) || (view.newer.is_some() && others.filter(|other| other.newer.is_some()).any(lags))
+    }
+
+    /// The rules that the gates evaluate.
+    pub(in crate::service) fn rules(&self, now: Timestamp) -> Rules<'_> {
+        let Self { config, fleet, .. } = self;
+        let (update, is_shared) = (config.update.as_deref(), self.shares_gates());
+        Rules::of(&config.name, update, fleet, is_shared, Asker::Cycle, now)
+    }
+
+    /// Candidates as of the last check.
+    pub(in crate::service) fn seen_candidates(&self) -> Vec<Candidate> {
+        self.known.observation.iter().flat_map(|seen| self.candidates(seen)).collect()
+    }
+
+    /// Returns why the first held digest waits.
+    pub(in crate::service) fn waits(&self, now: Timestamp) -> Option<String> {
+        Some(self.rules(now).first_held(&self.seen_candidates())?.1.why)
+    }
+
+    /// Applies a manual trigger to the digests that its check found, and to nothing that is pushed later. It stays in effect
+    /// until the update begins, even if a gate that a trigger does not bypass delays that.
+    pub(in crate::service) fn note_trigger(&mut self, observation: &Observation, now: Timestamp) {
+        if let Some(postponed) = &mut self.durable.postponed {
+            postponed.until = postponed.until.min(now);
+        }
+        // With `ask_on`, only a person's approval says that the differences were read.
+        let is_approval =
+            self.config.update.as_ref().is_some_and(|update| update.approve && update.ask_on.is_empty());
+        let digests: Vec<(String, Digest)> =
+            self.candidates(observation).map(|candidate| (candidate.image, candidate.digest)).collect();
+        for (image, digest) in digests {
+            for found in self.found_mut(&image, &digest) {
+                found.triggered = true;
+                found.approved |= is_approval;
+            }
+        }
+    }
+
+    /// Clears the trigger for a digest: its update begins, or it already runs.
+    pub(in crate::service) fn end_trigger(&mut self, image: &str, digest: &Digest) {
+        self.found_mut(image, digest).for_each(|found| found.triggered = false);
+    }
+
+    /// Approves the waiting digest, or the one that is named.
+    pub(in crate::service) fn approve(&mut self, named: Option<&Digest>, now: Timestamp) -> ServiceReply {
+        let may_ask = |rules: &Rules<'_>| {
+            rules.update.approve || !rules.update.ask_on.is_empty() || self.requires_signature()
+        };
+        let rules = self.rules(now);
+        if !may_ask(&rules) {
+            return ServiceReply::NothingWaiting;
+        }
+        let candidates = self.seen_candidates();
+        let is_named = |candidate: &&Candidate| named.is_none_or(|digest| *digest == candidate.digest);
+        let waits = |candidate: &&Candidate| rules.awaits_approval(candidate);
+        let Some(chosen) = candidates.iter().filter(is_named).find(waits) else {
+            // Approving twice is not an error.
+            if let Some(again) = candidates.iter().filter(is_named).find(|candidate| candidate.approved) {
+                return ServiceReply::Approved(again.digest.clone());
+            }
+            return match candidates.iter().find(waits) {
+                Some(other) => ServiceReply::OtherWaiting(other.digest.clone()),
+                None => ServiceReply::NothingWaiting,
+            };
+        };
+        let (image, digest) = (chosen.image.clone(), chosen.digest.clone());
+        self.found_mut(&image, &digest).for_each(|found| found.approved = true);
+        self.checks.request();
+        self.emit(Event::Approved { image, digest: digest.clone() }, now);
+        ServiceReply::Approved(digest)
+    }
+
+    /// Updates the gates after a complete check: plans calls of the gate command, announces held updates and schedules the
+    /// next check.
+    pub(in crate::service) fn follow_candidates(&mut self, now: Timestamp) {
+        let candidates = self.seen_candidates();
+        self.plan_command_asks(&candidates, now);
+        self.announce(&candidates, now);
+        self.recheck_when_lifted(now);
+    }
+
+    /// Schedules a check for the time at which the next gate opens.
+    pub(in crate::service) fn recheck_when_lifted(&mut self, now: Timestamp) {
+        let rules = self.rules(now);
+        let lifts = self.seen_candidates().iter().filter_map(|candidate| rules.lifts_at(candidate)).min();
+        if let Some(at) = lifts {
+            self.checks.request_by(at);
+        }
+    }
+
+    /// Announces each waiting digest once, with the gate that holds it; deferred while the gate is undecided.
+    pub(in crate::service) fn announce(&mut self, candidates: &[Candidate], now: Timestamp) {
+        for candidate in candidates {
+            let hold = self.rules(now).first_hold(candidate);
+            let Some(gate) = hold.filter(|gate| gates::is_decided(gate, candidate)) else { continue };
+            if !self.announces(&candidate.image, &candidate.digest) {
+                continue;
+            }
+            let (image, digest) = (candidate.image.clone(), candidate.digest.clone());
+            let old_digest = candidate.old_digest.clone();
+            let differences = candidate.config_differences().to_vec();
+            self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
+        }
+    }
+}

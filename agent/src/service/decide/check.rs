@@ -1,0 +1,419 @@
+//! Evaluation of a check: up to date, blocked, not found, or a deployment.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::{Container, Origin, State};
+
+use crate::service::action::{Action, CheckAsked, FilesAsked};
+use crate::service::compare::Comparison;
+use crate::service::event::{Event, Fault, FaultCause, Local, Unblock};
+use crate::service::input::CheckFault;
+use crate::service::observation::{ImageView, Observation};
+use crate::service::rollout::plan::Cause;
+use crate::service::{Service, compare, gates, wording};
+
+/// How the images of a service compare with the registry's.
+struct Compared {
+    /// At least one has a different digest in the registry.
+    stale: bool,
+    /// All match the registry, as far as that can be determined.
+    matching: bool,
+}
+
+/// What is on this machine of an image that can't be compared.
+fn local(view: &ImageView, containers: &[Container]) -> Local {
+    let is_pinned = |c: &Container| {
+        Reference::parse(&c.config_image)
+            .is_ok_and(|of| of.digest.is_some() && of.repository == view.reference.repository)
+    };
+    if !view.running.is_empty() || view.tagged.is_some() {
+        Local::WithoutDigest
+    } else if containers.iter().any(is_pinned) {
+        Local::PinnedByCompose
+    } else {
+        Local::Absent
+    }
+}
+
+impl Service {
+    /// Returns the check that is due, if any, and marks it as running.
+    pub(in crate::service) fn next_check(&mut self, now: Timestamp) -> Option<Action> {
+        if self.checks.take_again(now) {
+            self.request_check();
+        }
+        if self.wanted.is_some() {
+            return None;
+        }
+        let is_manual = self.checks.start(now)?;
+        let project = self.compose_project().filter(|_| self.config.compose_watch);
+        Some(Action::Check {
+            generation: self.generation,
+            is_manual,
+            asked: CheckAsked {
+                images: self.config.auto_update || self.checks.wants_redeploy(),
+                files: project.map(|project| FilesAsked {
+                    project,
+                    known: self.durable.files_hash.clone(),
+                    own_file: self.config.tag_variable().map(|variable| variable.file.to_owned()),
+                }),
+                settled: self.settled_digests(),
+                published: self
+                    .durable
+                    .images
+                    .iter()
+                    .filter_map(|(image, memory)| Some((image.to_owned(), memory.published.clone()?)))
+                    .collect(),
+                newer: self.newer_tags(),
+                // An image that runs without having been proven is deployed once more.
+                compares_all: self.going_back.is_some() || self.durable.images.has_unproven(),
+                earlier: self.going_back.as_ref().and_then(|back| back.data.clone()),
+            },
+        })
+    }
+
+    /// Evaluates the result of a check and decides what to do.
+    pub(in crate::service) fn checked(
+        &mut self,
+        is_manual: bool,
+        result: Result<Observation, CheckFault>,
+        now: Timestamp,
+    ) {
+        let observation = match result {
+            Ok(observation) => observation,
+            Err(fault) => return self.check_failed(is_manual, fault, now),
+        };
+
+        // While a registry's answer is pending, decide now what does not depend on it. The rest of the check follows.
+        let pending = observation.is_pending();
+        let registry_fault = observation.registry_fault();
+        if !pending {
+            self.checks.last = Some(now);
+        }
+        let observation = self.without_left_behind(observation);
+        self.follow_definition(&observation);
+        self.follow_tag(&observation);
+        self.detect_manual_changes(&observation, is_manual || self.checks.wants_redeploy(), now);
+        self.note_found(&observation, now);
+        self.follow_failed_tags(&observation);
+        self.forget_permits(now);
+        if is_manual && self.checks.passes_gates() {
+            self.note_trigger(&observation, now);
+        }
+        let Compared { stale, matching } = self.compare_images(&observation, now);
+        let files = self.follow_files(&observation.files, observation.files_applied_elsewhere.as_ref());
+        self.compare_with_shutdown(&observation.containers, now);
+        // Unlisted override file: start only; recreate only on an explicit redeploy.
+        let start_only = !observation.unlisted_files.is_empty();
+        let start = self.start_wanted(&observation.containers, matching && (start_only || !stale), now);
+        let start = start.filter(|cause| !start_only || *cause != Cause::ForceUp { down: true });
+        self.known.containers = Some(observation.containers.clone());
+        self.known.swarm.clone_from(&observation.swarm);
+        self.known.observation = Some(Arc::new(observation));
+        self.known.pulled.clear();
+        self.inspections.request_by(now);
+
+        let (drift, files_fault) = match files {
+            Ok(drift) => (drift, None),
+            Err(text) => (None, Some(text)),
+        };
+        // The way back needs no registry.
+        let asked = (!pending || self.going_back.is_some()) && self.checks.take_redeploy();
+        let back = self.going_back.take_if(|_| asked);
+        let redeploy = asked && back.is_none();
+        let retry_rollback = !pending && std::mem::take(&mut self.retry_rollback);
+        if let Some(text) = registry_fault.as_ref().filter(|_| redeploy) {
+            self.redeploy_failed(text.clone(), String::new(), now);
+        }
+        self.wanted = if let Some(back) = back {
+            self.wants_back(back, now)
+        } else if redeploy && registry_fault.is_none() {
+            Some(Cause::Redeploy)
+        } else if stale && self.config.auto_update && !start_only {
+            Some(Cause::Update)
+        } else if retry_rollback && self.durable.rollback_failed && self.is_on_unproven() {
+            Some(Cause::RetryRollback)
+        } else {
+            drift.filter(|_| !start_only).or(start)
+        };
+        let unreadable =
+            self.known.observation.as_ref().and_then(|seen| seen.definition.as_ref()?.as_ref().err());
+        let unreadable = unreadable.filter(|_| stale).map(|text| wording::unreadable_definition(text));
+        let bars_update =
+            files_fault.or(unreadable).or_else(|| self.unlisted_files_fault()).or_else(|| self.unused());
+        if bars_update.is_some() {
+            self.wanted = self.wanted.take().filter(|cause| *cause != Cause::Update);
+        }
+        let undeployable = self.hold_undeployable(now);
+        if pending {
+            return;
+        }
+        self.follow_candidates(now);
+        if let Some(why) = registry_fault.as_ref().filter(|_| is_manual && !redeploy) {
+            self.emit(Event::TriggerFailed { why: why.clone() }, now);
+        }
+        let faults: Vec<String> =
+            bars_update.into_iter().chain(registry_fault).chain(self.command_fault()).collect();
+        self.conclude_check(is_manual, &faults, undeployable, now);
+    }
+
+    /// Takes over where the project was started from, and how its definition differs from what runs.
+    fn follow_definition(&mut self, observation: &Observation) {
+        if let Some(origin) = Origin::of(&observation.containers) {
+            self.durable.origin = Some(origin);
+        }
+        if !observation.is_pending() || observation.definition.is_some() {
+            let compared = observation.definition.as_ref().and_then(|compared| compared.as_ref().ok());
+            self.known.differences =
+                compared.map(|compared| compared.differences.clone()).unwrap_or_default();
+        }
+    }
+
+    /// Whether an update was found and is about to begin.
+    pub(in crate::service) fn wants_update(&self) -> bool {
+        self.wanted == Some(Cause::Update)
+    }
+
+    /// Handles a check that returned no observation.
+    fn check_failed(&mut self, is_manual: bool, fault: CheckFault, now: Timestamp) {
+        let text = match fault {
+            CheckFault::Failed(text) => {
+                self.checks.last = Some(now);
+                if self.can_check() {
+                    self.set_fault(Some(Fault { text: text.clone(), from_check: true }), now);
+                }
+                text
+            }
+            // Nothing is known. The engine's health status reports this for all services at once.
+            CheckFault::EngineAway(text) => text,
+        };
+        if self.checks.take_redeploy() {
+            match self.going_back.take() {
+                Some(back) => self.not_gone_back(back, text, String::new(), now),
+                None => self.redeploy_failed(text, String::new(), now),
+            }
+        } else if is_manual {
+            self.emit(Event::TriggerFailed { why: text }, now);
+        }
+    }
+
+    /// Compares each image with the registry; may clear `blocked` and `not_found`.
+    fn compare_images(&mut self, observation: &Observation, now: Timestamp) -> Compared {
+        let mut all = Compared { stale: false, matching: true };
+        for view in &observation.images {
+            let image = view.configured.clone();
+            match self.compared(view, observation) {
+                Comparison::Pinned | Comparison::Managed => {}
+                Comparison::Blocked => self.note_blocked(view),
+                Comparison::Unanswered | Comparison::Unsigned | Comparison::Pulled { .. } => {
+                    all.matching &= self.ran_before(view, &observation.containers);
+                }
+                Comparison::UpToDate => {
+                    let remote = view.remote.clone();
+                    if let Some(remote) = &remote {
+                        self.durable.images.of(&image).published = Some(remote.clone());
+                        self.end_trigger(&image, remote);
+                    }
+                    self.durable.images.of(&image).not_found = None;
+                    if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
+                        self.durable.rollback_failed = false;
+                        let image = image.clone();
+                        self.emit(Event::Unblocked(Unblock::UpToDate { image, blocked, remote }), now);
+                    }
+                    self.block_newest_failed(&image, view.target().tag.as_deref());
+                }
+                // Nothing of it was ever here: bringing up the project pulls it, unless a gate holds it.
+                Comparison::NotFound { .. } if self.is_first_start(view, observation) => {
+                    all.matching &= !self.is_held(view, observation, &Cause::Start, now);
+                    self.durable.images.of(&image).not_found = None;
+                }
+                Comparison::NotFound { remote, new } => {
+                    all.matching = false;
+                    if new {
+                        self.durable.images.of(&image).not_found = Some(remote.clone());
+                        let local = local(view, &observation.containers);
+                        self.emit(Event::NotFound { image, remote, local }, now);
+                    }
+                }
+                Comparison::Stale { remote } if self.durable.images.get(&image).failed_before(&remote) => {
+                    self.durable.images.of(&image).not_found = None;
+                    self.durable.images.of(&image).block(&remote);
+                    let gate = gates::failed_before(&self.config.name, &image, &remote);
+                    let old = view.running.first().and_then(|old| compare::shown_digest(old, None));
+                    let (digest, old_digest, differences) = (remote, old, Vec::new());
+                    self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
+                }
+                Comparison::Stale { remote } => {
+                    // A held update does not count as available yet: the previous image may be started.
+                    if self.is_held(view, observation, &Cause::Update, now) {
+                        all.matching &= self.ran_before(view, &observation.containers);
+                    } else {
+                        all.stale = true;
+                    }
+                    if compare::is_comparable(view) {
+                        self.durable.images.of(&image).not_found = None;
+                    }
+                    if let Some(blocked) = self.lift_block(&image, view.target().tag.as_deref()) {
+                        self.durable.rollback_failed = false;
+                        self.emit(Event::Unblocked(Unblock::NewDigest { image, blocked, remote }), now);
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Concludes a complete check: sets or clears the persistent fault. `undeployable`: why an update that was found is not
+    /// deployed.
+    fn conclude_check(
+        &mut self,
+        is_manual: bool,
+        faults: &[String],
+        undeployable: Option<String>,
+        now: Timestamp,
+    ) {
+        // Without further checks nothing would ever clear the fault. The redeploy that requested this check has failed for
+        // the same reason, and that was reported.
+        if !faults.is_empty() && self.can_check() {
+            // A start that fails repeatedly is one fault, not two alternating ones.
+            let fails = self.wanted.is_some() && self.fault.as_ref().is_some_and(|fault| !fault.from_check);
+            if !fails {
+                self.set_fault(Some(Fault { text: faults.join("; "), from_check: true }), now);
+            }
+            return;
+        }
+        // A failed deployment does not resolve itself: no container that it created but did not start may be left.
+        let has_unstarted = || self.containers().iter().any(|c| c.state == State::Created);
+        let is_resolved = |fault: &Fault| fault.from_check || (self.wanted.is_none() && !has_unstarted());
+        if self.fault.as_ref().is_some_and(is_resolved) {
+            self.set_fault(None, now);
+        }
+        if is_manual && self.wanted.is_none() && faults.is_empty() {
+            let has_blocked = self.durable.images.blocked().next().is_some();
+            let has_not_found = self.durable.images.not_found().next().is_some();
+            let waits = undeployable.or_else(|| self.waits(now));
+            self.emit(Event::Checked { has_blocked, has_not_found, waits }, now);
+        }
+    }
+
+    /// Whether bringing up the project would start the same image as before: the tag points to the image of the existing
+    /// containers, or else to the last proven one. True if no image is known to have run.
+    fn ran_before(&self, view: &ImageView, containers: &[Container]) -> bool {
+        let Some(tagged) = &view.tagged else { return false };
+        let memory = self.durable.images.get(&view.configured);
+        let known = |id: Option<&ImageId>| id.is_none_or(|id| *id == tagged.id);
+        let mut made = containers.iter().filter(|c| c.is_made_from(&view.from)).peekable();
+        let is_same = if made.peek().is_some() {
+            made.all(|c| c.image == tagged.id)
+        } else {
+            known(memory.proven.as_ref().map(|proven| &proven.id))
+        };
+        is_same && !memory.is_unproven(&tagged.id)
+    }
+
+    /// The fault of the last check that a deployment has not resolved. Bringing up local images does not fix a
+    /// configuration.
+    pub(in crate::service) fn remaining_fault(&self, about_images: bool) -> Option<Fault> {
+        let seen = self.known.observation.as_ref()?;
+        if seen.is_pending() {
+            return self.fault.clone().filter(|fault| fault.from_check);
+        }
+        let unlisted_files = self.unlisted_files_fault().filter(|_| !about_images);
+        let texts: Vec<String> = unlisted_files.into_iter().chain(seen.registry_fault()).collect();
+        (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: true })
+    }
+
+    /// Whether a failed image that could not be rolled back runs, or would be started because nothing runs, and the previous
+    /// image is known.
+    fn is_on_unproven(&self) -> bool {
+        let is_unproven = |view: &ImageView| {
+            let memory = self.durable.images.get(&view.configured);
+            memory.proven.is_some()
+                && memory.unproven.is_some()
+                && (view.running.is_empty() || view.running.iter().any(|image| memory.is_unproven(&image.id)))
+        };
+        self.known.observation.iter().flat_map(|seen| &seen.images).any(is_unproven)
+    }
+
+    /// Compares an image with the registry. A block by another service of the project also counts.
+    pub(in crate::service) fn compared(&self, view: &ImageView, observation: &Observation) -> Comparison {
+        let elsewhere = |(reference, digest): &(Reference, Digest)| {
+            (reference == view.target() || *reference == view.reference)
+                && Some(digest) == view.remote.as_ref()
+        };
+        let memory = self.durable.images.get(&view.configured);
+        let is_declined = view.remote.is_some() && memory.declined == view.remote;
+        if is_declined || observation.blocked_elsewhere.iter().any(elsewhere) {
+            return Comparison::Blocked;
+        }
+        let of_others = |c: &Container| c.manager.is_some() && c.is_made_from(&view.from);
+        if observation.containers.iter().any(of_others) {
+            return Comparison::Managed;
+        }
+        if observation.unanswered.contains_key(&view.configured) {
+            // The registry may still have the blocked digest.
+            return if memory.blocked.is_some() { Comparison::Blocked } else { Comparison::Unanswered };
+        }
+        match compare::compare(view, memory) {
+            Comparison::Stale { .. } | Comparison::NotFound { .. }
+                if observation.unsigned.contains_key(&view.configured) =>
+            {
+                Comparison::Unsigned
+            }
+            Comparison::Stale { remote }
+                if view.running.is_empty()
+                    && !self.starts_project(&observation.containers)
+                    && memory.pulled.as_ref() == Some(&remote) =>
+            {
+                Comparison::Pulled { remote }
+            }
+            compared => compared,
+        }
+    }
+
+    /// Removes the running images of containers that compose does not update.
+    fn without_left_behind(&mut self, mut observation: Observation) -> Observation {
+        let left = &mut self.durable.left_behind;
+        left.retain(|id| observation.containers.iter().any(|c| c.id == *id));
+        if left.is_empty() {
+            return observation;
+        }
+        for view in &mut observation.images {
+            let is_used = |c: &Container| !left.contains(&c.id) && c.is_made_from(&view.from);
+            let used: Vec<&ImageId> =
+                observation.containers.iter().filter(|c| is_used(c)).map(|c| &c.image).collect();
+            view.running.retain(|image| used.contains(&&image.id));
+        }
+        observation
+    }
+
+    /// Returns a fault if the project runs, but no container was created from a configured image: to an engine, names that
+    /// are spelled differently are different images.
+    fn unused(&self) -> Option<String> {
+        let compared = self.config.auto_update && self.config.can_deploy();
+        let observation = self.known.observation.as_ref().filter(|_| compared)?;
+        let wanted: Vec<&ImageView> = observation.images.iter().collect();
+        let is_used = |c: &Container| wanted.iter().any(|view| c.is_made_from(&view.from));
+        let all = &observation.containers;
+        if wanted.is_empty() || all.iter().any(is_used) || !all.iter().any(Container::is_live) {
+            return None;
+        }
+        let mut theirs: Vec<&str> = all.iter().map(|c| c.config_image.as_str()).collect();
+        theirs.sort_unstable();
+        theirs.dedup();
+        if let Some(service) = &observation.swarm {
+            return Some(wording::swarm::other_image(&service.name, &theirs, &wanted[0].configured));
+        }
+        let ours: Vec<Reference> = wanted.iter().map(|view| view.reference.clone()).collect();
+        Some(wording::fault(&FaultCause::ImagesUnused { configured: &ours, used: &theirs }))
+    }
+
+    /// Returns a fault if the project was brought up with more files than are configured: compose adds an override file
+    /// next to the first file by default, but not if files are named explicitly.
+    pub(in crate::service) fn unlisted_files_fault(&self) -> Option<String> {
+        let files = &self.known.observation.as_ref()?.unlisted_files;
+        (!files.is_empty()).then(|| wording::fault(&FaultCause::FilesUnlisted { files }))
+    }
+}

@@ -1,0 +1,91 @@
+//! Clock changes: deadlines are meant as elapsed time, so they are shifted when the machine's clock is set.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::service::{Durable, Service};
+
+/// A smaller difference between clock and elapsed time is not a clock change.
+const MIN_JUMP: SignedDuration = SignedDuration::from_secs(2);
+
+/// Whether this difference between clock and elapsed time means that the clock was set.
+pub fn is_jump(by: &SignedDuration) -> bool {
+    by.abs() > MIN_JUMP
+}
+
+fn move_by(at: &mut Timestamp, by: SignedDuration) {
+    *at = at.checked_add(by).unwrap_or(*at);
+}
+
+impl Service {
+    /// Shifts all deadlines after the clock was set by `by`, so that the remaining time does not change. Times reported by
+    /// the engine are not shifted; they are only compared with each other.
+    pub fn shift(&mut self, by: SignedDuration) {
+        let moved = |at: &mut Timestamp| move_by(at, by);
+        let moved_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(moved);
+        self.durable.shift(by);
+        self.known.registry_answered_at.values_mut().for_each(moved);
+        self.known.told_to_stop.values_mut().for_each(moved);
+        self.healer.times().for_each(moved);
+        self.healer.clock_was_set(by);
+        self.starter.times().for_each(moved);
+        self.gauges.times().for_each(moved);
+        self.maintenance.times().for_each(moved);
+        moved(&mut self.begun);
+        moved(&mut self.last_input);
+        moved_if(&mut self.inspections.due_at);
+        moved_if(&mut self.steps.retry_at);
+        moved_if(&mut self.probing.due_at);
+        moved_if(&mut self.known.external_change_at);
+        moved_if(&mut self.checks.again_at);
+        moved_if(&mut self.checks.manual_at);
+    }
+}
+
+impl Durable {
+    /// Shifts the times of the durable state.
+    pub(in crate::service) fn shift(&mut self, by: SignedDuration) {
+        let moved = |at: &mut Timestamp| move_by(at, by);
+        let moved_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(moved);
+        if let Some(deployment) = &mut self.deployment {
+            moved(&mut deployment.begun);
+            moved(&mut deployment.since);
+            deployment.outage.forget();
+            if let Some(probation) = deployment.phase.probation_mut() {
+                moved(&mut probation.since);
+            }
+        }
+        if let Some(rollout) = &mut self.swarm {
+            moved(&mut rollout.begun);
+            moved(&mut rollout.since);
+            rollout.outage.forget();
+            if let Some(watch) = rollout.phase.watch_mut() {
+                moved_if(&mut watch.steady_since);
+                moved_if(&mut watch.done_since);
+            }
+        }
+        if let Some(last) = &mut self.last_deployment {
+            moved(&mut last.at);
+        }
+        if let Some(watch) = &mut self.watch {
+            moved(&mut watch.until);
+        }
+        self.postponed.iter_mut().for_each(|one| moved(&mut one.until));
+        for found in self.images.found_mut() {
+            moved(&mut found.first_seen);
+            moved_if(&mut found.not_before);
+        }
+        for restart in self.restart_states.values_mut() {
+            moved_if(&mut restart.last_restart);
+            moved_if(&mut restart.watched_since);
+            moved_if(&mut restart.well_since);
+            restart.problem.iter_mut().for_each(|problem| moved(&mut problem.since));
+        }
+        if let Some(applied) = &mut self.files_applied {
+            moved(&mut applied.at);
+        }
+        if let Some(clock) = &mut self.clock {
+            moved(&mut clock.at);
+            clock.is_behind &= by.is_negative();
+        }
+    }
+}

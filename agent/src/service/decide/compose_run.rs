@@ -1,0 +1,91 @@
+//! A plain `compose up` without a rollout: start, changed compose files, force up, a container to recreate. It is
+//! journaled as a deployment, because it must be resumed if it is killed between removing the old container and creating
+//! the new one. No image is put on probation.
+
+use evenkeel_common::wire::DeployOutcome;
+use jiff::Timestamp;
+
+use crate::model::{ComposeError, Container, State, UpMode};
+
+use crate::service::event::{Event, FaultCause};
+use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::plan::{Cause, Plan};
+use crate::service::rollout::step::Phase;
+use crate::service::{Service, wording};
+
+impl Service {
+    /// Begins to recreate one container with compose, without touching any other.
+    pub(in crate::service) fn begin_recreate(&mut self, name: &str, compose_service: String, now: Timestamp) {
+        self.begin_remedy(name, true, now);
+        let plan = Plan {
+            cause: Cause::RecreateContainer { container: name.to_owned() },
+            project: self.compose_project(),
+            grace: self.config.health_grace,
+            image_changes: Vec::new(),
+            kept_tags: Vec::new(),
+            before: Vec::new(),
+            tag: None,
+            kept: Vec::new(),
+            starts_project: false,
+            pull_missing: false,
+            definition: None,
+            hooks: None,
+            probe: None,
+            handover: None,
+            snapshot: None,
+            service: self.config.name.clone(),
+        };
+        let containers = self.containers();
+        let up_mode = UpMode::ForceService(compose_service);
+        self.durable.deployment = Some(Box::new(Deployment::new(plan, up_mode, containers, now)));
+    }
+
+    /// Handles the end of `compose up`.
+    pub(in crate::service) fn compose_run_ended(
+        &mut self,
+        result: Result<String, ComposeError>,
+        containers: &[Container],
+        now: Timestamp,
+    ) {
+        if self.is_still_stuck(result.is_err(), containers) {
+            self.durable.deployment.iter_mut().for_each(|deployment| deployment.take_down_first(now));
+            return;
+        }
+        match result {
+            Ok(_) => {
+                if let Some(deployment) = &mut self.durable.deployment {
+                    deployment.enter(Phase::Unpin, now);
+                }
+                self.end(DeployOutcome::Succeeded, false, now);
+                self.brought_up(now);
+            }
+            Err(error) => {
+                let text = wording::fault(&FaultCause::ComposeUp { cause: &error.cause });
+                self.abandon(text, error.output, now);
+            }
+        }
+    }
+
+    /// Compose has brought the project up.
+    fn brought_up(&mut self, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let remains = self.remaining_fault(deployment.plan().cause.is_about_images());
+        let cause = deployment.plan().cause.clone();
+        self.files_applied(now);
+        self.durable.rollback_failed = false;
+        self.emit(Event::BroughtUp { cause }, now);
+        self.set_fault(remains, now);
+    }
+
+    /// Whether containers are still stuck after `compose up`, so that the project must be taken down first. Never if
+    /// that would recreate it without an override file.
+    fn is_still_stuck(&self, has_failed: bool, containers: &[Container]) -> bool {
+        let is_without_down = |d: &Deployment| d.plan().cause == Cause::ForceUp { down: false };
+        let is_stuck = |c: &Container| matches!(c.state, State::Created | State::Restarting);
+        // A run that the engine interrupted is retried unchanged.
+        !self.steps.is_disturbed
+            && self.durable.deployment.as_deref().is_some_and(is_without_down)
+            && self.unlisted_files_fault().is_none()
+            && (has_failed || containers.iter().any(is_stuck))
+    }
+}

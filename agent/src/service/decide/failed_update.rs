@@ -1,0 +1,67 @@
+//! What is remembered of the last update that failed, so that whoever looks later sees the reason: a fold over events.
+
+use evenkeel_common::wire::FailedUpdate;
+use jiff::Timestamp;
+
+use crate::model::text;
+
+use crate::service::event::{Event, FailedDeployment, GoBackEnd, GoBackResult};
+use crate::service::{Service, wording};
+
+/// How much of the output is kept in bytes; the end is kept.
+const MAX_OUTPUT: usize = 2 * 1024;
+
+impl Service {
+    /// Remembers a failed update, and forgets it once an image is proven.
+    pub(in crate::service) fn note_failed_update(&mut self, event: &Event, now: Timestamp) {
+        let known = &mut self.durable.failed_update;
+        match event {
+            Event::RolledBack { failed, .. } => {
+                *known = Some(Box::new(of(failed, wording::rejection(&failed.failure.reason), true, now)));
+            }
+            Event::RollbackFailed { failed, why, .. } => {
+                let reason = wording::rollback_problem(&failed.failure.reason, why);
+                *known = Some(Box::new(of(failed, reason, false, now)));
+            }
+            // What was left is blocked, and this says why.
+            Event::GoBack(GoBackEnd { back, result: GoBackResult::Proven { changes, .. } }) => {
+                let left = changes.iter().find_map(|change| change.old_digest.as_ref());
+                *known = Some(Box::new(FailedUpdate {
+                    at: now,
+                    image: wording::names(changes),
+                    digest: left.map(ToString::to_string),
+                    reason: wording::go_back::reason(back),
+                    container: None,
+                    output: String::new(),
+                    rolled_back: true,
+                }));
+            }
+            Event::RollbackRetried => {
+                if let Some(known) = known {
+                    known.rolled_back = true;
+                }
+            }
+            Event::Updated(_) => *known = None,
+            _ => {}
+        }
+    }
+
+    /// The failed update that the service still suffers from: its digest is blocked, or its rollback has failed.
+    pub(in crate::service) fn failed_update(&self) -> Option<&FailedUpdate> {
+        let durable = self.durable();
+        let matters = durable.rollback_failed || durable.images.blocked().next().is_some();
+        durable.failed_update.as_deref().filter(|_| matters)
+    }
+}
+
+fn of(failed: &FailedDeployment, reason: String, rolled_back: bool, now: Timestamp) -> FailedUpdate {
+    FailedUpdate {
+        at: now,
+        image: failed.images.clone(),
+        digest: failed.digests.as_ref().map(|(_, new)| new.to_string()),
+        reason,
+        container: Some(failed.failure.container.clone()).filter(|name| !name.is_empty()),
+        output: text::tail(&failed.output, MAX_OUTPUT).to_owned(),
+        rolled_back,
+    }
+}

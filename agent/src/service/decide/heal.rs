@@ -1,0 +1,78 @@
+//! The next remedy for a failing container, and its result (DECISIONS 5).
+
+use jiff::Timestamp;
+
+use crate::model::{Container, EngineError};
+
+use crate::service::action::Action;
+use crate::service::event::Event;
+use crate::service::health::assess::Trouble;
+use crate::service::health::healer::Remedy;
+use crate::service::health::restart_state;
+use crate::service::{ENGINE_RETRY, Service};
+
+impl Service {
+    /// Returns the next remedy with its time and container name.
+    pub(in crate::service) fn next_remedy(&self) -> Option<(Timestamp, &str, &Remedy)> {
+        let (states, restarting) = (&self.durable.restart_states, self.restarting.len());
+        self.healer.next_remedy(states, restarting, &self.config, |name| self.is_left_alone(name))
+    }
+
+    /// Whether a container runs an image whose rollback failed: it is not touched until a user acts (DECISIONS 4).
+    fn is_left_alone(&self, name: &str) -> bool {
+        let is_unproven = |c: &Container| self.durable.images.is_unproven(&c.image);
+        self.durable.rollback_failed && self.containers().iter().any(|c| c.name == name && is_unproven(c))
+    }
+
+    /// Whether the healer is working on a container that it does not leave alone.
+    pub(in crate::service) fn is_healing(&self) -> bool {
+        let mut states = self.durable.restart_states.iter();
+        self.config.auto_heal
+            && states.any(|(name, restart)| restart.is_being_healed() && !self.is_left_alone(name))
+    }
+
+    pub(in crate::service) fn remedy_due(&self, now: Timestamp) -> Option<(String, Remedy)> {
+        let (_, name, remedy) = self.next_remedy().filter(|(at, ..)| *at <= now)?;
+        Some((name.to_owned(), remedy.clone()))
+    }
+
+    pub(in crate::service) fn begin_restart(&mut self, name: String, id: String, now: Timestamp) -> Action {
+        self.restarting.insert(name.clone());
+        self.begin_remedy(&name, false, now);
+        Action::Restart { name, id }
+    }
+
+    pub(in crate::service) fn begin_remedy(&mut self, name: &str, recreates: bool, now: Timestamp) {
+        self.generation += 1;
+        let restart = self.durable.restart_states.entry(name.to_owned()).or_default();
+        restart_state::begin_restart(restart, now);
+        let problem = restart.problem.as_ref().map(|problem| problem.what.clone());
+        self.emit(Event::Restarting { container: name.to_owned(), recreates, problem }, now);
+    }
+
+    pub(in crate::service) fn restarted(
+        &mut self,
+        name: &str,
+        result: Result<(), EngineError>,
+        now: Timestamp,
+    ) {
+        let Some(restart) = self.durable.restart_states.get_mut(name) else { return };
+        match result {
+            Ok(()) => {}
+            // The outcome is unknown: the container may or may not have been restarted.
+            Err(error) if error.is_unavailable() => {
+                restart.watched_since = None;
+                restart.last_restart = None;
+                self.healer.inspect_first();
+                self.inspections.postpone(now + ENGINE_RETRY);
+                self.emit(Event::RestartUnanswered, now);
+            }
+            Err(error) => {
+                let (config, what) = (&self.config, Trouble::Words(error.to_string()));
+                let ended = restart.problem.as_ref().is_none_or(|problem| problem.ended);
+                let failed = restart_state::restart_failed(restart, config, name, (what, ended), now);
+                self.emit(failed, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Container inspections: input for the rollout on probation, or for the healer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::model::{Container, EngineError, EventKind, State};
+
+use crate::service::action::Action;
+use crate::service::health::assess::Stops;
+use crate::service::health::gap::{Engine, Sight};
+use crate::service::health::healer as heal;
+use crate::service::rollout::step::Phase;
+use crate::service::{Durable, ENGINE_RETRY, Service};
+
+/// Events come in bursts: they are covered by one inspection this long after the first.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// How long after a start the engine reports it.
+const START_REPORTED: SignedDuration = SignedDuration::from_secs(1);
+
+impl Service {
+    /// Returns the inspection that is due, if any.
+    pub(in crate::service) fn next_inspection(&mut self, now: Timestamp) -> Option<Action> {
+        if !self.inspections.start(now) {
+            return None;
+        }
+        if let Some(service) = self.swarm_name() {
+            let service = service.to_owned();
+            return Some(Action::InspectSwarm { generation: self.inspection_generation(), service });
+        }
+        let Some(members) = self.members() else {
+            self.inspections.end();
+            return None;
+        };
+        Some(Action::Inspect { generation: self.inspection_generation(), members })
+    }
+
+    /// Handles an engine event of a container.
+    pub(in crate::service) fn event(&mut self, at: Timestamp, id: String, what: &EventKind, now: Timestamp) {
+        match what {
+            EventKind::Kill { signal } => {
+                let known = self.containers().iter().find(|container| container.id == id);
+                if heal::asks_to_stop(*signal, known) {
+                    if heal::is_of_stop(*signal, known) {
+                        self.known.signals.remove(&id);
+                    } else {
+                        self.known.signals.insert(id.clone(), at);
+                    }
+                    self.note_stop_request(id, at, now);
+                }
+            }
+            EventKind::Stop => self.note_stop_request(id, at, now),
+            // Events come in order, also after the clock was set, but those of before a gap are replayed.
+            EventKind::Start if self.is_start_of_run_told_to_stop(&id, at) => {}
+            EventKind::Start => {
+                self.known.told_to_stop.remove(&id);
+            }
+            EventKind::Unpause => {
+                self.known.resumed.insert(id, at);
+            }
+            EventKind::Die { exit_code } => {
+                if let Some(deployment) = &mut self.durable.deployment {
+                    deployment.outage.ended(&id, at);
+                }
+                self.note_exit(&id, at, *exit_code);
+                self.known.exit_codes.insert(id, *exit_code);
+            }
+            EventKind::Destroy => {
+                self.durable.stops.remove(&id);
+                self.durable.engine_stops.remove(&id);
+                self.known.exit_codes.remove(&id);
+                self.known.signals.remove(&id);
+                self.known.told_to_stop.remove(&id);
+                self.known.resumed.remove(&id);
+            }
+            _ => {}
+        }
+        // Exits and restarts by a restart policy are not changes from outside.
+        if matches!(
+            what,
+            EventKind::Kill { .. }
+                | EventKind::Stop
+                | EventKind::Unpause
+                | EventKind::Destroy
+                | EventKind::Other(_)
+        ) {
+            // Older events are replayed after a start of the agent.
+            self.known.external_change_at = self.known.external_change_at.max(Some(at.min(now)));
+        }
+        self.inspections.request_by(now + SETTLE);
+    }
+
+    /// Whether a container was told to stop in the run that began then.
+    fn is_start_of_run_told_to_stop(&self, id: &str, at: Timestamp) -> bool {
+        let began = self.containers().iter().find(|c| c.id == id).and_then(|c| c.started_at);
+        let is_of_run = began.is_some_and(|began| at.duration_since(began).abs() <= START_REPORTED);
+        is_of_run && self.durable.stops.get(id).is_some_and(|stop| at <= *stop)
+    }
+
+    fn note_stop_request(&mut self, id: String, at: Timestamp, now: Timestamp) {
+        // A restart by the healer is a stop and a start. If the start fails, nobody has asked for the stop.
+        let is_own = |c: &Container| c.id == id && self.restarting.contains(&c.name);
+        if self.containers().iter().any(is_own) {
+            return;
+        }
+        // The time by the clock as it is set now: that of an event which is replayed may be by an earlier one.
+        if self.durable.stops.get(&id) != Some(&at) || !self.known.told_to_stop.contains_key(&id) {
+            self.known.told_to_stop.insert(id.clone(), now);
+        }
+        let durable = &mut self.durable;
+        self.healer.stopped(&mut durable.stops, &mut durable.engine_stops, id, at);
+    }
+
+    /// Handles the result of an inspection.
+    pub(in crate::service) fn inspected(
+        &mut self,
+        result: Result<Vec<Container>, EngineError>,
+        now: Timestamp,
+    ) {
+        let containers = match result {
+            Ok(containers) => self.with_events(containers, now),
+            Err(error) => return self.not_inspected(&error, now),
+        };
+        self.compare_with_shutdown(&containers, now);
+        match self.healer.gaps.sight(now) {
+            Sight::Clear => {}
+            Sight::Waiting => {
+                self.note_containers(&containers);
+                return self.inspections.request_by(now + ENGINE_RETRY);
+            }
+            Sight::GivenUp => {
+                self.note_containers(&containers);
+                self.engine_back(now, runs_since(&containers), now);
+                if self.durable.deployment.is_some() {
+                    return;
+                }
+            }
+        }
+        if let Some(deployment) = &mut self.durable.deployment {
+            deployment.outage.look(&containers, now);
+            let outcome = deployment.look(&containers, &self.durable.stops, now);
+            let phase = deployment.phase.clone();
+            // Events below refer to these containers.
+            self.note_containers(&containers);
+            if let Some(outcome) = outcome {
+                match phase {
+                    Phase::VerifyRollback { failed, .. } => self.rollback_seen(failed, outcome, now),
+                    Phase::Soak { .. } => self.soak_seen(outcome, now),
+                    _ => self.probation_seen(outcome, now),
+                }
+            }
+        }
+        // While another service is changing the project, that service handles the state of the containers.
+        if self.durable.deployment.is_none() && !self.project.is_busy() {
+            self.heal(&containers, now);
+        }
+        self.note_containers(&containers);
+        self.follow_late_watch(now);
+    }
+
+    /// Stores the current containers. If they equal those of the last check, which is the usual case, both share one copy.
+    pub(in crate::service) fn note_containers(&mut self, containers: &[Container]) {
+        let known = self
+            .known
+            .observation
+            .as_ref()
+            .map(|seen| &seen.containers)
+            .filter(|known| ***known == *containers);
+        self.known.containers = Some(known.map_or_else(|| containers.into(), Arc::clone));
+    }
+
+    /// The containers as of the last inspection or check; empty before the first.
+    pub(in crate::service) fn containers(&self) -> &[Container] {
+        self.known.containers.as_deref().unwrap_or_default()
+    }
+
+    /// Handles a failed inspection.
+    fn not_inspected(&mut self, error: &EngineError, now: Timestamp) {
+        let is_deploying = self.durable.deployment.is_some();
+        if is_deploying && error.is_unavailable() {
+            self.healer.gaps.await_events(now);
+        }
+        if is_deploying || !self.durable.restart_states.is_empty() || !error.is_unavailable() {
+            self.inspections.postpone(now + ENGINE_RETRY);
+        }
+    }
+
+    /// The event stream is back after a gap.
+    pub(in crate::service) fn engine_back(
+        &mut self,
+        at: Timestamp,
+        engine_since: Option<Timestamp>,
+        now: Timestamp,
+    ) {
+        let Durable { stops, engine_stops, .. } = &mut self.durable;
+        match self.healer.engine_back(stops, engine_stops, engine_since, at) {
+            Some(Engine::Survived) => self.probation_continues(now),
+            Some(Engine::Restarted) => self.interrupted(now),
+            None => {}
+        }
+        self.inspections.request_by(now);
+    }
+
+    /// Passes the containers on to the healer.
+    fn heal(&mut self, containers: &[Container], now: Timestamp) {
+        let own = self.project.healed_by(&self.config.name, containers);
+        let durable = &mut self.durable;
+        // A stop request before the current run says nothing about the end of this run. A start in the future dates from
+        // before the clock was set back, and can't be compared.
+        let ran_on = |c: &Container, at: Timestamp| {
+            let is_later = |start: Timestamp| start >= at && start <= now;
+            c.state == State::Running && c.started_at.is_some_and(is_later)
+        };
+        durable.stops.retain(|id, at| containers.iter().any(|c| c.id == *id && !ran_on(c, *at)));
+        durable.engine_stops.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        let stops = Stops {
+            requested: &durable.stops,
+            by_engine: &durable.engine_stops,
+            told: &self.known.told_to_stop,
+        };
+        let ends = heal::Ends { exit_codes: &self.known.exit_codes, stops };
+        let restart_states = &mut durable.restart_states;
+        let found = self.healer.look(restart_states, &own, ends, &self.restarting, &self.config, now);
+        for event in found.events {
+            self.emit(event, now);
+        }
+        self.emitted.notes.extend(found.notes);
+        if let Some(at) = found.inspect_at {
+            self.inspections.request_by(at);
+        }
+    }
+}
+
+/// Since when the container that has been running for the longest has been running: so long the engine has stopped none.
+fn runs_since(containers: &[Container]) -> Option<Timestamp> {
+    containers.iter().filter(|c| c.state == State::Running).filter_map(|c| c.started_at).min()
+}

@@ -1,0 +1,95 @@
+//! User requests.
+
+use evenkeel_common::wire::{AuditEntry, RequestedChecks};
+use jiff::Timestamp;
+
+use crate::service::event::{Event, Unblock};
+use crate::service::health::restart_state;
+use crate::service::input::{ServiceReply, ServiceRequest};
+use crate::service::{Service, wording};
+
+impl Service {
+    /// A user requested a check of all services, including this one.
+    pub fn on_global_trigger(&mut self) {
+        if !self.is_deploying() {
+            self.on_manual_action();
+        }
+    }
+
+    /// A user acts on this service: resets the healer's limits (DECISIONS 5) and retries a failed rollback.
+    pub(in crate::service) fn on_manual_action(&mut self) {
+        restart_state::reset_backoff(&mut self.durable.restart_states);
+        self.retry_rollback = self.durable.rollback_failed;
+    }
+
+    /// How far the checks are that users have requested; `None` before the first.
+    pub(in crate::service) fn requested_checks(&self) -> Option<RequestedChecks> {
+        let (requested, ended) = self.checks.requests();
+        let undecided = self.checks.is_due()
+            || self.checks.is_running()
+            || self.wanted.is_some()
+            || self.awaits_command()
+            || self.is_deploying();
+        (requested > 0).then_some(RequestedChecks { requested, ended, undecided })
+    }
+
+    /// Handles a user request.
+    pub fn handle_request(&mut self, ask: ServiceRequest, now: Timestamp) -> (ServiceReply, Vec<AuditEntry>) {
+        let answer = match ask {
+            ServiceRequest::Check | ServiceRequest::CheckGated if self.config.silent => {
+                ServiceReply::Skipped(wording::SILENT)
+            }
+            ServiceRequest::Check | ServiceRequest::CheckGated if !self.config.auto_update => {
+                ServiceReply::Skipped(wording::AUTO_UPDATE_OFF)
+            }
+            ServiceRequest::Check
+            | ServiceRequest::CheckGated
+            | ServiceRequest::Redeploy
+            | ServiceRequest::Rollback { .. }
+                if self.is_deploying() =>
+            {
+                ServiceReply::Skipped(wording::DEPLOYING)
+            }
+            ServiceRequest::Check | ServiceRequest::CheckGated => {
+                self.on_manual_action();
+                let passes = ask == ServiceRequest::Check;
+                // Join a pending check: it will find everything that this one would.
+                if self.checks.request_manual(passes, now) {
+                    self.emit(Event::ManualTrigger, now);
+                }
+                self.gate_command.new_cycle = true;
+                self.check_way_back_now(now);
+                ServiceReply::Accepted
+            }
+            ServiceRequest::Approve(digest) => self.approve(digest.as_ref(), now),
+            ServiceRequest::Redeploy | ServiceRequest::Rollback { .. } if !self.config.can_deploy() => {
+                ServiceReply::Skipped(wording::NO_COMPOSE_FILES)
+            }
+            ServiceRequest::Rollback { to, data } => self.roll_back_by_hand(to.as_ref(), data),
+            ServiceRequest::Redeploy => {
+                self.on_manual_action();
+                self.going_back = None;
+                self.checks.request_redeploy();
+                ServiceReply::Redeploying(self.kept_images())
+            }
+            ServiceRequest::Unblock
+                if !self.durable.images.iter().any(|(_, memory)| memory.is_withheld()) =>
+            {
+                self.on_manual_action();
+                self.durable.rollback_failed = false;
+                ServiceReply::NotBlocked
+            }
+            ServiceRequest::Unblock => {
+                self.on_manual_action();
+                let images = self.durable.images.iter_mut();
+                let released =
+                    images.filter_map(|(image, memory)| Some((image.to_owned(), memory.release()?)));
+                let blocked = released.collect();
+                self.durable.rollback_failed = false;
+                self.emit(Event::Unblocked(Unblock::Manual { blocked }), now);
+                ServiceReply::Unblocked
+            }
+        };
+        (answer, self.take_entries())
+    }
+}

@@ -1,0 +1,349 @@
+//! The handover of a deployment: the new containers take over from the old ones, or give way to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use evenkeel_common::wire::{HandoverContainer, HandoverProgress};
+use jiff::Timestamp;
+
+use crate::model::{Container, HealthState, Obstacle, State, UpMode};
+use crate::ports::DrainCall;
+use crate::service::action::HandoverStep;
+use crate::service::event::Note;
+use crate::service::input::StepResult;
+use crate::service::observation::ImageView;
+use crate::service::rollout::baseline::Baseline;
+use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::handover::{HandoverPlan, OldContainers};
+use crate::service::rollout::plan::{Cause, Plan};
+use crate::service::rollout::probation::{Interference, Outcome, Probation};
+use crate::service::rollout::step::{Failed, Phase};
+use crate::service::scope::Part;
+use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, Service, rollback_pause};
+
+impl Service {
+    /// Plans the handover of a deployment; `None` if no compose service was asked to hand over.
+    pub(in crate::service) fn plan_handover(&self, plan: &Plan, up_mode: &UpMode) -> Option<HandoverPlan> {
+        if !matches!(plan.cause, Cause::Update | Cause::GoBack(_)) || *up_mode != UpMode::Changed {
+            return None;
+        }
+        plan.scope()?;
+        let changed = plan.changed_services();
+        let mut handover = HandoverPlan::default();
+        for (service, obstacle) in self.asked_to_hand_over() {
+            if !changed.contains(&service) {
+                continue;
+            }
+            let count =
+                plan.before.iter().filter(|was| was.running && was.compose_service == service).count();
+            match obstacle {
+                Some(obstacle) => _ = handover.obstacles.insert(service, obstacle),
+                None => _ = handover.services.insert(service, count),
+            }
+        }
+        if handover == HandoverPlan::default() {
+            return None;
+        }
+        let update = self.config.update.as_deref();
+        handover.drain = update.map(|update| update.drain.clone()).unwrap_or_default();
+        Some(handover)
+    }
+
+    /// Returns the compose services that the last check found to be asked to hand over, with what keeps them from it.
+    pub(in crate::service) fn asked_to_hand_over(&self) -> BTreeMap<String, Option<Obstacle>> {
+        let Some(observation) = &self.known.observation else { return BTreeMap::new() };
+        let Some(Ok(definition)) = &observation.definition else { return BTreeMap::new() };
+        let key = self.config.update.as_ref().and_then(|update| update.order);
+        let containers = self.known.containers.as_deref().unwrap_or(&observation.containers);
+        let mut asked =
+            crate::model::handover::asked(&definition.model, containers, key, &definition.bound_files);
+        if self.config.update.as_ref().is_some_and(|update| update.snapshot.is_some()) {
+            // What writes to data that is copied is stopped first.
+            for obstacle in asked.values_mut() {
+                *obstacle = Some(Obstacle::Snapshot);
+            }
+        }
+        asked
+    }
+
+    /// The same for the compose services whose running containers were created from an image.
+    pub(in crate::service) fn orders_of(&self, view: &ImageView) -> BTreeMap<String, Option<Obstacle>> {
+        let mut orders = self.asked_to_hand_over();
+        if !orders.is_empty() {
+            let is_of = |c: &Container| c.is_made_from(&view.from) || c.is_made_from(&view.reference);
+            let uses = |service: &String| {
+                self.containers().iter().any(|c| c.compose_service == *service && is_of(c))
+            };
+            orders.retain(|service, _| uses(service));
+        }
+        orders
+    }
+
+    /// The new containers are proven beside the old ones: these are relieved of their requests and stopped, unless the
+    /// service would then have fewer containers than before.
+    pub(in crate::service) fn proven_beside(&mut self, now: Timestamp) {
+        let containers = self.known.containers.clone().unwrap_or_default();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.note_new(&containers);
+        match deployment.lacks_new(&containers) {
+            Some(compose_service) if deployment.interrupt() => {
+                self.handover_interfered(&Interference::Removed { compose_service }, now);
+            }
+            Some(_) => deployment.enter(Phase::Spread, now),
+            None if deployment.plan().drain().is_empty() => self.retire_old(now),
+            None => {
+                deployment.handover.old = OldContainers::Drained;
+                deployment.enter(Phase::Drain, now);
+            }
+        }
+    }
+
+    fn retire_old(&mut self, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.handover.old = OldContainers::Retired;
+        deployment.enter(Phase::Retire, now);
+    }
+
+    /// Acts on the outcome of an inspection while the new containers serve alone.
+    pub(in crate::service) fn soak_seen(&mut self, outcome: Outcome, now: Timestamp) {
+        match outcome {
+            Outcome::Wait { deadline } => self.inspections.postpone((now + INSPECT_INTERVAL).min(deadline)),
+            Outcome::Passed => self.settle(None, now),
+            Outcome::Failed(failure) => self.failed(failure, String::new(), now),
+            // Somebody has removed the new containers, but not the old ones, which are all that is left.
+            Outcome::Inconclusive(how @ Interference::Removed { .. }) if self.has_old_containers() => {
+                self.handover_interfered(&how, now);
+            }
+            Outcome::Inconclusive(how) => self.settle(Some(self.interference_text(&how)), now),
+        }
+    }
+
+    fn settle(&mut self, interference: Option<String>, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.enter(Phase::Settle { interference }, now);
+    }
+
+    /// Somebody has changed the new containers while the old ones are there: these serve on, the new ones are removed, and the
+    /// next check tries again.
+    pub(in crate::service) fn handover_interfered(&mut self, how: &Interference, now: Timestamp) {
+        let why = self.interference_text(how);
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.enter(Phase::Abort { why }, now);
+    }
+
+    /// Handles the result of a step that only a handover has.
+    pub(in crate::service) fn handed_over(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let failed = match result {
+            StepResult::HandoverStepped { problems, containers } => {
+                deployment.outage.look(&containers, now);
+                self.known.containers = Some(containers.into());
+                let told = &mut deployment.handover.problems;
+                for problem in problems {
+                    if !told.contains(&problem) {
+                        told.push(problem);
+                    }
+                }
+                false
+            }
+            other => {
+                let failure = other.failure();
+                self.emitted
+                    .notes
+                    .push(Note::StepRetried { step: deployment.phase.name(), failure: failure.clone() });
+                deployment.attempt += 1;
+                if deployment.attempt < ROLLBACK_ATTEMPTS {
+                    let pause = rollback_pause(deployment.attempt);
+                    self.steps.retry_at = Some(now + pause);
+                    return;
+                }
+                deployment.handover.problems.push(failure);
+                true
+            }
+        };
+        match deployment.phase.clone() {
+            Phase::Drain => self.retire_old(now),
+            Phase::Retire => {
+                let probation = Probation::new(now, deployment.expected_new(&[]));
+                deployment.enter(Phase::Soak { probation }, now);
+                self.inspections.request_by(now);
+            }
+            Phase::Settle { interference: None } => self.passed(now),
+            Phase::Revive(why) => {
+                if failed || !self.has_old_containers() {
+                    self.old_are_gone();
+                }
+                if let Some(deployment) = &mut self.durable.deployment {
+                    deployment.enter(Phase::Rollback(why), now);
+                }
+            }
+            Phase::Withdraw { failed, remaining, is_verified } => {
+                self.withdrawn(failed, remaining, is_verified, now);
+            }
+            // The old containers run again; now the new ones are removed.
+            Phase::Abort { why } if deployment.handover.old != OldContainers::Serving => {
+                deployment.handover.old = OldContainers::Serving;
+                deployment.enter(Phase::Abort { why }, now);
+            }
+            Phase::Abort { why } if deployment.plan().is_whole_handover() => {
+                self.abandon(why, String::new(), now);
+            }
+            Phase::Settle { interference: Some(why) } | Phase::Abort { why } => self.left_unproven(why, now),
+            _ => {}
+        }
+    }
+
+    fn has_old_containers(&self) -> bool {
+        let old = self.durable.deployment.iter().flat_map(|deployment| deployment.plan().old_ids());
+        let old: BTreeSet<String> = old.collect();
+        self.containers().iter().any(|c| old.contains(&c.id))
+    }
+
+    /// The old containers can't come back: compose brings up the old images as without a handover.
+    fn old_are_gone(&mut self) {
+        if let Some(deployment) = &mut self.durable.deployment {
+            deployment.handover.old = OldContainers::Gone;
+        }
+    }
+
+    /// The new containers of a failed image are gone. If the old ones were never touched, that was all.
+    fn withdrawn(&mut self, failed: Failed, remaining: Option<String>, is_verified: bool, now: Timestamp) {
+        let containers = self.known.containers.clone().unwrap_or_default();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.handover.is_withdrawn = true;
+        if is_verified || deployment.plan().is_whole_handover() && deployment.old_are_up(&containers) {
+            return self.rolled_back(failed, remaining, now);
+        }
+        let probation = Probation::new(now, deployment.plan().expected_old());
+        deployment.enter(Phase::VerifyRollback { failed, probation }, now);
+        self.inspections.request_by(now);
+    }
+}
+
+impl Deployment {
+    /// The part of the compose services that compose is called for in the current phase.
+    pub(in crate::service) fn part(&self) -> Part {
+        match &self.plan().handover {
+            Some(handover) if self.plan().is_handover() && self.handover.old != OldContainers::Gone => {
+                if self.phase == Phase::Spread {
+                    Part::Beside(handover.services.clone())
+                } else {
+                    Part::StopFirst(handover.services.keys().cloned().collect())
+                }
+            }
+            _ => Part::All,
+        }
+    }
+
+    /// Returns the step of a phase that only a handover has.
+    pub(in crate::service) fn handover_step(&self) -> Option<HandoverStep> {
+        let (plan, new) = (self.plan(), self.handover.new.clone());
+        let project = plan.project.as_ref().map(|project| project.name.clone()).unwrap_or_default();
+        let old = plan.old_ids();
+        let drain = |leaving: &[String], staying: &[String]| {
+            let question = self.question(&plan.service)?;
+            let drain = plan.drain();
+            Some(DrainCall { drain, question, leaving: leaving.to_vec(), staying: staying.to_vec() })
+        };
+        Some(match &self.phase {
+            Phase::Drain => HandoverStep::Drain { call: drain(&old, &new)?, project },
+            Phase::Retire => HandoverStep::Retire {
+                project,
+                // The engine may have been restarted since they were proven.
+                start: if self.interruptions > 0 { new } else { Vec::new() },
+                stop: old,
+            },
+            Phase::Settle { .. } => HandoverStep::Settle { project, remove: old },
+            Phase::Revive(_) => HandoverStep::Revive { project, start: old, undo: plan.drain() },
+            Phase::Abort { .. } if self.handover.old != OldContainers::Serving => {
+                HandoverStep::Revive { project, start: old, undo: plan.drain() }
+            }
+            Phase::Withdraw { .. } | Phase::Abort { .. } => {
+                HandoverStep::Withdraw { call: drain(&new, &old)?, project, remove: new }
+            }
+            _ => return None,
+        })
+    }
+
+    /// Records the new containers of the services that hand over.
+    pub(in crate::service) fn note_new(&mut self, containers: &[Container]) {
+        let plan = self.plan();
+        let is_new = |c: &&Container| {
+            plan.hands_over(&c.compose_service)
+                && plan.before.iter().all(|was| was.id != c.id)
+                && self.new_ids.values().any(|id| *id == c.image)
+        };
+        self.handover.new = containers.iter().filter(is_new).map(|c| c.id.clone()).collect();
+    }
+
+    /// Returns the compose service that would have fewer containers without the old ones than with them alone.
+    pub(in crate::service) fn lacks_new(&self, containers: &[Container]) -> Option<String> {
+        let plan = self.plan();
+        let services: BTreeSet<&str> = plan.old_containers().map(|was| &*was.compose_service).collect();
+        let lacks = |service: &&str| {
+            let of_service = || containers.iter().filter(|c| c.compose_service == **service);
+            let is_old = |c: &&Container| plan.before.iter().any(|was| was.id == c.id);
+            let old = of_service().filter(is_old).filter(|c| c.state == State::Running).count();
+            let new = of_service().filter(|c| self.handover.new.contains(&c.id)).filter(|c| is_up(c)).count();
+            new < old
+        };
+        services.into_iter().find(lacks).map(str::to_owned)
+    }
+
+    /// Reports whether all old containers are as well as before, as far as one look can tell.
+    pub(in crate::service) fn old_are_up(&self, containers: &[Container]) -> bool {
+        let is_as_before = |was: &Baseline| {
+            let now = containers.iter().find(|c| c.id == was.id);
+            now.is_some_and(|c| c.state == State::Running && (is_up(c) || !was.well))
+        };
+        self.plan().old_containers().all(is_as_before)
+    }
+
+    /// The phase in which the way back begins.
+    pub(in crate::service) fn way_back(&self, failed: Failed) -> Phase {
+        match self.handover.old {
+            OldContainers::Drained | OldContainers::Retired => Phase::Revive(failed),
+            OldContainers::Serving | OldContainers::Gone => Phase::Rollback(failed),
+        }
+    }
+
+    /// Reports whether new containers stand beside the old ones that a rollback has to remove.
+    pub(in crate::service) fn must_withdraw(&self) -> bool {
+        self.plan().is_handover() && !self.handover.is_withdrawn && self.handover.old != OldContainers::Gone
+    }
+
+    /// The containers of both sides, for people; `None` if no service hands over.
+    pub(in crate::service) fn handover_progress(&self, containers: &[Container]) -> Option<HandoverProgress> {
+        let plan = self.plan();
+        let side = |is_of: &dyn Fn(&Container) -> bool| {
+            let of_side = containers.iter().filter(|c| plan.hands_over(&c.compose_service) && is_of(c));
+            of_side.map(shown).collect()
+        };
+        plan.is_handover().then(|| HandoverProgress {
+            old: side(&|c| plan.before.iter().any(|was| was.id == c.id)),
+            new: side(&|c| self.handover.new.contains(&c.id)),
+        })
+    }
+
+    /// Reports whether the old containers have served all the time.
+    pub(in crate::service) fn is_uninterrupted(&self, now: Timestamp) -> bool {
+        self.plan().is_whole_handover() && self.outage.longest(self.begun, now) == Some(Duration::ZERO)
+    }
+}
+
+pub(in crate::service) fn shown(container: &Container) -> HandoverContainer {
+    let health = container.health.map(|health| match health {
+        HealthState::Starting => "starting",
+        HealthState::Healthy => "healthy",
+        HealthState::Unhealthy | HealthState::Unmeasured => "unhealthy",
+    });
+    HandoverContainer {
+        name: container.name.clone(),
+        state: container.state.as_str().to_owned(),
+        health: health.map(str::to_owned),
+    }
+}
+
+pub(in crate::service) fn is_up(container: &Container) -> bool {
+    container.state == State::Running && matches!(container.health, None | Some(HealthState::Healthy))
+}

@@ -1,0 +1,314 @@
+//! Decisions of a rollout on compose: what a deployment does next, from the results of its steps (DECISIONS 4). The values are
+//! in `rollout/`.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `plan.rs` | the plan of a deployment |
+//! | `step.rs` | the next phase after each step |
+//! | `probe.rs` | when the containers on probation are probed |
+//! | `handover.rs` | when the new containers take over from the old ones, or give way to them |
+//! | `snapshot.rs` | which data is copied, put back and removed |
+//! | `rollback.rs` | the rollback to the previous images |
+
+mod handover;
+mod plan;
+mod probe;
+mod rollback;
+mod snapshot;
+mod step;
+
+use evenkeel_common::wire::DeployOutcome;
+use jiff::Timestamp;
+
+use crate::model::{Container, HookEvent};
+use crate::service::event::{Event, Fault, FaultCause, Updated};
+use crate::service::health::assess::Trouble;
+use crate::service::health::restart_state;
+use crate::service::images::OldImage;
+use crate::service::input::StepResult;
+use crate::service::observation::FilesApplied;
+use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::plan::{Cause, ImageChange};
+use crate::service::rollout::probation::{Failure, Interference, Outcome, Reason};
+use crate::service::rollout::step::{Failed, Phase};
+use crate::service::wording::names;
+use crate::service::{ENGINE_RETRY, INSPECT_INTERVAL, Service, wording};
+
+impl Service {
+    /// Acts on the outcome of an inspection during the probation of the new containers.
+    pub(in crate::service) fn probation_seen(&mut self, outcome: Outcome, now: Timestamp) {
+        match outcome {
+            Outcome::Wait { deadline } => self.inspections.postpone((now + INSPECT_INTERVAL).min(deadline)),
+            Outcome::Passed if self.is_handing_over() => self.proven_beside(now),
+            Outcome::Passed => self.passed(now),
+            Outcome::Failed(failure) => self.failed(failure, String::new(), now),
+            Outcome::Inconclusive(how) if self.is_handing_over() => self.handover_interfered(&how, now),
+            Outcome::Inconclusive(how) => self.probation_interfered(&how, now),
+        }
+    }
+
+    fn is_handing_over(&self) -> bool {
+        self.durable.deployment.as_ref().is_some_and(|deployment| deployment.plan().is_handover())
+    }
+
+    /// Handles a loss of the engine. It may have stopped containers on probation, which says nothing about their images:
+    /// the project is brought up again, and the probation starts over.
+    pub(in crate::service) fn interrupted(&mut self, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let again = match deployment.phase.clone() {
+            Phase::Probation { .. } => Phase::Start,
+            // The old containers may have been started, and the new ones stopped.
+            Phase::Soak { .. } => Phase::Retire,
+            Phase::VerifyRollback { failed, .. } => deployment.way_back(failed),
+            _ => return,
+        };
+        if !deployment.interrupt() {
+            deployment.enter_attempt(again, deployment.attempt, now);
+            self.steps.retry_at = Some(now + ENGINE_RETRY);
+        }
+    }
+
+    /// The events of a probation were missing for a while, but the engine has kept running: the probation starts over with
+    /// the same containers, and with what the events that are read again tell.
+    pub(in crate::service) fn probation_continues(&mut self, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let may_start_over = deployment.phase.is_probation() && !deployment.interrupt();
+        if let (Some(probation), true) = (deployment.phase.probation_mut(), may_start_over) {
+            probation.start_over(now);
+        }
+    }
+
+    /// Gives up before any container was changed: restores the tags and reports a fault. The next check tries again.
+    pub(in crate::service) fn abandon(&mut self, text: String, output: String, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if deployment.has_earlier_data() {
+            return self.failed(
+                Failure { reason: Reason::Words(text), by_compose: true, ..Failure::default() },
+                output,
+                now,
+            );
+        }
+        let cause = deployment.plan().cause.clone();
+        let next = match deployment.phase {
+            Phase::Start
+            | Phase::WriteTag
+            | Phase::Quiesce
+            | Phase::Copy
+            | Phase::Spread
+            | Phase::Abort { .. } => Phase::RestoreTags,
+            _ => Phase::Unpin,
+        };
+        deployment.enter(next, now);
+        self.end(DeployOutcome::Failed, false, now);
+        match cause {
+            Cause::Redeploy => self.redeploy_failed(text, output, now),
+            Cause::GoBack(back) => self.not_gone_back(back, text, output, now),
+            // Left to the healer, which retries as after a failed restart.
+            Cause::RecreateContainer { container } => {
+                let restart = self.durable.restart_states.entry(container.clone()).or_default();
+                let failed = restart_state::restart_failed(
+                    restart,
+                    &self.config,
+                    &container,
+                    (Trouble::Words(text.clone()), true),
+                    now,
+                );
+                self.emit(failed, now);
+            }
+            _ => self.raise_fault(Some(Fault { text, from_check: false }), output, now),
+        }
+    }
+
+    /// Reports that a manual redeployment failed.
+    pub(in crate::service) fn redeploy_failed(&mut self, why: String, output: String, now: Timestamp) {
+        self.emit(Event::RedeployFailed { why, container: String::new(), output }, now);
+    }
+
+    /// Blocks the failed images, in the same write as the decision to roll back. The other images of the deployment are
+    /// rolled back with them, and tried again without them.
+    pub(in crate::service) fn failed(&mut self, failure: Failure, output: String, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let changes: Vec<ImageChange> = deployment.blamed(&failure).cloned().collect();
+        let all = deployment.plan().image_changes.iter();
+        let new_images = all.filter_map(|m| {
+            Some((m.configured.clone(), m.reference.clone(), deployment.new_ids.get(&m.configured)?.clone()))
+        });
+        let new_images: Vec<_> = new_images.collect();
+        let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
+        deployment.enter(Phase::Diagnose(Failed { failure, output }), now);
+        // An image that was proven before, and that a person or a later failure called back, is not blocked.
+        if !is_going_back {
+            for change in &changes {
+                self.durable.images.of(&change.configured).block(&change.digest);
+            }
+            self.note_failed_tags(&changes);
+        }
+        for (image, reference, id) in new_images {
+            let memory = self.durable.images.of(&image);
+            if memory.proven.as_ref().is_none_or(|proven| proven.id != id) {
+                memory.note_deployed(&id, false, &reference);
+            }
+        }
+    }
+
+    /// Drops the restart history of recreated containers.
+    fn forget_replaced(&mut self) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let containers = self.known.containers.as_deref().unwrap_or_default();
+        let kept = |name: &str| {
+            let mut of_name = containers.iter().filter(|container| container.name == name);
+            of_name.any(|container| deployment.plan().before.iter().any(|was| was.id == container.id))
+        };
+        self.durable.restart_states.retain(|name, _| kept(name));
+    }
+
+    /// Ends the rollout after the new images have passed their probation.
+    pub(in crate::service) fn passed(&mut self, now: Timestamp) {
+        self.forget_replaced();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.enter(Phase::Unpin, now);
+        let deployment = deployment.clone();
+        let mut updated = false;
+        for change in deployment.plan().image_changes.clone() {
+            let new = deployment.new_ids.get(&change.configured);
+            let used =
+                self.known.containers.as_ref().is_none_or(|all| all.iter().any(|c| new == Some(&c.image)));
+            let image = change.configured.clone();
+            if let (Some(id), true) = (new.cloned(), used) {
+                let memory = self.durable.images.of(&image);
+                memory.note_deployed(&id, true, &change.reference);
+                let source = Some(change.source(&change.digest));
+                memory.proven = Some(OldImage { id: id.clone(), source });
+                self.note_proof(&image, id.clone(), &change.digest, now);
+                let version = deployment.labels.get(&image).and_then(|change| change.new.version.clone());
+                self.note_history(&change, &id, version, now);
+            }
+            let memory = self.durable.images.of(&image);
+            memory.not_found = None;
+            memory.published = Some(change.digest.clone());
+            if let (Some(old), true) = (&change.old_digest, used)
+                && *old != change.digest
+            {
+                memory.leave(old, &change.digest);
+            }
+            if deployment.plan().is_used(&change) {
+                memory.pulled = None;
+                memory.forget_failure(&change.digest);
+                memory.unproven = None;
+                self.lift_block(&image, change.reference.tag.as_deref());
+            } else {
+                memory.pulled = Some(change.digest.clone());
+            }
+            if change.old_digest.as_ref() == Some(&change.digest) {
+                continue;
+            }
+            if matches!(deployment.plan().cause, Cause::GoBack(_)) {
+                continue;
+            }
+            updated |= used;
+            let updated = self.updated_event(&deployment, change, used, now);
+            self.emit(Event::Updated(updated), now);
+        }
+        let mut outcome = DeployOutcome::Succeeded;
+        match &deployment.plan().cause {
+            Cause::Redeploy => {
+                let kept = deployment.plan().kept.clone();
+                self.emit(Event::Redeployed { kept }, now);
+            }
+            Cause::RetryRollback => self.emit(Event::RollbackRetried, now),
+            Cause::GoBack(back) => {
+                self.gone_back(back, now);
+                outcome = DeployOutcome::RolledBack;
+                if let Some(deployment) = &mut self.durable.deployment {
+                    deployment.run_last(HookEvent::RolledBack);
+                }
+            }
+            _ => {}
+        }
+        if updated {
+            self.begin_late_watch(&deployment.plan().image_changes, now);
+            self.remove_old_images_soon();
+            if let Some(deployment) = &mut self.durable.deployment {
+                deployment.run_last(HookEvent::Updated);
+            }
+        }
+        self.end(outcome, updated, now);
+        self.durable.rollback_failed = false;
+        self.files_applied(now);
+        self.set_fault(self.remaining_fault(true), now);
+    }
+
+    /// What is told of an image that has passed its probation.
+    fn updated_event(
+        &self,
+        deployment: &Deployment,
+        change: ImageChange,
+        used: bool,
+        now: Timestamp,
+    ) -> Updated {
+        let new = deployment.new_ids.get(&change.configured);
+        let is_same = change.old.as_ref().map(|old| &old.id) == new;
+        let handover = deployment.plan().handover.as_ref().filter(|_| used && !is_same);
+        Updated {
+            is_same,
+            labels: deployment.labels.get(&change.configured).cloned().unwrap_or_default(),
+            used,
+            took: self.time_since_found(&change, deployment.begun, now),
+            also_recreated: deployment.also_recreated.clone(),
+            left_behind: self.left_behind_by(&change),
+            stopped_first: handover.map(|handover| handover.obstacles.clone()).unwrap_or_default(),
+            problems: deployment.handover.problems.clone(),
+            change,
+        }
+    }
+
+    /// Notes the files as applied if compose has brought up the whole project, which applies every edit.
+    pub(in crate::service) fn files_applied(&mut self, now: Timestamp) {
+        if self.durable.deployment.as_ref().is_some_and(|deployment| deployment.applies_whole_project()) {
+            self.durable.files_pending = false;
+            let hash = self.durable.files_hash.clone();
+            self.durable.files_applied = hash.map(|hash| FilesApplied { hash, at: now });
+        }
+    }
+
+    /// Returns the names of the containers that compose has left on the old image.
+    fn left_behind_by(&self, change: &ImageChange) -> Vec<String> {
+        let is_left = |c: &&Container| self.durable.left_behind.contains(&c.id) && change.is_of_container(c);
+        self.containers().iter().filter(is_left).map(|c| c.name.clone()).collect()
+    }
+
+    /// Ends a rollout whose containers on probation were stopped, paused, removed or replaced by someone. The image may
+    /// be good or bad: it goes through another probation once it is found running.
+    fn probation_interfered(&mut self, how: &Interference, now: Timestamp) {
+        self.left_unproven(self.interference_text(how), now);
+    }
+
+    /// The words for what somebody has done to the containers on probation.
+    pub(in crate::service) fn interference_text(&self, how: &Interference) -> String {
+        let changes = self.durable.deployment.iter().flat_map(|deployment| deployment.changes());
+        wording::fault(&FaultCause::ProbationInterrupted { images: &names(changes), how })
+    }
+
+    /// Ends a rollout of images that are neither proven nor rejected.
+    pub(in crate::service) fn left_unproven(&mut self, text: String, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        for change in &deployment.plan().image_changes {
+            let new = deployment.new_ids.get(&change.configured);
+            self.durable.images.of(&change.configured).note_unproven(new, change.old.as_ref());
+        }
+        deployment.enter(Phase::Unpin, now);
+        self.end(DeployOutcome::Inconclusive, false, now);
+        self.set_fault(Some(Fault { text, from_check: false }), now);
+    }
+}
+
+impl StepResult {
+    /// The error text of a step that did not end as expected.
+    pub(super) fn failure(self) -> String {
+        match self {
+            Self::Failed(text) | Self::EngineAway(text) => text,
+            Self::Started { up: Err(error), .. } => error.to_string(),
+            other => wording::unexpected_result(&other),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The rollback to the previous images, and the handling of a rollback that fails as well.
+
+use evenkeel_common::wire::DeployOutcome;
+use jiff::Timestamp;
+
+use crate::model::image::Reference;
+use crate::model::{HookEvent, UpMode};
+
+use crate::service::event::{
+    ContainerSummary, Event, FailedDeployment, GoBackEnd, GoBackResult, RollbackProblem,
+};
+use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::plan::{Cause, ImageChange};
+use crate::service::rollout::probation::{Failure, Interference, Outcome, Reason};
+use crate::service::rollout::step::{Failed, Phase};
+use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, rollback_pause, wording};
+
+impl Service {
+    /// Acts on the outcome of an inspection during the probation of the old containers.
+    pub(in crate::service) fn rollback_seen(&mut self, failed: Failed, outcome: Outcome, now: Timestamp) {
+        match outcome {
+            Outcome::Wait { deadline } => self.inspections.postpone((now + INSPECT_INTERVAL).min(deadline)),
+            Outcome::Passed => self.rolled_back(failed, None, now),
+            // The failing container is on none of the old images, or was already failing before the deployment.
+            Outcome::Failed(again) if self.is_no_worse(&again) => {
+                self.rolled_back(failed, Some(wording::rejection(&again.reason)), now);
+            }
+            Outcome::Failed(again) => self.fail_for_good(failed, RollbackProblem::NotProven(again), now),
+            Outcome::Inconclusive(how) => self.rollback_interfered(failed, &how, now),
+        }
+    }
+
+    /// Ends the deployment after a successful rollback.
+    pub(in crate::service) fn rolled_back(
+        &mut self,
+        failed: Failed,
+        remaining: Option<String>,
+        now: Timestamp,
+    ) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if deployment.must_withdraw() {
+            return deployment.enter(Phase::Withdraw { failed, remaining, is_verified: true }, now);
+        }
+        deployment.enter(Phase::Unpin, now);
+        let back = match &deployment.plan().cause {
+            Cause::GoBack(back) => Some(back.clone()),
+            _ => None,
+        };
+        if back.is_none() {
+            deployment.run_last(HookEvent::RolledBack);
+        }
+        for change in &deployment.plan().image_changes {
+            self.durable.images.of(&change.configured).keep_target(change.old.as_ref());
+        }
+        self.durable.images.forget_unproven();
+        self.durable.rollback_failed = false;
+        let data = deployment.data_back();
+        if let Some(back) = back {
+            self.end(DeployOutcome::Failed, false, now);
+            self.set_fault(self.remaining_fault(true), now);
+            let Failed { failure, output } = failed;
+            let failure = Box::new(failure);
+            let result = GoBackResult::Undone { failure, output, remaining, data };
+            return self.emit(Event::GoBack(GoBackEnd { back, result }), now);
+        }
+        let is_uninterrupted = deployment.is_uninterrupted(now);
+        let problems = deployment.handover.problems.clone();
+        let (failed, also_recreated) = (report(deployment, failed), deployment.also_recreated.clone());
+        self.end(DeployOutcome::RolledBack, false, now);
+        // Each failed image would otherwise stay until an update succeeds.
+        self.remove_old_images_soon();
+        self.set_fault(self.remaining_fault(true), now);
+        let event = Event::RolledBack { failed, remaining, also_recreated, is_uninterrupted, problems, data };
+        self.emit(event, now);
+    }
+
+    /// Handles interference with a rollback. A container may also be on another image because its tag pointed there for a
+    /// moment, so the rollback is retried.
+    fn rollback_interfered(&mut self, failed: Failed, how: &Interference, now: Timestamp) {
+        let containers = self.known.containers.as_deref().unwrap_or_default();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let stopped = deployment.plan().expected_old().iter().all(|expected| {
+            let of_service = || containers.iter().filter(|c| c.compose_service == expected.compose_service);
+            of_service().next().is_none() || of_service().any(|c| c.image == expected.image)
+        });
+        let attempt = deployment.attempt + 1;
+        let how = wording::interference(how);
+        if stopped {
+            self.rolled_back(failed, Some(how), now);
+        } else if attempt < ROLLBACK_ATTEMPTS {
+            deployment.enter_attempt(deployment.way_back(failed), attempt, now);
+            self.steps.retry_at = Some(now + ROLLBACK_RETRY);
+        } else {
+            self.fail_for_good(failed, RollbackProblem::NotProven(Failure::general(Reason::Words(how))), now);
+        }
+    }
+
+    /// Reports whether a failure after the rollback says nothing against the old images: the container is on none of them,
+    /// or was already failing before.
+    fn is_no_worse(&self, failure: &Failure) -> bool {
+        let services = self.containers().iter().filter(|c| c.id == failure.container_id);
+        let was_failing = |service: &str| {
+            let before = self.durable.deployment.iter().flat_map(|d| &d.plan().before);
+            before.filter(|was| was.compose_service == service).any(|was| was.running && !was.well)
+        };
+        failure.bystander || services.map(|c| c.compose_service.as_str()).any(was_failing)
+    }
+
+    /// Retries a failed rollback step, up to the limit.
+    pub(in crate::service) fn rollback_step_failed(&mut self, failed: Failed, text: String, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.attempt += 1;
+        let services = deployment.plan().changed_services();
+        if !services.is_empty() {
+            deployment.up_mode = UpMode::Services(services);
+        }
+        if deployment.attempt < ROLLBACK_ATTEMPTS {
+            self.steps.retry_at = Some(now + rollback_pause(deployment.attempt));
+        } else {
+            self.fail_for_good(failed, RollbackProblem::Step(text), now);
+        }
+    }
+
+    /// Gives up on the rollback: nothing more is done until an operator acts or the registry has another digest.
+    pub(in crate::service) fn fail_for_good(&mut self, failed: Failed, why: RollbackProblem, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        // The running image must not become a rollback target.
+        for m in deployment.changes() {
+            let memory = self.durable.images.of(&m.configured);
+            memory.note_unproven(deployment.new_ids.get(&m.configured), m.old.as_ref());
+            // Those of images that did not fail, too: the service is not touched again.
+            memory.blocked = Some(m.digest.clone());
+        }
+        let failed = report(deployment, failed);
+        deployment.enter(Phase::Unpin, now);
+        self.end(DeployOutcome::Failed, false, now);
+        self.durable.rollback_failed = true;
+        self.set_fault(self.remaining_fault(true), now);
+        let containers = self.containers().iter().map(ContainerSummary::of).collect();
+        self.emit(Event::RollbackFailed { failed, why, containers }, now);
+    }
+}
+
+/// Builds the report of a failed deployment, with the digests of the image to blame.
+fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
+    let Failed { failure, output } = failed;
+    let blamed = Reference::parse(&failure.image).ok();
+    let of_blamed = deployment.changes().find(|m| blamed.as_ref().is_some_and(|blamed| m.is_of(blamed)));
+    let of = of_blamed.or_else(|| deployment.changes().next());
+    let digests = of.map(|change| (change.old_digest.clone(), change.digest.clone()));
+    let image = of.map(|change| change.reference.clone());
+    let is_other = |change: &&ImageChange| of.is_none_or(|of| of.configured != change.configured);
+    let others = deployment.changes().filter(is_other);
+    let others = others.map(|change| (change.reference.clone(), change.digest.clone())).collect();
+    FailedDeployment { images: wording::names(deployment.changes()), image, digests, others, failure, output }
+}

@@ -1,0 +1,338 @@
+//! The snapshot of a deployment: planned, taken, put back, expired.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+
+use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
+use crate::service::action::SnapshotStep;
+use crate::service::event::{Note, RollbackProblem};
+use crate::service::input::{SnapshotStepped, StepResult};
+use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::plan::Cause;
+use crate::service::rollout::snapshot::{DataBack, EarlierPlan, SnapshotPlan};
+use crate::service::rollout::snapshot::{KeptKind, KeptSnapshot};
+use crate::service::rollout::step::{Failed, Phase};
+use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
+
+/// How often a copy is tried: the service is down, and what has failed, say for lack of room, may have taken minutes.
+const COPY_ATTEMPTS: u32 = 2;
+
+impl Service {
+    /// Plans the snapshot of a deployment of other images; the reason if the data can't be copied.
+    pub(in crate::service) fn plan_snapshot(
+        &self,
+        cause: &Cause,
+        now: Timestamp,
+    ) -> Result<Option<SnapshotPlan>, String> {
+        let earlier = match cause {
+            Cause::GoBack(back) => back.data.as_ref(),
+            _ => None,
+        };
+        let rules = self.config.update.as_ref().and_then(|update| update.snapshot.as_ref());
+        let Some(rules) = rules.filter(|_| cause.is_about_images() && *cause != Cause::RetryRollback) else {
+            return match earlier {
+                None => Ok(None),
+                Some(_) => Err("update.snapshot is not configured".to_owned()),
+            };
+        };
+        let seen = self.known.observation.as_ref().and_then(|seen| seen.snapshot.clone());
+        let seen = match seen {
+            Some(seen) => seen?,
+            // The check has found no other image.
+            None if *cause == Cause::Redeploy => return Ok(None),
+            None => return Err("the data was not looked at yet".to_owned()),
+        };
+        if let Some(why) = wording::snapshot::lacks_room(&seen, rules) {
+            return Err(why);
+        }
+        let id = format!("{}-{}", self.config.name, now.strftime("%Y%m%dT%H%M%SZ"));
+        let id: String = id
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' })
+            .collect();
+        let hooks = self.config.update.as_ref().and_then(|update| update.hooks.as_ref());
+        let saves = !matches!(cause, Cause::GoBack(_)) && hooks.is_some_and(|hooks| !hooks.before.is_empty());
+        let dump = saves.then(|| seen.dumps.join(&id));
+        let earlier = match (earlier, &seen.earlier) {
+            (None, _) => None,
+            (Some(wanted), Some((found, identities))) if wanted == found => {
+                let folder = |(source, identity): (&Source, &FolderId)| {
+                    let kept = found.folders.iter().find(|kept| kept.of == source.of)?;
+                    Some((kept.folder.clone(), *identity))
+                };
+                let folders = seen.sources.iter().zip(identities).filter_map(folder).collect();
+                let bytes = seen.rooms.iter().map(|(_, room)| room.bytes).sum();
+                Some(EarlierPlan { at: found.at, folders, bytes })
+            }
+            (Some(_), _) => return Err("the earlier data was not looked at".to_owned()),
+        };
+        Ok(Some(SnapshotPlan { id, sources: seen.sources, keep: rules.keep, dump, earlier }))
+    }
+
+    /// Handles the result of a step that only a deployment with a snapshot has.
+    pub(in crate::service) fn snapshot_stepped(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let phase = deployment.phase.clone();
+        match (phase, result) {
+            (Phase::Quiesce, StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+                if running.is_empty() {
+                    deployment.snapshot.at = Some(now);
+                    deployment.snapshot.copies = deployment.earlier_data();
+                    return deployment.enter(Phase::Copy, now);
+                }
+                self.stop_more(&running, now);
+            }
+            // Somebody has started one in the meantime: the copy is that of no moment.
+            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+                deployment.enter(Phase::Quiesce, now);
+                self.stop_more(&running, now);
+            }
+            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Copied(copies))) => {
+                deployment.snapshot.copies = copies;
+                deployment.snapshot.is_unused = true;
+                deployment.enter(Phase::Start, now);
+            }
+            // The earlier data is in place.
+            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Done)) => deployment.enter(Phase::Start, now),
+            (Phase::Restore(_), StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+                self.stop_more(&running, now);
+            }
+            (Phase::Restore(failed), StepResult::Snapshot(SnapshotStepped::Done)) => {
+                deployment.snapshot.is_restored = true;
+                deployment.enter(deployment.way_back(failed), now);
+            }
+            (phase, StepResult::Snapshot(SnapshotStepped::Resumed { containers })) => {
+                deployment.outage.look(&containers, now);
+                self.known.containers = Some(containers.into());
+                self.resumed(phase, now);
+            }
+            (Phase::Expire { .. }, StepResult::Snapshot(SnapshotStepped::Done)) => {
+                self.durable.snapshots.retain(|kept| !kept.is_expired);
+                self.unpinned(now);
+            }
+            (phase, other) => self.snapshot_step_failed(phase, &other.failure(), now),
+        }
+    }
+
+    /// Adds to the containers that are stopped. They are in the journal before that.
+    fn stop_more(&mut self, running: &[Mounter], now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let known = &deployment.snapshot.stopped;
+        let new: Vec<Mounter> = running.iter().filter(|one| !known.contains(one)).cloned().collect();
+        // One that was stopped runs again: somebody insists.
+        if new.is_empty() && deployment.interrupt() {
+            let names: Vec<&str> = running.iter().map(|one| one.name.as_str()).collect();
+            let why = format!("{} does not stay stopped", names.join(", "));
+            let phase = deployment.phase.clone();
+            deployment.attempt = ROLLBACK_ATTEMPTS;
+            return self.snapshot_step_failed(phase, &why, now);
+        }
+        deployment.snapshot.stopped.extend(new);
+    }
+
+    /// What was stopped runs again.
+    fn resumed(&mut self, phase: Phase, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.snapshot.stopped.clear();
+        match phase {
+            Phase::Resume { failed: None } => self.begin_probation(now),
+            Phase::Resume { failed: Some(failed) } => self.verify_old(failed, now),
+            // Still to be unpinned.
+            _ => deployment.attempt = 0,
+        }
+    }
+
+    /// Retries a step that failed. What can't be copied is not deployed; what can't be put back needs a person.
+    fn snapshot_step_failed(&mut self, phase: Phase, why: &str, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.attempt += 1;
+        let attempts = if phase == Phase::Copy { COPY_ATTEMPTS } else { ROLLBACK_ATTEMPTS };
+        if deployment.attempt < attempts {
+            self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: why.to_owned() });
+            let pause = rollback_pause(deployment.attempt);
+            self.steps.retry_at = Some(now + pause);
+            return;
+        }
+        match phase {
+            Phase::Restore(failed) => {
+                // The data of before is in the copy, or where it was set aside for earlier data.
+                let kind = if deployment.has_earlier_data() { KeptKind::SetAside } else { KeptKind::Copy };
+                let why = wording::snapshot::not_restored(why, &deployment.kept_folders(kind));
+                self.fail_for_good(failed, RollbackProblem::Step(why), now);
+            }
+            Phase::Expire { .. } => self.unpinned(now),
+            // They stay stopped, which the probation will show.
+            phase @ (Phase::Resume { .. } | Phase::Unpin) => self.resumed(phase, now),
+            _ => self.abandon(wording::snapshot::not_copied(why), String::new(), now),
+        }
+    }
+
+    /// Unpinned; removes the copies that are no longer kept, if there are any.
+    pub(in crate::service) fn unpinned_with_data(&mut self, now: Timestamp) {
+        let remove = self.expire_snapshots();
+        match &mut self.durable.deployment {
+            Some(deployment) if !remove.is_empty() => deployment.enter(Phase::Expire { remove }, now),
+            _ => self.unpinned(now),
+        }
+    }
+
+    /// Records what is kept of the deployment that ends, and returns the folders that are removed.
+    fn expire_snapshots(&mut self) -> Vec<KeptFolder> {
+        let Some(deployment) = &mut self.durable.deployment else { return Vec::new() };
+        let Some(plan) = deployment.plan().snapshot.clone() else { return Vec::new() };
+        if deployment.snapshot.at.is_some() || plan.dump.is_some() {
+            let changes = &deployment.plan().image_changes;
+            let image = wording::names(changes);
+            let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?)));
+            let left: Vec<_> = left.collect();
+            let copied = deployment.snapshot.copies.iter().map(|copy| copy.copied.bytes).sum();
+            let of_kind = |kind: KeptKind, is_expired: bool| KeptSnapshot {
+                id: plan.id.clone(),
+                at: deployment.snapshot.at.unwrap_or(deployment.begun),
+                kind,
+                image: image.clone(),
+                left: left.clone(),
+                dump: plan.dump.clone(),
+                bytes: plan.earlier.as_ref().map_or(copied, |earlier| earlier.bytes),
+                folders: plan.sources.iter().map(|source| plan.kept_folder(source, kind)).collect(),
+                is_expired,
+            };
+            let is_restored = deployment.snapshot.is_restored;
+            // A copy that was put back is used up; one of data that nobody has changed since is of no use, and neither is what
+            // there is of one that failed.
+            let is_unused = deployment.snapshot.is_unused || deployment.snapshot.at.is_none();
+            let is_incomplete = deployment.snapshot.copies.len() < plan.sources.len();
+            let is_used_up = is_restored || is_unused || is_incomplete;
+            let new = match plan.earlier {
+                // Of what was put back again, copies may be left.
+                Some(_) => vec![of_kind(KeptKind::SetAside, is_used_up)],
+                None if is_restored => {
+                    let used_up = KeptSnapshot { dump: None, ..of_kind(KeptKind::Copy, true) };
+                    let rejected = KeptSnapshot { left: Vec::new(), ..of_kind(KeptKind::SetAside, false) };
+                    vec![used_up, rejected]
+                }
+                None => vec![of_kind(KeptKind::Copy, is_used_up)],
+            };
+            deployment.snapshot.copies.clear();
+            self.durable.snapshots.extend(new);
+        }
+        for kind in [KeptKind::Copy, KeptKind::SetAside] {
+            let mut of_kind: Vec<&mut KeptSnapshot> = self
+                .durable
+                .snapshots
+                .iter_mut()
+                .filter(|kept| kept.kind == kind && !kept.is_expired)
+                .collect();
+            of_kind.sort_by_key(|kept| std::cmp::Reverse(kept.at));
+            of_kind.into_iter().skip(plan.keep).for_each(|kept| kept.is_expired = true);
+        }
+        let expired = self.durable.snapshots.iter().filter(|kept| kept.is_expired);
+        expired.flat_map(KeptSnapshot::all_folders).collect()
+    }
+}
+
+impl Deployment {
+    /// Returns the step of a phase that only a deployment with a snapshot has.
+    pub(in crate::service) fn snapshot_step(&self) -> Option<SnapshotStep> {
+        let plan = self.plan().snapshot.as_ref()?;
+        let state = &self.snapshot;
+        let places = || plan.sources.iter().map(|source| (source.clone(), plan.place(source)));
+        let copies = || state.copies.iter().map(|copy| (copy.clone(), plan.place(&copy.source)));
+        let restore = || SnapshotStep::Restore {
+            stop: state.stopped.clone(),
+            copies: copies().collect(),
+            labels: self.snapshot_labels("set-aside"),
+            id: plan.id.clone(),
+        };
+        Some(match &self.phase {
+            Phase::Quiesce => SnapshotStep::Quiesce {
+                stop: state.stopped.clone(),
+                of: plan.sources.clone(),
+                writable: true,
+            },
+            Phase::Copy if plan.earlier.is_some() => restore(),
+            Phase::Copy => SnapshotStep::Copy {
+                places: places().collect(),
+                labels: self.snapshot_labels("copy"),
+                id: plan.id.clone(),
+            },
+            Phase::Restore(_) if plan.earlier.is_some() => {
+                SnapshotStep::UndoRestore { stop: state.stopped.clone(), copies: copies().collect() }
+            }
+            Phase::Restore(_) => restore(),
+            Phase::Resume { .. } | Phase::Unpin if self.must_resume() => {
+                let project = self.plan().project.as_ref().map(|project| project.name.clone());
+                let start = state.stopped.iter().map(|one| one.id.clone()).collect();
+                SnapshotStep::Resume { start, project: project.unwrap_or_default() }
+            }
+            Phase::Expire { remove } => SnapshotStep::Expire { remove: remove.clone() },
+            _ => return None,
+        })
+    }
+
+    /// Reports whether earlier data is in place of that of now, or about to be.
+    pub(in crate::service) fn has_earlier_data(&self) -> bool {
+        let is_earlier = self.plan().snapshot.as_ref().is_some_and(|plan| plan.earlier.is_some());
+        is_earlier && !self.snapshot.copies.is_empty() && !self.snapshot.is_restored
+    }
+
+    /// The earlier data that is put in place of that of now, if there is any to be put there.
+    pub(in crate::service) fn earlier_data(&self) -> Vec<CopyMade> {
+        let Some(plan) = &self.plan().snapshot else { return Vec::new() };
+        let folders = plan.earlier.iter().flat_map(|earlier| &earlier.folders);
+        let made = |(source, (_, folder)): (&Source, &(PathBuf, FolderId))| CopyMade {
+            source: source.clone(),
+            copied: Copied { bytes: 0, folder: *folder },
+        };
+        plan.sources.iter().zip(folders).map(made).collect()
+    }
+
+    /// The labels of the volumes that stand for the copies, but that with the name of the volume copied.
+    fn snapshot_labels(&self, kind: &str) -> Vec<(String, String)> {
+        let at = self.snapshot.at.unwrap_or(self.begun).to_string();
+        [("service", self.plan().service.as_str()), ("at", at.as_str()), ("kind", kind)]
+            .map(|(key, value)| (format!("evenkeel.snapshot.{key}"), value.to_owned()))
+            .to_vec()
+    }
+
+    /// The phase in which the new images are brought up: what writes to the data is stopped first.
+    pub(in crate::service) fn begin_start(&mut self, now: Timestamp) {
+        let is_copied = self.plan().snapshot.is_some() && self.changes().next().is_some();
+        self.enter(if is_copied { Phase::Quiesce } else { Phase::Start }, now);
+    }
+
+    /// Reports whether containers wait to be started that were stopped for the snapshot.
+    pub(in crate::service) fn must_resume(&self) -> bool {
+        !self.snapshot.stopped.is_empty()
+    }
+
+    /// The phase that puts the data back before the old images are brought up, if it was copied.
+    pub(in crate::service) fn way_back_with_data(&self, failed: Failed) -> Phase {
+        if self.snapshot.copies.is_empty() || self.snapshot.is_restored {
+            self.way_back(failed)
+        } else {
+            Phase::Restore(failed)
+        }
+    }
+
+    /// What of the data was put back, for people; `None` if nothing was.
+    pub(in crate::service) fn data_back(&self) -> Option<DataBack> {
+        let (set_aside, at) = (self.kept_folders(KeptKind::SetAside), self.snapshot.at.unwrap_or(self.begun));
+        let earlier = self.plan().snapshot.as_ref().and_then(|plan| plan.earlier.as_ref());
+        match (earlier, self.snapshot.is_restored) {
+            _ if set_aside.is_empty() => None,
+            (None, false) => None,
+            (None, true) => Some(DataBack { at, set_aside }),
+            (Some(earlier), false) => Some(DataBack { at: earlier.at, set_aside }),
+            // As if nothing had happened.
+            (Some(_), true) => Some(DataBack { at, set_aside: Vec::new() }),
+        }
+    }
+
+    /// The folders of the copies, or of the data that was set aside.
+    pub(in crate::service) fn kept_folders(&self, kind: KeptKind) -> Vec<KeptFolder> {
+        let Some(plan) = &self.plan().snapshot else { return Vec::new() };
+        self.snapshot.copies.iter().map(|copy| plan.kept_folder(&copy.source, kind)).collect()
+    }
+}

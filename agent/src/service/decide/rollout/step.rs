@@ -1,0 +1,331 @@
+//! The transition after each step of a deployment.
+
+use std::collections::BTreeMap;
+
+use evenkeel_common::wire::DeployOutcome;
+use jiff::Timestamp;
+
+use crate::model::image::ImageId;
+use crate::model::image_config::ConfigChange;
+use crate::model::{ComposeError, Container, HookEvent, State, UpMode};
+use crate::ports::HookError;
+
+use crate::service::event::{Event, FaultCause, Note, RollbackProblem};
+use crate::service::input::StepResult;
+use crate::service::observation::LocalImage;
+use crate::service::rollout::baseline::Expected;
+use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::handover::OldContainers;
+use crate::service::rollout::plan::{Cause, ImageChange};
+use crate::service::rollout::probation::{Failure, Probation, Reason};
+use crate::service::rollout::step::{Failed, Phase};
+use crate::service::rollout::tag::LineState;
+use crate::service::{ENGINE_RETRY, Service, wording};
+
+impl Service {
+    /// Handles the result of a step. Any unexpected result is a failure of the step, even the result of another one.
+    pub(in crate::service) fn stepped(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if let StepResult::Started { containers, .. } = &result {
+            deployment.outage.look(containers, now);
+        }
+        let phase = deployment.phase.clone();
+        // If the engine went away in the meantime, the cause of a compose failure is unknown.
+        let is_unexplained =
+            self.steps.is_disturbed && matches!(result, StepResult::Started { up: Err(_), .. });
+        let is_retried = is_unexplained && !deployment.interrupt();
+        if is_retried || matches!(result, StepResult::EngineAway(_)) {
+            self.emitted.notes.push(Note::StepRetried { step: phase.name(), failure: result.failure() });
+            self.steps.retry_at = Some(now + ENGINE_RETRY);
+            return;
+        }
+        if deployment.restores_line() {
+            return self.line_restored(result, now);
+        }
+        match phase {
+            Phase::BeforeHook => match result {
+                StepResult::HookEnded(Ok(())) => deployment.enter(Phase::PinImages, now),
+                StepResult::HookEnded(Err(HookError { why, output })) => {
+                    let text = wording::hook_failed(HookEvent::Before, &why);
+                    self.abandon(text, output, now);
+                }
+                other => self.abandon(other.failure(), String::new(), now),
+            },
+            Phase::LastHook { event } => {
+                if let StepResult::HookEnded(Err(HookError { why, output })) = result {
+                    self.emit(Event::HookFailed { event, why, output }, now);
+                }
+                self.concluded(now);
+            }
+            Phase::PinImages => match result {
+                StepResult::ImagesPinned { missing } => self.images_pinned(&missing, now),
+                other => self.abandon(other.failure(), String::new(), now),
+            },
+            Phase::Pull => match result {
+                StepResult::Pulled { ids, labels } => self.pulled(ids, labels, now),
+                other => self.abandon(other.failure(), String::new(), now),
+            },
+            Phase::WriteTag => self.tag_written(result, now),
+            Phase::Start | Phase::Spread => match result {
+                StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
+                StepResult::Started { up, named, containers } => self.started(up, &named, &containers, now),
+                other => self.abandon(other.failure(), String::new(), now),
+            },
+            Phase::Drain
+            | Phase::Retire
+            | Phase::Settle { .. }
+            | Phase::Revive(_)
+            | Phase::Withdraw { .. }
+            | Phase::Abort { .. } => self.handed_over(result, now),
+            Phase::Rollback(failed) => match result {
+                StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
+                StepResult::Started { up, named, containers } => {
+                    deployment.note_recreated(&named, &containers);
+                    self.known.containers = Some(containers.into());
+                    self.old_started(failed, up, now);
+                }
+                other => self.rollback_step_failed(failed, other.failure(), now),
+            },
+            Phase::Diagnose(failed) => match result {
+                StepResult::Diagnosed { log } => self.diagnosed(failed, &log, now),
+                other => self.diagnosed(failed, &wording::no_log(&other.failure()), now),
+            },
+            Phase::Quiesce
+            | Phase::Copy
+            | Phase::Restore(_)
+            | Phase::Resume { .. }
+            | Phase::Expire { .. } => self.snapshot_stepped(result, now),
+            Phase::RestoreTags => deployment.enter(Phase::Unpin, now),
+            Phase::Unpin if deployment.must_resume() => self.snapshot_stepped(result, now),
+            Phase::Unpin => self.unpinned_with_data(now),
+            // These phases wait and take no step.
+            Phase::Probation { .. } | Phase::VerifyRollback { .. } | Phase::Soak { .. } => {}
+        }
+    }
+
+    /// Handles the result of writing the newer tag to the env file.
+    fn tag_written(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        match result {
+            StepResult::TagWritten => {
+                deployment.line = LineState::Written;
+                deployment.begin_start(now);
+            }
+            StepResult::TagLineChanged => {
+                let text = deployment.plan().tag.as_ref().map(wording::tag_taken).unwrap_or_default();
+                self.abandon(text, String::new(), now);
+            }
+            other => {
+                // It may have been written nevertheless.
+                deployment.line = LineState::Written;
+                self.abandon(other.failure(), String::new(), now);
+            }
+        }
+    }
+
+    fn images_pinned(&mut self, missing: &[String], now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if missing.is_empty() || deployment.plan().cause == Cause::Redeploy {
+            deployment.enter(Phase::Pull, now);
+        } else {
+            let text = wording::fault(&FaultCause::OldImagesGone { images: missing });
+            self.abandon(text, String::new(), now);
+        }
+    }
+
+    fn pulled(
+        &mut self,
+        ids: Vec<(String, ImageId)>,
+        labels: BTreeMap<String, ConfigChange>,
+        now: Timestamp,
+    ) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.new_ids = ids.into_iter().collect();
+        deployment.labels = labels;
+        self.known.pulled = fetched(deployment);
+        // The same content under another digest: nothing to recreate (DOMAIN finding 12).
+        if deployment.plan().cause == Cause::Update && deployment.changes().next().is_none() {
+            let is_edited = self.durable.files_pending;
+            self.passed(now);
+            self.durable.files_pending = is_edited;
+        } else {
+            let writes = deployment.tag().is_some_and(|tag| tag.line.is_some());
+            if writes {
+                deployment.enter(Phase::WriteTag, now);
+            } else {
+                deployment.begin_start(now);
+            }
+        }
+    }
+
+    /// Handles the result of restoring the tag line. The running images do not depend on the line, so the deployment goes
+    /// on even if that failed.
+    fn line_restored(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.line = LineState::Settled;
+        let Some(tag) = deployment.plan().tag.clone() else { return };
+        let why = match result {
+            StepResult::TagWritten => return,
+            StepResult::TagLineChanged => None,
+            other => Some(other.failure()),
+        };
+        self.emit(Event::TagLineNotRestored { tag, why }, now);
+    }
+
+    /// Handles the end of a compose run that brings up the project, or new containers beside the old ones.
+    fn started(
+        &mut self,
+        up: Result<String, ComposeError>,
+        named: &[String],
+        containers: &[Container],
+        now: Timestamp,
+    ) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        self.known.containers = Some(containers.into());
+        if !deployment.plan().cause.is_about_images() {
+            return self.compose_run_ended(up, containers, now);
+        }
+        let starts_beside = deployment.phase == Phase::Spread;
+        if starts_beside {
+            deployment.note_new(containers);
+        }
+        deployment.note_recreated(named, containers);
+        let left_behind = deployment.left_behind(containers);
+        let expected = deployment.expected_new(&left_behind);
+        if let Err(error) = up {
+            // They were already up before the interruption: the images are not why compose fails this time.
+            if deployment.interruptions == 0 || !are_running(&expected, containers) {
+                return self.up_failed(error, containers, now);
+            }
+            let failure = error.cause;
+            self.emitted.notes.push(Note::StepRetried { step: deployment.phase.name(), failure });
+        }
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.displaced = None;
+        deployment.up_mode = UpMode::Changed;
+        deployment.snapshot.is_unused = false;
+        self.durable.left_behind.extend(left_behind);
+        if deployment.plan().is_handover() && !starts_beside {
+            return deployment.enter_attempt(Phase::Spread, deployment.attempt, now);
+        }
+        if deployment.must_resume() {
+            return deployment.enter(Phase::Resume { failed: None }, now);
+        }
+        self.begin_probation(now);
+    }
+
+    /// The new containers are up: their probation begins.
+    pub(in crate::service) fn begin_probation(&mut self, now: Timestamp) {
+        let containers = self.known.containers.clone().unwrap_or_default();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let probation = Probation::new(now, deployment.expected_new(&deployment.left_behind(&containers)));
+        deployment.enter_attempt(Phase::Probation { probation }, deployment.attempt, now);
+        self.inspections.request_by(now);
+    }
+
+    /// Handles the end of the compose run that brings up the old images.
+    fn old_started(&mut self, failed: Failed, up: Result<String, ComposeError>, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if let Err(error) = up {
+            return self.rollback_step_failed(failed, error.cause, now);
+        }
+        if deployment.must_withdraw() && deployment.handover.old == OldContainers::Serving {
+            return deployment.enter(Phase::Withdraw { failed, remaining: None, is_verified: false }, now);
+        }
+        if deployment.must_resume() {
+            return deployment.enter_attempt(Phase::Resume { failed: Some(failed) }, deployment.attempt, now);
+        }
+        self.verify_old(failed, now);
+    }
+
+    /// The old containers are up again: their probation begins.
+    pub(in crate::service) fn verify_old(&mut self, failed: Failed, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let probation = Probation::new(now, deployment.plan().expected_old());
+        deployment.enter_attempt(Phase::VerifyRollback { failed, probation }, deployment.attempt, now);
+        self.inspections.request_by(now);
+    }
+
+    /// Handles a compose run that could not bring up the new images.
+    fn up_failed(&mut self, error: ComposeError, containers: &[Container], now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let reason = wording::fault(&FaultCause::ComposeUp { cause: &error.cause });
+        let is_stopped = |id: &str| deployment.snapshot.stopped.iter().any(|one| one.id == id);
+        if deployment.plan().is_untouched(containers, is_stopped) && deployment.handover.new.is_empty() {
+            return self.abandon(reason, error.output, now);
+        }
+        deployment.snapshot.is_unused = false;
+        let cause = deployment.likely_cause(containers, &self.durable.stops);
+        let cause = cause.unwrap_or_default();
+        self.failed(Failure { reason: Reason::Words(reason), by_compose: true, ..cause }, error.output, now);
+    }
+
+    /// Continues after the diagnosis: rolls back to the old images, if there are any.
+    fn diagnosed(&mut self, failed: Failed, log: &str, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let Failed { failure, output } = failed;
+        let output = wording::diagnostics(&failure, &output, log);
+        if deployment.changes().next().is_none() {
+            // The same images as before: nothing to block, nothing to roll back to.
+            deployment.enter(Phase::Unpin, now);
+            let event = if deployment.plan().cause == Cause::RetryRollback {
+                Event::RollbackRetryFailed { failure, output }
+            } else {
+                let why = wording::rejection(&failure.reason);
+                Event::RedeployFailed { why, container: failure.container, output }
+            };
+            self.end(DeployOutcome::Failed, false, now);
+            self.emit(event, now);
+        } else if deployment.can_roll_back() {
+            deployment.up_mode = UpMode::Changed;
+            // Another service may have been moved to another image in the meantime.
+            if let Some(containers) = &self.known.containers {
+                deployment.refresh_sibling_tags(containers);
+            }
+            deployment.enter(deployment.way_back_with_data(Failed { failure, output }), now);
+        } else {
+            self.fail_for_good(Failed { failure, output }, RollbackProblem::NoOldImage, now);
+        }
+    }
+
+    /// Runs the last hook, if there is one, or ends the deployment.
+    pub(in crate::service) fn unpinned(&mut self, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        match deployment.last_hook.take() {
+            Some(event) => deployment.enter(Phase::LastHook { event }, now),
+            None => self.concluded(now),
+        }
+    }
+
+    /// Ends the deployment.
+    fn concluded(&mut self, now: Timestamp) {
+        let Some(deployment) = self.durable.deployment.take() else { return };
+        self.inspections.request_by(now);
+        // The running images have changed, so check again. A failed deployment waits for the next cycle.
+        let about_images = deployment.plan().cause.is_about_images();
+        if (self.can_check() || about_images) && self.fault.is_none() {
+            self.checks.request();
+        }
+    }
+}
+
+/// Reports whether all expected containers run on their images.
+fn are_running(expected: &[Expected], containers: &[Container]) -> bool {
+    let runs = |expected: &Expected| {
+        containers.iter().any(|c| {
+            c.compose_service == expected.compose_service
+                && c.image == expected.image
+                && c.state == State::Running
+        })
+    };
+    !expected.is_empty() && expected.iter().all(runs)
+}
+
+/// Returns the pulled images by configured name. Their sizes are read by the next check.
+fn fetched(deployment: &Deployment) -> BTreeMap<String, LocalImage> {
+    let image = |m: &ImageChange| {
+        let id = deployment.new_ids.get(&m.configured)?.clone();
+        Some((m.configured.clone(), LocalImage { id, digests: vec![m.digest.clone()], size: 0 }))
+    };
+    deployment.plan().image_changes.iter().filter_map(image).collect()
+}

@@ -1,0 +1,111 @@
+//! Decides whether there is an update to do: the image to set, and the one that a rollback would restore.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::image::{Digest, Reference};
+use crate::model::swarm::{SwarmService, is_same_image};
+
+use crate::service::Service;
+use crate::service::event::Fault;
+use crate::service::observation::{ImageView, Observation};
+use crate::service::rollout::outage::Outage;
+use crate::service::rollout::plan::{Cause, ImageChange, Planned};
+use crate::service::rollout::swarm::plan::{SwarmPlan, SwarmRollout};
+use crate::service::wording::swarm as wording;
+
+/// Time until the next check while an external update is in progress.
+const BUSY_INTERVAL: Duration = Duration::from_secs(30);
+
+impl Service {
+    /// Plans an update from the last observation. Returns whether there is one to do.
+    pub(in crate::service) fn begin_in_swarm(&mut self, cause: Cause, now: Timestamp) -> bool {
+        let Some(observation) = self.known.observation.clone() else { return false };
+        let Some(swarm) = &observation.swarm else { return false };
+        if swarm.is_changing() {
+            self.wait_for_external_update(&swarm.name, &cause, now);
+            return false;
+        }
+        let Some((to, change)) = self.target(&observation, swarm, &cause, now) else { return false };
+        if cause == Cause::Update
+            && change.as_ref().is_some_and(|change| self.is_postponed(&change.digest, now))
+        {
+            return false;
+        }
+        // The running image, unless it is known to have failed.
+        let old = change.as_ref().and_then(|change| change.old.as_ref()?.source.as_ref()?.digest.clone());
+        let back = match (old, observation.images.first()) {
+            (Some(old), Some(view)) if swarm.digest().as_ref() != Some(&old) => at(view, swarm, old),
+            _ => swarm.image.clone(),
+        };
+        let force = (cause == Cause::Redeploy).then_some(swarm.force_update + 1);
+        // If the service is already set to the image, no task is replaced: the existing ones prove it.
+        let is_replaced = force.is_some() || !is_same_image(&to, &swarm.image);
+        let known: BTreeSet<String> =
+            swarm.tasks.iter().filter(|_| is_replaced).map(|task| task.id.clone()).collect();
+        let plan = SwarmPlan {
+            service: swarm.name.clone(),
+            from: swarm.image.clone(),
+            force,
+            known,
+            grace: self.config.health_grace,
+            kept: self.kept_by(&cause),
+            cause,
+            change,
+            to,
+            back,
+        };
+        self.durable.rollback_failed = false;
+        self.durable.swarm = Some(Box::new(SwarmRollout::new(plan, Outage::of_swarm(swarm, now), now)));
+        self.note_begun();
+        true
+    }
+
+    /// Waits for an external update. A manual redeploy fails instead, because the request is not stored.
+    fn wait_for_external_update(&mut self, service: &str, cause: &Cause, now: Timestamp) {
+        if *cause == Cause::Redeploy {
+            return self.redeploy_failed(wording::busy_for_redeploy(service), String::new(), now);
+        }
+        let text = wording::busy(service);
+        self.set_fault(Some(Fault { text, from_check: true }), now);
+        self.checks.request_by(now + BUSY_INTERVAL);
+    }
+
+    /// Returns the image to set, and the change of the configured image; `None` if there is nothing to do.
+    fn target(
+        &self,
+        observation: &Observation,
+        swarm: &SwarmService,
+        cause: &Cause,
+        now: Timestamp,
+    ) -> Option<(String, Option<ImageChange>)> {
+        let view = observation.images.first();
+        let planned = view.and_then(|view| self.plan_image(view, observation, cause, now));
+        match (planned, view) {
+            (Some(Planned::Change(change)), Some(view)) => {
+                Some((at(view, swarm, change.digest.clone()), Some(change)))
+            }
+            (Some(Planned::Keep(_, image)), Some(view)) if *cause != Cause::Update => {
+                let proven = image.source.and_then(|source| source.digest);
+                Some((proven.map_or_else(|| swarm.image.clone(), |digest| at(view, swarm, digest)), None))
+            }
+            // The image is pinned, or none is configured: the tasks are recreated unchanged.
+            _ if *cause == Cause::Redeploy => Some((swarm.image.clone(), None)),
+            _ => None,
+        }
+    }
+
+    /// Reports whether this digest recently failed because of the nodes, and must not be retried yet.
+    fn is_postponed(&self, digest: &Digest, now: Timestamp) -> bool {
+        let postponed = self.durable.postponed.as_ref();
+        postponed.is_some_and(|one| one.digest == *digest && now < one.until)
+    }
+}
+
+/// Returns the configured image with this digest, as spelled in the specification if that names the same image.
+fn at(view: &ImageView, swarm: &SwarmService, digest: Digest) -> String {
+    let wanted = Reference { digest: Some(digest), ..view.reference.clone() };
+    if swarm.reference().as_ref() == Some(&wanted) { swarm.image.clone() } else { wanted.to_string() }
+}

@@ -1,0 +1,79 @@
+//! The reported state of a swarm service: its health, the progress of an update, and why nothing is deployed.
+
+use evenkeel_common::wire::{DeployPhase, DeployProgress};
+use jiff::Timestamp;
+
+use crate::model::swarm::SwarmMode;
+
+use crate::service::Service;
+use crate::service::rollout::plan::Cause;
+use crate::service::rollout::swarm::plan::SwarmPhase;
+use crate::service::wording::swarm as wording;
+
+impl Service {
+    /// Returns whether the desired number of tasks runs, or why not; `None` if the service is scaled to 0.
+    pub(in crate::service) fn swarm_health(&self) -> Option<Result<(), String>> {
+        let service = self.known.swarm.as_ref()?;
+        // It is down on purpose.
+        if service.mode == SwarmMode::Replicated(0) {
+            return None;
+        }
+        Some(service.shortage().map_or(Ok(()), Err))
+    }
+
+    /// Returns why nothing is deployed to the service: it has no tasks that could prove an image.
+    pub(in crate::service) fn undeployable(&self) -> Option<String> {
+        let service = self.known.swarm.as_ref()?;
+        match service.mode {
+            SwarmMode::Job => Some(wording::job(&service.name)),
+            _ if service.desired() > 0 => None,
+            SwarmMode::Replicated(_) => Some(wording::scaled_to_zero(&service.name)),
+            SwarmMode::Global => Some(wording::on_no_node(&service.name)),
+        }
+    }
+
+    /// Cancels the wanted deployment of a service to which nothing is deployed. Returns the reason if it was an update.
+    pub(in crate::service) fn hold_undeployable(&mut self, now: Timestamp) -> Option<String> {
+        let why = self.undeployable()?;
+        match self.wanted.take()? {
+            Cause::Update => return Some(why),
+            Cause::Redeploy => self.redeploy_failed(why, String::new(), now),
+            _ => {}
+        }
+        None
+    }
+
+    /// Returns the progress of the update.
+    pub(in crate::service) fn swarm_progress(&self) -> Option<DeployProgress> {
+        let rollout = self.durable.swarm.as_ref()?;
+        let deadline = rollout.phase.watch().and_then(|watch| watch.deadline(rollout.plan.grace));
+        let phase = match &rollout.phase {
+            SwarmPhase::Converge { .. } if deadline.is_some() => DeployPhase::Probation,
+            SwarmPhase::Admit | SwarmPhase::Update | SwarmPhase::Converge { .. } => DeployPhase::Starting,
+            SwarmPhase::Diagnose(_) | SwarmPhase::Rollback(_) | SwarmPhase::VerifyRollback { .. } => {
+                DeployPhase::RollingBack
+            }
+        };
+        Some(DeployProgress {
+            phase,
+            image: rollout.plan.image().to_owned(),
+            since: rollout.since,
+            deadline,
+            pulled_bytes: 0,
+            total_bytes: 0,
+            probe: None,
+            handover: None,
+        })
+    }
+
+    /// Returns the full IDs of the tasks' containers on this engine, the only ones that can be measured here.
+    pub fn measurable(&self) -> Vec<String> {
+        let is_local = |id: &str| match &self.known.swarm {
+            Some(service) => service.tasks.iter().any(|task| task.local_container.as_deref() == Some(id)),
+            None => true,
+        };
+        let mut ids = Vec::with_capacity(self.running().count());
+        ids.extend(self.running().filter(|one| is_local(&one.id)).map(|one| one.id.clone()));
+        ids
+    }
+}

@@ -1,0 +1,81 @@
+//! Permission requests to the fleet before an update, and the resulting leases (DECISIONS 8). A lease is kept while its
+//! update is about to begin or in progress, and released as soon as it is no longer needed.
+
+use evenkeel_common::wire::FleetAsk;
+
+use crate::model::image::Digest;
+use crate::service::action::Action;
+use crate::service::fleet::FleetHold;
+
+/// Permission requests to the wardens, and their results.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::service) struct Permits {
+    pub(in crate::service) requested: Vec<Permit>,
+    /// Leases that this service has, or may have: the answer may have been lost.
+    pub(in crate::service) leased: Vec<FleetAsk>,
+    /// Leases that are being released: until that is done, there is no new request for the same digest.
+    pub(in crate::service) releasing: Vec<FleetAsk>,
+    /// Leases of the last deployment that ended with a verdict.
+    pub(in crate::service) decided: Vec<FleetAsk>,
+    /// The service is no longer configured: no new update begins.
+    pub(in crate::service) is_retired: bool,
+}
+
+/// A permission request, and its result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::service) struct Permit {
+    pub(in crate::service) image: String,
+    pub(in crate::service) digest: Digest,
+    pub(in crate::service) ask: FleetAsk,
+    pub(in crate::service) state: PermitState,
+    /// The fleet view changed after the request was sent: an answer that holds the update may be outdated.
+    pub(in crate::service) is_outdated: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::service) enum PermitState {
+    Asking,
+    /// The update may begin.
+    Granted,
+    /// It was granted before the last check, and must be requested again.
+    Lapsed,
+    Held(FleetHold),
+}
+
+/// The fleet's permission for the pending update.
+pub(in crate::service) enum FleetSays {
+    /// The update may begin.
+    Go,
+    /// A request is in progress.
+    Pending,
+    /// Send this request first.
+    Ask(Box<Action>),
+}
+
+pub(in crate::service) fn is_same(one: &FleetAsk, other: &FleetAsk) -> bool {
+    one.image == other.image && one.digest == other.digest
+}
+
+impl Permits {
+    /// Repeats requests for held updates with the next check, and those in progress if their answer is to wait.
+    pub(in crate::service) fn ask_again(&mut self) {
+        self.requested.retain(|permit| !matches!(permit.state, PermitState::Held(_)));
+        for permit in &mut self.requested {
+            permit.is_outdated = permit.state == PermitState::Asking;
+        }
+    }
+
+    /// The permits for the same service with a changed configuration, which keeps or releases possible leases as needed.
+    pub(in crate::service) fn inherited(&self) -> Self {
+        let asking = self.requested.iter().filter(|permit| permit.state == PermitState::Asking);
+        let asked = asking.map(|permit| permit.ask.clone());
+        let leased = self.leased.iter().chain(&self.releasing).cloned().chain(asked).collect();
+        Self { leased, decided: self.decided.clone(), ..Self::default() }
+    }
+
+    pub(in crate::service) fn lease(&mut self, ask: FleetAsk) {
+        if !self.leased.iter().any(|known| is_same(known, &ask)) {
+            self.leased.push(ask);
+        }
+    }
+}

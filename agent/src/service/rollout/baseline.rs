@@ -1,0 +1,77 @@
+//! The containers as they were before a deployment, and those that must run in the end.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::image::ImageId;
+use crate::model::{Container, State};
+use crate::service::health::assess::{Condition, StopTimes, Stops, assess_alone};
+
+/// No container was told to stop.
+pub(in crate::service) const NO_STOPS: Stops<'static> =
+    Stops { requested: &NO_TIMES, by_engine: &NO_TIMES, told: &BTreeMap::new() };
+pub(in crate::service) static NO_TIMES: StopTimes = StopTimes::new();
+
+/// A container as it was before the deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Baseline {
+    /// Full ID.
+    pub id: String,
+    /// Compose service.
+    pub compose_service: String,
+    /// Image reference that it was created from.
+    pub config_image: String,
+    /// Image that it ran on.
+    pub image: ImageId,
+    /// Whether it was running.
+    pub running: bool,
+    /// Whether it was running and not unhealthy.
+    pub well: bool,
+    /// Restarts by its restart policy up to that point.
+    pub restart_count: u64,
+    /// Whether it had a main process, including while paused or between two runs.
+    #[serde(default)]
+    pub live: bool,
+    /// Compose services that it is restarted with, according to its label and the container whose network it uses.
+    #[serde(default)]
+    pub restarts_with: Vec<String>,
+}
+
+impl Baseline {
+    /// Records all containers of a project.
+    pub(crate) fn all(containers: &[Container]) -> Vec<Self> {
+        containers.iter().map(|container| Self::of(container, containers)).collect()
+    }
+
+    fn of(container: &Container, all: &[Container]) -> Self {
+        let running = container.state == State::Running;
+        let owner = container.network_of.as_ref().and_then(|owner| owner.resolved.as_ref());
+        let owner = owner.and_then(|owner| all.iter().find(|other| other.name == owner.name));
+        let owner = owner.map(|owner| owner.compose_service.clone());
+        Self {
+            id: container.id.clone(),
+            compose_service: container.compose_service.clone(),
+            config_image: container.config_image.clone(),
+            image: container.image.clone(),
+            running,
+            well: running
+                && matches!(
+                    assess_alone(container, NO_STOPS),
+                    Condition::Healthy | Condition::Starting | Condition::Unmeasured
+                ),
+            restart_count: container.restart_count,
+            live: container.is_live(),
+            restarts_with: container.restarts_with.iter().cloned().chain(owner).collect(),
+        }
+    }
+}
+
+/// A container that must exist in the end: of this compose service, on this image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expected {
+    /// Compose service.
+    pub compose_service: String,
+    /// Image that it must run on.
+    pub image: ImageId,
+}

@@ -1,0 +1,262 @@
+//! Decides whether the tasks of a service have converged on an image and stay there.
+//!
+//! While the swarm is updating, it decides: `update_config` says how many tasks may fail and what happens then. Its report
+//! of completion is not trusted: every task must run the image, and must have done so for the grace.
+//!
+//! A task that failed while its node or engine was unavailable says nothing about the image. But an update that does not
+//! converge after such an outage is given up like any other, since nothing else would ever end it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::model::Reference;
+use crate::model::swarm::{SwarmService, Task, TaskState, UpdateState, is_same_image};
+use crate::service::rollout::probation::{Failure, Reason};
+
+/// How long tasks may take to converge after the swarm has finished, if three times the grace is less.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// Findings so far.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Watch {
+    /// Since when the same tasks have been running, and no others.
+    pub steady_since: Option<Timestamp>,
+    /// Those tasks.
+    pub steady: BTreeSet<String>,
+    /// Tasks that had already failed when the swarm reported completion, so that it tolerated them. `None` before that.
+    pub excused: Option<BTreeSet<String>>,
+    /// Host names of nodes that were down during the update: failures there are no evidence against an image.
+    #[serde(default)]
+    pub lost: BTreeSet<String>,
+    /// Whether the agent's own engine or machine was unavailable during the update: the same applies to tasks there.
+    #[serde(default)]
+    pub engine_away: bool,
+    /// Since when the swarm reports completion without an outage.
+    #[serde(default)]
+    pub done_since: Option<Timestamp>,
+    /// Rejected tasks as last seen: the swarm may drop them before it names them.
+    #[serde(default)]
+    pub rejected: BTreeSet<String>,
+}
+
+/// State that the tasks must reach.
+#[derive(Debug, Clone, Copy)]
+pub struct Goal<'a> {
+    /// The image.
+    pub image: &'a str,
+    /// Tasks that do not count.
+    pub known: &'a BTreeSet<String>,
+    /// How long they must run.
+    pub grace: Duration,
+}
+
+/// Verdict on the tasks.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// Not converged yet.
+    Wait {
+        /// Why not, if tasks can't be placed.
+        trouble: Option<String>,
+    },
+    /// All tasks have run the image for the grace.
+    Passed,
+    /// The image or the nodes failed.
+    Failed(Box<SwarmFailed>),
+    /// The specification names another image.
+    Foreign,
+}
+
+impl Watch {
+    /// Evaluates the current state of the service.
+    pub fn look(&mut self, service: &SwarmService, goal: Goal<'_>, now: Timestamp) -> Verdict {
+        let lost = self.lost.len();
+        self.lost.extend(service.nodes_down.iter().cloned());
+        if self.lost.len() > lost {
+            self.done_since = None;
+        }
+        if !is_same_image(&service.image, goal.image) {
+            return Verdict::Foreign;
+        }
+        let rejected = failed(service, goal).filter(|task| task.is_failed_by_node());
+        let rejected: BTreeSet<String> = rejected.map(|task| task.id.clone()).collect();
+        if !rejected.is_empty() {
+            self.rejected = rejected;
+        }
+        match service.update.as_ref().map(|update| update.state) {
+            Some(UpdateState::Paused | UpdateState::RollbackPaused) => {
+                Verdict::Failed(Box::new(self.blame(service, goal)))
+            }
+            Some(UpdateState::Updating | UpdateState::RollbackStarted) => self.swarm_is_updating(service),
+            // The specification was changed a moment ago, and the swarm has not started yet.
+            None if !service.wanted().all(|task| goal.is_about(task)) => self.swarm_is_updating(service),
+            _ => self.look_when_done(service, goal, now),
+        }
+    }
+
+    /// Waits for the swarm, which handles failures itself until it has finished. Resets an earlier completion.
+    fn swarm_is_updating(&mut self, service: &SwarmService) -> Verdict {
+        (self.steady_since, self.done_since, self.excused) = (None, None, None);
+        Verdict::Wait { trouble: unplaced(service) }
+    }
+
+    fn look_when_done(&mut self, service: &SwarmService, goal: Goal<'_>, now: Timestamp) -> Verdict {
+        let done_since = *self.done_since.get_or_insert(now);
+        if self.excused.is_none() {
+            self.excused = Some(failed(service, goal).map(|task| task.id.clone()).collect());
+        }
+        if failed(service, goal).any(|task| !self.is_lost(task) && !self.is_excused(task)) {
+            return Verdict::Failed(Box::new(self.blame(service, goal)));
+        }
+        if service.desired() == 0 {
+            (self.steady_since, self.done_since) = (None, None);
+            return Verdict::Wait { trouble: service.shortage() };
+        }
+        let running: BTreeSet<String> =
+            service.running().filter(|task| goal.is_about(task)).map(|task| task.id.clone()).collect();
+        let all = running.len() as u64 >= service.desired() && !running.is_empty();
+        if !all || !service.wanted().all(|task| running.contains(&task.id)) {
+            self.steady_since = None;
+            let patience = goal.grace.saturating_mul(3).max(PATIENCE);
+            if now >= done_since + patience && self.is_hopeless(service, goal) {
+                return Verdict::Failed(Box::new(self.blame(service, goal)));
+            }
+            return Verdict::Wait { trouble: unplaced(service) };
+        }
+        if self.steady != running || self.steady_since.is_none() {
+            (self.steady, self.steady_since) = (running, Some(now));
+        }
+        let passed = self.steady_since.is_some_and(|since| now >= since + goal.grace);
+        if passed { Verdict::Passed } else { Verdict::Wait { trouble: None } }
+    }
+
+    /// Reports whether tasks have failed and no replacements are starting, or the replacements fail as well. A task that
+    /// waits for its restart looks as if it were starting.
+    fn is_hopeless(&self, service: &SwarmService, goal: Goal<'_>) -> bool {
+        let mut times: BTreeMap<&str, u32> = BTreeMap::new();
+        for task in failed(service, goal).filter(|task| !self.is_excused(task)) {
+            *times.entry(&task.name).or_default() += 1;
+        }
+        let is_starting = |task: &Task| matches!(task.state, TaskState::Pending | TaskState::Preparing);
+        let has_failed = failed(service, goal).next().is_some();
+        (has_failed && !service.wanted().any(is_starting)) || times.values().any(|times| *times > 1)
+    }
+
+    /// Returns when the tasks pass if nothing changes.
+    pub fn deadline(&self, grace: Duration) -> Option<Timestamp> {
+        self.steady_since.map(|since| since + grace)
+    }
+
+    /// Reports whether the node or engine of a task was unavailable during the update.
+    fn is_lost(&self, task: &Task) -> bool {
+        self.lost.contains(&task.node) || (self.engine_away && task.local_container.is_some())
+    }
+
+    fn is_by_node(&self, task: &Task) -> bool {
+        task.is_failed_by_node() || self.is_lost(task)
+    }
+
+    fn is_excused(&self, task: &Task) -> bool {
+        self.excused.as_ref().is_some_and(|excused| excused.contains(&task.id))
+    }
+
+    /// Returns what failed: the task that says most about the image, or else the managers' message.
+    pub(in crate::service) fn blame(&self, service: &SwarmService, goal: Goal<'_>) -> SwarmFailed {
+        let mut tasks: Vec<&Task> = failed(service, goal).filter(|task| !self.is_excused(task)).collect();
+        if tasks.is_empty() {
+            tasks.extend(failed(service, goal));
+        }
+        let by_itself = tasks.iter().filter(|task| !self.is_by_node(task)).max_by_key(|task| task.since);
+        match by_itself.or_else(|| tasks.iter().max_by_key(|task| task.since)) {
+            Some(task) => {
+                // An unhealthy task is told to stop, and may exit with code 0.
+                let why = match task.state {
+                    _ if !task.error.is_empty() => task.error.as_str(),
+                    TaskState::Complete => {
+                        "it ended with exit code 0, by itself or because its health check failed"
+                    }
+                    state => state.as_str(),
+                };
+                blamed(task, why, self.is_by_node(task))
+            }
+            None => self.blame_by_message(service, goal),
+        }
+    }
+
+    /// Returns what failed if no task has. The swarm also counts tasks that it stopped itself while it monitored them, for
+    /// example because their node was drained, and may have dropped the task that it names.
+    fn blame_by_message(&self, service: &SwarmService, goal: Goal<'_>) -> SwarmFailed {
+        let message = service.update.as_ref().map(|update| update.message.clone()).unwrap_or_default();
+        let is_named = |id: &str| message.split_whitespace().any(|word| word == id);
+        let is_stopped = |task: &&Task| {
+            is_named(&task.id)
+                && goal.is_about(task)
+                && task.state == TaskState::Shutdown
+                && task.error.is_empty()
+        };
+        if let Some(task) = service.tasks.iter().find(is_stopped) {
+            return blamed(task, "the swarm stopped it during the update", true);
+        }
+        let failure =
+            Failure { reason: Reason::Words(format!("the swarm reports: {message}")), ..Failure::default() };
+        let by_node = self.rejected.iter().any(|id| is_named(id));
+        SwarmFailed { failure, output: String::new(), task: String::new(), by_node }
+    }
+}
+
+impl Goal<'_> {
+    /// Reports whether a task counts.
+    fn is_about(&self, task: &Task) -> bool {
+        is_same_image(&task.image, self.image) && !self.known.contains(&task.id)
+    }
+}
+
+/// Builds the failure of a task.
+fn blamed(task: &Task, why: &str, by_node: bool) -> SwarmFailed {
+    let tagged = Reference::parse(&task.image).map(|image| image.tagged()).unwrap_or_default();
+    let mut facts = format!("task {} on node {}: {}\n", task.name, task.node, task.state.as_str());
+    if let Some(code) = task.exit_code.filter(|code| *code != 0) {
+        facts.push_str(&format!("exit code {code}\n"));
+    }
+    if !task.error.is_empty() {
+        facts.push_str(&format!("{}\n", task.error));
+    }
+    let failure = Failure {
+        reason: Reason::Words(format!("{} on {}: {why}", task.name, task.node)),
+        container_id: task.local_container.clone().unwrap_or_default(),
+        container: task.name.clone(),
+        image: tagged,
+        facts,
+        ..Failure::default()
+    };
+    SwarmFailed { failure, output: String::new(), task: task.id.clone(), by_node }
+}
+
+fn failed<'a>(service: &'a SwarmService, goal: Goal<'a>) -> impl Iterator<Item = &'a Task> {
+    service.tasks.iter().filter(move |task| goal.is_about(task) && task.is_failed())
+}
+
+/// Returns why tasks wait for a node; `None` if none does.
+fn unplaced(service: &SwarmService) -> Option<String> {
+    let waits = service.wanted().find(|task| task.state == TaskState::Pending && !task.error.is_empty())?;
+    Some(format!("{} waits for a node: {}", waits.name, waits.error))
+}
+
+/// Why an update is rejected.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SwarmFailed {
+    /// What failed.
+    pub failure: Failure,
+    /// Evidence: facts and log lines.
+    pub output: String,
+    /// ID of the task whose log has the details; empty if there is none.
+    pub task: String,
+    /// Whether the nodes are to blame and not the image, which is not blocked then.
+    pub by_node: bool,
+}
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;
