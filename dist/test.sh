@@ -29,7 +29,8 @@ case "$*" in
     bash dist/package.sh --static
     bash dist/scripts/check-reproducible.sh
     bash dist/scripts/check-packages.sh
-    bash dist/images.sh --program target/package/out/evenkeel-*-static
+    base="$(bash dist/scripts/base-image.sh)"
+    bash dist/images.sh --base "$base" --program target/package/out/evenkeel-*-static
     exec bash dist/scripts/check-images.sh
     ;;
 *) die "usage: bash dist/test.sh [--all | --engines | --packages]" ;;

@@ -9,8 +9,8 @@ use http::header::{ACCEPT, CACHE_CONTROL, HeaderValue, LOCATION, RETRY_AFTER, SE
 use jiff::Timestamp;
 
 use super::Api;
+use super::assets::STYLE;
 use super::authorize::{LoginError, challenge};
-use super::page::STYLE;
 use crate::auth::tokens::{self, Tokens};
 
 const REQUIRED: &str = "api.token is needed: as ?token= or as the cookie \"token\"";

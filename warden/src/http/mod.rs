@@ -1,5 +1,6 @@
 //! The warden's HTTP API: one route per endpoint, in the order of spec 4.3.
 
+mod assets;
 mod authorize;
 mod decide;
 mod docs;

@@ -5,10 +5,9 @@ use std::sync::LazyLock;
 use evenkeel_common::http::{Request, Response, StatusCode};
 use evenkeel_common::page::{self, Document};
 
+use super::assets::STYLE;
 use super::{Api, login};
 use crate::auth::tokens;
-
-pub(super) const STYLE: &str = include_str!("../ui/page.css");
 const SCRIPT: &str = concat!(include_str!("../ui/map.js"), include_str!("../ui/page.js"));
 static DASHBOARD: LazyLock<Document> =
     LazyLock::new(|| page::document(include_str!("../ui/page.html"), STYLE, SCRIPT));

@@ -16,8 +16,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::salvage;
+use redb::Database;
+
+use super::tables::{META, NEXT_ID, add, begin_write};
+use super::{TableError, salvage};
 use crate::fleet::{Machine, entry};
+use crate::keep::Folded;
 
 /// Name of the file.
 const FILE: &str = "warden-state.json";
@@ -297,4 +301,21 @@ fn parse_line(line: &[u8]) -> Option<Record> {
 
 fn checksum(text: &[u8]) -> String {
     hex::encode(&Sha256::digest(text)[..CHECKSUM_DIGITS / 2])
+}
+
+/// Adds the saved state to the tables.
+pub(super) fn store(database: &Database, saved: &SavedState, now: Timestamp) -> Result<(), TableError> {
+    let transaction = begin_write(database)?;
+    {
+        let mut meta = transaction.open_table(META)?;
+        if saved.is_complete && saved.next_id > saved.entries.len() as u64 {
+            // Keeps the entries' ids, so that browsers can continue their streams.
+            meta.insert(NEXT_ID, saved.next_id - saved.entries.len() as u64)?;
+        }
+    }
+    let saved =
+        Folded { entries: saved.entries.clone(), machines: saved.machines.clone(), ..Folded::default() };
+    add(&transaction, &saved, now)?;
+    transaction.commit()?;
+    Ok(())
 }

@@ -2,14 +2,12 @@
 //!
 //! Damage must never end in a loop. So a file is checked when it is opened; whatever goes wrong with its content, it is
 //! opened once more from the start; and a file that kills the program while it is opened is not opened again.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use evenkeel_common::database::{DatabaseFile, OpenError, Options};
 use evenkeel_common::file;
-use jiff::Timestamp;
 
 use super::{OPTIONS, Shared, TableError, import, salvage, tables};
 use crate::keep::KeepError;
@@ -156,7 +154,7 @@ impl Shared {
                 self.note_damage(aside, "lines of the state of an earlier version", count);
             }
             if let Some(saved) = saved {
-                file.run("write", |database| tables::import(database, &saved, now))?;
+                file.run("write", |database| import::store(database, &saved, now))?;
             }
         }
         if self.folder != Path::new("") {
@@ -221,9 +219,4 @@ impl Marker {
     fn end(self) {
         let _ = fs::remove_file(&self.path);
     }
-}
-
-/// The time of a restored entry.
-pub(super) fn arrival(timestamp: Timestamp, now: Timestamp) -> i64 {
-    timestamp.min(now).as_microsecond()
 }

@@ -5,13 +5,12 @@ use jiff::Timestamp;
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 
 use super::TableError;
-use super::tables::{AGENTS_FROM, BYTES, ENTRIES, INDEX, META, NEXT_ID, add, begin_write, counter};
+use super::tables::{
+    AGENTS_FROM, BYTES, BYTES_OF, ENTRIES, INDEX, META, NEXT_ID, add, add_bytes, begin_write, counter,
+};
 use crate::fleet::Machine;
 use crate::keep::query::Field;
 use crate::keep::{Folded, Retention};
-
-/// Prefix of the counters of the text of each agent's entries, in bytes.
-const BYTES_OF: &str = "bytes/";
 /// Maximum number of entries removed in one transaction, so that other work is not delayed.
 const REMOVED_AT_ONCE: usize = 2000;
 /// The same for the entries of an earlier version that are added to the index of agents.
@@ -163,17 +162,6 @@ impl<'t> Tables<'t> {
 struct OfAgent {
     #[serde(default)]
     agent: String,
-}
-
-pub(super) fn add_bytes(
-    meta: &mut Table<'_, &'static str, u64>,
-    agent: &str,
-    size: usize,
-) -> Result<(), TableError> {
-    let name = format!("{BYTES_OF}{agent}");
-    let before = meta.get(name.as_str())?.map_or(0, |bytes| bytes.value());
-    meta.insert(name.as_str(), before + size as u64)?;
-    Ok(())
 }
 
 /// Adds what was saved of a damaged file: entries with their ids and arrival times, machines, values.

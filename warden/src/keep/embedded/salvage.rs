@@ -18,7 +18,7 @@ use redb::{Database, ReadableDatabase, ReadableTable};
 use serde::de::DeserializeOwned;
 
 use super::tables::{ENTRIES, MACHINES, VALUES};
-use super::{OPTIONS, TableError, recover, retain};
+use super::{OPTIONS, TableError, retain};
 use crate::fleet::Machine;
 use crate::fleet::decisions::{DECISIONS, Decisions};
 use crate::fleet::state::bytes;
@@ -174,7 +174,7 @@ fn from_bytes(
             Json::Entry(entry, line) => {
                 if places.len() < MAX_FOUND && found.lines.insert(hash(line)) {
                     let length = u32::try_from(line.len()).unwrap_or(0);
-                    places.push((recover::arrival(entry.timestamp, now), offset + at as u64, length));
+                    places.push((arrival(entry.timestamp, now), offset + at as u64, length));
                 }
             }
             Json::Machine(machine) => keep_latest(&mut found.machines, *machine),
@@ -297,4 +297,9 @@ fn hash(line: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     line.hash(&mut hasher);
     hasher.finish()
+}
+
+/// The time of a restored entry.
+pub(super) fn arrival(timestamp: Timestamp, now: Timestamp) -> i64 {
+    timestamp.min(now).as_microsecond()
 }

@@ -6,8 +6,6 @@ use jiff::Timestamp;
 use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::TableError;
-use super::import::SavedState;
-use super::retain::add_bytes;
 use crate::fleet::Machine;
 use crate::keep::query::Field;
 use crate::keep::{Change, Folded, Outcome, fold, needs};
@@ -86,23 +84,6 @@ fn index_values(transaction: &WriteTransaction) -> Result<(), TableError> {
         let (name, row) = item?;
         changed.insert((row.value().0, name.value()), ())?;
     }
-    Ok(())
-}
-
-/// Imports the state of an earlier version.
-pub(super) fn import(database: &Database, saved: &SavedState, now: Timestamp) -> Result<(), TableError> {
-    let transaction = begin_write(database)?;
-    {
-        let mut meta = transaction.open_table(META)?;
-        if saved.is_complete && saved.next_id > saved.entries.len() as u64 {
-            // Keeps the entries' ids, so that browsers can continue their streams.
-            meta.insert(NEXT_ID, saved.next_id - saved.entries.len() as u64)?;
-        }
-    }
-    let saved =
-        Folded { entries: saved.entries.clone(), machines: saved.machines.clone(), ..Folded::default() };
-    add(&transaction, &saved, now)?;
-    transaction.commit()?;
     Ok(())
 }
 
@@ -281,6 +262,20 @@ fn next_revision(meta: &mut Table<'_, &'static str, u64>) -> Result<u64, TableEr
     meta.insert(REVISION, revision)?;
     Ok(revision)
 }
+
+pub(super) fn add_bytes(
+    meta: &mut Table<'_, &'static str, u64>,
+    agent: &str,
+    size: usize,
+) -> Result<(), TableError> {
+    let name = format!("{BYTES_OF}{agent}");
+    let before = meta.get(name.as_str())?.map_or(0, |bytes| bytes.value());
+    meta.insert(name.as_str(), before + size as u64)?;
+    Ok(())
+}
+
+/// Prefix of the counters of the text of each agent's entries, in bytes.
+pub(super) const BYTES_OF: &str = "bytes/";
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,3 @@
+//! Files that several pages share.
+
+pub(super) const STYLE: &str = include_str!("../ui/page.css");
