@@ -330,6 +330,8 @@ impl PrivateEngine {
             .args(["--containerd-namespace", &space, "--containerd-plugins-namespace", &format!("{space}-p")])
             .args(["--data-root", &path("data"), "--exec-root", &path("exec")])
             .args(["--pidfile", &path("docker.pid"), "--host", &format!("unix://{}", path("docker.sock"))])
+            // Whoever runs the tests may not be in the group of the machine's engine.
+            .args(["--group", &rustix::process::getegid().as_raw().to_string()])
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file handle can be copied"))
             .stderr(log);

@@ -6,6 +6,9 @@ REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 INVOKED=("$(cd "$(dirname "$0")" && pwd)/${0##*/}" "$@") # the script that sourced this
 MIN_RUST_MINOR=95 # Rust 1.95, as Cargo.toml's rust-version says
 
+# Configurations that others may write to are warned about. Some systems give every user a group, and let it write.
+umask 022
+
 say() { printf '%s\n' "$*" >&2; }
 die() {
     say "error: $*"

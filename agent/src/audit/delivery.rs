@@ -13,7 +13,6 @@ use reqwest::{Client, Request, RequestBuilder, Response, StatusCode, Url};
 
 use super::redact::Redactor;
 use evenkeel_common::tls;
-use evenkeel_common::wire::AuditEntry;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -253,12 +252,6 @@ pub(super) fn shown(text: &str, redactor: &Redactor, is_cut: bool) -> String {
         redactor.clean(text, is_cut).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let line = redactor.clean(&line.split_whitespace().collect::<Vec<_>>().join(" "), is_cut);
     if line.chars().count() <= SHOWN { line } else { line.chars().take(SHOWN).chain(['…']).collect() }
-}
-
-/// Implemented by each channel that sends one entry at a time.
-pub(super) trait Render: Send + Sync + 'static {
-    /// Renders the entry as this channel sends it. `seq` is its number in the outbox.
-    fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String>;
 }
 
 #[cfg(test)]

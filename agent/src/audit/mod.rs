@@ -7,6 +7,7 @@ pub mod channels;
 mod delivery;
 mod file;
 mod read;
+mod receiver;
 mod redact;
 mod sink;
 pub mod trial;
@@ -19,7 +20,8 @@ use evenkeel_common::queue::Outbox;
 use evenkeel_common::store::{Change, StoreError};
 use evenkeel_common::wire::{AuditEntry, Level};
 
-pub use channel::{Channel, Settings};
+pub use channel::Channel;
+pub use channels::Settings;
 pub use file::FileSink;
 pub use read::read_latest;
 pub use sink::{Deliveries, DeliveryStats, Reconfigured, UNDELIVERED, names_of_off};

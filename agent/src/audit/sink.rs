@@ -17,9 +17,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Audit;
-use super::channel::{Channel, Settings};
-use super::channels::Sent;
+use super::channel::Channel;
+use super::channels::Settings;
 use super::delivery::DeliveryError;
+use super::receiver::Sent;
 use crate::PROGRAM;
 use crate::model::text;
 

@@ -1,9 +1,29 @@
+use async_trait::async_trait;
 use evenkeel_common::clock::SystemClock;
 use evenkeel_common::store::MemoryStore;
 
 use super::*;
+use crate::audit::receiver::Carrier;
+use crate::audit::redact::Redactor;
 use crate::config::{EntryFilter, WebhookConfig};
 use evenkeel_common::secret::Secret;
+
+/// A receiver that is a function.
+struct Scripted<F> {
+    batch: usize,
+    answer: F,
+}
+
+#[async_trait]
+impl<F: Fn(&[PushedEntry]) -> Result<Sent, DeliveryError> + Send + Sync> Carrier for Scripted<F> {
+    fn batch(&self) -> usize {
+        self.batch
+    }
+
+    async fn send(&self, entries: &[PushedEntry], _: &Redactor) -> Result<Sent, DeliveryError> {
+        (self.answer)(entries)
+    }
+}
 
 /// A destination whose receiver refuses entries by their message.
 struct Case {
@@ -37,7 +57,7 @@ impl Case {
             Ok(Sent { settled: entries.len(), refused: Vec::new(), answer: String::new() })
         };
         let sink = Sink {
-            channel: Channel::scripted(batch, Box::new(answer)),
+            channel: Channel::by(Box::new(Scripted { batch, answer })),
             destination: outbox.destination("x").unwrap(),
             machine: String::new(),
             epoch: String::new(),

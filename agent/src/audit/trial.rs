@@ -6,8 +6,8 @@ use std::time::Duration;
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 
-use super::channel::{Channel, Settings};
-use super::channels::{Push, WardenAnswer};
+use super::channel::Channel;
+use super::channels::{Push, Settings, WardenAnswer};
 use crate::PROGRAM;
 use crate::config::{Config, PushConfig};
 

@@ -70,7 +70,7 @@ pub struct Args {
 pub enum Task {
     /// Send a sample entry to the notification channels and the warden, and show their answers
     TestNotify {
-        /// Only this channel: discord, smtp, push, or the name of a webhook
+        /// Only this channel: its section, such as discord, smtp or push, or the name of a webhook
         channel: Option<String>,
     },
     /// Check everything that the agent depends on and show how to fix problems; exits with 1 if there is an error

@@ -4,20 +4,17 @@
 //! Values of a wrong type or out of range are reported and removed before deserialisation. Therefore every field has a
 //! default, required keys are declared in the schema explicitly, and an invalid array element becomes `None`.
 
-use std::collections::BTreeMap;
-
 use evenkeel_common::config::shape::{one_or_many, seconds};
+
 use evenkeel_common::secret::Secret;
-use evenkeel_common::wire::{Kind, Level};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Runtime, SmtpTls};
+use super::Runtime;
+use super::channels::NotificationsFile;
+use super::items::Items;
 use crate::model::Order;
 use crate::model::image_config::Aspect;
-
-/// Elements of an array that are validated individually; invalid ones are `None`.
-pub(super) type Items<T> = Vec<Option<T>>;
 
 /// Configuration of Evenkeel's agent.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -160,90 +157,6 @@ impl Default for DockerHealthFile {
     fn default() -> Self {
         Self { check_interval: 30, timeout: None }
     }
-}
-
-/// `notifications`
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default)]
-pub(super) struct NotificationsFile {
-    /// Discord.
-    pub(super) discord: Option<DiscordFile>,
-    /// Mail.
-    pub(super) smtp: Option<SmtpFile>,
-    /// Custom HTTP requests.
-    #[schemars(with = "Vec<WebhookFile>")]
-    pub(super) webhooks: Items<WebhookFile>,
-}
-
-/// `notifications.discord`
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["webhook_url"]))]
-pub(super) struct DiscordFile {
-    /// Webhook URL of the Discord channel; `$NAME` and `${NAME}` are replaced by environment variables.
-    #[schemars(length(min = 1))]
-    pub(super) webhook_url: Secret,
-    /// Minimum level of the entries to send; the default is all levels.
-    pub(super) min_level: Option<Level>,
-    /// Event kinds to send; the default is all kinds.
-    #[schemars(with = "Option<Vec<String>>")]
-    pub(super) events: Option<Items<Kind>>,
-}
-
-/// `notifications.smtp`
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["host", "port", "from", "to"]))]
-pub(super) struct SmtpFile {
-    /// Host name of the mail server.
-    #[schemars(length(min = 1))]
-    pub(super) host: String,
-    /// Port of the mail server.
-    #[schemars(range(min = 1, max = 65535))]
-    pub(super) port: u16,
-    /// Sender address.
-    #[schemars(length(min = 1))]
-    pub(super) from: String,
-    /// Recipient addresses, separated by commas.
-    #[schemars(length(min = 1))]
-    pub(super) to: String,
-    /// User name; `$NAME` and `${NAME}` are replaced by environment variables. Without it, the agent does not authenticate.
-    pub(super) username: String,
-    /// Password; `$NAME` and `${NAME}` are replaced by environment variables.
-    pub(super) password: Secret,
-    /// Encryption of the connection.
-    pub(super) tls: SmtpTls,
-    /// Minimum level of the entries to send; the default is all levels.
-    pub(super) min_level: Option<Level>,
-    /// Event kinds to send; the default is all kinds.
-    #[schemars(with = "Option<Vec<String>>")]
-    pub(super) events: Option<Items<Kind>>,
-}
-
-/// One of `notifications.webhooks`
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default)]
-#[schemars(extend("required" = ["name", "url", "method"]))]
-pub(super) struct WebhookFile {
-    /// Unique name.
-    #[schemars(length(min = 1))]
-    pub(super) name: String,
-    /// URL; `$NAME` and `${NAME}` are replaced by environment variables.
-    #[schemars(length(min = 1))]
-    pub(super) url: Secret,
-    /// HTTP method, for example POST.
-    #[schemars(length(min = 1))]
-    pub(super) method: String,
-    /// HTTP headers; `$NAME` and `${NAME}` in values are replaced by environment variables.
-    pub(super) headers: BTreeMap<String, Secret>,
-    /// Template of the request body, with the fields `service`, `event`, `message`, `reason`, `old_digest`, `new_digest`,
-    /// `container`, `timestamp`, `level`, `machine`. Without it, the whole entry is sent as JSON.
-    pub(super) body: Option<String>,
-    /// Minimum level of the entries to send; the default is all levels.
-    pub(super) min_level: Option<Level>,
-    /// Event kinds to send; the default is all kinds.
-    #[schemars(with = "Option<Vec<String>>")]
-    pub(super) events: Option<Items<Kind>>,
 }
 
 /// `push`

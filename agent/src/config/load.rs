@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::file::AgentFile;
 use super::misplaced::{self, Misplaced};
-use super::{Config, LeftOut, api, delivery, global, named, notes, paths, push, service};
+use super::{Config, LeftOut, api, channels, global, named, notes, paths, push, service};
 
 /// The JSON Schema of the configuration file.
 pub fn schema() -> Value {
@@ -24,7 +24,7 @@ impl Configuration for Config {
         let (mut has_registry, mut misplaced) = (false, Misplaced::default());
         let normalize = |tree: Value, findings: &mut Findings| {
             named_variables = named::variables(&tree);
-            named_channels = named::channels(&tree);
+            named_channels = channels::names_in(&tree);
             has_registry = tree["registry"]["url"].is_string();
             let mut tree = without_old_port(tree, findings);
             misplaced = misplaced::take(&mut tree, findings);
@@ -49,7 +49,7 @@ impl Configuration for Config {
             state_path: paths::state_path(&file.state, env, &mut findings),
             monitor: global::monitor(&file.monitor, &registry, &mut findings),
             docker_health: global::docker_health(&file.docker_health, &mut findings),
-            notifications: delivery::notifications(file.notifications, env, &mut findings),
+            notifications: channels::notifications(file.notifications, env, &mut findings),
             push,
             machine_id,
             fleet_terms_without_push,
@@ -62,7 +62,7 @@ impl Configuration for Config {
             unusable_services: None,
             warnings: Vec::new(),
         };
-        named_channels.retain(|name| !named::is_on(&config, name));
+        named_channels.retain(|name| !channels::is_on(&config, name));
         config.faulty_channels = named_channels;
         let services = KeyPath::of("services");
         config.unusable_services = findings.fault_at(&services).map(|what| format!("{services}: {what}"));

@@ -10,9 +10,9 @@
 //! | `update` | the gates of a service |
 //! | `probe` | the probe of a new image |
 //! | `misplaced` | keys of gates in the wrong place |
-//! | `delivery` | notification channels; an invalid one is disabled, the others are unaffected |
+//! | `channels` | notification channels; an invalid one is disabled, the others are unaffected |
 //! | `push` | the wardens, and the terms of the fleet |
-//! | `named` | the variables and channels that the file names, including those in invalid sections |
+//! | `named` | the variables that the file names, including those in invalid sections |
 //! | `notes` | what `--check` says besides warnings |
 //! | `template`, `template_syntax`, `mail` | templates of webhook bodies, mail addresses |
 //! | `load` | parses a file into a [`Config`] or into all its [`ConfigErrors`] |
@@ -26,7 +26,6 @@ use std::time::Duration;
 use evenkeel_common::config::quote;
 use evenkeel_common::http::BasePath;
 use evenkeel_common::secret::Secret;
-use evenkeel_common::wire::{Kind, Level};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,9 +38,10 @@ use crate::model::{Drain, Hooks, Order, Probe, Project};
 
 pub mod active;
 mod api;
-mod delivery;
+mod channels;
 mod file;
 mod global;
+mod items;
 mod load;
 pub(crate) mod mail;
 mod misplaced;
@@ -55,6 +55,7 @@ pub mod template;
 mod template_syntax;
 mod update;
 
+pub use channels::*;
 pub use evenkeel_common::config::expand::Env;
 pub use evenkeel_common::config::{ConfigErrors, ConfigSource, Configuration};
 pub use load::schema;
@@ -161,89 +162,6 @@ pub struct DockerHealthConfig {
     pub check_interval: Duration,
     /// Timeout of a check; less than `check_interval`.
     pub timeout: Duration,
-}
-
-/// `notifications.*`: the valid channels.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct NotificationsConfig {
-    /// Discord.
-    pub discord: Option<DiscordConfig>,
-    /// Mail.
-    pub smtp: Option<SmtpConfig>,
-    /// Custom webhooks, in the order of the file; names are unique.
-    pub webhooks: Vec<WebhookConfig>,
-}
-
-/// Selects the entries that a channel sends (DECISIONS 5).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EntryFilter {
-    /// Entries below this level are not sent.
-    pub min_level: Level,
-    /// Only these kinds are sent; `None` means all.
-    pub events: Option<Vec<Kind>>,
-}
-
-/// `notifications.discord`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiscordConfig {
-    /// Webhook URL, http or https, expanded. It is a secret: it grants access to the channel.
-    pub webhook_url: Secret,
-    /// The entries to send.
-    pub filter: EntryFilter,
-}
-
-/// `notifications.smtp`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SmtpConfig {
-    /// Host name of the mail server.
-    pub host: String,
-    /// Port of the mail server.
-    pub port: u16,
-    /// Sender address.
-    pub from: String,
-    /// Recipient addresses.
-    pub to: String,
-    /// User name, expanded; `None` sends without authentication.
-    pub username: Option<String>,
-    /// Password, expanded.
-    pub password: Option<Secret>,
-    /// Encryption.
-    pub tls: SmtpTls,
-    /// The entries to send.
-    pub filter: EntryFilter,
-}
-
-/// How the connection to the mail server is encrypted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum SmtpTls {
-    /// Implicit TLS on port 465, otherwise STARTTLS. STARTTLS is required with a `username` and a server on another
-    /// machine; otherwise it is used if the server offers it.
-    #[default]
-    Auto,
-    /// Implicit TLS.
-    Implicit,
-    /// STARTTLS is required; without it nothing is sent.
-    Starttls,
-    /// No encryption.
-    None,
-}
-
-/// One of `notifications.webhooks`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WebhookConfig {
-    /// Unique name.
-    pub name: String,
-    /// URL, http or https, expanded.
-    pub url: Secret,
-    /// HTTP method in upper case.
-    pub method: String,
-    /// Valid HTTP headers, with expanded values.
-    pub headers: Vec<(String, Secret)>,
-    /// Template of the body as configured.
-    pub body: Option<String>,
-    /// The entries to send.
-    pub filter: EntryFilter,
 }
 
 /// A valid `push.*`.

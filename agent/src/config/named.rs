@@ -1,12 +1,9 @@
-//! Collects the channels that the file configures and the variables that they and the push reference, including invalid
-//! ones.
+//! Collects the variables that channels and push reference, including those of invalid ones.
 
 use std::collections::BTreeSet;
 
 use evenkeel_common::config::expand::names;
 use serde_json::Value;
-
-use super::Config;
 
 /// Returns the variables that channels and push reference with `$` (DECISIONS 6), including those in invalid sections. A
 /// webhook's body is a template, in which `$` has no meaning.
@@ -32,49 +29,6 @@ pub(super) fn variables(tree: &Value) -> BTreeSet<String> {
         collect(&tree[part], &mut found);
     }
     found
-}
-
-/// Returns the names of the configured channels, including invalid ones if their name is readable.
-pub(super) fn channels(tree: &Value) -> Vec<String> {
-    let notifications = &tree["notifications"];
-    let wardens = match &tree["push"] {
-        Value::Object(push) => push.get("warden_url").unwrap_or(&Value::Null),
-        other => other,
-    };
-    let is_wanted = match wardens {
-        Value::Null => false,
-        Value::String(url) => !url.is_empty(),
-        Value::Array(urls) => urls.iter().any(|url| *url != ""),
-        _ => true,
-    };
-    let mut found: Vec<String> = is_wanted.then(|| "push".to_owned()).into_iter().collect();
-    let single = ["discord", "smtp"].into_iter().filter(|name| !notifications[*name].is_null());
-    found.extend(single.map(str::to_owned));
-    let webhooks = match &notifications["webhooks"] {
-        Value::Array(webhooks) => &webhooks[..],
-        // A single webhook that is not in an array.
-        other => std::slice::from_ref(other),
-    };
-    let names = webhooks.iter().filter_map(|webhook| webhook["name"].as_str());
-    for name in names.filter(|name| !name.is_empty()).map(|name| format!("webhook/{name}")) {
-        if !found.contains(&name) {
-            found.push(name);
-        }
-    }
-    found
-}
-
-/// Reports whether the channel with this name is valid and therefore enabled.
-pub(super) fn is_on(config: &Config, name: &str) -> bool {
-    let notifications = &config.notifications;
-    match name {
-        "push" => config.push.is_some(),
-        "discord" => notifications.discord.is_some(),
-        "smtp" => notifications.smtp.is_some(),
-        _ => name
-            .strip_prefix("webhook/")
-            .is_some_and(|name| notifications.webhooks.iter().any(|webhook| webhook.name == name)),
-    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@ use evenkeel_common::config::{Findings, KeyPath};
 use evenkeel_common::secret::Secret;
 use http::HeaderValue;
 
-use super::delivery::{expanded, unless_faulty, web_url};
-use super::file::{Items, PushFile};
+use super::channels::{expanded, unless_faulty, web_url};
+use super::file::PushFile;
+use super::items::Items;
 use super::{FleetTerms, PushConfig};
 
 /// The last ring of a fleet.

@@ -12,7 +12,8 @@ use std::time::Duration;
 use evenkeel_common::config::{Finding, Findings, KeyPath, quote};
 use evenkeel_common::permissions::weaknesses;
 
-use super::file::{Items, ServiceFile};
+use super::file::ServiceFile;
+use super::items::Items;
 use super::misplaced::Misplaced;
 use super::{ConfiguredImage, LeftOut, ServiceConfig, UpdateConfig, probe, update};
 use crate::model::image::Reference;

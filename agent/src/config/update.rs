@@ -9,7 +9,8 @@ use evenkeel_common::permissions::weaknesses;
 use jiff::tz::TimeZone;
 
 use super::UpdateConfig;
-use super::file::{DrainFile, HooksFile, Items, SnapshotFile, UpdateFile};
+use super::file::{DrainFile, HooksFile, SnapshotFile, UpdateFile};
+use super::items::Items;
 use super::misplaced::HELD;
 use super::probe;
 use crate::model::image::{Reference, Repository};

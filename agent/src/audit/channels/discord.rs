@@ -5,9 +5,10 @@ use reqwest::{Client, Url};
 use serde_json::{Value, json};
 
 use super::message::{fields, title};
-use crate::audit::delivery::Render;
 use crate::audit::delivery::{Delivery, web_client};
-use crate::config::DiscordConfig;
+use crate::audit::receiver::{Carrier, Receiver, Render};
+use crate::audit::redact::Redactor;
+use crate::config::{DiscordConfig, EntryFilter};
 use crate::model::text::tail;
 
 // Discord's limits, counted in UTF-16 units to be safe.
@@ -19,18 +20,33 @@ const ALL: usize = 6000;
 /// Maximum length of compose output, of which the end is shown.
 const OUTPUT: usize = 900;
 
-/// A Discord webhook.
-pub(in crate::audit) struct Discord {
-    client: Client,
-    url: Url,
+impl Receiver for DiscordConfig {
+    fn name(&self) -> String {
+        "discord".to_owned()
+    }
+
+    fn key(&self) -> String {
+        "notifications.discord".to_owned()
+    }
+
+    fn filter(&self) -> EntryFilter {
+        self.filter.clone()
+    }
+
+    fn hide_secrets(&self, redactor: &mut Redactor) {
+        redactor.hide_url(&self.webhook_url);
+    }
+
+    fn open(&self) -> Result<Box<dyn Carrier>, String> {
+        let url = Url::parse(self.webhook_url.expose()).map_err(|error| format!("webhook_url: {error}"))?;
+        Ok(Box::new(Discord { client: web_client(&url)?, url }))
+    }
 }
 
-impl Discord {
-    /// Creates the channel from its configuration.
-    pub(in crate::audit) fn new(config: &DiscordConfig) -> Result<Self, String> {
-        let url = Url::parse(config.webhook_url.expose()).map_err(|error| format!("webhook_url: {error}"))?;
-        Ok(Self { client: web_client(&url)?, url })
-    }
+/// A Discord webhook.
+struct Discord {
+    client: Client,
+    url: Url,
 }
 
 impl Render for Discord {

@@ -1,4 +1,7 @@
-//! Notification channels: each file renders entries for one kind of receiver; [`super::sink`] delivers them.
+//! The channels: each file says what the settings of one kind of receiver mean, and renders entries for it.
+//! [`super::sink`] delivers them.
+//!
+//! To add a channel: a file here, and a variant of [`Settings`].
 
 mod discord;
 mod message;
@@ -6,26 +9,67 @@ mod push;
 mod smtp;
 mod webhook;
 
-use evenkeel_common::wire::{AuditEntry, Level};
-
-use crate::config::EntryFilter;
-
-pub(super) use discord::Discord;
+use super::channel::Channel;
+use super::receiver::Receiver;
+use crate::config::{Config, DiscordConfig, PushConfig, WebhookConfig};
+pub(super) use push::Push;
 pub use push::WardenAnswer;
-pub(super) use push::{Push, Sent};
-pub(super) use smtp::{Smtp, recipients};
-pub(super) use webhook::Webhook;
+pub use smtp::Mail;
+use smtp::recipients;
 
-impl EntryFilter {
-    /// Reports whether an entry passes the filter (DECISIONS 5).
-    pub fn passes(&self, entry: &AuditEntry) -> bool {
-        entry.level >= self.min_level && self.events.as_ref().is_none_or(|kinds| kinds.contains(&entry.event))
-    }
+/// The configuration of one channel. Equal settings produce equivalent channels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settings {
+    /// The warden.
+    Push(PushConfig),
+    /// A Discord webhook.
+    Discord(DiscordConfig),
+    /// Mail to one recipient.
+    Smtp(Mail),
+    /// One of the custom webhooks.
+    Webhook(WebhookConfig),
 }
 
-/// A filter that every entry passes.
-impl Default for EntryFilter {
-    fn default() -> Self {
-        Self { min_level: Level::Info, events: None }
+impl Settings {
+    /// Returns the settings of all configured channels; the push comes first.
+    pub fn of(config: &Config) -> Vec<Self> {
+        let notifications = config.notifications.clone();
+        let mails = notifications.smtp.into_iter().flat_map(|config| {
+            let recipients = recipients(&config).into_iter();
+            recipients.map(move |recipient| Self::Smtp(Mail { config: config.clone(), recipient }))
+        });
+        config
+            .push
+            .clone()
+            .map(Self::Push)
+            .into_iter()
+            .chain(notifications.discord.map(Self::Discord))
+            .chain(mails)
+            .chain(notifications.webhooks.into_iter().map(Self::Webhook))
+            .collect()
+    }
+
+    fn receiver(&self) -> &dyn Receiver {
+        match self {
+            Self::Push(config) => config,
+            Self::Discord(config) => config,
+            Self::Smtp(mail) => mail,
+            Self::Webhook(config) => config,
+        }
+    }
+
+    /// See [`Receiver::name`].
+    pub fn name(&self) -> String {
+        self.receiver().name()
+    }
+
+    /// See [`Receiver::key`].
+    pub fn key(&self) -> String {
+        self.receiver().key()
+    }
+
+    /// Builds the channel, or returns the reason why it is disabled.
+    pub fn open(&self) -> Result<Channel, String> {
+        Channel::of(self.receiver())
     }
 }

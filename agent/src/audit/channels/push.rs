@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use evenkeel_common::clock::{Clock, SystemClock};
+use evenkeel_common::secret::Secret;
 use evenkeel_common::wire::{IngestReply, PushedEntry};
 use futures_util::future::join_all;
 use jiff::SignedDuration;
@@ -14,8 +16,9 @@ use reqwest::{Client, StatusCode, Url};
 use tokio::time::{Instant, timeout};
 
 use crate::audit::delivery::{Answer, DeliveryError, beginning_of, chain, exchange, shown, web_client};
+use crate::audit::receiver::{Carrier, Receiver, Sent};
 use crate::audit::redact::Redactor;
-use crate::config::PushConfig;
+use crate::config::{EntryFilter, PushConfig};
 
 /// Maximum number of entries per request.
 const BATCH: usize = 500;
@@ -45,15 +48,29 @@ struct Warden {
     single_until: Mutex<Option<Instant>>,
 }
 
-/// The outcome for the first entries of a list.
-#[derive(Debug, PartialEq, Eq)]
-pub(in crate::audit) struct Sent {
-    /// Number of settled entries.
-    pub(in crate::audit) settled: usize,
-    /// Settled entries that were rejected permanently: index in the list and reason.
-    pub(in crate::audit) refused: Vec<(usize, String)>,
-    /// The answer in human-readable form.
-    pub(in crate::audit) answer: String,
+impl Receiver for PushConfig {
+    fn name(&self) -> String {
+        "push".to_owned()
+    }
+
+    fn key(&self) -> String {
+        "push".to_owned()
+    }
+
+    fn filter(&self) -> EntryFilter {
+        EntryFilter::default()
+    }
+
+    fn hide_secrets(&self, redactor: &mut Redactor) {
+        redactor.hide(&self.token);
+        for url in &self.warden_urls {
+            redactor.hide_url(&Secret::new(url.as_str()));
+        }
+    }
+
+    fn open(&self) -> Result<Box<dyn Carrier>, String> {
+        Ok(Box::new(Push::new(self)?))
+    }
 }
 
 impl Push {
@@ -74,20 +91,18 @@ impl Push {
         let answers = join_all(asked).await;
         answers.into_iter().map(|answer| answer.unwrap_or_else(|_| late())).collect()
     }
+}
 
-    /// The maximum number of entries to pass to [`Push::send`].
-    pub(in crate::audit) fn batch(&self) -> usize {
+#[async_trait]
+impl Carrier for Push {
+    fn batch(&self) -> usize {
         let active = self.wardens.get(*self.active.lock());
         if active.is_some_and(Warden::takes_arrays) { BATCH } else { 1 }
     }
 
     /// Sends as many entries as fit into one request to the first warden that accepts them. On success at least one is
     /// settled.
-    pub(in crate::audit) async fn send(
-        &self,
-        entries: &[PushedEntry],
-        redactor: &Redactor,
-    ) -> Result<Sent, DeliveryError> {
+    async fn send(&self, entries: &[PushedEntry], redactor: &Redactor) -> Result<Sent, DeliveryError> {
         let active = *self.active.lock();
         let others = (0..self.wardens.len()).filter(|at| *at != active);
         let mut failures = Vec::new();

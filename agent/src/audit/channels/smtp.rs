@@ -14,9 +14,10 @@ use lettre::transport::smtp::extension::ClientId;
 use lettre::{Message, Tokio1Executor};
 
 use super::message::{fields, one_line, title};
-use crate::audit::delivery::Render;
 use crate::audit::delivery::{Delivery, Mailer};
-use crate::config::{SmtpConfig, SmtpTls, mail};
+use crate::audit::receiver::{Carrier, Receiver, Render};
+use crate::audit::redact::Redactor;
+use crate::config::{EntryFilter, SmtpConfig, SmtpTls, mail};
 
 /// Timeout of the connection; the delivery as a whole has its own limit.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -24,9 +25,47 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const IMPLICIT_PORT: u16 = 465;
 const SUBJECT: usize = 200;
 
+/// Mail to one recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mail {
+    /// The server, the sender and all recipients.
+    pub(in crate::audit) config: SmtpConfig,
+    /// The address of this one.
+    pub(in crate::audit) recipient: String,
+}
+
+impl Receiver for Mail {
+    fn name(&self) -> String {
+        // Always with the address, so that a queue stays with its recipient.
+        format!("smtp/{}", self.recipient)
+    }
+
+    fn key(&self) -> String {
+        match recipients(&self.config).len() {
+            1 => "notifications.smtp".to_owned(),
+            _ => format!("notifications.smtp ({})", self.recipient),
+        }
+    }
+
+    fn filter(&self) -> EntryFilter {
+        self.config.filter.clone()
+    }
+
+    fn hide_secrets(&self, redactor: &mut Redactor) {
+        if let (Some(name), Some(password)) = (&self.config.username, &self.config.password) {
+            redactor.login(name, password.expose());
+            redactor.hide(password);
+        }
+    }
+
+    fn open(&self) -> Result<Box<dyn Carrier>, String> {
+        Ok(Box::new(Smtp::new(&self.config, &self.recipient)?))
+    }
+}
+
 /// A mail server with sender and recipients. Each recipient is a channel with a queue of its own: one that is refused does not
 /// keep the mail from the others (DECISIONS 5). All are named in the header.
-pub(in crate::audit) struct Smtp {
+struct Smtp {
     mailer: Mailer,
     from: Mailbox,
     to: Mailboxes,
@@ -35,7 +74,7 @@ pub(in crate::audit) struct Smtp {
 
 impl Smtp {
     /// Creates the channel of one recipient.
-    pub(in crate::audit) fn new(config: &SmtpConfig, recipient: &str) -> Result<Self, String> {
+    fn new(config: &SmtpConfig, recipient: &str) -> Result<Self, String> {
         let mut builder = Mailer::builder_dangerous(config.host.as_str())
             .port(config.port)
             .timeout(Some(TIMEOUT))

@@ -4,13 +4,45 @@ use evenkeel_common::wire::AuditEntry;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Url};
 
-use crate::audit::delivery::Render;
 use crate::audit::delivery::{Delivery, web_client};
-use crate::config::WebhookConfig;
+use crate::audit::receiver::{Carrier, Receiver, Render};
+use crate::audit::redact::Redactor;
 use crate::config::template::{Escape, Template};
+use crate::config::{EntryFilter, WebhookConfig};
+
+/// These headers are not secret unless they contain variables, and error messages may show them.
+const PLAIN_HEADERS: [&str; 3] = ["content-type", "accept", "user-agent"];
+
+impl Receiver for WebhookConfig {
+    fn name(&self) -> String {
+        format!("webhook/{}", self.name)
+    }
+
+    fn key(&self) -> String {
+        format!("notifications.webhooks ({})", self.name)
+    }
+
+    fn filter(&self) -> EntryFilter {
+        self.filter.clone()
+    }
+
+    fn hide_secrets(&self, redactor: &mut Redactor) {
+        redactor.hide_url(&self.url);
+        for (name, value) in &self.headers {
+            let is_plain = PLAIN_HEADERS.iter().any(|plain| name.eq_ignore_ascii_case(plain));
+            if !is_plain || value.parts().next().is_some() {
+                redactor.hide(value);
+            }
+        }
+    }
+
+    fn open(&self) -> Result<Box<dyn Carrier>, String> {
+        Ok(Box::new(Webhook::new(self)?))
+    }
+}
 
 /// One of the custom webhooks.
-pub(in crate::audit) struct Webhook {
+struct Webhook {
     client: Client,
     url: Url,
     method: Method,
@@ -28,7 +60,7 @@ enum Body {
 
 impl Webhook {
     /// Creates the channel from its configuration.
-    pub(in crate::audit) fn new(config: &WebhookConfig) -> Result<Self, String> {
+    fn new(config: &WebhookConfig) -> Result<Self, String> {
         let url = Url::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
         let method =
             Method::from_bytes(config.method.as_bytes()).map_err(|error| format!("method: {error}"))?;

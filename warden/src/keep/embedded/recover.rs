@@ -2,6 +2,7 @@
 //!
 //! Damage must never end in a loop. So a file is checked when it is opened; whatever goes wrong with its content, it is
 //! opened once more from the start; and a file that kills the program while it is opened is not opened again.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
