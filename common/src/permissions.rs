@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::config::quote;
 
 const WRITABLE_BY_ALL: u32 = 0o002;
-const WRITABLE_BY_OTHERS: u32 = 0o022;
+const WRITABLE_BY_GROUP: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 /// The number of links that the kernel follows.
 const MAX_LINKS: usize = 40;
@@ -18,7 +18,8 @@ const MAX_LINKS: usize = 40;
 /// Returns why other users can change or replace the file at the absolute `path`, one message per weakness. Empty if they
 /// cannot. The file itself need not exist.
 ///
-/// - The file is weak if it is writable by its group or by everyone.
+/// - The file is weak if it is writable by everyone, or by its group, unless that is the owner's own: where every user has a
+///   group of that kind, the usual umask lets it write.
 /// - A folder on the path is weak if it is world-writable. In a folder with the sticky bit (`/tmp`) only the owner of an
 ///   entry can replace it: entries of root and of this user are safe, entries of other users are not, and an entry that
 ///   does not exist yet can be created by anyone.
@@ -62,7 +63,7 @@ pub fn weaknesses(path: &Path) -> Vec<String> {
             }
             continue;
         }
-        if rest.is_empty() && metadata.is_file() && metadata.mode() & WRITABLE_BY_OTHERS != 0 {
+        if rest.is_empty() && metadata.is_file() && is_writable_by_others(&metadata) {
             found.push(format!(
                 "{} is writable by users other than its owner (mode {})",
                 display(&entry),
@@ -79,6 +80,28 @@ pub fn weaknesses(path: &Path) -> Vec<String> {
         found.push(format!("the folder {} is world-writable (mode {})", display(&folder), mode(&metadata)));
     }
     found
+}
+
+fn is_writable_by_others(metadata: &Metadata) -> bool {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let is_own_group =
+        || is_own_group(metadata.uid(), metadata.gid(), &read("/etc/passwd"), &read("/etc/group"));
+    metadata.mode() & WRITABLE_BY_ALL != 0 || metadata.mode() & WRITABLE_BY_GROUP != 0 && !is_own_group()
+}
+
+/// Reports whether a group is a user's own: it has the same number, as `useradd` gives it, and nobody else is in it. `passwd`,
+/// `group`: the files in `/etc`; what they do not list has no members.
+fn is_own_group(user: u32, group: u32, passwd: &str, groups: &str) -> bool {
+    let number = |field: Option<&str>| field.and_then(|text| text.parse::<u32>().ok());
+    let accounts = || passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let name = accounts().find(|of| number(of.get(2).copied()) == Some(user)).map(|of| of[0].to_owned());
+    let is_primary_of_another = accounts()
+        .any(|of| number(of.get(3).copied()) == Some(group) && number(of.get(2).copied()) != Some(user));
+    let mut entries = groups.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let entry = entries.find(|of| number(of.get(2).copied()) == Some(group));
+    let members = entry.as_ref().and_then(|of| of.get(3)).copied().unwrap_or_default();
+    let mut members = members.split(',').map(str::trim).filter(|member| !member.is_empty());
+    user == group && !is_primary_of_another && members.all(|member| Some(member) == name.as_deref())
 }
 
 /// Returns why any user can replace `entry` in `folder`.
@@ -156,10 +179,32 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_weak_if_group_or_world_writable() {
+    fn a_group_is_a_users_own_if_nobody_else_is_in_it() {
+        let passwd =
+            "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nbob:x:1001:1001::/:/bin/sh\n";
+        let group = "root:x:0:\nann:x:1000:\nbob:x:1001:ann\nstaff:x:50:\n";
+        for (user, of, is_own) in [
+            (0, 0, true),
+            (1000, 1000, true),
+            // Ann may write, too.
+            (1001, 1001, false),
+            (1000, 50, false),
+            // Of a machine whose users are not listed here, as in a container.
+            (1234, 1234, true),
+        ] {
+            assert_eq!(is_own_group(user, of, passwd, group), is_own, "{user}:{of}");
+        }
+        let shared = passwd.replace("bob:x:1001:1001", "bob:x:1001:1000");
+        assert!(!is_own_group(1000, 1000, &shared, group), "it is bob's primary group");
+        assert!(is_own_group(1000, 1000, passwd, "ann:x:1000:ann\n"), "its user may be listed");
+        assert!(is_own_group(1000, 1000, "", "broken\n:::"), "unreadable files");
+    }
+
+    #[test]
+    fn a_file_is_weak_if_others_can_write_to_it() {
         let folder = safe_folder();
         let path = folder.path().join("f");
-        for (mode, weak) in [(0o600, false), (0o644, false), (0o664, true), (0o646, true), (0o666, true)] {
+        for (mode, weak) in [(0o600, false), (0o644, false), (0o646, true), (0o666, true)] {
             file(&path, mode);
             let expected = format!("{path:?} is writable by users other than its owner (mode {mode:04o})");
             assert_eq!(weaknesses(&path), if weak { vec![expected] } else { vec![] }, "{mode:o}");

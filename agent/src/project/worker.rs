@@ -27,6 +27,10 @@ use super::inbox;
 use super::member::Event;
 pub use super::member::Member;
 
+/// Number of workers that decide and write concurrently. At start-up and in a poll cycle all workers have something to
+/// decide. Without this limit, the drafts and rows of hundreds of services would determine the agent's peak memory.
+const DECIDING: usize = 16;
+
 /// The task of one compose project.
 pub struct Worker {
     key: ProjectKey,
@@ -254,10 +258,6 @@ async fn next_event(members: &mut [Member], first: usize) -> (usize, Event) {
 async fn sleep_for(time: Option<Duration>) {
     tokio::time::sleep(time.unwrap_or_default()).await;
 }
-
-/// Number of workers that decide and write concurrently. At start-up and in a poll cycle all workers have something to
-/// decide. Without this limit, the drafts and rows of hundreds of services would determine the agent's peak memory.
-const DECIDING: usize = 16;
 
 /// The workers by project. Clones share them.
 #[derive(Clone)]

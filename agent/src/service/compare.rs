@@ -1,9 +1,7 @@
 //! Compares the running image with the registry to decide whether it is up to date (DECISIONS 4, DOMAIN 1.4).
 
 use crate::model::image::{Digest, Reference};
-
-use crate::service::images::ImageMemory;
-use crate::service::images::OldImage;
+use crate::service::images::{ImageMemory, OldImage};
 use crate::service::observation::{ImageView, LocalImage};
 
 /// The result of comparing one image with the registry.

@@ -7,7 +7,6 @@ use jiff::Timestamp;
 
 use crate::model::swarm::SwarmService;
 use crate::model::{Container, Difference};
-
 use crate::service::health::assess::StopTimes;
 use crate::service::observation::{LocalImage, Observation};
 

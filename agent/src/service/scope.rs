@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::image::Reference;
 use crate::model::{Model, ModelService, UpMode};
-
 use crate::service::rollout::baseline::Baseline;
 
 /// The scope of an update, as of its planning: a step that is repeated after a crash must not mistake the partial result

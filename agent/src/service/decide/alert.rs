@@ -3,7 +3,6 @@
 use jiff::Timestamp;
 
 use crate::model::Container;
-
 use crate::service::Service;
 use crate::service::event::{Event, ResourceAlert};
 use crate::service::input::Measurement;

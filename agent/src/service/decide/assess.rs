@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 
 use crate::model::{Container, HealthState, State};
-
 use crate::service::Service;
-use crate::service::health::assess::signed;
-use crate::service::health::assess::{Condition, LONGEST_STOP, STOP_SLACK, StopProgress, Stops, assess};
+use crate::service::health::assess::{
+    Condition, LONGEST_STOP, STOP_SLACK, StopProgress, Stops, assess, signed,
+};
 use crate::service::observation::Observation;
 
 /// Follows a stop. `at`: when it was told to stop, by the engine's clock then; `told_at`: the same by the clock as it is set

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::model::{Container, State};
-
 use crate::service::boot::{Boot, NotedClock, ShutdownSnapshot, StartReason};
 use crate::service::decide::clock_shift::is_jump;
 use crate::service::event::{Event, Note};

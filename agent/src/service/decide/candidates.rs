@@ -6,7 +6,6 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::model::image::Digest;
-
 use crate::service::compare::Comparison;
 use crate::service::event::Event;
 use crate::service::gates::candidate::{Candidate, DefinitionHold, PlayedBack};

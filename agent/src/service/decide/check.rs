@@ -6,7 +6,6 @@ use jiff::Timestamp;
 
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Container, Origin, State};
-
 use crate::service::action::{Action, CheckAsked, FilesAsked};
 use crate::service::compare::Comparison;
 use crate::service::event::{Event, Fault, FaultCause, Local, Unblock};

@@ -6,7 +6,6 @@ use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
 use crate::model::{ComposeError, Container, State, UpMode};
-
 use crate::service::event::{Event, FaultCause};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, Plan};

@@ -4,7 +4,6 @@ use evenkeel_common::wire::FailedUpdate;
 use jiff::Timestamp;
 
 use crate::model::text;
-
 use crate::service::event::{Event, FailedDeployment, GoBackEnd, GoBackResult};
 use crate::service::{Service, wording};
 

@@ -4,7 +4,6 @@ use jiff::Timestamp;
 
 use crate::model::image::Digest;
 use crate::ports::{GateAnswer, GateQuestion};
-
 use crate::service::action::Action;
 use crate::service::event::Fault;
 use crate::service::gates::candidate::Candidate;

@@ -4,7 +4,6 @@ use jiff::Timestamp;
 
 use crate::model::Container;
 use crate::model::image::Digest;
-
 use crate::service::decide::history::NoWayBack;
 use crate::service::event::{Event, GoBackEnd, GoBackResult};
 use crate::service::input::ServiceReply;

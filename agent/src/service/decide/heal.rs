@@ -3,7 +3,6 @@
 use jiff::Timestamp;
 
 use crate::model::{Container, EngineError};
-
 use crate::service::action::Action;
 use crate::service::event::Event;
 use crate::service::health::assess::Trouble;

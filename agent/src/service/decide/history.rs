@@ -4,7 +4,6 @@ use jiff::Timestamp;
 
 use crate::config::ConfiguredImage;
 use crate::model::image::{Digest, ImageId, Reference};
-
 use crate::service::Service;
 use crate::service::images::ProvenImage;
 use crate::service::rollout::plan::{Earlier, ImageChange};

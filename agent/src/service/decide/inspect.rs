@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{Container, EngineError, EventKind, State};
-
 use crate::service::action::Action;
 use crate::service::health::assess::Stops;
 use crate::service::health::gap::{Engine, Sight};

@@ -4,7 +4,6 @@
 use evenkeel_common::wire::KeptImage;
 
 use crate::model::image::Digest;
-
 use crate::service::compare::Comparison;
 use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::plan::Cause;

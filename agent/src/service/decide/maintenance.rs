@@ -7,7 +7,6 @@ use jiff::{SignedDuration, Timestamp};
 use crate::config::ConfiguredImage;
 use crate::model::image::{ImageId, Reference};
 use crate::model::tags::TagPattern;
-
 use crate::service::action::Action;
 use crate::service::event::Event;
 use crate::service::observation::Observation;

@@ -1,7 +1,6 @@
 //! Which newer tag is deployed next, and which have failed.
 
 use crate::model::image::Digest;
-
 use crate::service::Service;
 use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::plan::ImageChange;

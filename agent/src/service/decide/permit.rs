@@ -5,12 +5,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::FleetError;
-
 use crate::service::Service;
 use crate::service::action::Action;
 use crate::service::event::Event;
-use crate::service::fleet::FleetHold;
-use crate::service::fleet::line;
+use crate::service::fleet::{FleetHold, line};
 use crate::service::gates::candidate::Candidate;
 use crate::service::gates::permit::{FleetSays, Permit, PermitState, is_same};
 use crate::service::rollout::plan::{Cause, ImageChange};

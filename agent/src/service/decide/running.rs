@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use crate::config::ConfiguredImage;
 use crate::model::Container;
 use crate::model::image::{Digest, ImageId, Reference};
-
 use crate::service::observation::{ImageView, LocalImage};
 use crate::service::rollout::plan::ImageChange;
 use crate::service::{Service, compare};

@@ -11,10 +11,8 @@ use jiff::Timestamp;
 
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::image::Digest;
-
 use crate::service::compare::Comparison;
-use crate::service::gates::candidate::Unsigned;
-use crate::service::gates::candidate::{Candidate, SharedCandidate};
+use crate::service::gates::candidate::{Candidate, SharedCandidate, Unsigned};
 use crate::service::observation::{ImageView, Observation};
 use crate::service::{Service, wording};
 

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::image::{Digest, Reference};
-
 use crate::service::Service;
 use crate::service::rollout::plan::Cause;
 

@@ -3,11 +3,9 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{Container, State};
-
 use crate::service::Service;
 use crate::service::health::assess::{Condition, Inactive};
-use crate::service::observation::FilesApplied;
-use crate::service::observation::{Files, ImageView, Observation};
+use crate::service::observation::{Files, FilesApplied, ImageView, Observation};
 use crate::service::rollout::plan::Cause;
 
 /// A container must be stuck for this long before the project is forced up: it may be part of a manual deployment.

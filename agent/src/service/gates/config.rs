@@ -4,8 +4,7 @@ use evenkeel_common::wire::Gate;
 
 use crate::config::UpdateConfig;
 use crate::service::gates::candidate::Candidate;
-use crate::service::gates::rules::CONFIG;
-use crate::service::gates::rules::{cleared_by, held};
+use crate::service::gates::rules::{CONFIG, cleared_by, held};
 use crate::service::wording;
 
 /// The gate of an update that could never be proven, because its probe names a compose service that does not exist.

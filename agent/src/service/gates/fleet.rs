@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use crate::service::fleet::{FleetView, Link};
 use crate::service::gates::candidate::Candidate;
-use crate::service::gates::rules::FREEZE;
-use crate::service::gates::rules::{Rules, cleared_by, held, open, redeploy};
+use crate::service::gates::rules::{FREEZE, Rules, cleared_by, held, open, redeploy};
 use crate::service::wording::seconds;
 
 pub(in crate::service) fn freeze(rules: &Rules<'_>, candidate: &Candidate) -> Gate {

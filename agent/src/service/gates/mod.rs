@@ -29,6 +29,9 @@ use crate::service::gates::rules::{Asker, CONFIG, FREEZE, Rules, cleared_by, hel
 use crate::service::wording;
 use crate::service::wording::seconds;
 
+/// The fleet view used when the fleet does not matter.
+pub(in crate::service) static NO_FLEET: LazyLock<FleetView> = LazyLock::new(FleetView::default);
+
 /// A gate that applies to a digest that was found.
 pub(in crate::service) struct DigestGate {
     /// Its name.
@@ -343,9 +346,6 @@ fn window(rules: &Rules<'_>, _: &Candidate) -> Gate {
     let gate = held("window", format!("updates may not begin at this hour ({})", window.zone()));
     cleared_by(trigger(rules), Gate { lifts_at: window.next_opening(rules.now), ..gate })
 }
-
-/// The fleet view used when the fleet does not matter.
-pub(in crate::service) static NO_FLEET: LazyLock<FleetView> = LazyLock::new(FleetView::default);
 
 impl SharedCandidate {
     /// The first gate of that service that holds the digest. Fleet decisions are the same for all services of a machine.

@@ -13,6 +13,9 @@ pub(in crate::service) const CONFIG: &str = "config";
 /// The gate for a freeze of the fleet.
 pub(in crate::service) const FREEZE: &str = "freeze";
 
+/// The configuration of a service without its own gates.
+static NO_GATES: LazyLock<UpdateConfig> = LazyLock::new(UpdateConfig::default);
+
 /// Who requested an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asker {
@@ -60,9 +63,6 @@ impl<'a> Rules<'a> {
         Self { asker, ..self }
     }
 }
-
-/// The configuration of a service without its own gates.
-static NO_GATES: LazyLock<UpdateConfig> = LazyLock::new(UpdateConfig::default);
 
 pub(in crate::service) fn open(gate: &str, why: impl Into<String>) -> Gate {
     Gate {

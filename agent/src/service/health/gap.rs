@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::service::health::assess::StopTimes;
-use crate::service::health::assess::signed;
+use crate::service::health::assess::{StopTimes, signed};
 
 /// A stop within this time before the engine became unavailable was part of the engine's own shutdown.
 const ENGINE_SHUTDOWN: Duration = Duration::from_secs(15);

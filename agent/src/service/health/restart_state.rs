@@ -11,6 +11,17 @@ use crate::model::{Container, HealthState, State};
 use crate::service::event::{Event, Note};
 use crate::service::health::assess::{Condition, ProblemKind, Symptom, Trouble};
 
+/// Restarts within this time are one loop (`healer.rs`).
+pub(in crate::service) const LOOP_WINDOW: Duration = Duration::from_mins(1);
+
+/// A process that exited counts as down only after this delay: the event of a requested stop may not have arrived yet,
+/// and the engine may be about to restart it (DOMAIN 4.3).
+pub(in crate::service) const SETTLE_END: Duration = Duration::from_secs(2);
+/// After a restart the engine restarts containers itself; the healer handles the rest after this delay.
+pub(in crate::service) const SETTLE_ENGINE: Duration = Duration::from_secs(6);
+/// Whoever restarts a container may be about to restart the containers that use its network.
+pub(in crate::service) const SETTLE_DISCONNECTED: Duration = Duration::from_secs(10);
+
 /// The restart history of a container that is or was failing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -336,8 +347,6 @@ pub(in crate::service) struct Findings {
     /// When to inspect again if no event arrives.
     pub inspect_at: Option<Timestamp>,
 }
-/// See [`LOOP_RESTARTS`].
-pub(in crate::service) const LOOP_WINDOW: Duration = Duration::from_mins(1);
 
 /// How long a problem of this kind must last before it is reported, because it may resolve itself.
 pub(in crate::service) fn settle_time(kind: ProblemKind) -> Duration {
@@ -348,11 +357,3 @@ pub(in crate::service) fn settle_time(kind: ProblemKind) -> Duration {
         ProblemKind::EngineGone => SETTLE_ENGINE,
     }
 }
-
-/// A process that exited counts as down only after this delay: the event of a requested stop may not have arrived yet,
-/// and the engine may be about to restart it (DOMAIN 4.3).
-pub(in crate::service) const SETTLE_END: Duration = Duration::from_secs(2);
-/// After a restart the engine restarts containers itself; the healer handles the rest after this delay.
-pub(in crate::service) const SETTLE_ENGINE: Duration = Duration::from_secs(6);
-/// Whoever restarts a container may be about to restart the containers that use its network.
-pub(in crate::service) const SETTLE_DISCONNECTED: Duration = Duration::from_secs(10);

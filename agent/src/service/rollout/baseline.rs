@@ -11,7 +11,7 @@ use crate::service::health::assess::{Condition, StopTimes, Stops, assess_alone};
 /// No container was told to stop.
 pub(in crate::service) const NO_STOPS: Stops<'static> =
     Stops { requested: &NO_TIMES, by_engine: &NO_TIMES, told: &BTreeMap::new() };
-pub(in crate::service) static NO_TIMES: StopTimes = StopTimes::new();
+static NO_TIMES: StopTimes = StopTimes::new();
 
 /// A container as it was before the deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

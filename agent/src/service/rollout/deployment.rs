@@ -28,6 +28,9 @@ use crate::service::rollout::step::Phase;
 use crate::service::rollout::tag::{LineChange, LineState, TagChange};
 use crate::service::scope::Scope;
 
+/// How often a probation may restart because the engine was unavailable.
+const MAX_INTERRUPTIONS: u32 = 10;
+
 /// A deployment in progress.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Deployment {
@@ -489,5 +492,3 @@ pub(in crate::service) fn read<'de, D: Deserializer<'de>>(
     row.entry("new_ids").or_insert(Value::Object(ids));
     serde_json::from_value(Value::Object(row)).map(Some).map_err(D::Error::custom)
 }
-/// How often a probation may restart because the engine was unavailable.
-const MAX_INTERRUPTIONS: u32 = 10;

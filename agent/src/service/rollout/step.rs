@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::HookEvent;
 use crate::model::snapshot::KeptFolder;
-
 use crate::service::rollout::probation::{Failure, Probation};
 
 /// Why new images are rejected.

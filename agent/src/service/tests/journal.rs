@@ -1,7 +1,8 @@
 //! Deployments that an earlier version began: its journal is read, and the deployment is finished.
 
 use super::*;
-use crate::service::health::assess::Trouble;
+use crate::service::health::assess::{Symptom, Trouble};
+use crate::service::rollout::probation::{Flaw, Reason};
 
 /// A state as version 1.1 (commit eec5584) wrote it, with a deployment of digest 2 over digest 1.
 fn row(cause: &str, recreate: &str, phase: &str) -> String {
@@ -266,5 +267,40 @@ fn the_rest_of_the_state_of_earlier_versions_is_kept() {
         assert_eq!(totals, (3, 2, 4));
         let deployment = durable.deployment.as_ref().unwrap();
         assert_eq!((deployment.plan().kept_tags.len(), deployment.sibling_tags.len()), (1, 1));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_read_back_as_it_was_found_and_words_of_earlier_versions_stay_words() {
+    let text = || "no answer".to_owned();
+    let symptoms = [
+        Symptom::CrashLoop { restarts: 4, exit_code: 1 },
+        Symptom::Exited { exit_code: 2 },
+        Symptom::OutOfMemory,
+        Symptom::NotStarted { error: text() },
+        Symptom::Dead,
+        Symptom::EngineStopped,
+        Symptom::Unhealthy { output: text() },
+        Symptom::NetworkGone,
+        Symptom::NetworkMissing { owner: text() },
+    ];
+    let flaws = [
+        Flaw::OutOfMemory,
+        Flaw::CrashLoop { restarts: 2, exit_code: 1 },
+        Flaw::BecameUnhealthy,
+        Flaw::EndState(State::Paused),
+        Flaw::NotUpdated,
+        Flaw::ProbeLost { probe: text(), answer: text() },
+    ];
+    let found = symptoms.map(Trouble::Symptom).into_iter();
+    for trouble in found.chain([Trouble::Words("OOM-killed (out of memory)".into())]) {
+        let row = serde_json::to_string(&trouble).unwrap();
+        assert_eq!(serde_json::from_str::<Trouble>(&row).unwrap(), trouble, "{row}");
+    }
+    let found = flaws.map(|flaw| Reason::Flaw { container: "web-1".into(), flaw }).into_iter();
+    let gone = Reason::ProbedServiceGone { probed_service: "web".into() };
+    for reason in found.chain([gone, Reason::Words("container web-1 exited with code 1".into())]) {
+        let row = serde_json::to_string(&reason).unwrap();
+        assert_eq!(serde_json::from_str::<Reason>(&row).unwrap(), reason, "{row}");
     }
 }

@@ -13,7 +13,6 @@ use crate::config::ConfiguredImage;
 use crate::model::image::Reference;
 use crate::model::{Container, NetworkOwner, State};
 use crate::ports::PullProgress;
-
 use crate::service::health::assess::{Condition, Inactive};
 use crate::service::observation::Observation;
 use crate::service::rollout::deployment::Deployment;

@@ -7,12 +7,13 @@ use crate::service::decide::running::ImageState;
 use crate::service::gates::candidate::Candidate;
 use crate::service::gates::config::{faulty, probes_nothing};
 use crate::service::gates::fleet::with_freeze;
-use crate::service::gates::rules::{CONFIG, FREEZE};
-use crate::service::gates::rules::{cleared_by, held, open};
+use crate::service::gates::rules::{CONFIG, FREEZE, cleared_by, held, open};
 use crate::service::gates::{DIGEST_GATES, declined};
 use crate::service::view::status::StatusContext;
 use crate::service::wording::seconds;
 use crate::service::{Service, wording};
+
+const SCHEDULE: &str = "schedule";
 
 /// The input of a gate.
 struct View<'a> {
@@ -182,8 +183,6 @@ fn nothing_to_do(view: &View<'_>) -> String {
         None => format!("not checked yet{next}{frozen}"),
     }
 }
-
-const SCHEDULE: &str = "schedule";
 
 fn config(view: &View<'_>) -> Gate {
     let (word, config) = (CONFIG, view.service.config());

@@ -4,9 +4,11 @@ use evenkeel_common::wire::ProbeProgress;
 
 use crate::model::{Container, Manager};
 use crate::service::event::Note;
-use crate::service::health::assess::Trouble;
-use crate::service::health::assess::{Condition, Inactive, Symptom};
+use crate::service::health::assess::{Condition, Inactive, Symptom, Trouble};
 use crate::service::rollout::probation::{Flaw, Interference, Reason};
+
+/// Why a manually stopped project is not healthy.
+pub(in crate::service) const STOPPED_BY_HAND: &str = "stopped by hand";
 
 /// Describes external interference with a container on probation.
 pub(in crate::service) fn interference(how: &Interference) -> String {
@@ -177,5 +179,3 @@ pub(in crate::service) fn note(note: &Note) -> String {
         ),
     }
 }
-/// Why a manually stopped project is not healthy.
-pub(in crate::service) const STOPPED_BY_HAND: &str = "stopped by hand";

@@ -1,7 +1,6 @@
 //! What people read about a definition that differs from what runs (DECISIONS 4a).
 
 use crate::model::Project;
-
 use crate::service::gates::candidate::DefinitionHold;
 
 /// Why an update waits: something other than the image would change with it.

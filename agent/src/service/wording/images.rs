@@ -7,9 +7,7 @@ use crate::model::SignatureFlaw;
 use crate::model::image::Digest;
 use crate::model::image_config::ConfigChange;
 use crate::model::text::seconds;
-
-use crate::service::gates::candidate::PlayedBack;
-use crate::service::gates::candidate::Unsigned;
+use crate::service::gates::candidate::{PlayedBack, Unsigned};
 use crate::service::rollout::plan::ImageChange;
 use crate::service::rollout::tag::TagChange;
 use crate::service::upkeep::maintenance::{MissingReason, NotNewer, RollbackRisk};

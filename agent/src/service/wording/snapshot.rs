@@ -1,7 +1,6 @@
 //! The words for snapshots (DECISIONS 13).
 
 use crate::model::snapshot::{KeptFolder, SnapshotRules};
-
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::rollout::snapshot::DataBack;
 

@@ -4,7 +4,6 @@ use jiff::Timestamp;
 
 use crate::model::image::Reference;
 use crate::model::{Container, State, UpMode};
-
 use crate::service::compare::Comparison;
 use crate::service::health::assess::{Condition, Symptom};
 use crate::service::images::OldImage;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::probe::{Answer, Target};
-
 use crate::service::Service;
 use crate::service::action::Action;
 

@@ -5,7 +5,6 @@ use jiff::Timestamp;
 
 use crate::model::image::Reference;
 use crate::model::{HookEvent, UpMode};
-
 use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, GoBackEnd, GoBackResult, RollbackProblem,
 };

@@ -10,8 +10,7 @@ use crate::service::event::{Note, RollbackProblem};
 use crate::service::input::{SnapshotStepped, StepResult};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::Cause;
-use crate::service::rollout::snapshot::{DataBack, EarlierPlan, SnapshotPlan};
-use crate::service::rollout::snapshot::{KeptKind, KeptSnapshot};
+use crate::service::rollout::snapshot::{DataBack, EarlierPlan, KeptKind, KeptSnapshot, SnapshotPlan};
 use crate::service::rollout::step::{Failed, Phase};
 use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 

@@ -9,7 +9,6 @@ use crate::model::image::ImageId;
 use crate::model::image_config::ConfigChange;
 use crate::model::{ComposeError, Container, HookEvent, State, UpMode};
 use crate::ports::HookError;
-
 use crate::service::event::{Event, FaultCause, Note, RollbackProblem};
 use crate::service::input::StepResult;
 use crate::service::observation::LocalImage;

@@ -7,7 +7,6 @@ use jiff::Timestamp;
 
 use crate::model::image::{Digest, Reference};
 use crate::model::swarm::{SwarmService, is_same_image};
-
 use crate::service::Service;
 use crate::service::event::Fault;
 use crate::service::observation::{ImageView, Observation};

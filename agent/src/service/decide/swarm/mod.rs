@@ -35,14 +35,12 @@ use crate::model::SwarmError;
 use crate::model::image::ImageId;
 use crate::model::image_config::ConfigChange;
 use crate::model::swarm::{SwarmService, is_same_image};
-
 use crate::service::action::Action;
 use crate::service::event::{ContainerSummary, Event, FailedDeployment, Fault, RollbackProblem, Updated};
 use crate::service::images::OldImage;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::swarm::plan::{Postponed, SwarmPhase, SwarmPlan, SwarmResult, SwarmRollout};
-use crate::service::rollout::swarm::watch::SwarmFailed;
-use crate::service::rollout::swarm::watch::{Goal, Verdict, Watch};
+use crate::service::rollout::swarm::watch::{Goal, SwarmFailed, Verdict, Watch};
 use crate::service::wording::swarm as wording;
 use crate::service::{ENGINE_RETRY, ROLLBACK_ATTEMPTS, Service, rollback_pause};
 

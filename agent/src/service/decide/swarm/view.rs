@@ -4,7 +4,6 @@ use evenkeel_common::wire::{DeployPhase, DeployProgress};
 use jiff::Timestamp;
 
 use crate::model::swarm::SwarmMode;
-
 use crate::service::Service;
 use crate::service::rollout::plan::Cause;
 use crate::service::rollout::swarm::plan::SwarmPhase;
