@@ -357,17 +357,26 @@ impl PrivateEngine {
 
     fn signal(&self, signal: &str) -> bool {
         let pid = std::fs::read_to_string(self.path("docker.pid")).unwrap_or_default();
-        let sent = as_root("kill").args([&format!("-{signal}"), pid.trim()]).stderr(Stdio::null()).status();
-        sent.is_ok_and(|status| status.success())
+        let mut command = as_root("kill");
+        command.args([&format!("-{signal}"), pid.trim()]);
+        // `sudo` suspends itself with the program that it runs.
+        if let Some(sudo) = self.daemon.as_ref().filter(|_| signal == "CONT") {
+            command.arg(sudo.id().to_string());
+        }
+        command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
 
     /// Stops the daemon with a signal (`TERM` or `KILL`), and waits until it has exited.
     pub fn end(&mut self, signal: &str) {
-        let Some(mut daemon) = self.daemon.take() else { return };
+        if self.daemon.is_none() {
+            return;
+        }
         self.signal(signal);
         // A suspended daemon does not handle other signals.
         self.signal("CONT");
-        let _ = daemon.wait();
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.wait();
+        }
         if signal == "KILL" {
             // Also kill its containerd and remove its PID file, because the next daemon would wait for that process.
             let pidfile = self.path("exec/containerd/containerd.pid");

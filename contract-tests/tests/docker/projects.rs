@@ -2,7 +2,8 @@
 //! rollback changes only its own service.
 
 use contract_tests::{
-    Agent, ContainerView, Image, LABEL, Pushed, Service, World, kill_from_outside, unused_port, wait_for,
+    Agent, ContainerView, Image, LABEL, Pushed, Service, World, kill_from_outside, on_engine_host,
+    unused_port, wait_for,
 };
 use evenkeel_common::wire::Kind;
 use serde_json::json;
@@ -180,7 +181,9 @@ fn containers_that_share_the_network_of_an_updated_one_follow_it() {
     world.project.up();
     let network = |service: &str| {
         let pid = world.pids(&[service]).remove(0);
-        std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_else(|error| panic!("{service}: {error}"))
+        let link = on_engine_host("readlink").arg(format!("/proc/{pid}/ns/net")).output().expect("readlink");
+        assert!(link.status.success(), "{service}: {link:?}");
+        String::from_utf8(link.stdout).expect("a name")
     };
     assert_eq!(network("vpn"), network("client"));
     let agent = world.agent_for([world.entry("tunnel", &["vpn:latest"]).set("health_grace", 15)]);
