@@ -90,18 +90,19 @@ fn is_writable_by_others(metadata: &Metadata) -> bool {
 }
 
 /// Reports whether a group is a user's own: it has the same number, as `useradd` gives it, and nobody else is in it. `passwd`,
-/// `group`: the files in `/etc`; what they do not list has no members.
+/// `groups`: the files in `/etc`. Of a user or a group that they do not list, it is not known who is in it.
 fn is_own_group(user: u32, group: u32, passwd: &str, groups: &str) -> bool {
     let number = |field: Option<&str>| field.and_then(|text| text.parse::<u32>().ok());
     let accounts = || passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let name = accounts().find(|of| number(of.get(2).copied()) == Some(user)).map(|of| of[0].to_owned());
+    let account = accounts().find(|of| number(of.get(2).copied()) == Some(user));
+    let Some(name) = account.map(|of| of[0].to_owned()) else { return false };
     let is_primary_of_another = accounts()
         .any(|of| number(of.get(3).copied()) == Some(group) && number(of.get(2).copied()) != Some(user));
     let mut entries = groups.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let entry = entries.find(|of| number(of.get(2).copied()) == Some(group));
-    let members = entry.as_ref().and_then(|of| of.get(3)).copied().unwrap_or_default();
+    let Some(entry) = entries.find(|of| number(of.get(2).copied()) == Some(group)) else { return false };
+    let members = entry.get(3).copied().unwrap_or_default();
     let mut members = members.split(',').map(str::trim).filter(|member| !member.is_empty());
-    user == group && !is_primary_of_another && members.all(|member| Some(member) == name.as_deref())
+    user == group && !is_primary_of_another && members.all(|member| member == name)
 }
 
 /// Returns why any user can replace `entry` in `folder`.
@@ -190,14 +191,26 @@ mod tests {
             (1001, 1001, false),
             (1000, 50, false),
             // Of a machine whose users are not listed here, as in a container.
-            (1234, 1234, true),
+            (1234, 1234, false),
         ] {
             assert_eq!(is_own_group(user, of, passwd, group), is_own, "{user}:{of}");
         }
         let shared = passwd.replace("bob:x:1001:1001", "bob:x:1001:1000");
         assert!(!is_own_group(1000, 1000, &shared, group), "it is bob's primary group");
         assert!(is_own_group(1000, 1000, passwd, "ann:x:1000:ann\n"), "its user may be listed");
-        assert!(is_own_group(1000, 1000, "", "broken\n:::"), "unreadable files");
+        assert!(!is_own_group(1000, 1000, "", group) && !is_own_group(1000, 1000, passwd, "broken\n:::"));
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_file_that_another_group_can_write_to_is_weak() {
+        let folder = safe_folder();
+        let path = folder.path().join("f");
+        file(&path, 0o664);
+        assert_eq!(weaknesses(&path), Vec::<String>::new(), "root's own group");
+        std::os::unix::fs::chown(&path, None, Some(65534)).unwrap();
+        let expected = format!("{path:?} is writable by users other than its owner (mode 0664)");
+        assert_eq!(weaknesses(&path), [expected]);
     }
 
     #[test]
