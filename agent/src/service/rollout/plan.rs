@@ -155,7 +155,7 @@ fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
 }
 
 /// The plan of a deployment. Nothing in it changes once it is journaled: state collected on the way belongs to the
-/// [`Deployment`].
+/// [`Deployment`](super::deployment::Deployment).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Why the deployment was started.
