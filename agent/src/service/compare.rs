@@ -24,6 +24,11 @@ pub(super) enum Comparison {
         /// Whether this was not known yet for this remote digest.
         new: bool,
     },
+    /// Nothing of the project runs, and nothing of the image was ever here: bringing up the project pulls it.
+    FirstStart {
+        /// The digest in the registry.
+        remote: Digest,
+    },
     /// The registry has a different digest, which must be signed and does not count as signed: it is neither pulled nor
     /// started, and the running image is kept (DECISIONS 7).
     Unsigned,

@@ -9,8 +9,8 @@
 //!    step, and tells containers that went down with the machine from those that a person stopped. A reload of the
 //!    configuration creates the value anew in the same way.
 //! 2. **Check.** A poll cycle or a request makes a check due. The worker reads registry, engine and compose files, and returns
-//!    an [`Observation`]. `decide/check.rs` compares each image and decides on one [`Cause`] for a deployment, or on none. A digest
-//!    that a gate holds is no cause; the check is repeated when the gate opens.
+//!    an [`Observation`]. `decide/image.rs` compares each image and asks the gates; `decide/check.rs` decides on one [`Cause`]
+//!    for a deployment, or on none. A digest that a gate holds is no cause; the check is repeated when the gate opens.
 //! 3. **Deployment.** [`Service::next`] turns the cause into a plan that never changes, and a phase. A phase asks for one
 //!    step, or for inspections; the result leads to the next phase. The phase is stored before its step runs.
 //! 4. **Probation.** Inspections and probes show whether the new containers become and stay healthy. If so, the images count
@@ -441,7 +441,7 @@ impl Service {
             }
         }
         self.next_check(now)
-            .or_else(|| self.next_command_ask())
+            .or_else(|| self.next_command_ask(now))
             .or_else(|| self.next_inspection(now))
             .or_else(|| self.next_maintenance(now))
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use evenkeel_common::wire::Gate;
 use jiff::Timestamp;
 
 use crate::model::image::Digest;
@@ -139,20 +140,18 @@ impl Service {
         self.durable.images.iter().flat_map(of_image).collect()
     }
 
-    /// Digests that an update would deploy if no gate held them; none if the service has no gates.
-    pub(in crate::service) fn candidates<'a>(
-        &'a self,
-        observation: &'a Observation,
-    ) -> impl Iterator<Item = Candidate> + 'a {
-        let is_gated = self.config.auto_update && self.is_gated();
-        let views = observation.images.iter().filter(move |_| is_gated);
-        views.filter_map(|view| self.candidate(view, observation))
-    }
-
-    fn candidate(&self, view: &ImageView, observation: &Observation) -> Option<Candidate> {
-        let (remote, unsigned) = match self.compared(view, observation) {
-            Comparison::Stale { remote } => (remote, None),
-            Comparison::NotFound { remote, .. } if self.is_first_start(view, observation) => (remote, None),
+    /// The digest that an update would deploy if no gate held it; none if the service has no gates.
+    pub(in crate::service) fn candidate(
+        &self,
+        view: &ImageView,
+        comparison: &Comparison,
+        observation: &Observation,
+    ) -> Option<Candidate> {
+        if !self.config.auto_update || !self.is_gated() {
+            return None;
+        }
+        let (remote, unsigned) = match comparison {
+            Comparison::Stale { remote } | Comparison::FirstStart { remote } => (remote.clone(), None),
             Comparison::Unsigned => {
                 (view.remote.clone()?, Some(observation.unsigned.get(&view.configured)?.clone()))
             }
@@ -219,37 +218,6 @@ impl Service {
         self.found_mut(image, digest).map(announce).fold(false, |any, new| any | new)
     }
 
-    /// Whether a gate holds the digest that a deployment with this cause would bring.
-    pub(in crate::service) fn is_held(
-        &self,
-        view: &ImageView,
-        observation: &Observation,
-        cause: &Cause,
-        now: Timestamp,
-    ) -> bool {
-        // A newer tag is not written to the env file without proof, and there is none unless something runs.
-        if view.newer.is_some() && view.running.is_empty() && *cause == Cause::Update {
-            return true;
-        }
-        if !self.config.auto_update {
-            return false;
-        }
-        let rules = self.rules(now);
-        let rules = if *cause == Cause::Redeploy { rules.for_asker(Asker::Redeploy) } else { rules };
-        let holds = |view: &ImageView| {
-            let candidate = self.candidate(view, observation);
-            candidate.is_some_and(|candidate| rules.first_hold(&candidate).is_some())
-        };
-        // A tag variable updates all its images at once: none of them may be held.
-        let lags = |other: &ImageView| match self.compared(other, observation) {
-            Comparison::UpToDate => false,
-            Comparison::Stale { .. } => holds(other),
-            _ => true,
-        };
-        let others = observation.images.iter().filter(|other| other.configured != view.configured);
-        holds(view) || (view.newer.is_some() && others.filter(|other| other.newer.is_some()).any(lags))
-    }
-
     /// The rules that the gates evaluate.
     pub(in crate::service) fn rules(&self, now: Timestamp) -> Rules<'_> {
         let Self { config, fleet, .. } = self;
@@ -257,14 +225,10 @@ impl Service {
         Rules::of(&config.name, update, fleet, is_shared, Asker::Cycle, now)
     }
 
-    /// Candidates as of the last check.
-    pub(in crate::service) fn seen_candidates(&self) -> Vec<Candidate> {
-        self.known.observation.iter().flat_map(|seen| self.candidates(seen)).collect()
-    }
-
     /// Returns why the first held digest waits.
     pub(in crate::service) fn waits(&self, now: Timestamp) -> Option<String> {
-        Some(self.rules(now).first_held(&self.seen_candidates())?.1.why)
+        let (_, gate) = self.held_candidates(now).into_iter().next()?;
+        Some(gate.why)
     }
 
     /// Applies a manual trigger to the digests that its check found, and to nothing that is pushed later. It stays in effect
@@ -276,10 +240,9 @@ impl Service {
         // With `ask_on`, only a person's approval says that the differences were read.
         let is_approval =
             self.config.update.as_ref().is_some_and(|update| update.approve && update.ask_on.is_empty());
-        let digests: Vec<(String, Digest)> =
-            self.candidates(observation).map(|candidate| (candidate.image, candidate.digest)).collect();
-        for (image, digest) in digests {
-            for found in self.found_mut(&image, &digest) {
+        let decisions = self.decide_images(observation, &Cause::Update, now).into_iter();
+        for candidate in decisions.filter_map(|decision| decision.candidate) {
+            for found in self.found_mut(&candidate.image, &candidate.digest) {
                 found.triggered = true;
                 found.approved |= is_approval;
             }
@@ -300,7 +263,7 @@ impl Service {
         if !may_ask(&rules) {
             return ServiceReply::NothingWaiting;
         }
-        let candidates = self.seen_candidates();
+        let candidates = self.seen_candidates(now);
         let is_named = |candidate: &&Candidate| named.is_none_or(|digest| *digest == candidate.digest);
         let waits = |candidate: &&Candidate| rules.awaits_approval(candidate);
         let Some(chosen) = candidates.iter().filter(is_named).find(waits) else {
@@ -323,32 +286,30 @@ impl Service {
     /// Updates the gates after a complete check: plans calls of the gate command, announces held updates and schedules the
     /// next check.
     pub(in crate::service) fn follow_candidates(&mut self, now: Timestamp) {
-        let candidates = self.seen_candidates();
-        self.plan_command_asks(&candidates, now);
-        self.announce(&candidates, now);
+        let held = self.held_candidates(now);
+        self.plan_command_asks(&self.seen_candidates(now), now);
+        self.announce(held, now);
         self.recheck_when_lifted(now);
     }
 
     /// Schedules a check for the time at which the next gate opens.
     pub(in crate::service) fn recheck_when_lifted(&mut self, now: Timestamp) {
         let rules = self.rules(now);
-        let lifts = self.seen_candidates().iter().filter_map(|candidate| rules.lifts_at(candidate)).min();
+        let candidates = self.seen_candidates(now);
+        let lifts = candidates.iter().filter_map(|candidate| rules.lifts_at(candidate)).min();
         if let Some(at) = lifts {
             self.checks.request_by(at);
         }
     }
 
     /// Announces each waiting digest once, with the gate that holds it; deferred while the gate is undecided.
-    pub(in crate::service) fn announce(&mut self, candidates: &[Candidate], now: Timestamp) {
-        for candidate in candidates {
-            let hold = self.rules(now).first_hold(candidate);
-            let Some(gate) = hold.filter(|gate| gates::is_decided(gate, candidate)) else { continue };
-            if !self.announces(&candidate.image, &candidate.digest) {
+    pub(in crate::service) fn announce(&mut self, held: Vec<(Candidate, Gate)>, now: Timestamp) {
+        for (candidate, gate) in held {
+            if !gates::is_decided(&gate, &candidate) || !self.announces(&candidate.image, &candidate.digest) {
                 continue;
             }
-            let (image, digest) = (candidate.image.clone(), candidate.digest.clone());
-            let old_digest = candidate.old_digest.clone();
             let differences = candidate.config_differences().to_vec();
+            let Candidate { image, digest, old_digest, .. } = candidate;
             self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
         }
     }

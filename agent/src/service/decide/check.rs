@@ -8,6 +8,7 @@ use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{Container, Origin, State};
 use crate::service::action::{Action, CheckAsked, FilesAsked};
 use crate::service::compare::Comparison;
+use crate::service::decide::image::ImageDecision;
 use crate::service::event::{Event, Fault, FaultCause, Local, Unblock};
 use crate::service::input::CheckFault;
 use crate::service::observation::{ImageView, Observation};
@@ -200,10 +201,12 @@ impl Service {
 
     /// Compares each image with the registry; may clear `blocked` and `not_found`.
     fn compare_images(&mut self, observation: &Observation, now: Timestamp) -> Compared {
+        self.block_returned(observation, now);
         let mut all = Compared { stale: false, matching: true };
-        for view in &observation.images {
+        for decision in self.decide_images(observation, &Cause::Update, now) {
+            let ImageDecision { view, comparison, is_held, .. } = decision;
             let image = view.configured.clone();
-            match self.compared(view, observation) {
+            match comparison {
                 Comparison::Pinned | Comparison::Managed => {}
                 Comparison::Blocked => self.note_blocked(view),
                 Comparison::Unanswered | Comparison::Unsigned | Comparison::Pulled { .. } => {
@@ -223,9 +226,8 @@ impl Service {
                     }
                     self.block_newest_failed(&image, view.target().tag.as_deref());
                 }
-                // Nothing of it was ever here: bringing up the project pulls it, unless a gate holds it.
-                Comparison::NotFound { .. } if self.is_first_start(view, observation) => {
-                    all.matching &= !self.is_held(view, observation, &Cause::Start, now);
+                Comparison::FirstStart { .. } => {
+                    all.matching &= !is_held;
                     self.durable.images.of(&image).not_found = None;
                 }
                 Comparison::NotFound { remote, new } => {
@@ -236,17 +238,9 @@ impl Service {
                         self.emit(Event::NotFound { image, remote, local }, now);
                     }
                 }
-                Comparison::Stale { remote } if self.durable.images.get(&image).failed_before(&remote) => {
-                    self.durable.images.of(&image).not_found = None;
-                    self.durable.images.of(&image).block(&remote);
-                    let gate = gates::failed_before(&self.config.name, &image, &remote);
-                    let old = view.running.first().and_then(|old| compare::shown_digest(old, None));
-                    let (digest, old_digest, differences) = (remote, old, Vec::new());
-                    self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
-                }
                 Comparison::Stale { remote } => {
                     // A held update does not count as available yet: the previous image may be started.
-                    if self.is_held(view, observation, &Cause::Update, now) {
+                    if is_held {
                         all.matching &= self.ran_before(view, &observation.containers);
                     } else {
                         all.stale = true;
@@ -262,6 +256,24 @@ impl Service {
             }
         }
         all
+    }
+
+    /// Blocks the digests that have failed here before, and that a tag points to again.
+    fn block_returned(&mut self, observation: &Observation, now: Timestamp) {
+        for view in &observation.images {
+            let Comparison::Stale { remote: digest } = self.compared(view, observation) else { continue };
+            let image = view.configured.clone();
+            let memory = self.durable.images.of(&image);
+            if !memory.failed_before(&digest) {
+                continue;
+            }
+            memory.not_found = None;
+            memory.block(&digest);
+            let gate = gates::failed_before(&self.config.name, &image, &digest);
+            let old_digest = view.running.first().and_then(|old| compare::shown_digest(old, None));
+            let differences = Vec::new();
+            self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
+        }
     }
 
     /// Concludes a complete check: sets or clears the persistent fault. `undeployable`: why an update that was found is not
@@ -360,6 +372,9 @@ impl Service {
                 if observation.unsigned.contains_key(&view.configured) =>
             {
                 Comparison::Unsigned
+            }
+            Comparison::NotFound { remote, .. } if self.is_first_start(view, observation) => {
+                Comparison::FirstStart { remote }
             }
             Comparison::Stale { remote }
                 if view.running.is_empty()

@@ -4,16 +4,13 @@ use jiff::Timestamp;
 
 use crate::service::Service;
 use crate::service::fleet::FleetView;
-use crate::service::gates::candidate::Candidate;
 
 impl Service {
     /// Applies a changed fleet view.
     pub(in crate::service) fn fleet_changed(&mut self, view: std::sync::Arc<FleetView>, now: Timestamp) {
         let holds = |service: &Self| {
-            let seen = service.seen_candidates();
-            let rules = service.rules(now);
-            let hold = |c: &Candidate| rules.first_hold(c);
-            seen.iter().map(|candidate| hold(candidate).map(|gate| gate.gate)).collect::<Vec<_>>()
+            let decisions = service.seen_decisions(now).into_iter();
+            decisions.map(|decision| decision.gate.map(|gate| gate.gate)).collect::<Vec<_>>()
         };
         let said = |fleet: &FleetView| (fleet.revision, fleet.verdicts, std::mem::discriminant(&fleet.link));
         let said_before = said(&self.fleet);

@@ -49,11 +49,12 @@ impl Service {
     }
 
     /// Returns the next call of the gate command, if one is due, and marks it as running.
-    pub(in crate::service) fn next_command_ask(&mut self) -> Option<Action> {
+    pub(in crate::service) fn next_command_ask(&mut self, now: Timestamp) -> Option<Action> {
         let at = self.gate_command.asks.iter().position(|ask| ask.state == AskState::Due)?;
-        let seen = self.known.observation.as_ref()?;
+        self.known.observation.as_ref()?;
         let ask = &self.gate_command.asks[at];
-        let candidate = self.candidates(seen).find(|c| c.image == ask.image && c.digest == ask.digest);
+        let mut candidates = self.seen_candidates(now).into_iter();
+        let candidate = candidates.find(|c| c.image == ask.image && c.digest == ask.digest);
         let (Some(candidate), Some(update)) = (candidate, &self.config.update) else {
             self.gate_command.asks.remove(at);
             return None;
@@ -101,7 +102,7 @@ impl Service {
         } else if before.is_some() && self.fault.as_ref().is_some_and(|f| Some(&f.text) == before.as_ref()) {
             self.set_fault(None, now);
         }
-        self.announce(&self.seen_candidates(), now);
+        self.announce(self.held_candidates(now), now);
     }
 
     /// The fault of the gate command if its last call failed.

@@ -15,6 +15,7 @@ mod gate_command;
 mod go_back;
 mod heal;
 pub mod history;
+pub(in crate::service) mod image;
 mod inspect;
 mod kept;
 mod late;

@@ -70,10 +70,8 @@ impl Service {
 
     /// Candidates that no gate holds.
     fn free_candidates(&self, now: Timestamp) -> Vec<Candidate> {
-        let rules = self.rules(now);
-        let mut candidates = self.seen_candidates();
-        candidates.retain(|candidate| rules.first_hold(candidate).is_none());
-        candidates
+        let free = self.seen_decisions(now).into_iter().filter(|decision| decision.gate.is_none());
+        free.filter_map(|decision| decision.candidate).collect()
     }
 
     /// Handles the answer of the wardens, or its absence.
@@ -121,8 +119,7 @@ impl Service {
             return;
         }
         self.checks.request_by(until);
-        let candidates = self.seen_candidates();
-        self.announce(&candidates, now);
+        self.announce(self.held_candidates(now), now);
     }
 
     /// A lease was released, or no warden accepted the release; then the lease expires.

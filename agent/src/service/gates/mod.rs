@@ -155,11 +155,6 @@ impl Rules<'_> {
         self.holds(candidate).map(|(_, gate)| gate).next()
     }
 
-    /// The first of these digests that a gate holds, and the gate. Status and announcements are based on this.
-    pub(super) fn first_held<'a>(&self, candidates: &'a [Candidate]) -> Option<(&'a Candidate, Gate)> {
-        candidates.iter().find_map(|candidate| Some((candidate, self.first_hold(candidate)?)))
-    }
-
     /// When the next gate that holds a digest opens by itself.
     pub(super) fn lifts_at(&self, candidate: &Candidate) -> Option<Timestamp> {
         let lifts = self.holds(candidate).filter_map(|(_, gate)| gate.lifts_at);

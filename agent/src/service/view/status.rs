@@ -150,8 +150,7 @@ impl Service {
         if let Some((image, digest)) = self.durable().images.declined().next() {
             return Some(gates::waiting(image, digest, gates::declined(name, image, digest), &[]));
         }
-        let candidates = self.seen_candidates();
-        let (candidate, gate) = self.rules(now).first_held(&candidates)?;
+        let (candidate, gate) = self.held_candidates(now).into_iter().next()?;
         let differences = candidate.config_differences();
         Some(gates::waiting(&candidate.image, &candidate.digest, gate, differences))
     }

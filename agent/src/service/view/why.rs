@@ -20,6 +20,8 @@ struct View<'a> {
     record: &'a ServiceStatus,
     service: &'a Service,
     candidates: &'a [Candidate],
+    /// The first digest that a gate holds, or else the first one.
+    shown: Option<&'a Candidate>,
     registry_error: Option<&'a str>,
     context: &'a StatusContext<'a>,
 }
@@ -30,10 +32,13 @@ const GATES: [fn(&View<'_>) -> Gate; 7] = [config, engine, registry, deploying, 
 /// The state of every gate of a service, with the first reason in one sentence.
 pub fn why(service: &Service, context: &StatusContext<'_>) -> WhyReport {
     let record = service.record(PullProgress::default(), context);
-    let candidates = service.seen_candidates();
+    let candidates = service.seen_candidates(context.now);
+    let held = service.held_candidates(context.now).into_iter().next();
+    let held = held.map(|(candidate, _)| candidate);
     let registry_error = service.registry_error();
     let registry_error = registry_error.as_deref();
-    let view = View { record: &record, service, candidates: &candidates, registry_error, context };
+    let shown = held.as_ref().or(candidates.first());
+    let view = View { record: &record, service, candidates: &candidates, shown, registry_error, context };
     let before = GATES.iter().map(|gate| gate(&view));
     let gates: Vec<Gate> = before.chain(digest_gates(&view)).chain([schedule(&view)]).collect();
     let held = gates.iter().find(|gate| gate.holds && gate.gate != SCHEDULE);
@@ -41,14 +46,12 @@ pub fn why(service: &Service, context: &StatusContext<'_>) -> WhyReport {
     WhyReport { service: record.name.clone(), answer, gates }
 }
 
-/// The state of each digest gate for the first held digest, or else for the first candidate.
+/// The state of each digest gate for the digest that is shown.
 fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
     let rules = view.service.rules(view.context.now);
-    let held = rules.first_held(view.candidates).map(|(candidate, _)| candidate);
-    let candidate = held.or(view.candidates.first());
     // The first gate of all has reported a faulty configuration already.
     let rows = DIGEST_GATES.iter().filter(|row| row.word != CONFIG);
-    rows.map(move |row| match (Some(rules).filter(|rules| (row.is_configured)(rules)), candidate) {
+    rows.map(move |row| match (Some(rules).filter(|rules| (row.is_configured)(rules)), view.shown) {
         (None, _) => open(row.word, "not configured"),
         (Some(_), None) => idle(view, row.word),
         (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),

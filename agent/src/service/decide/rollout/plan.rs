@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use crate::model::image::Reference;
 use crate::model::{Container, State, UpMode};
 use crate::service::compare::Comparison;
+use crate::service::decide::image::ImageDecision;
 use crate::service::health::assess::{Condition, Symptom};
 use crate::service::images::OldImage;
 use crate::service::observation::{ImageView, Observation, TagInForce};
@@ -20,10 +21,12 @@ impl Service {
         if self.config.swarm_service.is_some() {
             return self.begin_in_swarm(cause, now);
         }
-        let Some(observation) = &self.known.observation else { return false };
+        let Some(observation) = self.known.observation.clone() else { return false };
+        let observation = observation.as_ref();
+        let decisions = self.decide_images(observation, &cause, now);
         let (mut image_changes, mut kept_tags) = (Vec::new(), Vec::new());
-        for view in &observation.images {
-            match self.plan_image(view, observation, &cause, now) {
+        for decision in &decisions {
+            match self.plan_image(decision, &decisions, observation, &cause) {
                 Some(Planned::Change(change)) => image_changes.push(change),
                 Some(Planned::Keep(tag, image)) => kept_tags.push((tag, image)),
                 None => {}
@@ -53,7 +56,7 @@ impl Service {
         let compared = observation.definition.as_ref().filter(|_| is_compared);
         let definition = compared.and_then(|d| Some(d.as_ref().ok()?.model.clone()));
         let tag = self.plan_tag(observation, &image_changes);
-        let pull_missing = self.may_pull_missing(observation, &cause, now);
+        let pull_missing = self.may_pull_missing(&decisions, observation, &cause);
         let hooks = self.config.update.as_ref().and_then(|update| update.hooks.clone());
         let hooks = hooks.filter(|_| cause.is_about_images() && !image_changes.is_empty());
         let hooks = hooks.map(|hooks| PlannedHooks { service: self.config.name.clone(), hooks });
@@ -111,11 +114,12 @@ impl Service {
     /// Decides what the deployment does with an image.
     pub(in crate::service) fn plan_image(
         &self,
-        view: &ImageView,
+        decision: &ImageDecision<'_>,
+        all: &[ImageDecision<'_>],
         observation: &Observation,
         cause: &Cause,
-        now: Timestamp,
     ) -> Option<Planned> {
+        let view = decision.view;
         let old = view.running.first().or(view.tagged.as_ref());
         let memory = self.durable.images.get(&view.configured);
         // The rollback target: the running image, unless it is known to be unproven.
@@ -125,24 +129,24 @@ impl Service {
         if let Cause::GoBack(back) = cause {
             return plan_back(view, back, old_image);
         }
-        let comparison = match self.compared(view, observation) {
+        let comparison = match &decision.comparison {
             // A held digest is neither pulled nor started, just like a blocked one.
-            Comparison::Stale { .. } if self.is_held(view, observation, cause, now) => Comparison::Blocked,
+            Comparison::Stale { .. } if decision.is_held => &Comparison::Blocked,
             comparison => comparison,
         };
         let mut reference = view.reference.clone();
         let digest = match comparison {
             Comparison::Stale { remote } => {
                 reference = view.target().clone();
-                remote
+                remote.clone()
             }
-            Comparison::Pulled { remote } if *cause == Cause::Redeploy => remote,
+            Comparison::Pulled { remote } if *cause == Cause::Redeploy => remote.clone(),
             // The same content under the newer tag that other images move to.
-            Comparison::UpToDate if view.newer.is_some() && self.moves_tag(observation, cause, now) => {
+            Comparison::UpToDate if view.newer.is_some() && cause.is_about_images() && moves_tag(all) => {
                 reference = view.target().clone();
                 view.remote.clone()?
             }
-            Comparison::UpToDate | Comparison::NotFound { .. }
+            Comparison::UpToDate | Comparison::NotFound { .. } | Comparison::FirstStart { .. }
                 if *cause == Cause::Redeploy && !observation.unsigned.contains_key(&view.configured) =>
             {
                 view.remote.clone()?
@@ -208,35 +212,29 @@ impl Service {
 
     /// Reports whether compose may pull images that are not present locally: only if it brings up the whole project and no
     /// image is withheld, because it would pull a withheld image as well.
-    fn may_pull_missing(&self, observation: &Observation, cause: &Cause, now: Timestamp) -> bool {
+    fn may_pull_missing(
+        &self,
+        decisions: &[ImageDecision<'_>],
+        observation: &Observation,
+        cause: &Cause,
+    ) -> bool {
         let whole = match cause {
             Cause::Update => !observation.containers.iter().any(Container::is_live),
             Cause::Redeploy | Cause::ComposeChanged | Cause::Start | Cause::ForceUp { .. } => true,
             Cause::RetryRollback | Cause::GoBack(_) | Cause::RecreateContainer { .. } => false,
         };
-        let is_allowed = |view: &ImageView| match self.compared(view, observation) {
+        let is_allowed = |decision: &ImageDecision<'_>| match decision.comparison {
             Comparison::UpToDate | Comparison::Pinned | Comparison::Pulled { .. } => true,
-            Comparison::Stale { .. } => !self.is_held(view, observation, cause, now),
-            Comparison::NotFound { .. } if *cause == Cause::Start => {
-                self.is_first_start(view, observation) && !self.is_held(view, observation, cause, now)
-            }
-            Comparison::NotFound { .. } => *cause == Cause::Redeploy,
+            Comparison::Stale { .. } => !decision.is_held,
+            Comparison::FirstStart { .. } if *cause == Cause::Start => !decision.is_held,
+            Comparison::NotFound { .. } | Comparison::FirstStart { .. } => *cause == Cause::Redeploy,
             Comparison::Blocked | Comparison::Unsigned | Comparison::Managed | Comparison::Unanswered => {
                 false
             }
         };
         let is_blocked =
             self.durable.images.blocked().next().is_some() || !observation.blocked_elsewhere.is_empty();
-        whole && !is_blocked && observation.images.iter().all(is_allowed)
-    }
-
-    /// Reports whether another image of the variable moves to its newer tag, so that this one has to follow.
-    fn moves_tag(&self, observation: &Observation, cause: &Cause, now: Timestamp) -> bool {
-        cause.is_about_images()
-            && observation.images.iter().filter(|view| view.newer.is_some()).any(|view| {
-                matches!(self.compared(view, observation), Comparison::Stale { .. })
-                    && !self.is_held(view, observation, cause, now)
-            })
+        whole && !is_blocked && decisions.iter().all(is_allowed)
     }
 
     /// Returns the change of the tag variable that these image changes require, if any.
@@ -255,6 +253,11 @@ impl Service {
         });
         Some(TagChange { variable: variable.name.to_owned(), old, new, line })
     }
+}
+
+/// Reports whether an image of the tag variable moves to its newer tag, so that the others have to follow.
+fn moves_tag(decisions: &[ImageDecision<'_>]) -> bool {
+    decisions.iter().any(|decision| decision.view.newer.is_some() && decision.is_free_update())
 }
 
 /// The tags that other services have blocked, with the images that run.

@@ -80,8 +80,9 @@ impl Service {
         cause: &Cause,
         now: Timestamp,
     ) -> Option<(String, Option<ImageChange>)> {
+        let decisions = self.decide_images(observation, cause, now);
+        let planned = decisions.first().and_then(|it| self.plan_image(it, &decisions, observation, cause));
         let view = observation.images.first();
-        let planned = view.and_then(|view| self.plan_image(view, observation, cause, now));
         match (planned, view) {
             (Some(Planned::Change(change)), Some(view)) => {
                 Some((at(view, swarm, change.digest.clone()), Some(change)))

@@ -1,0 +1,93 @@
+//! What is decided of each image of a service: how it compares with the registry, and whether its update is held. The check,
+//! the plan, permits, announcements, `/why` and the status all read this, and none of them compares or judges by itself.
+
+use evenkeel_common::wire::Gate;
+use jiff::Timestamp;
+
+use crate::service::Service;
+use crate::service::compare::Comparison;
+use crate::service::gates::candidate::Candidate;
+use crate::service::gates::rules::Asker;
+use crate::service::observation::{ImageView, Observation};
+use crate::service::rollout::plan::Cause;
+
+/// What is decided of one image, as of an observation.
+#[derive(Debug)]
+pub(in crate::service) struct ImageDecision<'a> {
+    /// What was seen of the image.
+    pub(in crate::service) view: &'a ImageView,
+    /// How it compares with the registry.
+    pub(in crate::service) comparison: Comparison,
+    /// The digest that an update would deploy, if it is subject to gates.
+    pub(in crate::service) candidate: Option<Candidate>,
+    /// The first gate that holds this digest.
+    pub(in crate::service) gate: Option<Gate>,
+    /// Whether the digest is not deployed: because of the gate, or of the other images of the project.
+    pub(in crate::service) is_held: bool,
+}
+
+impl ImageDecision<'_> {
+    /// Whether an update of the image may begin.
+    pub(in crate::service) fn is_free_update(&self) -> bool {
+        matches!(self.comparison, Comparison::Stale { .. }) && !self.is_held
+    }
+
+    /// Whether the image keeps the others of its tag variable, all of which are updated at once, from their newer tag.
+    fn lags(&self) -> bool {
+        self.view.newer.is_some()
+            && match self.comparison {
+                Comparison::UpToDate => false,
+                Comparison::Stale { .. } => self.gate.is_some(),
+                _ => true,
+            }
+    }
+}
+
+impl Service {
+    /// Decides on each image for a deployment with this cause.
+    pub(in crate::service) fn decide_images<'a>(
+        &self,
+        observation: &'a Observation,
+        cause: &Cause,
+        now: Timestamp,
+    ) -> Vec<ImageDecision<'a>> {
+        let rules = self.rules(now);
+        let rules = if *cause == Cause::Redeploy { rules.for_asker(Asker::Redeploy) } else { rules };
+        let decide = |view: &'a ImageView| {
+            let comparison = self.compared(view, observation);
+            let candidate = self.candidate(view, &comparison, observation);
+            let gate = candidate.as_ref().and_then(|candidate| rules.first_hold(candidate));
+            // A newer tag is not written to the env file without proof, and there is none unless something runs.
+            let lacks_proof = *cause == Cause::Update
+                && view.newer.is_some()
+                && view.running.is_empty()
+                && matches!(comparison, Comparison::Stale { .. });
+            ImageDecision { view, comparison, candidate, is_held: gate.is_some() || lacks_proof, gate }
+        };
+        let mut decisions: Vec<ImageDecision<'a>> = observation.images.iter().map(decide).collect();
+        if self.config.auto_update {
+            let lagging = decisions.iter().filter(|decision| decision.lags()).count();
+            for decision in decisions.iter_mut().filter(|decision| decision.view.newer.is_some()) {
+                decision.is_held |= lagging > usize::from(decision.lags());
+            }
+        }
+        decisions
+    }
+
+    /// The decisions on an update, as of the last check.
+    pub(in crate::service) fn seen_decisions(&self, now: Timestamp) -> Vec<ImageDecision<'_>> {
+        let seen = self.known.observation.as_deref();
+        seen.map(|seen| self.decide_images(seen, &Cause::Update, now)).unwrap_or_default()
+    }
+
+    /// The digests that are subject to gates, as of the last check.
+    pub(in crate::service) fn seen_candidates(&self, now: Timestamp) -> Vec<Candidate> {
+        self.seen_decisions(now).into_iter().filter_map(|decision| decision.candidate).collect()
+    }
+
+    /// Those of them that a gate holds, each with the first gate that does, as of the last check.
+    pub(in crate::service) fn held_candidates(&self, now: Timestamp) -> Vec<(Candidate, Gate)> {
+        let decisions = self.seen_decisions(now).into_iter();
+        decisions.filter_map(|decision| decision.candidate.zip(decision.gate)).collect()
+    }
+}
