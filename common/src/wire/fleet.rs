@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ImageDigest;
+use super::{ImageDigest, Tenths};
 
 /// An entry as the warden stores it and as `GET /events` sends it. Unlike an
 /// [`AuditEntry`](super::AuditEntry) it may come from another program, so level and kind can be any string.
@@ -53,6 +53,9 @@ pub struct FleetEntry {
     /// Further images that failed in the same deployment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also_failed: Vec<ImageDigest>,
+    /// For how many seconds a deployment interrupted the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outage_seconds: Option<Tenths>,
     /// Id of the agent whose token was used to send the entry; the body cannot override it.
     #[serde(default)]
     pub agent: String,

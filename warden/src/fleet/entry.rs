@@ -1,6 +1,6 @@
 //! An audit entry from an agent (`POST /ingest`): parsed, truncated, attributed to the agent whose token was used.
 
-use evenkeel_common::wire::{FleetEntry, ImageDigest, Kind, Level};
+use evenkeel_common::wire::{FleetEntry, ImageDigest, Kind, Level, Tenths};
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
@@ -35,6 +35,7 @@ struct Body {
     epoch: Option<String>,
     image: Option<String>,
     also_failed: Option<serde_json::Value>,
+    outage_seconds: Option<serde_json::Value>,
 }
 
 /// Limit on `also_failed`; a project has no more images.
@@ -88,6 +89,7 @@ pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
         epoch: body.epoch.filter(|epoch| !epoch.is_empty()),
         image: body.image.filter(|image| !image.is_empty()).map(|image| truncate(image, MAX_IMAGE)),
         also_failed: also_failed(body.also_failed),
+        outage_seconds: body.outage_seconds.and_then(|seconds| outage(&seconds)),
         agent: agent.to_owned(),
     })
 }
@@ -101,6 +103,11 @@ fn also_failed(value: Option<serde_json::Value>) -> Vec<ImageDigest> {
         (1..=MAX_IMAGE).contains(&other.image.len()) && (1..=MAX_NAME).contains(&other.digest.len())
     };
     parsed.filter(is_whole).collect()
+}
+
+/// Returns the length of the interruption, if it is one: another program may use the name for something else.
+fn outage(value: &serde_json::Value) -> Option<Tenths> {
+    value.as_f64().filter(|seconds| *seconds >= 0.0).map(Tenths::from)
 }
 
 /// Returns the elements of a body that is an array of at most `limit`; `None` if it is not an array.
@@ -137,6 +144,7 @@ pub(super) fn of_warden(kind: &Kind, level: Level, message: String, now: Timesta
         epoch: None,
         image: None,
         also_failed: Vec::new(),
+        outage_seconds: None,
         agent: String::new(),
     }
 }
@@ -182,7 +190,7 @@ pub(super) fn format_duration(time: SignedDuration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_common::wire::AuditEntry;
+    use evenkeel_common::wire::{AuditEntry, PushedEntry};
     use serde_json::{Value, json};
 
     use super::*;
@@ -204,19 +212,28 @@ mod tests {
 
     #[test]
     fn an_entry_of_our_own_agent_keeps_all_its_fields() {
-        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
-        let mut entry =
-            AuditEntry::new(at, "web", Kind::ROLLED_BACK, evenkeel_common::wire::Level::Warning, "back");
-        entry.machine = "rack-1".into();
-        entry.old_digest = Some("sha256:a".into());
-        entry.new_digest = Some("sha256:b".into());
-        entry.container = Some("web-1".into());
-        entry.reason = Some("it crashed".into());
-        entry.output = "line\n".into();
-        let mut sent = serde_json::to_value(&entry).unwrap();
-        sent["seq"] = json!(17);
+        // All fields are named, so that a new one does not compile until it is here, too.
+        let entry = AuditEntry {
+            timestamp: "2026-01-02T03:04:05Z".parse().unwrap(),
+            machine: "rack-1".into(),
+            service: "web".into(),
+            event: Kind::ROLLED_BACK,
+            message: "back".into(),
+            level: Level::Warning,
+            old_digest: Some("sha256:a".into()),
+            new_digest: Some("sha256:b".into()),
+            container: Some("web-1".into()),
+            reason: Some("it crashed".into()),
+            output: "line\n".into(),
+            image: None,
+            also_failed: vec![ImageDigest { image: "r/db:1".into(), digest: "sha256:c".into() }],
+            outage_seconds: Some(Tenths::from(3.2)),
+        };
+        let image = Some("r/web:1".to_owned());
+        let epoch = Some("e".to_owned());
+        let sent = PushedEntry { entry, seq: Some(17), epoch, image, agent: Some("box".to_owned()) };
+        let sent = serde_json::to_value(&sent).unwrap();
         let kept = parse(sent.to_string().as_bytes(), "box").unwrap();
-        sent["agent"] = json!("box");
         assert_eq!(serde_json::to_value(&kept).unwrap(), sent);
     }
 
@@ -224,6 +241,7 @@ mod tests {
     fn an_entry_of_another_program_is_taken_as_it_is() {
         let kept = parsed(json!({
             "level": "WARN", "event": "image.deployed", "extra": {"deep": [1]}, "old_digest": "", "reason": null,
+            "outage_seconds": "none", "also_failed": "no",
             "timestamp": "2024-05-06T07:08:09.123456789+02:00",
         }));
         assert_eq!(

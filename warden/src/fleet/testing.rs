@@ -34,6 +34,7 @@ pub(crate) fn entry(agent: &str, event: &str, image: &str, digest: &str) -> Flee
         epoch: None,
         image: Some(image.to_owned()),
         also_failed: Vec::new(),
+        outage_seconds: None,
         agent: agent.to_owned(),
     }
 }
