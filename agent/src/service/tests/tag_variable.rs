@@ -200,6 +200,16 @@ fn all_images_of_the_variable_move_together_or_not_at_all() {
         panic!("both move")
     };
     assert_eq!(images.len(), 2);
+    // Whichever of them has failed under the newer tag keeps the other from it, already at the check.
+    for failed in [(IMAGE, '2'), (TWIN, '6')] {
+        let mut scenario = Scenario::of(config.clone());
+        let memory = scenario.service.durable.images.of(failed.0);
+        memory.block(&digest(failed.1));
+        memory.blocked = None;
+        scenario.check(both(Some('6')));
+        assert!(!scenario.service.wants_update(), "{failed:?}");
+        assert_eq!(scenario.act(), None, "{failed:?}");
+    }
     // An image with the same content gets the new tag, too.
     let mut scenario = Scenario::of(config);
     scenario.check(both(Some('5')));

@@ -14,7 +14,7 @@ use evenkeel_agent::project::worker::Placement;
 use evenkeel_agent::project::world::{World, state_key};
 use evenkeel_agent::service::boot::StartReason;
 use evenkeel_agent::service::input::ServiceRequest;
-use evenkeel_agent::service::view::status::StatusContext;
+use evenkeel_agent::service::view::status::{Published, StatusContext};
 use evenkeel_agent::tasks::engine_health::EngineProbe;
 use evenkeel_agent::tasks::events::Events;
 use evenkeel_agent::tasks::poller::Poller;
@@ -120,13 +120,19 @@ impl Agent {
         let (fake, shown, stop) = (self.fake.clone(), self.shown.clone(), self.stop.clone());
         let mut changes = self.world.changed.subscribe();
         self.tasks.spawn("status", async move {
+            let mut checked: BTreeMap<String, Published> = BTreeMap::new();
             loop {
                 let is_stopping = stop.is_cancelled();
                 let is_over = {
                     let mut shown = shown.lock();
                     shown.retain(|one| {
                         let has_ended = one.has_ended();
-                        fake.check_status(&one.get().record(&context(&fake)));
+                        let now = one.get();
+                        let name = &now.service.config().name;
+                        if checked.get(name).is_none_or(|before| !before.is_same(&now)) {
+                            fake.check_status(&now.record(&context(&fake)));
+                            checked.insert(name.clone(), now);
+                        }
                         !has_ended
                     });
                     is_stopping && shown.is_empty()
