@@ -1,6 +1,7 @@
 //! Scenarios of a swarm service: manual requests, and the plan and course of an update.
 
 use super::*;
+use crate::config::UpdateConfig;
 use crate::model::SwarmError;
 use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
 use crate::service::rollout::swarm::plan::{SwarmPlan, SwarmResult, SwarmStep};
@@ -157,13 +158,38 @@ fn existing_tasks_prove_an_image_that_is_already_set() {
 
 /// An update from 1 to 2, which the swarm has just begun.
 fn converging() -> Scenario {
-    let mut scenario = Scenario::of(in_swarm());
+    converging_with(in_swarm())
+}
+
+fn converging_with(config: ServiceConfig) -> Scenario {
+    let mut scenario = Scenario::of(config);
     assert!(scenario.check(seen('2', '1', service(&image('1')))).step().is_some());
     let labels = crate::model::image_config::ConfigChange::default();
     scenario.input(Input::SwarmStepped(SwarmResult::Admitted { labels }));
     assert!(scenario.step().is_some());
     scenario.input(Input::SwarmStepped(SwarmResult::Set));
     scenario
+}
+
+/// The service after the swarm has replaced its task by one on 2.
+fn replaced() -> SwarmService {
+    let update =
+        Some(UpdateStatus { state: UpdateState::Completed, message: String::new(), completed_at: None });
+    let tasks = vec![task("new", &image('2'), TaskState::Running)];
+    SwarmService { update, tasks, ..service(&image('2')) }
+}
+
+#[test]
+fn a_signed_digest_that_a_swarm_service_has_left_waits_for_an_approval_when_it_is_served_again() {
+    let update = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..UpdateConfig::default() };
+    let mut scenario = converging_with(ServiceConfig { update: Some(Arc::new(update)), ..in_swarm() });
+    scenario.observes(Ok(replaced()));
+    scenario.at(10).observes(Ok(replaced()));
+    assert_eq!(scenario.entries.last().unwrap().event, Kind::UPDATED);
+    assert_eq!(scenario.at(20).check(seen('1', '2', replaced())).step(), None);
+    let waiting = scenario.record().waiting.expect("it waits");
+    assert_eq!((waiting.gate.as_str(), waiting.clear.as_str()), ("signature", "POST /approve/web"));
+    assert!(scenario.at(30).check(seen('3', '2', replaced())).step().is_some(), "another one is not held");
 }
 
 #[test]
@@ -195,10 +221,7 @@ fn an_outage_resets_the_time_the_tasks_have() {
         let rollout = scenario.service.durable.swarm.as_ref().unwrap();
         rollout.phase.watch().unwrap().done_since
     };
-    let update =
-        Some(UpdateStatus { state: UpdateState::Completed, message: String::new(), completed_at: None });
-    let tasks = vec![task("new", &image('2'), TaskState::Running)];
-    let done = SwarmService { update, tasks, ..service(&image('2')) };
+    let done = replaced();
     scenario.observes(Ok(done.clone()));
     assert_eq!(done_since(&scenario), scenario.seconds(0));
     scenario.service.shift(SignedDuration::from_secs(60));

@@ -20,6 +20,7 @@ mod step;
 use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
+use crate::model::image::ImageId;
 use crate::model::{Container, HookEvent};
 use crate::service::event::{Event, Fault, FaultCause, Updated};
 use crate::service::health::assess::Trouble;
@@ -162,6 +163,24 @@ impl Service {
         self.durable.restart_states.retain(|name, _| kept(name));
     }
 
+    /// Remembers that an image has passed its probation and runs, under compose or in a swarm.
+    pub(in crate::service) fn remember_proven(&mut self, change: &ImageChange, id: ImageId, now: Timestamp) {
+        let memory = self.durable.images.of(&change.configured);
+        memory.proven = Some(OldImage { id: id.clone(), source: Some(change.source(&change.digest)) });
+        if let Some(old) = change.old_digest.as_ref().filter(|old| **old != change.digest) {
+            memory.leave(old, &change.digest);
+        }
+        self.note_proof(&change.configured, id, &change.digest, now);
+    }
+
+    /// Remembers that what the registry has of an image is in use: whatever was known against it no longer counts.
+    pub(in crate::service) fn remember_in_use(&mut self, change: &ImageChange) {
+        let memory = self.durable.images.of(&change.configured);
+        (memory.pulled, memory.unproven) = (None, None);
+        memory.forget_failure(&change.digest);
+        self.lift_block(&change.configured, change.reference.tag.as_deref());
+    }
+
     /// Ends the rollout after the new images have passed their probation.
     pub(in crate::service) fn passed(&mut self, now: Timestamp) {
         self.forget_replaced();
@@ -175,27 +194,16 @@ impl Service {
                 self.known.containers.as_ref().is_none_or(|all| all.iter().any(|c| new == Some(&c.image)));
             let image = change.configured.clone();
             if let (Some(id), true) = (new.cloned(), used) {
-                let memory = self.durable.images.of(&image);
-                memory.note_deployed(&id, true, &change.reference);
-                let source = Some(change.source(&change.digest));
-                memory.proven = Some(OldImage { id: id.clone(), source });
-                self.note_proof(&image, id.clone(), &change.digest, now);
+                self.durable.images.of(&image).note_deployed(&id, true, &change.reference);
+                self.remember_proven(&change, id.clone(), now);
                 let version = deployment.labels.get(&image).and_then(|change| change.new.version.clone());
                 self.note_history(&change, &id, version, now);
             }
             let memory = self.durable.images.of(&image);
             memory.not_found = None;
             memory.published = Some(change.digest.clone());
-            if let (Some(old), true) = (&change.old_digest, used)
-                && *old != change.digest
-            {
-                memory.leave(old, &change.digest);
-            }
             if deployment.plan().is_used(&change) {
-                memory.pulled = None;
-                memory.forget_failure(&change.digest);
-                memory.unproven = None;
-                self.lift_block(&image, change.reference.tag.as_deref());
+                self.remember_in_use(&change);
             } else {
                 memory.pulled = Some(change.digest.clone());
             }

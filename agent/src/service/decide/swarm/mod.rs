@@ -37,7 +37,6 @@ use crate::model::image_config::ConfigChange;
 use crate::model::swarm::{SwarmService, is_same_image};
 use crate::service::action::Action;
 use crate::service::event::{ContainerSummary, Event, FailedDeployment, Fault, RollbackProblem, Updated};
-use crate::service::images::OldImage;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::swarm::plan::{Postponed, SwarmPhase, SwarmPlan, SwarmResult, SwarmRollout};
 use crate::service::rollout::swarm::watch::{Goal, SwarmFailed, Verdict, Watch};
@@ -248,16 +247,13 @@ impl Service {
         let Some(rollout) = self.durable.swarm.clone() else { return };
         let mut updated = false;
         if let Some(change) = rollout.plan.change.clone() {
-            let (image, digest) = (change.configured.clone(), change.digest.clone());
-            let proven = OldImage { id: ImageId::from(&digest), source: Some(change.source(&digest)) };
-            let memory = self.durable.images.of(&image);
-            memory.proven = Some(proven);
-            (memory.not_found, memory.blocked, memory.unproven) = (None, None, None);
-            memory.forget_failure(&digest);
-            memory.published = Some(digest.clone());
+            let memory = self.durable.images.of(&change.configured);
+            memory.not_found = None;
+            memory.published = Some(change.digest.clone());
+            self.remember_proven(&change, ImageId::from(&change.digest), now);
+            self.remember_in_use(&change);
             self.durable.postponed = None;
-            updated = change.old_digest.as_ref() != Some(&digest);
-            self.note_proof(&image, ImageId::from(&digest), &digest, now);
+            updated = change.old_digest.as_ref() != Some(&change.digest);
             if updated {
                 let took = self.time_since_found(&change, rollout.begun, now);
                 self.emit(Event::Updated(updated_event(change, rollout.labels.clone(), took)), now);
