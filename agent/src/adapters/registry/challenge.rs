@@ -1,4 +1,7 @@
 //! Parses the challenges of a 401: `WWW-Authenticate` headers (RFC 9110 section 11).
+//!
+//! The parser skips what it does not understand. That of the crate `http-auth` ends instead, and with it the challenges that
+//! follow are lost: at an unquoted URL, at the token of another scheme (`Negotiate abc==`), at a character beyond ASCII.
 
 use http::header::{HeaderMap, WWW_AUTHENTICATE};
 use url::Url;

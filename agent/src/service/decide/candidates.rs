@@ -33,6 +33,11 @@ impl Service {
         definition.model.service(name).is_none().then(|| name.clone())
     }
 
+    /// Whether this service has updates that a gate may hold.
+    pub(in crate::service) fn may_be_held(&self) -> bool {
+        self.config.auto_update && self.is_gated()
+    }
+
     /// Whether any gate may hold updates of this service.
     pub(in crate::service) fn is_gated(&self) -> bool {
         self.config.update.is_some()
@@ -147,7 +152,7 @@ impl Service {
         comparison: &Comparison,
         observation: &Observation,
     ) -> Option<Candidate> {
-        if !self.config.auto_update || !self.is_gated() {
+        if !self.may_be_held() {
             return None;
         }
         let (remote, unsigned) = match comparison {

@@ -74,9 +74,9 @@ impl Service {
         decisions
     }
 
-    /// The decisions on an update, as of the last check.
+    /// The decisions on an update, as of the last check; none if no gate can hold one. The status asks for them often.
     pub(in crate::service) fn seen_decisions(&self, now: Timestamp) -> Vec<ImageDecision<'_>> {
-        let seen = self.known.observation.as_deref();
+        let seen = self.known.observation.as_deref().filter(|_| self.may_be_held());
         seen.map(|seen| self.decide_images(seen, &Cause::Update, now)).unwrap_or_default()
     }
 
