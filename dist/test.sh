@@ -106,20 +106,42 @@ export CARGO_INCREMENTAL=0
 # The build takes a quarter less time. Messages of panics name file and line without it; only backtraces do not.
 export CARGO_PROFILE_DEV_DEBUG=0
 
+# Brings what tests on the engine need.
+bring_for_engine() {
+    bring_other_compose ||
+        say "NOT RUN: update isolation with another compose version (no newer one is available here)"
+    bring_registry_image
+    bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed from here"
+}
+
+# Brings what all tests need, and sets `without` to those that can't be run.
+bring_for_tests() {
+    bring_for_engine
+    bring_registry_program
+    bring_promtool
+    bring_browser
+    bring_nginx
+    bring_axe || say "NOT CHECKED: accessibility of the pages (axe-core can't be fetched from here)"
+    without=""
+    if ! bring_postgres; then
+        say "NOT RUN: the warden's store in PostgreSQL (no server is available here: apt-get install postgresql-15 pgbouncer)"
+        without="not test(postgres)"
+    fi
+    bring_mail_server "$REPO/target/tmp/mail-server"
+}
+
 phase tools
 bring_rust
 bring_busybox
 bring_engine
 bring_compose
-bring_other_compose || say "NOT RUN: update isolation with another compose version (no newer one is available here)"
-bring_registry_image
-bring_cargo_tool nextest || die "cargo-nextest is missing and can't be installed from here"
 sweep
 engines_sweep
 # All tests of this run share one registry, which the first of them starts (contract-tests/src/registry.rs).
 export EVENKEEL_TEST_SHARED_REGISTRY=$$
 
 if [ -n "$ONLY_ENGINES" ]; then
+    bring_for_engine
     phase build
     timed "building programs and tests" cargo build --workspace --bins --tests
     status=0
@@ -129,19 +151,8 @@ if [ -n "$ONLY_ENGINES" ]; then
     print_engine_table
     exit "$status"
 fi
-bring_registry_program
-bring_promtool
-bring_browser
-bring_nginx
-bring_axe || say "NOT CHECKED: accessibility of the pages (axe-core can't be fetched from here)"
-without=""
-if ! bring_postgres; then
-    say "NOT RUN: the warden's store in PostgreSQL (no server is available here: apt-get install postgresql-15 pgbouncer)"
-    without="not test(postgres)"
-fi
-bring_mail_server "$REPO/target/tmp/mail-server"
-# What only the checks after the build need is fetched beside it. A fault shows where the tool is used.
-(bring_dashboard_types; bring_actionlint; bring_tool zizmor zizmor; bring_schemathesis) >/dev/null 2>&1 &
+# What is only needed after the build is fetched beside it, and once more afterwards if that failed.
+(bring_for_tests; bring_dashboard_types; bring_actionlint; bring_tool zizmor zizmor; bring_schemathesis) >/dev/null 2>&1 &
 fetching=$!
 
 phase format
@@ -153,7 +164,9 @@ phase "build and lints"
 RUSTC_WORKSPACE_WRAPPER="$REPO/dist/scripts/lint.sh"
 export RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS="-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"
 timed "building programs and tests, with lints" cargo build --workspace --all-targets --locked
+phase "tools for the tests"
 wait "$fetching" || true
+bring_for_tests
 
 if [ -n "$ALL" ]; then
     phase rustdoc
@@ -180,7 +193,10 @@ fi
 
 # From here on, everything runs even if something before it has failed.
 status=0
-phase "units, rules, manual, workflows"
+phase "units, rules, manual, workflows, APIs"
+api_log="$(mktemp)"
+bash dist/scripts/check-api.sh ${ALL:+--long} >"$api_log" 2>&1 &
+checking_apis=$!
 if have systemd-analyze; then
     units="$(mktemp -d)"
     for unit in dist/systemd/*.service; do
@@ -195,9 +211,9 @@ fi
 bash dist/scripts/check-monitoring.sh || status=$?
 bash dist/scripts/check-docs.sh || status=$?
 bash dist/scripts/check-workflows.sh || status=$?
-
-phase "APIs against their descriptions"
-bash dist/scripts/check-api.sh ${ALL:+--long} || status=$?
+wait "$checking_apis" || status=$?
+cat "$api_log"
+rm -f "$api_log"
 
 log="$(mktemp)"
 profile=push

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::model::image::{Digest, ImageId, Reference};
+use crate::model::image::{ImageId, Reference};
 use crate::model::{Container, Origin, State};
 use crate::service::action::{Action, CheckAsked, FilesAsked};
 use crate::service::compare::Comparison;
@@ -346,45 +346,6 @@ impl Service {
                 && (view.running.is_empty() || view.running.iter().any(|image| memory.is_unproven(&image.id)))
         };
         self.known.observation.iter().flat_map(|seen| &seen.images).any(is_unproven)
-    }
-
-    /// Compares an image with the registry. A block by another service of the project also counts.
-    pub(in crate::service) fn compared(&self, view: &ImageView, observation: &Observation) -> Comparison {
-        let elsewhere = |(reference, digest): &(Reference, Digest)| {
-            (reference == view.target() || *reference == view.reference)
-                && Some(digest) == view.remote.as_ref()
-        };
-        let memory = self.durable.images.get(&view.configured);
-        let is_declined = view.remote.is_some() && memory.declined == view.remote;
-        if is_declined || observation.blocked_elsewhere.iter().any(elsewhere) {
-            return Comparison::Blocked;
-        }
-        let of_others = |c: &Container| c.manager.is_some() && c.is_made_from(&view.from);
-        if observation.containers.iter().any(of_others) {
-            return Comparison::Managed;
-        }
-        if observation.unanswered.contains_key(&view.configured) {
-            // The registry may still have the blocked digest.
-            return if memory.blocked.is_some() { Comparison::Blocked } else { Comparison::Unanswered };
-        }
-        match compare::compare(view, memory) {
-            Comparison::Stale { .. } | Comparison::NotFound { .. }
-                if observation.unsigned.contains_key(&view.configured) =>
-            {
-                Comparison::Unsigned
-            }
-            Comparison::NotFound { remote, .. } if self.is_first_start(view, observation) => {
-                Comparison::FirstStart { remote }
-            }
-            Comparison::Stale { remote }
-                if view.running.is_empty()
-                    && !self.starts_project(&observation.containers)
-                    && memory.pulled.as_ref() == Some(&remote) =>
-            {
-                Comparison::Pulled { remote }
-            }
-            compared => compared,
-        }
     }
 
     /// Removes the running images of containers that compose does not update.

@@ -1,15 +1,17 @@
 //! What is decided of each image of a service: how it compares with the registry, and whether its update is held. The check,
-//! the plan, permits, announcements, `/why` and the status all read this, and none of them compares or judges by itself.
+//! the plan, permits, announcements, `/why` and the status read this; none of them asks the gates by itself.
 
 use evenkeel_common::wire::Gate;
 use jiff::Timestamp;
 
-use crate::service::Service;
+use crate::model::Container;
+use crate::model::image::{Digest, Reference};
 use crate::service::compare::Comparison;
 use crate::service::gates::candidate::Candidate;
 use crate::service::gates::rules::Asker;
 use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::plan::Cause;
+use crate::service::{Service, compare};
 
 /// What is decided of one image, as of an observation.
 #[derive(Debug)]
@@ -72,6 +74,45 @@ impl Service {
             }
         }
         decisions
+    }
+
+    /// Compares an image with the registry. A block by another service of the project also counts.
+    pub(in crate::service) fn compared(&self, view: &ImageView, observation: &Observation) -> Comparison {
+        let elsewhere = |(reference, digest): &(Reference, Digest)| {
+            (reference == view.target() || *reference == view.reference)
+                && Some(digest) == view.remote.as_ref()
+        };
+        let memory = self.durable.images.get(&view.configured);
+        let is_declined = view.remote.is_some() && memory.declined == view.remote;
+        if is_declined || observation.blocked_elsewhere.iter().any(elsewhere) {
+            return Comparison::Blocked;
+        }
+        let of_others = |c: &Container| c.manager.is_some() && c.is_made_from(&view.from);
+        if observation.containers.iter().any(of_others) {
+            return Comparison::Managed;
+        }
+        if observation.unanswered.contains_key(&view.configured) {
+            // The registry may still have the blocked digest.
+            return if memory.blocked.is_some() { Comparison::Blocked } else { Comparison::Unanswered };
+        }
+        match compare::compare(view, memory) {
+            Comparison::Stale { .. } | Comparison::NotFound { .. }
+                if observation.unsigned.contains_key(&view.configured) =>
+            {
+                Comparison::Unsigned
+            }
+            Comparison::NotFound { remote, .. } if self.is_first_start(view, observation) => {
+                Comparison::FirstStart { remote }
+            }
+            Comparison::Stale { remote }
+                if view.running.is_empty()
+                    && !self.starts_project(&observation.containers)
+                    && memory.pulled.as_ref() == Some(&remote) =>
+            {
+                Comparison::Pulled { remote }
+            }
+            compared => compared,
+        }
     }
 
     /// The decisions on an update, as of the last check; none if no gate can hold one. The status asks for them often.
