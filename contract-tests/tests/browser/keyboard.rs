@@ -1,6 +1,6 @@
 //! Both pages operated by keyboard alone: real key presses, and a visible focus after each of them.
 
-use contract_tests::{Browser, StubServer, Warden};
+use contract_tests::{Browser, StubServer, Warden, wait_for};
 use serde_json::{Value, json};
 
 use crate::scene::agent::{busy_agent, busy_machine};
@@ -40,9 +40,13 @@ const FOCUS_FAULT: &str = "(() => {
 /// The focused element, for messages.
 const FOCUSED: &str = "document.activeElement.outerHTML.slice(0, 160)";
 
+/// Waits until the focus is visible: a page that was just loaded has an active element before the browser gives it the focus.
 #[track_caller]
 fn assert_focus_is_seen(browser: &Browser) {
-    assert_eq!(browser.value(FOCUS_FAULT), "", "{}", browser.value(FOCUSED));
+    wait_for("a visible focus", || match browser.value(FOCUS_FAULT).as_str() {
+        Some("") => Ok(()),
+        fault => Err(format!("{fault:?} at {}", browser.value(FOCUSED))),
+    });
 }
 
 fn has_focus(css: &str) -> String {
