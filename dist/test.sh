@@ -103,7 +103,7 @@ trap 'exit 143' TERM
 # Enough lines for all compiler output.
 TIMED_LINES=1000
 export CARGO_INCREMENTAL=0
-# The build takes a quarter less time. Messages of panics name file and line without it; only backtraces do not.
+# Less to compile and to link. Messages of panics name file and line nevertheless; only backtraces do not.
 export CARGO_PROFILE_DEV_DEBUG=0
 
 # Brings what tests on the engine need.
