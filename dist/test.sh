@@ -20,6 +20,8 @@ set -euo pipefail
 cd "$REPO"
 
 ALL=""
+# What is brought beside the build.
+fetching=""
 ONLY_ENGINES=""
 case "$*" in
 '') ;;
@@ -76,6 +78,8 @@ finish() {
     local code=$?
     trap - EXIT
     stop_ticker
+    # An installation that is cut off would leave a half-installed package.
+    [ -z "$fetching" ] || wait "$fetching" 2>/dev/null || true
     engines_stop_all
     engines_sweep
     if have docker && engine_answers; then

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use crate::model::image::Digest;
 use crate::service::compare::Comparison;
+use crate::service::decide::image::ImageDecision;
 use crate::service::event::Event;
 use crate::service::gates::candidate::{Candidate, DefinitionHold, PlayedBack};
 use crate::service::gates::rules::{Asker, Rules};
@@ -291,8 +292,11 @@ impl Service {
     /// Updates the gates after a complete check: plans calls of the gate command, announces held updates and schedules the
     /// next check.
     pub(in crate::service) fn follow_candidates(&mut self, now: Timestamp) {
-        let held = self.held_candidates(now);
-        self.plan_command_asks(&self.seen_candidates(now), now);
+        let decisions = self.seen_decisions(now);
+        let candidates: Vec<Candidate> =
+            decisions.iter().filter_map(|decision| decision.candidate.clone()).collect();
+        let held: Vec<(Candidate, Gate)> = decisions.into_iter().filter_map(ImageDecision::held).collect();
+        self.plan_command_asks(&candidates, now);
         self.announce(held, now);
         self.recheck_when_lifted(now);
     }

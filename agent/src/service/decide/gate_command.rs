@@ -51,6 +51,7 @@ impl Service {
     /// Returns the next call of the gate command, if one is due, and marks it as running.
     pub(in crate::service) fn next_command_ask(&mut self, now: Timestamp) -> Option<Action> {
         let at = self.gate_command.asks.iter().position(|ask| ask.state == AskState::Due)?;
+        // Before the first check nothing is known of the digest, and the call stays due.
         self.known.observation.as_ref()?;
         let ask = &self.gate_command.asks[at];
         let mut candidates = self.seen_candidates(now).into_iter();

@@ -24,11 +24,17 @@ pub(in crate::service) struct ImageDecision<'a> {
     pub(in crate::service) candidate: Option<Candidate>,
     /// The first gate that holds this digest.
     pub(in crate::service) gate: Option<Gate>,
-    /// Whether the digest is not deployed: because of the gate, or of the other images of the project.
+    /// Whether the digest is not deployed: a gate holds it, nothing runs that could prove it, or another image of its tag
+    /// variable lags.
     pub(in crate::service) is_held: bool,
 }
 
 impl ImageDecision<'_> {
+    /// The digest and the first gate that holds it, if one does.
+    pub(in crate::service) fn held(self) -> Option<(Candidate, Gate)> {
+        self.candidate.zip(self.gate)
+    }
+
     /// Whether an update of the image may begin.
     pub(in crate::service) fn is_free_update(&self) -> bool {
         matches!(self.comparison, Comparison::Stale { .. }) && !self.is_held
@@ -128,7 +134,6 @@ impl Service {
 
     /// Those of them that a gate holds, each with the first gate that does, as of the last check.
     pub(in crate::service) fn held_candidates(&self, now: Timestamp) -> Vec<(Candidate, Gate)> {
-        let decisions = self.seen_decisions(now).into_iter();
-        decisions.filter_map(|decision| decision.candidate.zip(decision.gate)).collect()
+        self.seen_decisions(now).into_iter().filter_map(ImageDecision::held).collect()
     }
 }

@@ -1,4 +1,5 @@
-//! The state of each image for the fleet and `/why`: the running digest, when it was proven, and the digest in the registry.
+//! What is remembered of an image that was proven, and the state of each image for the fleet and `/why`: the running digest,
+//! when it was proven, and the digest in the registry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use jiff::Timestamp;
 use crate::config::ConfiguredImage;
 use crate::model::Container;
 use crate::model::image::{Digest, ImageId, Reference};
+use crate::service::images::OldImage;
 use crate::service::observation::{ImageView, LocalImage};
 use crate::service::rollout::plan::ImageChange;
 use crate::service::{Service, compare};
@@ -32,13 +34,7 @@ pub struct ImageState {
 impl Service {
     /// Records that a digest of an image passed its probation and runs. What the last check saw of the image is no longer so:
     /// no gate holds what runs.
-    pub(in crate::service) fn note_proof(
-        &mut self,
-        image: &str,
-        id: ImageId,
-        digest: &Digest,
-        now: Timestamp,
-    ) {
+    fn note_proof(&mut self, image: &str, id: ImageId, digest: &Digest, now: Timestamp) {
         let seen = self.known.observation.as_mut().map(Arc::make_mut);
         let mut views = seen.into_iter().flat_map(|seen| &mut seen.images);
         if let Some(view) = views.find(|view| view.configured == image) {
@@ -47,6 +43,24 @@ impl Service {
             view.running = vec![LocalImage { id, digests: vec![digest.clone()], size }];
         }
         self.durable.images.of(image).note_proof(digest, now);
+    }
+
+    /// Remembers that an image has passed its probation and runs, under compose or in a swarm.
+    pub(in crate::service) fn remember_proven(&mut self, change: &ImageChange, id: ImageId, now: Timestamp) {
+        let memory = self.durable.images.of(&change.configured);
+        memory.proven = Some(OldImage { id: id.clone(), source: Some(change.source(&change.digest)) });
+        if let Some(old) = change.old_digest.as_ref().filter(|old| **old != change.digest) {
+            memory.leave(old, &change.digest);
+        }
+        self.note_proof(&change.configured, id, &change.digest, now);
+    }
+
+    /// Remembers that what the registry has of an image is in use: whatever was known against it no longer counts.
+    pub(in crate::service) fn remember_in_use(&mut self, change: &ImageChange) {
+        let memory = self.durable.images.of(&change.configured);
+        (memory.pulled, memory.unproven) = (None, None);
+        memory.forget_failure(&change.digest);
+        self.lift_block(&change.configured, change.reference.tag.as_deref());
     }
 
     /// The state of each configured image.

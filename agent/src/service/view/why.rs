@@ -3,6 +3,7 @@
 use evenkeel_common::wire::{DeployPhase, DeployProgress, Gate, ServiceStatus, WhyReport};
 
 use crate::ports::PullProgress;
+use crate::service::decide::image::ImageDecision;
 use crate::service::decide::running::ImageState;
 use crate::service::gates::candidate::Candidate;
 use crate::service::gates::config::{faulty, probes_nothing};
@@ -19,11 +20,16 @@ const SCHEDULE: &str = "schedule";
 struct View<'a> {
     record: &'a ServiceStatus,
     service: &'a Service,
-    candidates: &'a [Candidate],
-    /// The first digest that a gate holds, or else the first one.
-    shown: Option<&'a Candidate>,
+    decisions: &'a [ImageDecision<'a>],
     registry_error: Option<&'a str>,
     context: &'a StatusContext<'a>,
+}
+
+impl View<'_> {
+    /// The digests that are subject to gates.
+    fn candidates(&self) -> impl Iterator<Item = &Candidate> {
+        self.decisions.iter().filter_map(|decision| decision.candidate.as_ref())
+    }
 }
 
 /// The gates that apply before a digest is found, in evaluation order.
@@ -32,13 +38,10 @@ const GATES: [fn(&View<'_>) -> Gate; 7] = [config, engine, registry, deploying, 
 /// The state of every gate of a service, with the first reason in one sentence.
 pub fn why(service: &Service, context: &StatusContext<'_>) -> WhyReport {
     let record = service.record(PullProgress::default(), context);
-    let candidates = service.seen_candidates(context.now);
-    let held = service.held_candidates(context.now).into_iter().next();
-    let held = held.map(|(candidate, _)| candidate);
+    let decisions = service.seen_decisions(context.now);
     let registry_error = service.registry_error();
     let registry_error = registry_error.as_deref();
-    let shown = held.as_ref().or(candidates.first());
-    let view = View { record: &record, service, candidates: &candidates, shown, registry_error, context };
+    let view = View { record: &record, service, decisions: &decisions, registry_error, context };
     let before = GATES.iter().map(|gate| gate(&view));
     let gates: Vec<Gate> = before.chain(digest_gates(&view)).chain([schedule(&view)]).collect();
     let held = gates.iter().find(|gate| gate.holds && gate.gate != SCHEDULE);
@@ -46,12 +49,14 @@ pub fn why(service: &Service, context: &StatusContext<'_>) -> WhyReport {
     WhyReport { service: record.name.clone(), answer, gates }
 }
 
-/// The state of each digest gate for the digest that is shown.
+/// The state of each digest gate for the first held digest, or else for the first candidate.
 fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
     let rules = view.service.rules(view.context.now);
+    let held = view.decisions.iter().find(|decision| decision.gate.is_some());
+    let candidate = held.map_or_else(|| view.candidates().next(), |decision| decision.candidate.as_ref());
     // The first gate of all has reported a faulty configuration already.
     let rows = DIGEST_GATES.iter().filter(|row| row.word != CONFIG);
-    rows.map(move |row| match (Some(rules).filter(|rules| (row.is_configured)(rules)), view.shown) {
+    rows.map(move |row| match (Some(rules).filter(|rules| (row.is_configured)(rules)), candidate) {
         (None, _) => open(row.word, "not configured"),
         (Some(_), None) => idle(view, row.word),
         (Some(rules), Some(candidate)) => (row.judge)(&rules, candidate),
@@ -214,7 +219,7 @@ fn config(view: &View<'_>) -> Gate {
         return held(word, why);
     }
     let faulty = config.update.as_deref().and_then(faulty);
-    let faulty = faulty.or_else(|| view.candidates.iter().find_map(probes_nothing));
+    let faulty = faulty.or_else(|| view.candidates().find_map(probes_nothing));
     faulty.unwrap_or_else(|| open(word, "auto_update is on"))
 }
 

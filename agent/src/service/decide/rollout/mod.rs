@@ -20,12 +20,10 @@ mod step;
 use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
-use crate::model::image::ImageId;
 use crate::model::{Container, HookEvent};
 use crate::service::event::{Event, Fault, FaultCause, Updated};
 use crate::service::health::assess::Trouble;
 use crate::service::health::restart_state;
-use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::observation::FilesApplied;
 use crate::service::rollout::deployment::Deployment;
@@ -161,24 +159,6 @@ impl Service {
             of_name.any(|container| deployment.plan().before.iter().any(|was| was.id == container.id))
         };
         self.durable.restart_states.retain(|name, _| kept(name));
-    }
-
-    /// Remembers that an image has passed its probation and runs, under compose or in a swarm.
-    pub(in crate::service) fn remember_proven(&mut self, change: &ImageChange, id: ImageId, now: Timestamp) {
-        let memory = self.durable.images.of(&change.configured);
-        memory.proven = Some(OldImage { id: id.clone(), source: Some(change.source(&change.digest)) });
-        if let Some(old) = change.old_digest.as_ref().filter(|old| **old != change.digest) {
-            memory.leave(old, &change.digest);
-        }
-        self.note_proof(&change.configured, id, &change.digest, now);
-    }
-
-    /// Remembers that what the registry has of an image is in use: whatever was known against it no longer counts.
-    pub(in crate::service) fn remember_in_use(&mut self, change: &ImageChange) {
-        let memory = self.durable.images.of(&change.configured);
-        (memory.pulled, memory.unproven) = (None, None);
-        memory.forget_failure(&change.digest);
-        self.lift_block(&change.configured, change.reference.tag.as_deref());
     }
 
     /// Ends the rollout after the new images have passed their probation.
