@@ -5,9 +5,10 @@
 # Without options: what every change must pass. Format, lints, build, all unit, scenario and simulation tests, the programs'
 # wire formats and APIs, the pages in a browser, and each effect once on this machine's engine (profile `push` in
 # .config/nextest.toml).
-# With --all, as every night and before a release: in addition the other tests on this machine's engine, a long simulation, long
-# API fuzzing, rustdoc, bans, licences and advisories of dependencies, the fleet's demo, a part of the deployment tests on each
-# of the additional engines (dist/docs/engines.md), and the packages.
+# With --all, as every night and before a release: in addition the other tests on this machine's engine, the pages in the browser
+# that people use instead of its headless shell, a long simulation, long API fuzzing, rustdoc, bans, licences and advisories of
+# dependencies, the fleet's demo, a part of the deployment tests on each of the additional engines (dist/docs/engines.md), and the
+# packages.
 # With --engines: only the deployment tests, all of them on all engines. With --packages: only builds the packages and images
 # as they are published, the packages twice, and tests them.
 set -euo pipefail
@@ -25,7 +26,10 @@ fetching=""
 ONLY_ENGINES=""
 case "$*" in
 '') ;;
---all) ALL=1 ;;
+--all)
+    ALL=1
+    export EVENKEEL_WHOLE_BROWSER=1
+    ;;
 --engines) ONLY_ENGINES=1 ;;
 --packages)
     bash dist/package.sh --static

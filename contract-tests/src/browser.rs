@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -82,6 +83,15 @@ fn start_driver() -> (Child, u16) {
     panic!("chromedriver reports no port");
 }
 
+/// Returns what starts the headless shell, a build of Chromium without the parts that have no place in a page. It renders and
+/// runs pages like the browser, and starts with a seventh of the work. `None` if it is not installed, or with
+/// `EVENKEEL_WHOLE_BROWSER`, as in `dist/test.sh --all`: then chromedriver starts the browser.
+fn headless_shell() -> Option<&'static str> {
+    let is_installed = Path::new("/usr/lib/chromium/chromium-headless-shell").is_file();
+    let is_wanted = std::env::var_os("EVENKEEL_WHOLE_BROWSER").is_none();
+    (is_installed && is_wanted).then_some(concat!(env!("CARGO_MANIFEST_DIR"), "/headless-shell"))
+}
+
 /// Records the notices of a page. A notice is visible for a few seconds only, and on a busy machine a test may miss it.
 const RECORD_NOTICES: &str = "window.notices = [];
     document.addEventListener('DOMContentLoaded', () => {
@@ -135,7 +145,7 @@ impl Browser {
             .enable_all()
             .build()
             .expect("a runtime can be created");
-        let capabilities = json!({
+        let mut capabilities = json!({
             "goog:chromeOptions": { "args": [
                 "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                 "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -146,6 +156,9 @@ impl Browser {
             "goog:loggingPrefs": log,
             "acceptInsecureCerts": true,
         });
+        if let Some(program) = headless_shell() {
+            capabilities["goog:chromeOptions"]["binary"] = json!(program);
+        }
         let Value::Object(capabilities) = capabilities else { unreachable!("it is an object") };
         let client = runtime.block_on(async {
             ClientBuilder::new(HttpConnector::new())

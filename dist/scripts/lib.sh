@@ -580,11 +580,20 @@ bring_actionlint() {
 
 # --- browser ---------------------------------------------------------------------------------------------
 
-# Provides Chromium and its driver, for the tests of the pages.
+# Provides Chromium's driver, for the tests of the pages, with its headless shell where there is one, or else with the browser
+# (contract-tests/src/browser.rs). With EVENKEEL_WHOLE_BROWSER always with the browser.
 bring_browser() {
+    local shell=chromium-headless-shell driver
+    driver="$(dpkg-query -W -f='${Version}' chromium-driver 2>/dev/null || true)"
     if ! have chromedriver; then
-        apt_install chromium chromium-driver
+        apt_refresh chromium-driver
+        [ -n "$(apt_candidate "$shell")" ] || shell=chromium
+        apt_install chromium-driver "$shell"
+    # The shell has to be of the driver's version.
+    elif [ -n "$driver" ] && [ "$(apt_candidate "$shell")" = "$driver" ]; then
+        apt_install "$shell"
     fi
+    [ -z "${EVENKEEL_WHOLE_BROWSER:-}" ] || have chromium || apt_install chromium
 }
 
 # Provides nginx for the browser tests. The package is unpacked, not installed, since it would start a web server on this
