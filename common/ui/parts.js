@@ -357,10 +357,13 @@ function toast(title, text, look = "") {
   const gone = () => node.remove();
   node.append(h("button", { type: "button", class: "button quiet", "aria-label": "Close message", onclick: gone }, "✕"));
   const list = byId("toasts");
-  while (list.children.length > 3) list.firstChild.remove();
+  const isUsed = (one) => one.matches(":hover, :focus-within");
+  while (list.children.length > 3) ([...list.children].find((one) => !isUsed(one)) ?? list.firstChild).remove();
   list.append(node);
+  // A message that is pointed at or has the focus stays: whoever is in it would lose the place in the page.
+  const expire = () => (isUsed(node) ? setTimeout(expire, 2000) : gone());
   // Failures stay until they are dismissed.
-  if (look !== "failed") setTimeout(gone, look ? 12000 : 6000);
+  if (look !== "failed") setTimeout(expire, look ? 12000 : 6000);
 }
 
 // Asks the user for confirmation.

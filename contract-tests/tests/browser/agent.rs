@@ -172,6 +172,26 @@ fn disruptive_actions_ask_first_and_answers_are_shown() {
 }
 
 #[test]
+fn a_message_goes_after_a_while_unless_it_has_the_focus() {
+    let (stub, browser) = scene();
+    stub.answer("POST /trigger/shop", 200, &json!({ "status": "triggered", "scope": "shop" }));
+    // Timers run out at a twentieth of their time, and each message gets the focus at once.
+    browser.run(
+        "const after = window.setTimeout;
+         window.ended = 0;
+         window.setTimeout = (call, time) => after(() => { call(); window.ended += time >= 2000; }, time / 20);
+         new MutationObserver(() => document.querySelector('.toast .button')?.focus())
+           .observe(document.querySelector('#toasts'), { childList: true });",
+    );
+    browser.click(&row(1, ".actions .button:nth-child(1)"));
+    browser.wait_notice("A check of shop has started.");
+    browser.wait("the time to pass twice", "window.ended >= 2");
+    assert_eq!(browser.value("document.activeElement.closest('.toast') !== null"), true);
+    browser.run("document.querySelector('#search').focus();");
+    browser.wait("the message to go", "!document.querySelector('.toast')");
+}
+
+#[test]
 fn open_parts_scroll_position_and_focus_survive_updates() {
     let (stub, browser) = scene();
     browser.click(&row(1, ".fold:nth-child(1)"));
