@@ -1,6 +1,6 @@
 //! A channel as the sink uses it: its filter, and the carrier that its settings have built.
 
-use evenkeel_common::wire::{AuditEntry, PushedEntry};
+use evenkeel_common::wire::AuditEntry;
 
 use super::delivery::DeliveryError;
 use super::receiver::{Carrier, Receiver, Sent};
@@ -49,12 +49,11 @@ impl Channel {
 
     /// Sends one entry, without retries, and returns the receiver's answer.
     pub async fn send(&self, entry: &AuditEntry) -> Result<String, DeliveryError> {
-        let entry = PushedEntry { entry: entry.clone(), seq: None, epoch: None, image: None, agent: None };
-        self.send_some(&[entry]).await.map(|sent| sent.answer)
+        self.send_some(std::slice::from_ref(entry)).await.map(|sent| sent.answer)
     }
 
     /// See [`Carrier::send`].
-    pub(super) async fn send_some(&self, entries: &[PushedEntry]) -> Result<Sent, DeliveryError> {
+    pub(super) async fn send_some(&self, entries: &[AuditEntry]) -> Result<Sent, DeliveryError> {
         self.carrier.send(entries, &self.redactor).await
     }
 }

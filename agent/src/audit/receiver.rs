@@ -1,7 +1,7 @@
 //! What every kind of channel provides: its settings as a [`Receiver`], and a [`Carrier`] that sends entries.
 
 use async_trait::async_trait;
-use evenkeel_common::wire::{AuditEntry, PushedEntry};
+use evenkeel_common::wire::AuditEntry;
 
 use super::delivery::{Delivery, DeliveryError};
 use super::redact::Redactor;
@@ -34,7 +34,7 @@ pub(super) trait Carrier: Send + Sync {
     }
 
     /// Sends the first of these entries, and as many of the following ones as the receiver accepts in the same request.
-    async fn send(&self, entries: &[PushedEntry], redactor: &Redactor) -> Result<Sent, DeliveryError>;
+    async fn send(&self, entries: &[AuditEntry], redactor: &Redactor) -> Result<Sent, DeliveryError>;
 }
 
 /// The outcome for the first entries of a list.
@@ -50,16 +50,16 @@ pub(super) struct Sent {
 
 /// Renders entries for a receiver that gets one at a time.
 pub(super) trait Render: Send + Sync + 'static {
-    /// Renders the entry as this channel sends it. `seq` is its number in the outbox.
-    fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String>;
+    /// Renders the entry as this channel sends it.
+    fn render(&self, entry: &AuditEntry) -> Result<Delivery, String>;
 }
 #[async_trait]
 impl<T: Render> Carrier for T {
-    async fn send(&self, entries: &[PushedEntry], redactor: &Redactor) -> Result<Sent, DeliveryError> {
+    async fn send(&self, entries: &[AuditEntry], redactor: &Redactor) -> Result<Sent, DeliveryError> {
         let Some(first) = entries.first() else {
             return Ok(Sent { settled: 0, refused: Vec::new(), answer: String::new() });
         };
-        match self.render(&first.entry, first.seq) {
+        match self.render(first) {
             Ok(delivery) => {
                 let answer = delivery.send(redactor).await?;
                 Ok(Sent { settled: 1, refused: Vec::new(), answer })

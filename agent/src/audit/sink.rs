@@ -9,7 +9,7 @@ use evenkeel_common::backoff::{Backoff, jittered};
 use evenkeel_common::clock::Clock;
 use evenkeel_common::queue::{Destination, Item, Outbox};
 use evenkeel_common::supervisor::TaskSet;
-use evenkeel_common::wire::{AuditEntry, Kind, Level, PushedEntry};
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
@@ -311,15 +311,14 @@ impl Sink {
     }
 
     async fn send(&self, items: &[Item]) -> Result<Sent, DeliveryError> {
-        let entries: Vec<PushedEntry> = items.iter().map(|item| self.pushed(item)).collect();
+        let entries: Vec<AuditEntry> = items.iter().map(|item| self.outgoing(item)).collect();
         self.channel.send_some(&entries).await
     }
 
-    fn pushed(&self, item: &Item) -> PushedEntry {
-        let mut entry = (*item.entry).clone();
-        entry.machine.clone_from(&self.machine);
+    /// Returns the entry as it leaves this machine.
+    fn outgoing(&self, item: &Item) -> AuditEntry {
         let epoch = item.seq.is_some().then(|| self.epoch.clone());
-        PushedEntry { image: entry.image.take(), entry, seq: item.seq, epoch, agent: None }
+        AuditEntry { machine: self.machine.clone(), seq: item.seq, epoch, ..(*item.entry).clone() }
     }
 
     /// Removes the settled items from the queue.

@@ -15,12 +15,12 @@ struct Scripted<F> {
 }
 
 #[async_trait]
-impl<F: Fn(&[PushedEntry]) -> Result<Sent, DeliveryError> + Send + Sync> Carrier for Scripted<F> {
+impl<F: Fn(&[AuditEntry]) -> Result<Sent, DeliveryError> + Send + Sync> Carrier for Scripted<F> {
     fn batch(&self) -> usize {
         self.batch
     }
 
-    async fn send(&self, entries: &[PushedEntry], _: &Redactor) -> Result<Sent, DeliveryError> {
+    async fn send(&self, entries: &[AuditEntry], _: &Redactor) -> Result<Sent, DeliveryError> {
         (self.answer)(entries)
     }
 }
@@ -44,8 +44,8 @@ impl Case {
         let silent = Arc::<Mutex<Vec<&'static str>>>::default();
         let unanswered = silent.clone();
         let (taken, refusals): (Arc<Mutex<Vec<String>>>, _) = (Arc::clone(&accepted), refused.clone());
-        let answer = move |entries: &[PushedEntry]| {
-            let messages: Vec<_> = entries.iter().map(|pushed| pushed.entry.message.clone()).collect();
+        let answer = move |entries: &[AuditEntry]| {
+            let messages: Vec<_> = entries.iter().map(|entry| entry.message.clone()).collect();
             let is_refused = |message: &String| refusals.lock().iter().any(|text| message.contains(text));
             if messages.iter().any(|message| unanswered.lock().iter().any(|text| message.contains(text))) {
                 return Err(DeliveryError::Transient { why: "no answer".to_owned(), after: None });
@@ -59,8 +59,8 @@ impl Case {
         let sink = Sink {
             channel: Channel::by(Box::new(Scripted { batch, answer })),
             destination: outbox.destination("x").unwrap(),
-            machine: String::new(),
-            epoch: String::new(),
+            machine: "rack-1".to_owned(),
+            epoch: "e".to_owned(),
             counts: Arc::default(),
             audit: Audit::new(outbox.clone()),
             clock,
@@ -106,6 +106,21 @@ const HOUR: Duration = Duration::from_hours(1);
 
 fn about(entry: &str) -> impl Fn(&String) -> bool {
     move |text| text.starts_with("x does not accept the entry") && !text.contains(entry)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_leaves_the_machine_with_all_that_it_says() {
+    let mut case = Case::new(1, &[], &[]).await;
+    let mut entry =
+        AuditEntry::new(SystemClock.now(), "web", Kind::UPDATED, Level::Info, "web is up to date");
+    entry.image = Some("registry.example/web:1".to_owned());
+    case.outbox.commit(Vec::new(), vec![Arc::new(entry.clone())]).await.unwrap();
+    let item = case.sink.destination.next().await;
+    entry.machine = "rack-1".to_owned();
+    entry.seq = item.seq;
+    entry.epoch = Some("e".to_owned());
+    assert_eq!(case.sink.outgoing(&item), entry);
+    assert!(entry.seq.is_some());
 }
 
 #[tokio::test(start_paused = true)]

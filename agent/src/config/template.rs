@@ -188,14 +188,16 @@ fn restricted() -> Environment<'static> {
 type Field = (&'static str, &'static str, fn(&AuditEntry) -> String);
 
 /// The names that a template may use, in both notations. A field without a value is an empty string.
-const FIELDS: [Field; 10] = [
+const FIELDS: [Field; 12] = [
     ("service", "Service", |entry| entry.service.clone()),
     ("event", "Event", |entry| entry.event.to_string()),
     ("message", "Message", |entry| entry.message.clone()),
     ("reason", "Reason", |entry| entry.reason.clone().unwrap_or_default()),
     ("old_digest", "OldDigest", |entry| entry.old_digest.clone().unwrap_or_default()),
     ("new_digest", "NewDigest", |entry| entry.new_digest.clone().unwrap_or_default()),
+    ("image", "Image", |entry| entry.image.clone().unwrap_or_default()),
     ("container", "Container", |entry| entry.container.clone().unwrap_or_default()),
+    ("output", "Output", |entry| entry.output.clone()),
     ("timestamp", "Timestamp", |entry| entry.timestamp.to_string()),
     ("level", "Level", |entry| entry.level.to_string()),
     ("machine", "Machine", |entry| entry.machine.clone()),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// One notable event.
 ///
 /// Field order is wire order.
-// Spec 2.7; `machine` and `output` are additions.
+// Spec 2.7; `machine` and what follows `reason` are additions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditEntry {
     /// When it happened, RFC 3339 UTC with millisecond precision.
@@ -43,7 +43,16 @@ pub struct AuditEntry {
     /// Longer output: compose output, last log lines (at most 8 KiB).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
-    /// Affected image, including the registry host.
+    /// Sequence number among the entries of its agent, which only increases; absent until the entry leaves the machine.
+    // DECISIONS 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// Identifies the numbering that `seq` belongs to: an opaque string of at most 64 characters, created with the agent's
+    /// state.
+    // DECISIONS 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<String>,
+    /// Affected image, including the registry host, so that different spellings on different machines match.
     // DECISIONS 8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
@@ -114,6 +123,8 @@ impl AuditEntry {
             container: None,
             reason: None,
             output: String::new(),
+            seq: None,
+            epoch: None,
             image: None,
             also_failed: Vec::new(),
             outage_seconds: None,

@@ -2,12 +2,14 @@
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::{ImageDigest, Tenths};
 
-/// An entry as the warden stores it and as `GET /events` sends it. Unlike an
-/// [`AuditEntry`](super::AuditEntry) it may come from another program, so level and kind can be any string.
+/// An entry as the warden takes, stores and sends it (`POST /ingest`, `GET /events`). Unlike an `AuditEntry` it may come from
+/// another program, so level and kind can be any string, and `also_failed` and `outage_seconds` are left out if they are
+/// something else there.
 ///
 /// Field order is wire order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -16,7 +18,7 @@ pub struct FleetEntry {
     #[schemars(with = "String")]
     pub timestamp: Timestamp,
     /// Machine on which it happened, as given by the sender, or the agent's id.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     pub machine: String,
     /// Service name, `evenkeel` for an agent itself, `warden` for the warden.
     pub service: String,
@@ -51,14 +53,38 @@ pub struct FleetEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Further images that failed in the same deployment.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "understood", skip_serializing_if = "Vec::is_empty")]
     pub also_failed: Vec<ImageDigest>,
     /// For how many seconds a deployment interrupted the service.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "outage", skip_serializing_if = "Option::is_none")]
     pub outage_seconds: Option<Tenths>,
     /// Id of the agent whose token was used to send the entry; the body cannot override it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub agent: String,
+}
+
+/// A text, or `null` for an empty one.
+fn or_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
+}
+
+/// A text; anything else is an empty one.
+fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Value::deserialize(from).map(|value| value.as_str().unwrap_or_default().to_owned())
+}
+
+/// The elements that are images.
+fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ImageDigest>, D::Error> {
+    let Value::Array(elements) = Value::deserialize(from)? else { return Ok(Vec::new()) };
+    // serde would also accept an array of the two texts.
+    let objects = elements.into_iter().filter(Value::is_object);
+    Ok(objects.filter_map(|element| serde_json::from_value(element).ok()).collect())
+}
+
+/// A number of seconds; anything else is unknown.
+fn outage<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Tenths>, D::Error> {
+    let seconds = Value::deserialize(from)?.as_f64();
+    Ok(seconds.filter(|seconds| *seconds >= 0.0).map(Tenths::from))
 }
 
 /// Response of `POST /ingest`.

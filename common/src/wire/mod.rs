@@ -5,7 +5,6 @@ mod decisions;
 mod fleet;
 mod health;
 mod object;
-mod pushed;
 mod registry_event;
 mod reply;
 mod status;
@@ -21,7 +20,6 @@ pub use fleet::{
     FleetEntry, HistoryEntry, HistoryPage, IngestReply, LevelCounts, MachineRecord, RejectedEntry,
 };
 pub use health::Health;
-pub use pushed::PushedEntry;
 pub use registry_event::{EventsReply, RegistryEvent, RegistryEvents, RegistryTarget};
 pub use reply::{
     ApproveReply, ApproveRequest, ErrorBody, KeptImage, LogoutReply, PlannedImage, ProvenRecord,

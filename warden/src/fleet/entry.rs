@@ -1,8 +1,7 @@
 //! An audit entry from an agent (`POST /ingest`): parsed, truncated, attributed to the agent whose token was used.
 
-use evenkeel_common::wire::{FleetEntry, ImageDigest, Kind, Level, Tenths};
+use evenkeel_common::wire::{FleetEntry, ImageDigest, Kind, Level};
 use jiff::{SignedDuration, Timestamp};
-use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
 use serde_json::value::RawValue;
 
@@ -16,27 +15,6 @@ pub const MAX_IMAGE: usize = 512;
 const MAX_TEXT: usize = 4 * 1024;
 /// Limit in bytes for the output; its end is kept.
 const MAX_OUTPUT: usize = 8 * 1024;
-
-/// The request body: the fields of spec 2.7 and DECISIONS 3. Unknown fields, `agent` among them, are ignored.
-#[derive(Debug, Deserialize)]
-struct Body {
-    timestamp: Timestamp,
-    service: String,
-    event: String,
-    message: String,
-    level: String,
-    machine: Option<String>,
-    old_digest: Option<String>,
-    new_digest: Option<String>,
-    container: Option<String>,
-    reason: Option<String>,
-    output: Option<String>,
-    seq: Option<u64>,
-    epoch: Option<String>,
-    image: Option<String>,
-    also_failed: Option<serde_json::Value>,
-    outage_seconds: Option<serde_json::Value>,
-}
 
 /// Limit on `also_failed`; a project has no more images.
 const MAX_ALSO_FAILED: usize = 32;
@@ -63,9 +41,9 @@ pub fn object<T: DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> 
     }
 }
 
-/// Parses the entry that `agent` sent.
+/// Parses the entry that `agent` sent (spec 2.7, DECISIONS 3). Unknown fields are ignored.
 pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
-    let body: Body = object(body)?;
+    let body: FleetEntry = object(body)?;
     if body.epoch.as_ref().is_some_and(|epoch| epoch.chars().count() > MAX_EPOCH) {
         return Err(InvalidEntry(format!("epoch has more than {MAX_EPOCH} characters")));
     }
@@ -75,7 +53,7 @@ pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
         |text: Option<String>| text.filter(|text| !text.is_empty()).map(|text| truncate(text, MAX_TEXT));
     Ok(FleetEntry {
         timestamp: body.timestamp,
-        machine: name(body.machine).unwrap_or_else(|| agent.to_owned()),
+        machine: name(Some(body.machine)).unwrap_or_else(|| agent.to_owned()),
         service: truncate(body.service, MAX_NAME),
         event: truncate(body.event, MAX_NAME),
         message: truncate(body.message, MAX_TEXT),
@@ -88,26 +66,15 @@ pub fn parse(body: &[u8], agent: &str) -> Result<FleetEntry, InvalidEntry> {
         seq: body.seq,
         epoch: body.epoch.filter(|epoch| !epoch.is_empty()),
         image: body.image.filter(|image| !image.is_empty()).map(|image| truncate(image, MAX_IMAGE)),
-        also_failed: also_failed(body.also_failed),
-        outage_seconds: body.outage_seconds.and_then(|seconds| outage(&seconds)),
+        also_failed: body.also_failed.into_iter().filter(is_whole).take(MAX_ALSO_FAILED).collect(),
+        outage_seconds: body.outage_seconds,
         agent: agent.to_owned(),
     })
 }
 
-/// Returns the further images as far as they can be understood: another program may use the name for something else.
-fn also_failed(value: Option<serde_json::Value>) -> Vec<ImageDigest> {
-    let Some(serde_json::Value::Array(elements)) = value else { return Vec::new() };
-    let parsed = elements.into_iter().take(MAX_ALSO_FAILED).filter(serde_json::Value::is_object);
-    let parsed = parsed.filter_map(|element| serde_json::from_value::<ImageDigest>(element).ok());
-    let is_whole = |other: &ImageDigest| {
-        (1..=MAX_IMAGE).contains(&other.image.len()) && (1..=MAX_NAME).contains(&other.digest.len())
-    };
-    parsed.filter(is_whole).collect()
-}
-
-/// Returns the length of the interruption, if it is one: another program may use the name for something else.
-fn outage(value: &serde_json::Value) -> Option<Tenths> {
-    value.as_f64().filter(|seconds| *seconds >= 0.0).map(Tenths::from)
+/// Reports whether a further image names both, and in full: a truncated reference would be another one.
+fn is_whole(other: &ImageDigest) -> bool {
+    (1..=MAX_IMAGE).contains(&other.image.len()) && (1..=MAX_NAME).contains(&other.digest.len())
 }
 
 /// Returns the elements of a body that is an array of at most `limit`; `None` if it is not an array.
@@ -190,7 +157,7 @@ pub(super) fn format_duration(time: SignedDuration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_common::wire::{AuditEntry, PushedEntry};
+    use evenkeel_common::wire::{AuditEntry, Tenths};
     use serde_json::{Value, json};
 
     use super::*;
@@ -225,15 +192,15 @@ mod tests {
             container: Some("web-1".into()),
             reason: Some("it crashed".into()),
             output: "line\n".into(),
-            image: None,
+            seq: Some(17),
+            epoch: Some("e".into()),
+            image: Some("r/web:1".into()),
             also_failed: vec![ImageDigest { image: "r/db:1".into(), digest: "sha256:c".into() }],
             outage_seconds: Some(Tenths::from(3.2)),
         };
-        let image = Some("r/web:1".to_owned());
-        let epoch = Some("e".to_owned());
-        let sent = PushedEntry { entry, seq: Some(17), epoch, image, agent: Some("box".to_owned()) };
-        let sent = serde_json::to_value(&sent).unwrap();
+        let mut sent = serde_json::to_value(&entry).unwrap();
         let kept = parse(sent.to_string().as_bytes(), "box").unwrap();
+        sent["agent"] = json!("box");
         assert_eq!(serde_json::to_value(&kept).unwrap(), sent);
     }
 
@@ -254,7 +221,9 @@ mod tests {
     fn the_agent_field_of_a_body_is_ignored() {
         let kept = parsed(json!({"agent": "other", "machine": "rack-9"}));
         assert_eq!((kept.agent.as_str(), kept.machine.as_str()), ("box", "rack-9"));
-        assert_eq!(parsed(json!({"machine": ""})).machine, "box");
+        for machine in [json!(""), json!(null)] {
+            assert_eq!(parsed(json!({"agent": 5, "machine": machine})).machine, "box");
+        }
     }
 
     #[test]
@@ -264,6 +233,7 @@ mod tests {
             (json!({"timestamp": "yesterday"}), "timestamp"),
             (json!({"timestamp": 5}), "invalid type"),
             (json!({"service": null}), "invalid type: null"),
+            (json!({"machine": 5}), "invalid type: integer"),
             (json!({"message": {}}), "invalid type: map"),
             (json!({"seq": -1}), "invalid value: integer `-1`"),
             (json!({"seq": "7"}), "invalid type: string"),

@@ -50,7 +50,7 @@ struct Discord {
 }
 
 impl Render for Discord {
-    fn render(&self, entry: &AuditEntry, _seq: Option<u64>) -> Result<Delivery, String> {
+    fn render(&self, entry: &AuditEntry) -> Result<Delivery, String> {
         Delivery::request(&self.client, self.client.post(self.url.clone()).json(&body(entry)))
     }
 }

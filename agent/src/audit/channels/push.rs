@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::secret::Secret;
-use evenkeel_common::wire::{IngestReply, PushedEntry};
+use evenkeel_common::wire::{AuditEntry, IngestReply};
 use futures_util::future::join_all;
 use jiff::SignedDuration;
 use jiff::fmt::rfc2822::DateTimeParser;
@@ -102,7 +102,7 @@ impl Carrier for Push {
 
     /// Sends as many entries as fit into one request to the first warden that accepts them. On success at least one is
     /// settled.
-    async fn send(&self, entries: &[PushedEntry], redactor: &Redactor) -> Result<Sent, DeliveryError> {
+    async fn send(&self, entries: &[AuditEntry], redactor: &Redactor) -> Result<Sent, DeliveryError> {
         let active = *self.active.lock();
         let others = (0..self.wardens.len()).filter(|at| *at != active);
         let mut failures = Vec::new();
@@ -168,7 +168,7 @@ impl Warden {
 
     async fn send(
         &self,
-        entries: &[PushedEntry],
+        entries: &[AuditEntry],
         authorization: &HeaderValue,
         redactor: &Redactor,
     ) -> Result<Sent, DeliveryError> {
@@ -253,7 +253,7 @@ fn wait_after(failure: &DeliveryError) -> Duration {
 }
 
 /// Serialises as many entries as fit into one array, at least the first.
-fn serialised(entries: &[PushedEntry]) -> Vec<String> {
+fn serialised(entries: &[AuditEntry]) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
     let mut bytes = 0;
     for entry in entries {

@@ -19,12 +19,13 @@ fn push(wardens: &[&MockServer]) -> Push {
     .unwrap()
 }
 
-fn entries(count: u64, output: usize) -> Vec<PushedEntry> {
+fn entries(count: u64, output: usize) -> Vec<AuditEntry> {
     let entry = |seq| {
         let mut entry = AuditEntry::new(Timestamp::UNIX_EPOCH, "web", Kind::UPDATED, Level::Info, "m");
         entry.output = "x".repeat(output);
-        let image = Some("registry.example/web:1".to_owned());
-        PushedEntry { entry, seq: Some(seq), epoch: Some("e1".to_owned()), image, agent: None }
+        entry.image = Some("registry.example/web:1".to_owned());
+        entry.epoch = Some("e1".to_owned());
+        AuditEntry { seq: Some(seq), ..entry }
     };
     (0..count).map(entry).collect()
 }

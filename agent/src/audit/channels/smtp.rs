@@ -147,7 +147,7 @@ fn encryption(config: &SmtpConfig) -> Result<Tls, String> {
 }
 
 impl Render for Smtp {
-    fn render(&self, entry: &AuditEntry, seq: Option<u64>) -> Result<Delivery, String> {
+    fn render(&self, entry: &AuditEntry) -> Result<Delivery, String> {
         let subject: String = title(entry).chars().take(SUBJECT).collect();
         // Suppresses out-of-office replies.
         let automatic =
@@ -158,7 +158,7 @@ impl Render for Smtp {
             .subject(subject)
             .date_now()
             // The same ID for each attempt, so that the receiver can detect duplicates.
-            .message_id(seq.map(|seq| message_id(seq, &entry.machine)))
+            .message_id(entry.seq.map(|seq| message_id(seq, &entry.machine)))
             .raw_header(automatic)
             .multipart(MultiPart::alternative_plain_html(plain(entry), html(entry)))
             .map_err(|error| error.to_string())?;
@@ -255,9 +255,8 @@ mod tests {
 
     fn mail(entry: &AuditEntry) -> String {
         let channel = channel("Evenkeel <e@a.example>", "x@b.example, Y <y@b.example>").unwrap();
-        let Ok(Delivery::Mail(_, envelope, mail)) = channel.render(entry, Some(7)) else {
-            panic!("not a mail")
-        };
+        let entry = AuditEntry { seq: Some(7), ..entry.clone() };
+        let Ok(Delivery::Mail(_, envelope, mail)) = channel.render(&entry) else { panic!("not a mail") };
         assert_eq!(envelope.to(), ["x@b.example".parse().unwrap()], "each has a mail of its own");
         // Long lines are wrapped in quoted-printable.
         String::from_utf8(mail).unwrap().replace("=\r\n", "")

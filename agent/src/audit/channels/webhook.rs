@@ -101,7 +101,7 @@ fn likely_content_type(body: &str) -> &'static str {
 }
 
 impl Render for Webhook {
-    fn render(&self, entry: &AuditEntry, _seq: Option<u64>) -> Result<Delivery, String> {
+    fn render(&self, entry: &AuditEntry) -> Result<Delivery, String> {
         let request = self.client.request(self.method.clone(), self.url.clone());
         let request = match &self.body {
             Body::Empty => request,

@@ -165,7 +165,7 @@ fn an_invalid_webhook_or_push_is_off_with_a_reason() {
         ),
         (
             hook(&json!({"body": "{{ servce }}"})),
-            "notifications.webhooks[0].body: the template cannot be used: undefined value (in <string>:1) (known names: service, event, message, reason, old_digest, new_digest, container, timestamp, level, machine) (this webhook is off)",
+            "notifications.webhooks[0].body: the template cannot be used: undefined value (in <string>:1) (known names: service, event, message, reason, old_digest, new_digest, image, container, output, timestamp, level, machine) (this webhook is off)",
         ),
         (json!({"push": "secret"}), "push: a string; allowed: an object (the push is off)"),
     ]);

@@ -31,7 +31,7 @@ pub(super) struct WebhookFile {
     /// HTTP headers; `$NAME` and `${NAME}` in values are replaced by environment variables.
     pub(super) headers: BTreeMap<String, Secret>,
     /// Template of the request body, with the fields `service`, `event`, `message`, `reason`, `old_digest`, `new_digest`,
-    /// `container`, `timestamp`, `level`, `machine`. Without it, the whole entry is sent as JSON.
+    /// `image`, `container`, `output`, `timestamp`, `level`, `machine`. Without it, the whole entry is sent as JSON.
     pub(super) body: Option<String>,
     /// Minimum level of the entries to send; the default is all levels.
     pub(super) min_level: Option<Level>,
