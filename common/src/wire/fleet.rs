@@ -18,7 +18,7 @@ pub struct FleetEntry {
     #[schemars(with = "String")]
     pub timestamp: Timestamp,
     /// Machine on which it happened, as given by the sender, or the agent's id.
-    #[serde(default, deserialize_with = "or_empty")]
+    #[serde(default, deserialize_with = "null_as_empty")]
     pub machine: String,
     /// Service name, `evenkeel` for an agent itself, `warden` for the warden.
     pub service: String,
@@ -53,28 +53,28 @@ pub struct FleetEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Further images that failed in the same deployment.
-    #[serde(default, deserialize_with = "understood", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "known_images", skip_serializing_if = "Vec::is_empty")]
     pub also_failed: Vec<ImageDigest>,
     /// For how many seconds a deployment interrupted the service.
-    #[serde(default, deserialize_with = "outage", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known_seconds", skip_serializing_if = "Option::is_none")]
     pub outage_seconds: Option<Tenths>,
     /// Id of the agent whose token was used to send the entry; the body cannot override it.
-    #[serde(default, deserialize_with = "text")]
+    #[serde(default, deserialize_with = "text_or_empty")]
     pub agent: String,
 }
 
 /// A text, or `null` for an empty one.
-fn or_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+fn null_as_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 /// A text; anything else is an empty one.
-fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+fn text_or_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     Value::deserialize(from).map(|value| value.as_str().unwrap_or_default().to_owned())
 }
 
 /// The elements that are images.
-fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ImageDigest>, D::Error> {
+fn known_images<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ImageDigest>, D::Error> {
     let Value::Array(elements) = Value::deserialize(from)? else { return Ok(Vec::new()) };
     // serde would also accept an array of the two texts.
     let objects = elements.into_iter().filter(Value::is_object);
@@ -82,7 +82,7 @@ fn understood<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ImageDigest>, D:
 }
 
 /// A number of seconds; anything else is unknown.
-fn outage<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Tenths>, D::Error> {
+fn known_seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Tenths>, D::Error> {
     let seconds = Value::deserialize(from)?.as_f64();
     Ok(seconds.filter(|seconds| *seconds >= 0.0).map(Tenths::from))
 }
