@@ -19,6 +19,34 @@ fn wait_health(world: &World, service: &str, expected: &str) {
     });
 }
 
+/// Pauses a container and lets it go on, until the engine calls it unhealthy for that: a probe of its own may have told
+/// the engine better before anybody looks.
+fn pause_until_called_unhealthy(world: &World, service: &str) {
+    let id = world.project.container(service).id;
+    wait_for(&format!("{service} to be called unhealthy after a pause"), || {
+        world.engine.docker(&["pause", &id]);
+        world.engine.docker(&["unpause", &id]);
+        called_unhealthy(world, service)
+    });
+}
+
+/// Backs a container up until the engine calls it unhealthy for that, like [`pause_until_called_unhealthy`].
+fn back_up_until_called_unhealthy(world: &World, service: &str) {
+    let id = world.project.container(service).id;
+    wait_for(&format!("{service} to be called unhealthy after a backup"), || {
+        let image = world.engine.docker(&["commit", &id]);
+        let seen = called_unhealthy(world, service);
+        world.engine.docker(&["rmi", &image]);
+        seen
+    });
+}
+
+/// Whether the engine calls a container unhealthy of which no probe has failed.
+fn called_unhealthy(world: &World, service: &str) -> Result<(), String> {
+    let seen = health(world, service);
+    if seen == "unhealthy 0" { Ok(()) } else { Err(seen) }
+}
+
 /// Lets another container crash several times, and waits until each crash is healed: whatever the agent makes of events
 /// before that is done by then.
 fn heal_others(world: &World, agent: &Agent) {
@@ -84,14 +112,9 @@ fn a_container_that_was_paused_or_backed_up_is_not_restarted() {
         for service in ["paused", "backup"] {
             wait_health(&world, service, "healthy");
         }
-        world.engine.docker(&["pause", &before[0].id]);
-        world.engine.docker(&["unpause", &before[0].id]);
-        let image = world.engine.docker(&["commit", &before[1].id]);
-        for service in ["paused", "backup"] {
-            assert_eq!(health(&world, service), "unhealthy 0");
-        }
+        pause_until_called_unhealthy(&world, "paused");
+        back_up_until_called_unhealthy(&world, "backup");
         heal_others(&world, &agent);
-        world.engine.docker(&["rmi", &image]);
     }
     assert_only_others_restarted(&world, &agent);
     for was in before {
@@ -107,11 +130,9 @@ fn a_backup_during_probation_does_not_fail_a_good_image() {
     agent.trigger("web");
     agent.wait_step("probation", 1);
     wait_health(&world, "web", "healthy");
-    let image = world.engine.docker(&["commit", &world.project.container("web").id]);
-    assert_eq!(health(&world, "web"), "unhealthy 0");
+    back_up_until_called_unhealthy(&world, "web");
     let updated = agent.wait_entry(&Kind::UPDATED, 1);
     assert_eq!(updated.new_digest.as_deref(), Some(&*v2.digest));
-    world.engine.docker(&["rmi", &image]);
     world.assert_runs("web", "v2");
     assert!(agent.blocked().is_empty());
 }
