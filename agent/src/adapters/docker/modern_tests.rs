@@ -322,25 +322,36 @@ async fn moving_a_tag_is_retried_after_a_concurrent_move() {
     }
 }
 
+/// When a container has ended, asked for each response.
+type Ended = Box<dyn Fn() -> jiff::Timestamp + Send + Sync>;
+
 #[tokio::test]
 async fn a_container_killed_just_now_is_inspected_until_the_engine_can_have_learned_of_an_oom_kill() {
     let state = |ended: jiff::Timestamp, is_oom: bool| {
         let state = json!({"Status": "exited", "ExitCode": 137, "OOMKilled": is_oom, "FinishedAt": ended});
         ResponseTemplate::new(200).set_body_json(json!({"Id": "c1", "State": state}))
     };
-    let now = jiff::Timestamp::now();
-    let long_ago = now - std::time::Duration::from_mins(1);
-    let scenarios = [(now, 3, true, 4..=4), (long_ago, 3, false, 1..=1), (now, 1000, false, 2..=1000)];
+    let now = jiff::Timestamp::now;
+    let (long_ago, first_seen) = (now() - std::time::Duration::from_mins(1), std::sync::OnceLock::new());
+    // The end of each response is that of its own time, however slow the machine is: only then is the number of tries fixed.
+    let scenarios: [(Ended, u64, bool, _); 3] = [
+        (Box::new(now), 3, true, 4..=4),
+        (Box::new(move || long_ago), 3, false, 1..=1),
+        (Box::new(move || *first_seen.get_or_init(now)), 1000, false, 1..=1000),
+    ];
     for (ended, told, want, inspections) in scenarios {
         let (server, _, engine) = serve(Strict::new(24, 47)).await;
         let inspection = || Mock::given(path("/v1.47/containers/c1/json"));
+        let ended = Arc::new(ended);
+        let (early, late) = (ended.clone(), ended);
         inspection()
-            .respond_with(state(ended, false))
+            .respond_with(move |_: &wiremock::Request| state(early(), false))
             .up_to_n_times(told)
             .with_priority(1)
             .mount(&server)
             .await;
-        inspection().respond_with(state(ended, true)).with_priority(2).mount(&server).await;
+        let oom_killed = move |_: &wiremock::Request| state(late(), true);
+        inspection().respond_with(oom_killed).with_priority(2).mount(&server).await;
         let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
         assert_eq!(seen[0].oom_killed, want);
         let requests = server.received_requests().await.unwrap();
