@@ -1,15 +1,19 @@
 //! A fake warden. The test controls its decisions, its responses and its faults.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use evenkeel_common::http::{self, Response, StatusCode};
+use futures_util::FutureExt;
 use jiff::fmt::rfc2822::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use warp::Reply;
+use warp::http::header::{DATE, HeaderValue};
+
+use crate::server::{Request, Server};
 
 /// How it responds to fleet requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,14 +43,8 @@ pub struct ReceivedRequest {
 
 /// The fake warden. Stops on drop.
 pub struct FakeWarden {
-    address: String,
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-    stopped: AtomicBool,
+    server: Server,
+    state: Arc<watch::Sender<State>>,
 }
 
 struct State {
@@ -60,12 +58,6 @@ struct State {
     received: Vec<ReceivedRequest>,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-}
-
 impl Default for FakeWarden {
     fn default() -> Self {
         Self::start()
@@ -75,8 +67,6 @@ impl Default for FakeWarden {
 impl FakeWarden {
     /// Starts a warden without decisions that grants every lease.
     pub fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let address = listener.local_addr().expect("it is bound").to_string();
         let state = State {
             behaviour: Behaviour::Good,
             decisions: json!({ "revision": 0, "freezes": [], "failed": [] }),
@@ -85,27 +75,15 @@ impl FakeWarden {
             ahead: SignedDuration::ZERO,
             received: Vec::new(),
         };
-        let (changed, stopped) = (Condvar::new(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed, stopped });
-        let mine = shared.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                if mine.stopped.load(Ordering::SeqCst) {
-                    return;
-                }
-                let (Ok(stream), shared) = (stream, mine.clone()) else { continue };
-                std::thread::spawn(move || {
-                    // Ignore clients that disconnect.
-                    let _ = serve(stream, &shared);
-                });
-            }
-        });
-        Self { address, shared }
+        let state = Arc::new(watch::Sender::new(state));
+        let served = state.clone();
+        let server = Server::start(move |request| serve(served.clone(), request).boxed());
+        Self { server, state }
     }
 
     /// Returns its base URL.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http://{}", self.server.address())
     }
 
     /// Returns `push` for an agent's configuration.
@@ -115,140 +93,99 @@ impl FakeWarden {
 
     /// Sets its behaviour from now on and ends pending long polls.
     pub fn behave(&self, behaviour: Behaviour) {
-        self.shared.state().behaviour = behaviour;
-        self.shared.changed.notify_all();
+        let before = self.state.borrow().behaviour;
+        self.state.send_modify(|state| state.behaviour = behaviour);
+        if (before == Behaviour::Gone) != (behaviour == Behaviour::Gone) {
+            self.server.set_online(behaviour != Behaviour::Gone);
+        }
     }
 
     /// Sets its decisions from now on.
     pub fn decide(&self, decisions: Value) {
-        self.shared.state().decisions = decisions;
-        self.shared.changed.notify_all();
+        self.state.send_modify(|state| state.decisions = decisions);
     }
 
     /// Sets its response to lease requests (`POST /fleet/ask`).
     pub fn answer(&self, answer: Value) {
-        self.shared.state().answer = answer;
+        self.state.send_modify(|state| state.answer = answer);
     }
 
     /// Sets decisions that take effect while the next lease request is pending, long enough for the agent to receive them
     /// before the response.
     pub fn decide_while_asked(&self, decisions: Value) {
-        self.shared.state().before_answer = Some(decisions);
+        self.state.send_modify(|state| state.before_answer = Some(decisions));
     }
 
     /// Sets the offset of its clock from the machine's clock.
     pub fn set_clock(&self, ahead: SignedDuration) {
-        self.shared.state().ahead = ahead;
+        self.state.send_modify(|state| state.ahead = ahead);
     }
 
     /// Returns the received requests that begin with `begin`, oldest first.
     pub fn received(&self, begin: &str) -> Vec<ReceivedRequest> {
-        self.shared
-            .state()
-            .received
-            .iter()
-            .filter(|received| received.line.starts_with(begin))
-            .cloned()
-            .collect()
-    }
-}
-
-impl Drop for FakeWarden {
-    fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::SeqCst);
-        self.behave(Behaviour::Gone);
-        // Wake the listener thread so that it sees the flag.
-        let _ = TcpStream::connect(&self.address);
+        let state = self.state.borrow();
+        state.received.iter().filter(|received| received.line.starts_with(begin)).cloned().collect()
     }
 }
 
 /// Handles one request.
-fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
-    if shared.state().behaviour == Behaviour::Gone {
-        return Ok(());
-    }
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let (mut line, mut length) = (String::new(), 0);
-    reader.read_line(&mut line)?;
-    loop {
-        let mut header = String::new();
-        if reader.read_line(&mut header)? <= 2 {
-            break;
+async fn serve(state: Arc<watch::Sender<State>>, request: Request) -> Response {
+    let body = serde_json::from_slice(&request.body).unwrap_or(Value::Null);
+    state.send_modify(|state| state.received.push(ReceivedRequest { line: request.line(), body }));
+    let is_fleet = request.path.starts_with("/fleet") || request.path == "/inventory";
+    let behaviour = if is_fleet { state.borrow().behaviour } else { Behaviour::Good };
+    let mut response = match behaviour {
+        Behaviour::Good => {
+            let answer = answer(&state, &request).await;
+            if is_fleet && state.borrow().behaviour != behaviour {
+                http::error(StatusCode::SERVICE_UNAVAILABLE, "no longer")
+            } else {
+                http::json(StatusCode::OK, &answer)
+            }
         }
-        if let Some((name, value)) = header.split_once(':')
-            && name.eq_ignore_ascii_case("content-length")
-        {
-            length = value.trim().parse().unwrap_or(0);
+        Behaviour::Status(status) => {
+            let status = StatusCode::from_u16(status).expect("a status of HTTP");
+            http::json(status, &json!({ "error": "no" }))
         }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let line = line.rsplit_once(' ').map_or(line.as_str(), |(asked, _)| asked).to_owned();
-    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    shared.state().received.push(ReceivedRequest { line: line.clone(), body });
-    let is_fleet =
-        ["GET /fleet", "POST /fleet", "POST /inventory"].iter().any(|fleet| line.starts_with(fleet));
-    let behaviour = if is_fleet { shared.state().behaviour } else { Behaviour::Good };
-    let (status, text) = match behaviour {
-        Behaviour::Good => match answer(&line, shared) {
-            Some(answer) => (200, answer.to_string()),
-            None => return Ok(()),
-        },
-        Behaviour::Status(status) => (status, "{\"error\": \"no\"}".to_owned()),
-        Behaviour::Garbage => (200, "{\"revision\": \"many\", ".to_owned()),
-        Behaviour::Huge => (200, format!("{{\"x\": \"{}\"}}", "x".repeat(6 * 1024 * 1024))),
-        Behaviour::Slow => {
-            drop(wait(shared, Duration::from_secs(20), |state| state.behaviour != Behaviour::Slow));
-            return Ok(());
+        Behaviour::Garbage => "{\"revision\": \"many\", ".into_response(),
+        Behaviour::Huge => format!("{{\"x\": \"{}\"}}", "x".repeat(6 * 1024 * 1024)).into_response(),
+        Behaviour::Slow | Behaviour::Gone => {
+            let mut changed = state.subscribe();
+            let _ = timeout(Duration::from_secs(20), changed.wait_for(|state| state.behaviour != behaviour))
+                .await;
+            http::error(StatusCode::SERVICE_UNAVAILABLE, "too late")
         }
-        Behaviour::Gone => return Ok(()),
     };
-    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&(Timestamp::now() + shared.state().ahead));
-    let date = date.unwrap_or_default();
-    write!(
-        stream,
-        "HTTP/1.1 {status} x\r\ndate: {date}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         connection: close\r\n\r\n{text}",
-        text.len()
-    )
+    let ahead = state.borrow().ahead;
+    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&(Timestamp::now() + ahead));
+    if let Some(date) = date.ok().and_then(|date| HeaderValue::from_str(&date).ok()) {
+        response.headers_mut().insert(DATE, date);
+    }
+    response
 }
 
-/// Returns the response of a good warden; `None` if the behaviour has changed while the request was pending.
-fn answer(line: &str, shared: &Shared) -> Option<Value> {
-    let parameter = |name: &str| -> Option<u64> {
-        let (_, query) = line.split_once('?')?;
-        query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
-    };
-    if line.starts_with("GET /fleet") {
-        let (after, limit) = (parameter("after"), Duration::from_secs(parameter("wait").unwrap_or(0)));
-        let is_news = |state: &State| {
-            state.behaviour != Behaviour::Good || state.decisions["revision"].as_u64() != after
-        };
-        let state = wait(shared, limit, is_news);
-        return (state.behaviour == Behaviour::Good).then(|| state.decisions.clone());
-    }
-    if line.starts_with("POST /fleet/ask") {
-        let decisions = shared.state().before_answer.take();
-        if let Some(decisions) = decisions {
-            shared.state().decisions = decisions;
-            shared.changed.notify_all();
-            std::thread::sleep(Duration::from_millis(1300));
+/// Returns the response of a good warden.
+async fn answer(state: &watch::Sender<State>, request: &Request) -> Value {
+    match &*request.path {
+        "/fleet" => {
+            let (after, wait) = (request.number("after"), request.number("wait").unwrap_or(0));
+            let is_news = |state: &State| {
+                state.behaviour != Behaviour::Good || state.decisions["revision"].as_u64() != after
+            };
+            let mut changed = state.subscribe();
+            let _ = timeout(Duration::from_secs(wait), changed.wait_for(is_news)).await;
+            state.borrow().decisions.clone()
         }
-        return Some(shared.state().answer.clone());
+        "/fleet/ask" => {
+            let mut decisions = None;
+            state.send_modify(|state| decisions = state.before_answer.take());
+            if let Some(decisions) = decisions {
+                state.send_modify(|state| state.decisions = decisions);
+                sleep(Duration::from_millis(1300)).await;
+            }
+            state.borrow().answer.clone()
+        }
+        "/fleet/release" => json!({ "status": "released" }),
+        _ => json!({ "status": "accepted", "fleet": state.borrow().decisions["revision"] }),
     }
-    if line.starts_with("POST /fleet/release") {
-        return Some(json!({ "status": "released" }));
-    }
-    Some(json!({ "status": "accepted", "fleet": shared.state().decisions["revision"] }))
-}
-
-/// Waits until `holds` returns true, or until the time limit.
-fn wait(shared: &Shared, limit: Duration, holds: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-    let end = Instant::now() + limit;
-    let mut state = shared.state();
-    while !holds(&state) && Instant::now() < end && !shared.stopped.load(Ordering::SeqCst) {
-        let left = end.saturating_duration_since(Instant::now());
-        shared.changed.wait_for(&mut state, left);
-    }
-    state
 }

@@ -23,6 +23,7 @@ mod nginx;
 mod project;
 mod proxy;
 mod registry;
+mod server;
 mod stub_server;
 mod swarm;
 mod warden;

@@ -1,23 +1,26 @@
 //! A stub server with the real page of agent or warden and scripted responses and event streams.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use evenkeel_common::http::{HeaderMap, StatusCode};
+use evenkeel_common::http::{self, Response, StatusCode};
 use evenkeel_common::page::{self, Document};
+use futures_util::{FutureExt, stream};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use warp::Reply;
+use warp::http::header::{CONTENT_TYPE, HeaderValue};
+
+use crate::server::{Request, Server};
 
 /// Number of frames that are replayed to a new stream (spec 8).
 const REPLAY: usize = 50;
 
 /// The stub server. Stops on drop.
 pub struct StubServer {
-    address: String,
+    server: Server,
     shared: Arc<Shared>,
 }
 
@@ -25,13 +28,11 @@ struct Shared {
     path: &'static str,
     document: Document,
     state: Mutex<State>,
-    offline: AtomicBool,
-    stopped: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    answers: HashMap<String, (u16, String)>,
+    answers: HashMap<String, (u16, Value)>,
     requests: Vec<String>,
     /// Requests with their query, and their body.
     received: Vec<(String, String)>,
@@ -39,9 +40,9 @@ struct State {
     status: Option<String>,
     /// Entry frames, oldest first.
     entries: Vec<String>,
-    streams: Vec<TcpStream>,
+    streams: Vec<UnboundedSender<String>>,
     /// Open streams that no longer receive anything.
-    stalled: Vec<TcpStream>,
+    stalled: Vec<UnboundedSender<String>>,
     next_id: u64,
     /// Number of IDs before the first entry in `entries`.
     skipped: u64,
@@ -104,37 +105,16 @@ impl StubServer {
     }
 
     fn start(path: &'static str, document: Document) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let address = listener.local_addr().expect("it is bound").to_string();
-        let shared = Arc::new(Shared {
-            path,
-            document,
-            state: Mutex::new(State { next_id: 1, ..State::default() }),
-            offline: AtomicBool::new(false),
-            stopped: AtomicBool::new(false),
-        });
+        let state = Mutex::new(State { next_id: 1, ..State::default() });
+        let shared = Arc::new(Shared { path, document, state });
         let served = shared.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                if served.stopped.load(Ordering::SeqCst) {
-                    return;
-                }
-                let Ok(stream) = stream else { continue };
-                if served.offline.load(Ordering::SeqCst) {
-                    continue;
-                }
-                let served = served.clone();
-                std::thread::spawn(move || {
-                    let _ = serve(&served, stream);
-                });
-            }
-        });
-        Self { address, shared }
+        let server = Server::start(move |request| std::future::ready(served.answer(&request)).boxed());
+        Self { server, shared }
     }
 
     /// Returns the URL of its page.
     pub fn url(&self) -> String {
-        format!("http://{}{}", self.address, self.shared.path)
+        format!("http://{}{}", self.server.address(), self.shared.path)
     }
 
     /// Returns the uncompressed size of its page in bytes.
@@ -145,7 +125,7 @@ impl StubServer {
     /// Sets the response to a request, for example `POST /trigger/web`. A request with a query takes precedence over the same
     /// one without.
     pub fn answer(&self, request: &str, status: u16, body: &Value) {
-        self.shared.state().answers.insert(request.to_owned(), (status, body.to_string()));
+        self.shared.state().answers.insert(request.to_owned(), (status, body.clone()));
     }
 
     /// Returns the requests so far, except those for the page and for streams.
@@ -160,7 +140,9 @@ impl StubServer {
 
     /// Returns the number of open streams.
     pub fn streams(&self) -> usize {
-        self.shared.state().streams.len()
+        let mut state = self.shared.state();
+        state.streams.retain(|stream| !stream.is_closed());
+        state.streams.len()
     }
 
     /// Sends a status to all streams, and as the first frame to every new one.
@@ -197,121 +179,70 @@ impl StubServer {
 
     /// Takes the server offline (closes all streams and gives no response to new connections) or back online.
     pub fn set_offline(&self, offline: bool) {
-        self.shared.offline.store(offline, Ordering::SeqCst);
+        self.server.set_online(!offline);
         if offline {
-            self.shared.state().disconnect();
+            let mut state = self.shared.state();
+            state.streams.clear();
+            state.stalled.clear();
         }
     }
 }
 
 impl State {
     fn send(&mut self, frame: &str) {
-        self.streams.retain_mut(|stream| stream.write_all(frame.as_bytes()).is_ok());
-    }
-
-    fn disconnect(&mut self) {
-        for stream in self.streams.drain(..).chain(self.stalled.drain(..)) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.streams.retain(|stream| stream.send(frame.to_owned()).is_ok());
     }
 }
 
-impl Drop for StubServer {
-    fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::SeqCst);
-        self.shared.state().disconnect();
-        let _ = TcpStream::connect(&self.address);
+impl Shared {
+    fn answer(&self, request: &Request) -> Response {
+        match &*request.path {
+            path if path == self.path => self.document.reply(StatusCode::OK, &request.headers),
+            "/ui/stream" | "/events" => self.follow(request),
+            path => {
+                let (route, line) = (request.route(), request.line());
+                let mut state = self.state();
+                let answer = state.answers.get(&line).or_else(|| state.answers.get(&route));
+                let answer = answer.cloned().or_else(|| why(path)).or_else(|| history(path));
+                state.requests.push(route);
+                state.received.push((line, String::from_utf8_lossy(&request.body).into_owned()));
+                let (status, body) = answer.unwrap_or_else(|| (404, json!({ "error": "nothing here" })));
+                http::json(StatusCode::from_u16(status).expect("a status of HTTP"), &body)
+            }
+        }
     }
-}
 
-/// Handles one request per connection.
-fn serve(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(10)))?;
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut first = String::new();
-    reader.read_line(&mut first)?;
-    let mut words = first.split_whitespace();
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let mut length = 0;
-    let mut after = None;
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? <= 2 {
-            break;
-        }
-        let Some((name, value)) = line.split_once(':') else { continue };
-        match name.to_ascii_lowercase().as_str() {
-            "content-length" => length = value.trim().parse().unwrap_or(0),
-            "last-event-id" => after = value.trim().parse::<usize>().ok(),
-            _ => {}
-        }
-    }
-    let mut body = String::new();
-    reader.take(length).read_to_string(&mut body)?;
-    if shared.offline.load(Ordering::SeqCst) {
-        return Ok(());
-    }
-    let path = target.split('?').next().unwrap_or_default();
-    match path {
-        path if path == shared.path => send_page(shared, stream),
-        "/ui/stream" | "/events" => {
-            let named = target.split_once("after=").and_then(|(_, id)| id.parse().ok());
-            follow(shared, stream, after.or(named))
-        }
-        path => {
-            let request = format!("{method} {path}");
-            let mut state = shared.state();
-            state.requests.push(request.clone());
-            let whole = format!("{method} {target}");
-            let answer = state.answers.get(&whole).or_else(|| state.answers.get(&request));
-            let answer = answer.cloned().or_else(|| why(path)).or_else(|| history(path));
-            state.received.push((whole, body));
-            drop(state);
-            let (status, body) = answer.unwrap_or_else(|| (404, r#"{"error":"nothing here"}"#.to_owned()));
-            write!(
-                stream,
-                "HTTP/1.1 {status} x\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-                body.len()
-            )
-        }
+    /// Sends the latest entries, or those after the browser's last event ID, and registers the stream for new ones.
+    fn follow(&self, request: &Request) -> Response {
+        let header = request.headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+        let after: Option<u64> = header.or_else(|| request.number("after"));
+        let mut state = self.state();
+        let known = state.entries.len();
+        let after = after.and_then(|id| usize::try_from(id.checked_sub(state.skipped)?).ok());
+        let from = after.filter(|id| *id <= known).unwrap_or_else(|| known.saturating_sub(REPLAY));
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let frames = state.status.iter().chain(&state.entries[from..]).map(String::as_str);
+        let first: String = std::iter::once("retry:500\n\n").chain(frames).collect();
+        // The other end is `receiver`.
+        let _ = sender.send(first);
+        state.streams.push(sender);
+        let frames = stream::unfold(receiver, |mut receiver| async move {
+            Some((Ok::<_, Infallible>(receiver.recv().await?), receiver))
+        });
+        let mut response = warp::reply::stream(frames).into_response();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        response
     }
 }
 
 /// The default response for `/why/<service>`: no gate prevents an update.
-fn why(path: &str) -> Option<(u16, String)> {
+fn why(path: &str) -> Option<(u16, Value)> {
     let service = path.strip_prefix("/why/")?;
     let gate = json!({ "gate": "config", "holds": false, "why": "auto_update is on" });
-    let report = json!({ "service": service, "answer": "It is up to date.", "gates": [gate] });
-    Some((200, report.to_string()))
+    Some((200, json!({ "service": service, "answer": "It is up to date.", "gates": [gate] })))
 }
 
 /// The default response for `/history/<service>`: no image was proven yet.
-fn history(path: &str) -> Option<(u16, String)> {
-    path.strip_prefix("/history/").map(|_| (200, "[]".to_owned()))
-}
-
-fn send_page(shared: &Shared, mut stream: TcpStream) -> std::io::Result<()> {
-    let answer = shared.document.reply(StatusCode::OK, &HeaderMap::new());
-    let mut head = "HTTP/1.1 200 OK\r\nConnection: close\r\n".to_owned();
-    for (name, value) in answer.headers() {
-        head.push_str(&format!("{name}: {}\r\n", value.to_str().expect("our headers are text")));
-    }
-    write!(stream, "{head}Content-Length: {}\r\n\r\n", shared.document.size())?;
-    stream.write_all(shared.document.text())
-}
-
-/// Sends the latest entries, or those after the browser's last event ID, and registers the stream for new ones.
-fn follow(shared: &Shared, mut stream: TcpStream, after: Option<usize>) -> std::io::Result<()> {
-    let mut state = shared.state();
-    let known = state.entries.len();
-    let skipped = usize::try_from(state.skipped).unwrap_or(usize::MAX);
-    let after = after.and_then(|id| id.checked_sub(skipped));
-    let from = after.filter(|id| *id <= known).unwrap_or_else(|| known.saturating_sub(REPLAY));
-    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\nConnection: close\r\n\r\nretry:500\n\n";
-    let frames = state.status.iter().chain(&state.entries[from..]).map(String::as_str);
-    let text: String = std::iter::once(head).chain(frames).collect();
-    stream.write_all(text.as_bytes())?;
-    state.streams.push(stream);
-    Ok(())
+fn history(path: &str) -> Option<(u16, Value)> {
+    path.strip_prefix("/history/").map(|_| (200, json!([])))
 }
