@@ -4,7 +4,7 @@ use tokio::sync::{OnceCell, watch};
 
 use crate::model::image::{ImageId, Reference};
 use crate::model::{EngineError, Model, Platform, Project};
-use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Image, PullProgress};
+use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Image, PullProgress, Registry, Swarm};
 use crate::service::action::DisplacedTag;
 use crate::service::images::OldImage;
 
@@ -20,6 +20,9 @@ pub(super) struct Fetch<'a> {
     pub(super) env_files: &'a dyn EnvFiles,
     /// Runs hooks.
     pub(super) commands: &'a dyn GateCommand,
+    /// The swarm, and the registry that its nodes pull from.
+    pub(super) swarm: &'a dyn Swarm,
+    pub(super) registry: &'a dyn Registry,
     /// Copies data.
     pub(super) data: &'a Data,
     /// The project that uses them.

@@ -14,6 +14,7 @@ use crate::service::rollout::tag::LineChange;
 use super::bring_up::{Start, bring_up};
 use super::fetch::{Fetch, point_tags, restore_displaced};
 use super::handover;
+use super::swarm;
 use super::tag_file::{self, Written};
 
 /// Number of log lines kept of a failed container (black box).
@@ -38,6 +39,7 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         Step::Diagnose { container } => diagnose(engine, &container).await,
         Step::Snapshot(step) => fetch.data.perform(engine, step, fetch.progress).await,
         Step::Handover(step) => handover::perform(engine, fetch.commands, step).await,
+        Step::Swarm(step) => Ok(swarm::step(fetch.swarm, fetch.registry, step).await),
         Step::RunHook(call) => Ok(StepResult::HookEnded(fetch.commands.run_hook(&call).await)),
         Step::Unpin { project, displaced, onto } => match restore_displaced(engine, &displaced).await {
             Ok(()) => unpin(engine, &project, onto.as_ref()).await,

@@ -10,9 +10,9 @@ use crate::model::image_config::{ConfigChange, ImageConfig};
 use crate::model::swarm::{SwarmService, is_same_image};
 use crate::model::{Digest, SwarmError};
 use crate::ports::{Registry, Swarm};
-use crate::service::input::{CheckFault, Input};
+use crate::service::action::SwarmStep;
+use crate::service::input::{CheckFault, Input, StepResult, SwarmResult};
 use crate::service::observation::{ImageView, LocalImage, Observation, Unanswered};
-use crate::service::rollout::swarm::plan::{SwarmResult, SwarmStep};
 
 use super::observe::{Check, Judged, signed_by, within};
 use super::world::World;
@@ -112,16 +112,16 @@ pub(super) async fn inspect(world: Arc<World>, generation: u64, service: String)
 }
 
 /// Performs a step for the decision core.
-pub(super) async fn step(world: Arc<World>, step: SwarmStep) -> Input {
+pub(super) async fn step(swarm: &dyn Swarm, registry: &dyn Registry, step: SwarmStep) -> StepResult {
     let asked = match &step {
         SwarmStep::Admit { image, old } => Some((image.clone(), old.clone())),
         _ => None,
     };
-    let mut result = perform(world.swarm.as_ref(), step).await;
+    let mut result = perform(swarm, step).await;
     if let (SwarmResult::Admitted { labels }, Some((image, old))) = (&mut result, asked) {
-        *labels = config_change(world.registry.as_ref(), &image, old.as_ref()).await;
+        *labels = config_change(registry, &image, old.as_ref()).await;
     }
-    Input::SwarmStepped(result)
+    StepResult::Swarm(result)
 }
 
 /// Reads the configurations of the old and the new image from the registry, because the nodes pull the images, not this

@@ -14,7 +14,6 @@ use crate::model::snapshot::{CopyMade, EarlierData, KeptFolder, Mounter, Place, 
 use crate::model::{Container, Drain, Members, Model, Origin, Project, PullPolicy, UpMode};
 use crate::ports::{DrainCall, GateQuestion, HookCall};
 use crate::service::images::OldImage;
-use crate::service::rollout::swarm::plan::SwarmStep;
 use crate::service::rollout::tag::LineChange;
 use crate::service::scope::Scope;
 use crate::service::upkeep::maintenance::MaintenanceTask;
@@ -57,8 +56,6 @@ pub enum Action {
         /// Its name.
         service: String,
     },
-    /// Execute one step of the update of a swarm service.
-    Swarm(SwarmStep),
     /// Run a maintenance task.
     Maintain(MaintenanceTask),
     /// Run the gate command.
@@ -207,6 +204,8 @@ pub enum Step {
     Handover(HandoverStep),
     /// A step of a snapshot.
     Snapshot(SnapshotStep),
+    /// A step in a swarm.
+    Swarm(SwarmStep),
     /// Unpin the old images.
     Unpin {
         /// Project whose images were pinned.
@@ -216,6 +215,41 @@ pub enum Step {
         /// An image that stays in use. The pin's tag is moved there before it is removed, because removing the
         /// last tag of an old image would delete the image.
         onto: Option<ImageId>,
+    },
+}
+
+/// A step of the update of a swarm service.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SwarmStep {
+    /// Check whether the swarm can pull and run an image.
+    Admit {
+        /// The image with its digest.
+        image: Reference,
+        /// Running digest of its repository.
+        old: Option<Digest>,
+    },
+    /// Set another image in the specification.
+    Set {
+        /// Name of the service.
+        service: String,
+        /// Image that it must name now; any other was set by someone else.
+        from: String,
+        /// Image to set.
+        to: String,
+        /// Value that `ForceUpdate` must reach.
+        force: Option<u64>,
+        /// Whether this is a rollback: it restores the previous specification if that names the image, and may interrupt
+        /// an update.
+        back: bool,
+        /// Image that ran before, if the rollback target is another one: the swarm's own rollback restores it.
+        before: Option<String>,
+    },
+    /// Read the last log lines of a task.
+    Diagnose {
+        /// Its ID; empty if there is none.
+        task: String,
+        /// Full ID of its container; empty if that is on another node.
+        container: String,
     },
 }
 

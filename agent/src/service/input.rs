@@ -18,7 +18,6 @@ use crate::ports::{GateAnswer, HookError};
 use crate::service::action::DisplacedTag;
 use crate::service::fleet::FleetView;
 use crate::service::observation::Observation;
-use crate::service::rollout::swarm::plan::SwarmResult;
 use crate::service::upkeep::maintenance::MaintenanceResult;
 
 /// An input of the decision core: the result of an action, or an external event.
@@ -49,8 +48,6 @@ pub enum Input {
         /// The service, or why it could not be inspected.
         result: Result<SwarmService, SwarmError>,
     },
-    /// A step of the update of a swarm service ended.
-    SwarmStepped(SwarmResult),
     /// Containers on probation were asked whether they serve.
     Probed {
         /// As in [`Action::Probe`](crate::service::action::Action::Probe).
@@ -138,7 +135,6 @@ impl Input {
             | Input::Stepped(_)
             | Input::Probed { .. }
             | Input::SwarmInspected { .. }
-            | Input::SwarmStepped(_)
             | Input::Restarted { .. }
             | Input::Maintained(_)
             | Input::CommandAnswered { .. }
@@ -252,10 +248,42 @@ pub enum StepResult {
     },
     /// A step of a snapshot was taken.
     Snapshot(SnapshotStepped),
+    /// A step in a swarm was taken.
+    Swarm(SwarmResult),
     /// The step failed permanently.
     Failed(String),
     /// The engine did not answer during the step; the step must be retried.
     EngineAway(String),
+}
+
+/// Result of a step in a swarm.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SwarmResult {
+    /// The swarm can pull and run the image.
+    Admitted {
+        /// Labels of the old and the new image, as far as the registry provides them.
+        labels: ConfigChange,
+    },
+    /// The specification names the image.
+    Set,
+    /// The specification names an image that is neither the old nor the new one.
+    Foreign {
+        /// That image.
+        image: String,
+    },
+    /// An external update is in progress.
+    Busy,
+    /// The log of the task.
+    Diagnosed {
+        /// Its last lines.
+        log: String,
+        /// Output of its last health check; empty if there is none or the container is on another node.
+        health: String,
+    },
+    /// A permanent error.
+    Failed(String),
+    /// A transient error; the step must be retried.
+    Transient(SwarmError),
 }
 
 /// A user request to a service.

@@ -217,7 +217,6 @@ impl Service {
         service.on_start(reason_to_start, now);
         service.follow_clock(now);
         service.resume(reason_to_start, now);
-        service.resume_in_swarm(reason_to_start, now);
         let entries = service.take_entries();
         (service, entries)
     }
@@ -262,12 +261,8 @@ impl Service {
 
     /// Whether a deployment is in progress. One whose outcome is decided and that only cleans up does not count.
     pub fn is_deploying(&self) -> bool {
-        self.durable.swarm.is_some()
-            || self
-                .durable
-                .deployment
-                .as_ref()
-                .is_some_and(|d| !matches!(d.phase, Phase::Unpin | Phase::LastHook { .. }))
+        let deployment = self.durable.deployment.as_ref();
+        deployment.is_some_and(|d| !matches!(d.phase, Phase::Unpin | Phase::LastHook { .. }))
     }
 
     /// Whether this service is changing its compose project, so that no other service may.
@@ -343,6 +338,10 @@ impl Service {
             Input::Stepped(result) => {
                 self.end_step();
                 let result = match result {
+                    StepResult::Swarm(result) => {
+                        self.stepped_in_swarm(result, now);
+                        return self.take_entries();
+                    }
                     StepResult::Started { up, named, containers } => {
                         StepResult::Started { up, named, containers: self.with_events(containers, now) }
                     }
@@ -362,10 +361,6 @@ impl Service {
                 } else {
                     self.inspections.request_by(now);
                 }
-            }
-            Input::SwarmStepped(result) => {
-                self.end_step();
-                self.swarm_stepped(result, now);
             }
             Input::Event { at, id, what } => self.event(at, id, &what, now),
             Input::Restarted { name, result } => {
@@ -403,16 +398,14 @@ impl Service {
         if let Some(release) = self.lease_to_return(now) {
             return Some(release);
         }
-        if self.durable.swarm.is_some() {
-            return self.next_in_swarm(now);
-        }
         let is_free = !self.project.is_busy();
-        if let (Some(project), Some(deployment)) = (self.current_project(), &self.durable.deployment) {
+        if let Some(deployment) = &self.durable.deployment {
             if !self.steps.may_begin(now) || !is_free {
                 return None;
             }
+            let step = deployment.step(self.current_project().as_ref());
             self.steps.retry_at = None;
-            if let Some(step) = deployment.step(&project) {
+            if let Some(step) = step {
                 self.begin_step();
                 return Some(Action::Step(step));
             }
@@ -462,13 +455,6 @@ impl Service {
         let is_free = !self.project.is_busy();
         let inspect_at = self.inspections.next_at();
         match &self.durable.deployment {
-            None if self.durable.swarm.is_some() => {
-                if self.steps.is_running() {
-                    None
-                } else {
-                    self.steps.retry_at.or(inspect_at)
-                }
-            }
             None => {
                 let heal_at = self.next_remedy().map(|(at, ..)| at);
                 // An overdue remedy that waits for its project needs no timer: the end of the sibling's work wakes it.

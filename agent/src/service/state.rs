@@ -15,8 +15,8 @@ use crate::service::images::Images;
 use crate::service::observation::FilesApplied;
 use crate::service::rollout::deployment;
 use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::plan::Postponed;
 use crate::service::rollout::snapshot::KeptSnapshot;
-use crate::service::rollout::swarm::plan::{Postponed, SwarmRollout};
 use crate::service::upkeep::late::LateWatch;
 use crate::service::upkeep::maintenance::WayBack;
 
@@ -43,9 +43,6 @@ pub struct Durable {
     /// The deployment in progress.
     #[serde(deserialize_with = "deployment::read")]
     pub deployment: Option<Box<Deployment>>,
-    /// The update of a swarm service in progress.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub swarm: Option<Box<SwarmRollout>>,
     /// An update that failed because of the swarm's nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub postponed: Option<Postponed>,
@@ -85,13 +82,12 @@ pub struct Durable {
 impl Durable {
     /// Whether a deployment is in progress that must be completed.
     pub fn is_deploying(&self) -> bool {
-        self.deployment.is_some() || self.swarm.is_some()
+        self.deployment.is_some()
     }
 
     /// The step of the deployment in progress, and the number of attempts.
     pub fn step(&self) -> Option<(&'static str, u32)> {
-        let of_swarm = || self.swarm.as_ref().map(|rollout| (rollout.phase.name(), rollout.attempt));
-        self.deployment.as_ref().map(|d| (d.phase.name(), d.attempt)).or_else(of_swarm)
+        self.deployment.as_ref().map(|deployment| (deployment.phase.name(), deployment.attempt))
     }
 }
 
@@ -105,6 +101,9 @@ impl<'de> Deserialize<'de> for Durable {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let mut row = Map::deserialize(from)?;
         gather_by_image(&mut row);
+        if let Some(rollout) = row.remove("swarm").and_then(deployment::from_swarm_rollout) {
+            row.insert("deployment".to_owned(), rollout);
+        }
         Durable::deserialize(Value::Object(row)).map_err(D::Error::custom)
     }
 }

@@ -32,7 +32,6 @@ use crate::project::world::{World, state_key};
 use crate::service::Durable;
 use crate::service::boot::StartReason;
 use crate::service::rollout::plan::{ImageChange, Plan};
-use crate::service::rollout::swarm::plan::SwarmPlan;
 
 mod losses;
 
@@ -330,8 +329,7 @@ impl Reloader {
             let known = services.iter().any(|service| service.name == name);
             let durable = serde_json::from_slice::<Durable>(&row).unwrap_or_default();
             let deployed = durable.deployment.as_ref().and_then(|d| former(name, d.plan()));
-            let in_swarm = || durable.swarm.as_ref().map(|rollout| former_in_swarm(name, &rollout.plan));
-            if let Some(service) = deployed.or_else(in_swarm).filter(|_| !known) {
+            if let Some(service) = deployed.filter(|_| !known) {
                 let (member, handle) = self.new_member(Arc::new(service), StartReason::Start).await;
                 let (reply, _) = oneshot::channel();
                 let _ = handle.inbox.send(Command::Retire(reply));
@@ -430,21 +428,17 @@ async fn retire(workers: &[Handle], name: &str) -> bool {
 
 /// Builds a configuration for a service that is no longer configured, with what its deployment needs.
 fn former(name: &str, plan: &Plan) -> Option<ServiceConfig> {
+    let bare = bare(name, &plan.image_changes, plan.grace);
+    if let Some(swarm) = &plan.swarm {
+        return Some(ServiceConfig { swarm_service: Some(swarm.service.clone()), ..bare });
+    }
     let project = plan.project.clone()?;
     Some(ServiceConfig {
         compose_files: project.files,
         compose_project: Some(project.name),
         env_file: project.env_file,
-        ..bare(name, &plan.image_changes, plan.grace)
+        ..bare
     })
-}
-
-/// The same for a swarm service.
-fn former_in_swarm(name: &str, plan: &SwarmPlan) -> ServiceConfig {
-    ServiceConfig {
-        swarm_service: Some(plan.service.clone()),
-        ..bare(name, plan.change.as_slice(), plan.grace)
-    }
 }
 
 /// Builds a configuration with all automatic actions disabled.

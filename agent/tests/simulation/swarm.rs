@@ -138,7 +138,11 @@ impl Fixture {
     async fn assert_ended_well(&self, scenario: &Scenario, how: &str) {
         let what = format!("{}, {how}", scenario.name);
         let durable = self.fake.durable(&state_key("shop")).await;
-        assert!(durable.swarm.is_none(), "{what}: an update was left unfinished: {:?}", durable.swarm);
+        assert!(
+            durable.deployment.is_none(),
+            "{what}: an update was left unfinished: {:?}",
+            durable.deployment
+        );
         assert_eq!(self.swarm.violations(), Vec::<String>::new(), "{what}");
         let (old, new) = (at("v1"), at("v2"));
         let sets = self.swarm.sets();
@@ -218,7 +222,7 @@ async fn an_update_that_an_operator_rolls_back_is_neither_blocked_nor_set_again(
         assert_eq!(fixture.swarm.runs(), (at("v1"), vec![at("v1"), at("v1")], 7), "{what}");
         assert_eq!(fixture.swarm.sets(), [at("v2")], "{what}: it is set once");
         let durable = fixture.fake.durable(&state_key("shop")).await;
-        assert_eq!((durable.swarm.is_none(), durable.images.blocked().count()), (true, 0), "{what}");
+        assert_eq!((durable.deployment.is_none(), durable.images.blocked().count()), (true, 0), "{what}");
     }
 }
 

@@ -40,7 +40,6 @@ impl Member {
             Action::InspectSwarm { generation, service } => {
                 swarm::inspect(world, generation, service).map(|input| Done::Input(Box::new(input))).boxed()
             }
-            Action::Swarm(step) => swarm::step(world, step).map(|input| Done::Input(Box::new(input))).boxed(),
             Action::Maintain(task) => async move {
                 Done::Input(Box::new(Input::Maintained(maintain::maintain(&world, task).await)))
             }
@@ -72,6 +71,8 @@ impl Member {
                         compose: &*world.compose,
                         env_files: &*world.env_files,
                         commands: &*world.gate_command,
+                        swarm: &*world.swarm,
+                        registry: &*world.registry,
                         data: &world.data,
                         project,
                         progress: &progress,

@@ -70,7 +70,8 @@ impl Service {
     /// Resumes the deployment that was in progress, if any.
     pub(in crate::service) fn resume(&mut self, reason: StartReason, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
-        if self.current_project().is_none() {
+        let in_swarm = deployment.plan().swarm.is_some();
+        if self.current_project().is_none() && !in_swarm {
             self.emitted.notes.push(Note::DeploymentDropped);
             self.durable.deployment = None;
             return;
@@ -78,6 +79,9 @@ impl Service {
         let (image_changes, step) = (deployment.plan().image_changes.clone(), deployment.phase.name());
         let (since, is_on_probation) = (deployment.since, deployment.phase.is_probation());
         self.emit(Event::Resumed { image_changes, step, reason }, now);
+        if in_swarm {
+            return self.watch_again(now);
+        }
         let is_same_boot = !self.boot.now.is_empty() && self.boot.before == self.boot.now;
         if reason == StartReason::Start && is_same_boot && is_on_probation {
             // Somebody may have stopped containers meanwhile; the events will tell, and whether the engine was restarted.

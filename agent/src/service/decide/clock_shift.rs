@@ -53,12 +53,7 @@ impl Durable {
             if let Some(probation) = deployment.phase.probation_mut() {
                 moved(&mut probation.since);
             }
-        }
-        if let Some(rollout) = &mut self.swarm {
-            moved(&mut rollout.begun);
-            moved(&mut rollout.since);
-            rollout.outage.forget();
-            if let Some(watch) = rollout.phase.watch_mut() {
+            if let Some(watch) = deployment.phase.watch_mut() {
                 moved_if(&mut watch.steady_since);
                 moved_if(&mut watch.done_since);
             }

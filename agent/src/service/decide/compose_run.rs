@@ -16,23 +16,10 @@ impl Service {
     /// Begins to recreate one container with compose, without touching any other.
     pub(in crate::service) fn begin_recreate(&mut self, name: &str, compose_service: String, now: Timestamp) {
         self.begin_remedy(name, true, now);
+        let cause = Cause::RecreateContainer { container: name.to_owned() };
         let plan = Plan {
-            cause: Cause::RecreateContainer { container: name.to_owned() },
             project: self.compose_project(),
-            grace: self.config.health_grace,
-            image_changes: Vec::new(),
-            kept_tags: Vec::new(),
-            before: Vec::new(),
-            tag: None,
-            kept: Vec::new(),
-            starts_project: false,
-            pull_missing: false,
-            definition: None,
-            hooks: None,
-            probe: None,
-            handover: None,
-            snapshot: None,
-            service: self.config.name.clone(),
+            ..Plan::bare(cause, &self.config.name, self.config.health_grace)
         };
         let containers = self.containers();
         let up_mode = UpMode::ForceService(compose_service);

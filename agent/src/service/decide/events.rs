@@ -75,10 +75,8 @@ impl Service {
 
     /// How long the deployment in progress has interrupted its services so far.
     fn outage(&self, now: Timestamp) -> Option<Duration> {
-        let compose = self.durable.deployment.as_ref().map(|one| (&one.outage, one.begun));
-        let swarm = || self.durable.swarm.as_ref().map(|one| (&one.outage, one.begun));
-        let (outage, begun) = compose.or_else(swarm)?;
-        outage.longest(begun, now)
+        let deployment = self.durable.deployment.as_ref()?;
+        deployment.outage.longest(deployment.begun, now)
     }
 
     /// Takes the log lines since the last call.

@@ -241,9 +241,7 @@ impl Service {
 
     /// The cause and the image changes of the deployment in progress.
     fn deployed_changes(&self) -> Option<(&Cause, &[ImageChange])> {
-        let in_swarm = || self.durable.swarm.as_ref().map(|r| (&r.plan.cause, r.plan.change.as_slice()));
-        let deployment = self.durable.deployment.as_ref();
-        deployment.map(|d| (&d.plan().cause, &*d.plan().image_changes)).or_else(in_swarm)
+        self.durable.deployment.as_ref().map(|d| (&d.plan().cause, &*d.plan().image_changes))
     }
 
     /// The permission requests of the deployment in progress; `None` if it needs no permission.

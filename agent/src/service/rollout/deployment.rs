@@ -1,31 +1,30 @@
 //! A deployment: a plan in progress, its phase, and the state collected so far.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use evenkeel_common::wire::ProbeProgress;
 use jiff::Timestamp;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::model::image::{ImageId, Reference};
 use crate::model::image_config::ConfigChange;
 use crate::model::probe::Target;
-use crate::model::{Container, HookEvent, Model, ModelService, Project, PullPolicy, UpMode};
-use crate::ports::{GateQuestion, HookCall};
-use crate::service::action::{DisplacedTag, Replaced, Step};
+use crate::model::swarm::is_same_image;
+use crate::model::{Container, HookEvent, UpMode};
+use crate::ports::GateQuestion;
+use crate::service::action::DisplacedTag;
 use crate::service::health::assess::StopTimes;
-use crate::service::images::OldImage;
 use crate::service::rollout::baseline::Expected;
 use crate::service::rollout::handover::Handover;
 use crate::service::rollout::outage::Outage;
-use crate::service::rollout::plan::{Cause, ImageChange, Plan, PlannedHooks};
+use crate::service::rollout::plan::{Cause, ImageChange, Plan};
 use crate::service::rollout::probation;
 use crate::service::rollout::probation::{Context, Failure, Outcome};
 use crate::service::rollout::snapshot::SnapshotState;
 use crate::service::rollout::step::Phase;
-use crate::service::rollout::tag::{LineChange, LineState, TagChange};
+use crate::service::rollout::tag::{LineState, TagChange};
 use crate::service::scope::Scope;
 
 /// How often a probation may restart because the engine was unavailable.
@@ -123,6 +122,12 @@ impl Deployment {
         }
     }
 
+    /// Starts a deployment of the plan to a swarm service.
+    pub(in crate::service) fn of_swarm(plan: Plan, outage: Outage, now: Timestamp) -> Self {
+        let phase = if plan.image_changes.is_empty() { Phase::Update } else { Phase::Admit };
+        Self { phase, outage, ..Self::new(plan, UpMode::Services(Vec::new()), &[], now) }
+    }
+
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
@@ -155,98 +160,6 @@ impl Deployment {
         (self.phase, self.attempt, self.since) = (phase, attempt, now);
     }
 
-    /// Returns the step of the current phase; `None` if the phase only waits.
-    pub(in crate::service) fn step(&self, project: &Project) -> Option<Step> {
-        let plan = &self.plan;
-        let displaced = self.displaced.clone().unwrap_or_default();
-        let up = |tags, down| {
-            if self.displaced.is_none() && !self.sibling_tags.is_empty() {
-                return Step::ReadTags { sibling_tags: self.sibling_tags.clone() };
-            }
-            let displaced = self.displaced.clone().unwrap_or_default();
-            let (up_mode, scope) = (self.up_mode.clone(), self.scope());
-            let project = self.with_tag(project);
-            let pull = if plan.pull_missing && self.phase == Phase::Start {
-                PullPolicy::Missing
-            } else {
-                PullPolicy::Never
-            };
-            let definition = self.definition();
-            let is_guarded =
-                definition.is_none() && !matches!(plan.cause, Cause::Redeploy | Cause::ComposeChanged);
-            Step::Start { tags, displaced, project, down, up_mode, scope, pull, definition, is_guarded }
-        };
-        if let (Some(step), Phase::Unpin) = (self.snapshot_step(), &self.phase) {
-            return Some(Step::Snapshot(step));
-        }
-        if let Some((tag, line)) = self.line_to_restore() {
-            return Some(self.write_tag(project, tag, line, true));
-        }
-        Some(match &self.phase {
-            Phase::PinImages => Step::PinImages { project: project.name.clone(), images: plan.old_images() },
-            Phase::Pull => {
-                let source = |m: &ImageChange| (m.configured.clone(), m.source(&m.digest));
-                let old = |m: &ImageChange| {
-                    let replaced = Replaced {
-                        id: m.old.as_ref()?.id.clone(),
-                        tag: m.from.as_ref().unwrap_or(&m.reference).tag.clone(),
-                        new_tag: m.reference.tag.clone(),
-                    };
-                    Some((m.configured.clone(), replaced))
-                };
-                Step::Pull {
-                    images: plan.image_changes.iter().map(source).collect(),
-                    old: plan.image_changes.iter().filter_map(old).collect(),
-                    local: match &plan.cause {
-                        Cause::GoBack(back) => {
-                            back.to.iter().map(|to| (to.configured.clone(), to.id.clone())).collect()
-                        }
-                        _ => BTreeMap::new(),
-                    },
-                }
-            }
-            Phase::WriteTag => {
-                let tag = plan.tag.as_ref()?;
-                self.write_tag(project, tag, tag.line.as_ref()?, false)
-            }
-            Phase::Start | Phase::Spread => up(self.new_tags(), plan.cause == Cause::ForceUp { down: true }),
-            Phase::Rollback(_) => up(plan.old_tags(), false),
-            Phase::RestoreTags => Step::RestoreTags { tags: plan.tags_of_running() },
-            Phase::Diagnose(failed) => Step::Diagnose { container: failed.failure.container_id.clone() },
-            Phase::Unpin => Step::Unpin {
-                project: project.name.clone(),
-                displaced,
-                onto: plan.image_changes.iter().find_map(|m| self.new_ids.get(&m.configured)).cloned(),
-            },
-            Phase::BeforeHook => Step::RunHook(self.hook_call(HookEvent::Before)?),
-            Phase::LastHook { event } => Step::RunHook(self.hook_call(*event)?),
-            Phase::Probation { .. } | Phase::VerifyRollback { .. } | Phase::Soak { .. } => return None,
-            Phase::Drain
-            | Phase::Retire
-            | Phase::Settle { .. }
-            | Phase::Revive(_)
-            | Phase::Withdraw { .. }
-            | Phase::Abort { .. } => Step::Handover(self.handover_step()?),
-            Phase::Quiesce
-            | Phase::Copy
-            | Phase::Restore(_)
-            | Phase::Resume { .. }
-            | Phase::Expire { .. } => Step::Snapshot(self.snapshot_step()?),
-        })
-    }
-
-    /// Returns the call of a hook; `None` if there is none for this event.
-    fn hook_call(&self, event: HookEvent) -> Option<HookCall> {
-        let PlannedHooks { service, hooks } = self.plan.hooks.as_ref()?;
-        Some(HookCall {
-            argv: hooks.of(event)?.to_vec(),
-            event,
-            timeout: hooks.timeout,
-            question: self.question(service)?,
-            snapshot: self.plan.snapshot.as_ref().and_then(|plan| plan.dump.clone()),
-        })
-    }
-
     /// What commands that are run for it are told.
     pub(in crate::service) fn question(&self, service: &str) -> Option<GateQuestion> {
         let change = self.plan.image_changes.first()?;
@@ -269,84 +182,27 @@ impl Deployment {
         self.plan.tag.as_ref().filter(|_| self.changes().next().is_some())
     }
 
-    /// Returns the env file line that must be restored before anything else.
-    fn line_to_restore(&self) -> Option<(&TagChange, &LineChange)> {
-        let is_restoring = matches!(self.phase, Phase::Rollback(_) | Phase::RestoreTags);
-        let tag = self.plan.tag.as_ref().filter(|_| is_restoring && self.line == LineState::Written)?;
-        Some((tag, tag.line.as_ref()?))
-    }
-
-    /// Reports whether the current step restores the env file line.
-    pub(in crate::service) fn restores_line(&self) -> bool {
-        self.line_to_restore().is_some()
-    }
-
-    fn write_tag(&self, project: &Project, tag: &TagChange, line: &LineChange, back: bool) -> Step {
-        let users = self.plan.changed_containers().filter(|(_, m)| m.from.is_some());
-        let mut images: Vec<Reference> = users.map(|(_, m)| m.reference.clone()).collect();
-        images.dedup();
-        Step::WriteTag {
-            project: self.with_tag(project),
-            variable: tag.variable.clone(),
-            tag: if back { tag.old.clone() } else { tag.new.clone() },
-            line: line.clone(),
-            back,
-            images,
-        }
-    }
-
-    /// Returns the project with the tag that compose must bring up, whatever the env file says now.
-    fn with_tag(&self, project: &Project) -> Project {
-        let mut project = project.clone();
-        if let Some(tag) = self.tag() {
-            let is_new = matches!(self.phase, Phase::WriteTag | Phase::Start | Phase::Spread);
-            let wanted = if is_new { &tag.new } else { &tag.old };
-            project.set.insert(tag.variable.clone(), wanted.clone());
-        }
-        project
-    }
-
-    /// Returns the recorded definition with the image references of the current direction.
-    fn definition(&self) -> Option<Arc<Model>> {
-        let recorded = self.plan.definition.as_ref()?;
-        let is_new = matches!(self.phase, Phase::Start | Phase::Spread);
-        let moves: Vec<(&Reference, &Reference)> = if is_new && self.tag().is_some() {
-            self.plan.image_changes.iter().filter_map(|m| Some((m.from.as_ref()?, &m.reference))).collect()
-        } else {
-            Vec::new()
-        };
-        if moves.is_empty() {
-            return Some(recorded.clone());
-        }
-        let image = |service: ModelService<'_>| {
-            let image = service.image()?;
-            let (_, to) = moves.iter().find(|(from, _)| **from == image)?;
-            let tag = to.tag.as_deref()?;
-            Some(with_tag(service.element().get("image")?.as_str()?, tag))
-        };
-        Some(Arc::new(Model::clone(recorded).with_images(image)))
-    }
-
-    /// Returns the tags with the images that they must point to for the new images.
-    fn new_tags(&self) -> Vec<(Reference, OldImage)> {
-        let target = |m: &ImageChange| {
-            let id = self.new_ids.get(&m.configured)?.clone();
-            Some((m.reference.clone(), OldImage { id, source: Some(m.source(&m.digest)) }))
-        };
-        let used = self.plan.image_changes.iter().filter(|change| self.plan.is_used(change));
-        let new = used.filter_map(target);
-        new.chain(self.plan.kept_tags.iter().cloned()).collect()
-    }
-
     /// Returns the scope that compose is limited to; `None` if `up_mode` alone decides.
     pub(in crate::service) fn scope(&self) -> Option<Scope> {
         let scope = (self.up_mode == UpMode::Changed).then(|| self.plan.scope()).flatten()?;
         Some(Scope { part: self.part(), ..scope })
     }
 
+    /// ID of the new image of a change, once it is known. Under a swarm, whose nodes pull the images, the digest is the ID.
+    pub(in crate::service) fn new_id(&self, change: &ImageChange) -> Option<ImageId> {
+        match self.plan.swarm {
+            Some(_) => Some(ImageId::from(&change.digest)),
+            None => self.new_ids.get(&change.configured).cloned(),
+        }
+    }
+
     /// The image changes that bring different content.
     pub(in crate::service) fn changes(&self) -> impl Iterator<Item = &ImageChange> {
-        self.plan.image_changes.iter().filter(|change| {
+        let is_in_place = self.plan.swarm.as_ref().is_some_and(|swarm| is_same_image(&swarm.back, &swarm.to));
+        self.plan.image_changes.iter().filter(move |change| {
+            if is_in_place {
+                return false;
+            }
             match (self.new_ids.get(&change.configured), &change.old) {
                 (Some(new), Some(old)) => *new != old.id,
                 _ => change.old_digest.as_ref() != Some(&change.digest),
@@ -369,7 +225,8 @@ impl Deployment {
 
     /// Reports whether there is an earlier image to roll back to.
     pub(in crate::service) fn can_roll_back(&self) -> bool {
-        self.changes().any(|change| change.old.is_some())
+        // The specification of a swarm service always names an image.
+        self.changes().any(|change| change.old.is_some() || self.plan.swarm.is_some())
     }
 
     /// Returns the IDs of containers on a changed image that a successful compose run has left as they were: their service
@@ -452,6 +309,9 @@ impl Deployment {
         containers: &[Container],
         stops: &StopTimes,
     ) -> Option<Timestamp> {
+        if let Some(watch) = self.phase.watch() {
+            return watch.deadline(self.plan.grace);
+        }
         Some(self.phase.probation()?.deadline(containers, self.context(stops)))
     }
 
@@ -470,13 +330,6 @@ impl Deployment {
     }
 }
 
-/// Replaces the tag in an image as written in a compose file.
-fn with_tag(image: &str, tag: &str) -> String {
-    let start = image.rfind('/').map_or(0, |at| at + 1);
-    let end = image[start..].find(':').map_or(image.len(), |at| start + at);
-    format!("{}:{tag}", &image[..end])
-}
-
 /// Reads a deployment from the journal. Earlier versions stored the ID of a new image in its change.
 pub(in crate::service) fn read<'de, D: Deserializer<'de>>(
     journal: D,
@@ -491,4 +344,44 @@ pub(in crate::service) fn read<'de, D: Deserializer<'de>>(
     let ids: Map<String, Value> = changes.into_iter().flatten().filter_map(id).collect();
     row.entry("new_ids").or_insert(Value::Object(ids));
     serde_json::from_value(Value::Object(row)).map(Some).map_err(D::Error::custom)
+}
+
+/// Turns the update of a swarm service as earlier versions stored it, in a record of its own, into a deployment.
+pub(in crate::service) fn from_swarm_rollout(mut rollout: Value) -> Option<Value> {
+    let mut plan = rollout.get_mut("plan")?.as_object_mut()?.clone();
+    let change = plan.remove("change").filter(|change| !change.is_null());
+    let (cause, grace) = (plan.remove("cause")?, plan.remove("grace")?);
+    let kept = plan.remove("kept").unwrap_or_else(|| json!([]));
+    let mut phase = rollout.get("phase")?.as_object()?.clone();
+    if phase.get("step")?.as_str()? == "verify_rollback" {
+        phase.insert("step".to_owned(), json!("verify_tasks"));
+        if let Some(Value::Object(failed)) = phase.remove("failed") {
+            phase.extend(failed);
+        }
+    }
+    let mut labels = Map::new();
+    if let (Some(image), Some(change)) =
+        (change.as_ref().and_then(|change| change["configured"].as_str()), rollout.get("labels"))
+    {
+        labels.insert(image.to_owned(), change.clone());
+    }
+    let mut deployment = json!({
+        "cause": cause,
+        "grace": grace,
+        "kept": kept,
+        "image_changes": change.into_iter().collect::<Vec<Value>>(),
+        "kept_tags": [],
+        "before": [],
+        "starts_project": false,
+        "swarm_plan": plan,
+        "phase": phase,
+        "labels": labels,
+        "up_mode": UpMode::Services(Vec::new()),
+    });
+    for field in ["begun", "since", "attempt", "outage"] {
+        if let Some(value) = rollout.get(field) {
+            deployment[field] = value.clone();
+        }
+    }
+    Some(deployment)
 }

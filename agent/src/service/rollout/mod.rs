@@ -27,7 +27,7 @@
 //! | `snapshot.rs` | the data that is copied before the update, and put back with the images |
 //! | `outage.rs` | how long the services are interrupted |
 //! | `tag.rs` | the line of the env file that holds the tag |
-//! | `swarm/` | the same for a swarm service: its plan and phases, and the watch over its tasks |
+//! | `target/` | the steps of a rollout on compose and in a swarm, and the watch over the tasks there |
 
 pub mod baseline;
 pub mod deployment;
@@ -38,5 +38,5 @@ pub mod probation;
 pub mod probe;
 pub mod snapshot;
 pub mod step;
-pub mod swarm;
 pub mod tag;
+pub mod target;

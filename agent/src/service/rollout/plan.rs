@@ -1,9 +1,11 @@
 //! The plan of a rollout, a value that is journaled before every step (DECISIONS 4).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::wire::KeptImage;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, ImageId, Reference};
@@ -210,6 +212,37 @@ pub struct Plan {
     /// The service that it belongs to; empty in journals of older versions.
     #[serde(default)]
     pub service: String,
+    /// What is set in the swarm; `None` for a compose project. Then there is neither a project nor containers before.
+    #[serde(default, rename = "swarm_plan", skip_serializing_if = "Option::is_none")]
+    pub swarm: Option<SwarmPlan>,
+}
+
+/// What a deployment changes in the specification of a swarm service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwarmPlan {
+    /// Name of the service in the swarm.
+    pub service: String,
+    /// Image of the specification at the time of planning, as the managers reported it.
+    pub from: String,
+    /// Image to set.
+    pub to: String,
+    /// Rollback target.
+    pub back: String,
+    /// Value that `ForceUpdate` must reach if the tasks are recreated whatever the image.
+    pub force: Option<u64>,
+    /// IDs of the tasks that existed before: they say nothing about the update.
+    pub known: BTreeSet<String>,
+}
+
+/// An update that failed for reasons unrelated to its image. It is retried with increasing delays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Postponed {
+    /// Digest to deploy.
+    pub digest: Digest,
+    /// When it may be retried.
+    pub until: Timestamp,
+    /// How often it was tried.
+    pub tries: u32,
 }
 
 /// The hooks of a deployment.
@@ -248,6 +281,29 @@ mod recorded {
 }
 
 impl Plan {
+    /// A plan that changes nothing yet.
+    pub(in crate::service) fn bare(cause: Cause, service: &str, grace: Duration) -> Self {
+        Self {
+            cause,
+            project: None,
+            grace,
+            image_changes: Vec::new(),
+            kept_tags: Vec::new(),
+            before: Vec::new(),
+            tag: None,
+            kept: Vec::new(),
+            starts_project: false,
+            pull_missing: false,
+            definition: None,
+            hooks: None,
+            probe: None,
+            handover: None,
+            snapshot: None,
+            service: service.to_owned(),
+            swarm: None,
+        }
+    }
+
     /// Reports whether, according to `containers`, all containers that ran before still run and none was replaced. If none
     /// ran: whether they are the same as before and none was started.
     /// `is_stopped`: whether the deployment itself has stopped a container.
@@ -293,7 +349,9 @@ impl Plan {
     pub(in crate::service) fn is_used(&self, change: &ImageChange) -> bool {
         let is_live =
             |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| was.live && change.is_of(&r));
-        self.cause != Cause::Update || self.starts_project || self.before.iter().any(is_live)
+        let is_of_project =
+            self.cause != Cause::Update || self.starts_project || self.before.iter().any(is_live);
+        is_of_project || self.swarm.is_some()
     }
 
     /// Returns the tags of other live services with the images that they run on.

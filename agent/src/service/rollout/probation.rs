@@ -211,6 +211,28 @@ impl Failure {
     }
 }
 
+/// Why new images are rejected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// What failed.
+    pub failure: Failure,
+    /// Evidence: compose's output, then facts and log lines.
+    pub output: String,
+    /// ID of the swarm task whose log has the details; empty if there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub task: String,
+    /// Whether the nodes of the swarm are to blame and not the image, which is not blocked then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_node: bool,
+}
+
+impl Failed {
+    /// A failure for which the images are to blame.
+    pub(in crate::service) fn new(failure: Failure, output: String) -> Self {
+        Self { failure, output, task: String::new(), by_node: false }
+    }
+}
+
 /// Inputs of a probation besides the containers.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {

@@ -4,16 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::HookEvent;
 use crate::model::snapshot::KeptFolder;
-use crate::service::rollout::probation::{Failure, Probation};
-
-/// Why new images are rejected.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failed {
-    /// What failed.
-    pub failure: Failure,
-    /// Evidence: compose's output, then facts and log lines.
-    pub output: String,
-}
+use crate::service::rollout::probation::{Failed, Probation};
+use crate::service::rollout::target::watch::Watch;
 
 /// Phase of a deployment, with the data that only this phase needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -108,6 +100,23 @@ pub enum Phase {
     /// The outcome is decided; removing the pins.
     #[serde(alias = "release")]
     Unpin,
+    /// Checking whether the swarm can pull and run the image. Nothing is changed yet.
+    Admit,
+    /// Changing the specification of the swarm service.
+    Update,
+    /// The swarm replaces the tasks, which then have to prove the image.
+    Converge {
+        /// The watch and its findings so far.
+        watch: Watch,
+    },
+    /// The tasks on the old image have to prove it.
+    VerifyTasks {
+        /// Why the new image was rejected.
+        #[serde(flatten)]
+        failed: Failed,
+        /// The watch and its findings so far.
+        watch: Watch,
+    },
     /// Nothing has been done yet: running the hook that comes first.
     BeforeHook,
     /// The outcome is recorded: running the hook that comes last.
@@ -129,8 +138,11 @@ impl Phase {
             Phase::RestoreTags => "restore_tags",
             Phase::Diagnose(_) => "diagnose",
             Phase::Rollback(_) => "rollback",
-            Phase::VerifyRollback { .. } => "verify_rollback",
+            Phase::VerifyRollback { .. } | Phase::VerifyTasks { .. } => "verify_rollback",
             Phase::Unpin => "unpin",
+            Phase::Admit => "admit",
+            Phase::Update => "update",
+            Phase::Converge { .. } => "converge",
             Phase::BeforeHook => "before_hook",
             Phase::LastHook { .. } => "last_hook",
             Phase::Spread => "spread",
@@ -178,6 +190,22 @@ impl Phase {
             Phase::Probation { probation }
             | Phase::Soak { probation }
             | Phase::VerifyRollback { probation, .. } => Some(probation),
+            _ => None,
+        }
+    }
+
+    /// Returns the watch of this phase, if it waits for tasks.
+    pub(in crate::service) fn watch(&self) -> Option<&Watch> {
+        match self {
+            Phase::Converge { watch } | Phase::VerifyTasks { watch, .. } => Some(watch),
+            _ => None,
+        }
+    }
+
+    /// Returns the watch of this phase mutably, if it waits for tasks.
+    pub(in crate::service) fn watch_mut(&mut self) -> Option<&mut Watch> {
+        match self {
+            Phase::Converge { watch } | Phase::VerifyTasks { watch, .. } => Some(watch),
             _ => None,
         }
     }

@@ -10,9 +10,9 @@ use crate::model::swarm::{SwarmMode, SwarmService};
 use crate::ports::fleet::FleetError;
 use crate::service::ROLLBACK_ATTEMPTS;
 use crate::service::fleet::{FleetView, Link};
-use crate::service::rollout::probation::{Failure, Reason};
-use crate::service::rollout::swarm::plan::{SwarmPhase, SwarmResult};
-use crate::service::rollout::swarm::watch::SwarmFailed;
+use crate::service::input::SwarmResult;
+use crate::service::rollout::probation::{Failed, Failure, Reason};
+use crate::service::rollout::step::Phase;
 
 #[path = "fleet_permits.rs"]
 mod permits;
@@ -251,16 +251,16 @@ fn a_swarm_service_keeps_its_lease_exactly_until_its_verdict() {
     scenario.at(0).check(Observation { swarm: Some(Box::new(swarm)), ..found('2') });
     assert!(scenario.asks_fleet());
     scenario.fleet_answers(Ok(answer(Permission::Go, 30)));
-    assert!(matches!(scenario.act(), Some(Action::Swarm(_))));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Swarm(_)))));
     let leases = scenario.service.leases();
     assert_eq!((leases[0].image.as_str(), leases[0].digest.as_str()), (IMAGE, digest('2').as_str()));
 
     let failure = Failure::general(Reason::Words("it ended".into()));
-    let failed = SwarmFailed { failure, output: String::new(), task: String::new(), by_node: false };
-    scenario.service.durable.swarm.as_mut().unwrap().phase = SwarmPhase::Rollback(failed);
+    let failed = Failed::new(failure, String::new());
+    scenario.service.durable.deployment.as_mut().unwrap().phase = Phase::Rollback(failed);
     for second in 0..ROLLBACK_ATTEMPTS {
         assert_eq!(scenario.service.leases(), leases, "{second}");
-        scenario.input(Input::SwarmStepped(SwarmResult::Busy));
+        scenario.input(Input::Stepped(StepResult::Swarm(SwarmResult::Busy)));
     }
     assert_eq!(scenario.kinds().last(), Some(&Kind::ROLLBACK_FAILED));
     assert_eq!(scenario.service.leases(), []);

@@ -121,7 +121,7 @@ fn of_several_images_only_that_of_the_failed_container_is_blocked() {
             bystander,
             ..Failure::general(Reason::Words("it crashed".into()))
         };
-        scenario.service.failed(failure, String::new(), scenario.now);
+        scenario.service.failed(Failed::new(failure, String::new()), scenario.now);
         assert_eq!(
             scenario.service.durable().images.blocked().map(|(image, _)| image).collect::<Vec<_>>(),
             blocked,

@@ -1,10 +1,16 @@
 //! Scenarios of a swarm service: manual requests, and the plan and course of an update.
 
+use serde_json::json;
+
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::SwarmError;
 use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
-use crate::service::rollout::swarm::plan::{SwarmPlan, SwarmResult, SwarmStep};
+use crate::service::action::SwarmStep;
+use crate::service::input::SwarmResult;
+use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::plan::SwarmPlan;
+use crate::service::rollout::step::Phase;
 
 fn in_swarm() -> ServiceConfig {
     ServiceConfig { swarm_service: Some("shop_web".into()), auto_heal: false, ..config() }
@@ -56,7 +62,7 @@ impl Scenario {
         loop {
             match self.act() {
                 Some(Action::InspectSwarm { .. }) => self.service.inspections.end(),
-                Some(Action::Swarm(step)) => return Some(step),
+                Some(Action::Step(Step::Swarm(step))) => return Some(step),
                 None => return None,
                 other => panic!("{other:?}"),
             }
@@ -69,14 +75,22 @@ impl Scenario {
         self.check(seen).step()
     }
 
+    fn deployment(&self) -> &Deployment {
+        self.service.durable.deployment.as_ref().expect("an update is in progress")
+    }
+
     fn plan(&self) -> &SwarmPlan {
-        &self.service.durable.swarm.as_ref().expect("an update is in progress").plan
+        self.deployment().plan().swarm.as_ref().expect("it is in a swarm")
     }
 
     fn observes(&mut self, result: Result<SwarmService, SwarmError>) -> &mut Self {
         let generation = self.service.inspection_generation();
         self.input(Input::SwarmInspected { generation, result })
     }
+}
+
+fn stepped(result: SwarmResult) -> Input {
+    Input::Stepped(StepResult::Swarm(result))
 }
 
 #[test]
@@ -126,7 +140,8 @@ fn a_redeploy_of_the_running_image_keeps_its_spelling_and_blocks_nothing() {
         let mut scenario = Scenario::of(config.clone());
         assert!(matches!(scenario.redeploy(seen), Some(SwarmStep::Admit { .. })), "{spelling}");
         let plan = scenario.plan();
-        assert_eq!((&plan.to, &plan.back, plan.is_reversible()), (&runs, &runs, false), "{spelling}");
+        assert_eq!((&plan.to, &plan.back), (&runs, &runs), "{spelling}");
+        assert_eq!(scenario.deployment().changes().next(), None, "{spelling}: there is nothing to block");
     }
 }
 
@@ -143,12 +158,12 @@ fn existing_tasks_prove_an_image_that_is_already_set() {
     let plan = scenario.plan();
     assert_eq!((&plan.to, &plan.back, plan.known.len()), (&image('2'), &image('1'), 0));
     let labels = crate::model::image_config::ConfigChange::default();
-    scenario.input(Input::SwarmStepped(SwarmResult::Admitted { labels }));
+    scenario.input(stepped(SwarmResult::Admitted { labels }));
     assert!(scenario.step().is_some());
-    scenario.input(Input::SwarmStepped(SwarmResult::Set));
+    scenario.input(stepped(SwarmResult::Set));
     scenario.observes(Ok(service(&image('2'))));
     scenario.at(10).observes(Ok(service(&image('2'))));
-    assert!(scenario.service.durable.swarm.is_none(), "it is over");
+    assert!(scenario.service.durable.deployment.is_none(), "it is over");
     assert!(scenario.service.durable.images.get(IMAGE).unproven.is_none());
     // Other tasks are replaced, so the previous ones do not count.
     let mut scenario = Scenario::of(in_swarm());
@@ -165,9 +180,9 @@ fn converging_with(config: ServiceConfig) -> Scenario {
     let mut scenario = Scenario::of(config);
     assert!(scenario.check(seen('2', '1', service(&image('1')))).step().is_some());
     let labels = crate::model::image_config::ConfigChange::default();
-    scenario.input(Input::SwarmStepped(SwarmResult::Admitted { labels }));
+    scenario.input(stepped(SwarmResult::Admitted { labels }));
     assert!(scenario.step().is_some());
-    scenario.input(Input::SwarmStepped(SwarmResult::Set));
+    scenario.input(stepped(SwarmResult::Set));
     scenario
 }
 
@@ -202,7 +217,7 @@ fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
         scenario.observes(Ok(SwarmService { update, tasks, ..service(&image('2')) }));
         assert!(matches!(scenario.step(), Some(SwarmStep::Diagnose { task, .. }) if task == "new"));
         let (log, health) = (String::new(), String::new());
-        scenario.input(Input::SwarmStepped(SwarmResult::Diagnosed { log, health }));
+        scenario.input(stepped(SwarmResult::Diagnosed { log, health }));
         let back = scenario.step();
         assert!(
             matches!(&back, Some(SwarmStep::Set { to, back: true, .. }) if *to == image('1')),
@@ -217,10 +232,7 @@ fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
 #[test]
 fn an_outage_resets_the_time_the_tasks_have() {
     let mut scenario = converging();
-    let done_since = |scenario: &Scenario| {
-        let rollout = scenario.service.durable.swarm.as_ref().unwrap();
-        rollout.phase.watch().unwrap().done_since
-    };
+    let done_since = |scenario: &Scenario| scenario.deployment().phase.watch().unwrap().done_since;
     let done = replaced();
     scenario.observes(Ok(done.clone()));
     assert_eq!(done_since(&scenario), scenario.seconds(0));
@@ -253,4 +265,65 @@ fn a_compose_deployment_finishes_after_its_service_became_a_swarm_service() {
     let look = scenario.service.next(scenario.now);
     let Some(Action::Inspect { members, .. }) = look else { panic!("{look:?}") };
     assert_eq!(members, Members::Project("web".into()));
+}
+
+/// The row of an update from 1 to 2 in this phase, as versions wrote it that stored such updates apart from deployments.
+fn earlier_row(phase: &serde_json::Value) -> Durable {
+    let at = "2026-01-01T00:00:00Z";
+    let old = json!({"id": digest('1'), "source": image('1')});
+    let change = json!({
+        "configured": IMAGE, "reference": IMAGE, "old_digest": digest('1'), "old": old, "digest": digest('2'),
+    });
+    let plan = json!({
+        "cause": "update", "service": "shop_web", "change": change, "from": image('1'), "to": image('2'),
+        "back": image('1'), "force": null, "known": ["old"], "grace": {"secs": 10, "nanos": 0},
+    });
+    let outage = json!({"shop_web": {"old": [{"from": at}]}});
+    let rollout = json!({
+        "plan": plan, "phase": phase, "begun": at, "since": at, "attempt": 2, "outage": outage,
+        "labels": {"old": {}, "new": {"version": "2.0"}},
+    });
+    serde_json::from_value(json!({"deployment": null, "swarm": rollout})).unwrap()
+}
+
+#[test]
+fn an_update_of_an_earlier_version_is_read_and_continued_at_its_step() {
+    let failure = json!({"reason": "it ended", "container_id": "", "container": "shop_web.1", "image": IMAGE, "facts": ""});
+    let failed = json!({"failure": failure, "output": "last words", "task": "new", "by_node": true});
+    let watch =
+        json!({"steady_since": null, "steady": [], "excused": null, "lost": ["n2"], "rejected": ["new"]});
+    let with = |step: &str, more: &serde_json::Value| {
+        let mut phase = json!({"step": step});
+        phase.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        phase
+    };
+    let steps = [
+        (with("admit", &json!({})), "admit", "Some(Admit"),
+        (with("update", &json!({})), "update", "Some(Set"),
+        (with("converge", &json!({"watch": watch})), "converge", "None"),
+        (with("diagnose", &failed), "diagnose", "Some(Diagnose { task: \"new\""),
+        (with("rollback", &failed), "rollback", "Some(Set"),
+        (with("verify_rollback", &json!({"failed": failed, "watch": watch})), "verify_rollback", "None"),
+    ];
+    for (phase, name, step) in steps {
+        let durable = earlier_row(&phase);
+        assert_eq!(durable.step(), Some((name, 2)), "{phase}");
+        let again = serde_json::to_value(&durable).unwrap();
+        assert_eq!(serde_json::from_value::<Durable>(again).unwrap(), durable, "{phase}");
+        let now = Scenario::of(in_swarm()).now;
+        let boot = boot_of("one", "one");
+        let (service, entries) = Service::new(Arc::new(in_swarm()), durable, boot, StartReason::Start, now);
+        assert_eq!(entries[0].event, Kind::RESUMED, "{phase}");
+        let mut scenario = Scenario { service, ..Scenario::of(in_swarm()) };
+        let next = format!("{:?}", scenario.step());
+        assert!(next.starts_with(step), "{phase}: {next}");
+        let deployment = scenario.deployment();
+        assert_eq!(deployment.labels[IMAGE].new.version.as_deref(), Some("2.0"), "{phase}");
+        let plan = scenario.plan();
+        assert_eq!((&plan.from, &plan.to, &plan.back), (&image('1'), &image('2'), &image('1')), "{phase}");
+        assert_eq!((plan.service.as_str(), plan.known.len()), ("shop_web", 1), "{phase}");
+        if let Phase::VerifyTasks { failed, watch } = &deployment.phase {
+            assert_eq!((failed.by_node, failed.task.as_str(), watch.rejected.len()), (true, "new", 1));
+        }
+    }
 }

@@ -315,7 +315,7 @@ impl Service {
 
     fn deploy_progress(&self, pulled: PullProgress) -> Option<DeployProgress> {
         let deployment = self.durable.deployment.as_ref().filter(|_| self.is_deploying());
-        deployment.map(|deployment| self.progress(deployment, pulled)).or_else(|| self.swarm_progress())
+        deployment.map(|deployment| self.progress(deployment, pulled))
     }
 
     fn bytes_to_copy(&self) -> u64 {
@@ -332,10 +332,18 @@ impl Service {
     fn progress(&self, deployment: &Deployment, pulled: PullProgress) -> DeployProgress {
         let phase = match &deployment.phase {
             Phase::BeforeHook | Phase::PinImages | Phase::Pull => DeployPhase::Pulling,
-            Phase::WriteTag | Phase::Start | Phase::Resume { failed: None } => DeployPhase::Starting,
-            Phase::Probation { .. } | Phase::Unpin | Phase::Expire { .. } | Phase::LastHook { .. } => {
-                DeployPhase::Probation
-            }
+            // The swarm is still replacing tasks.
+            Phase::Converge { watch } if watch.steady_since.is_none() => DeployPhase::Starting,
+            Phase::WriteTag
+            | Phase::Start
+            | Phase::Resume { failed: None }
+            | Phase::Admit
+            | Phase::Update => DeployPhase::Starting,
+            Phase::Converge { .. }
+            | Phase::Probation { .. }
+            | Phase::Unpin
+            | Phase::Expire { .. }
+            | Phase::LastHook { .. } => DeployPhase::Probation,
             Phase::Spread => DeployPhase::Spreading,
             Phase::Drain => DeployPhase::Draining,
             Phase::Retire => DeployPhase::Retiring,
@@ -348,6 +356,7 @@ impl Service {
             | Phase::Diagnose(_)
             | Phase::Rollback(_)
             | Phase::VerifyRollback { .. }
+            | Phase::VerifyTasks { .. }
             | Phase::Revive(_)
             | Phase::Withdraw { .. }
             | Phase::Resume { .. }
@@ -361,7 +370,7 @@ impl Service {
         };
         DeployProgress {
             phase,
-            image: wording::names(&deployment.plan().image_changes),
+            image: wording::subject(deployment.plan()),
             since: deployment.since,
             deadline: deployment.deadline(containers, &self.durable().stops),
             pulled_bytes: pulled.bytes,

@@ -24,7 +24,7 @@ use crate::service::event::{
     Unblock, Updated,
 };
 use crate::service::input::StepResult;
-use crate::service::rollout::plan::{Cause, ImageChange};
+use crate::service::rollout::plan::{Cause, ImageChange, Plan};
 use crate::service::rollout::probation::{Failure, Reason};
 pub(super) use crate::service::wording::container::{
     STOPPED_BY_HAND, interference, managed, note, probe_names_no_service, probed, rejection, trouble,
@@ -592,6 +592,14 @@ pub(super) fn names<'a>(image_changes: impl IntoIterator<Item = &'a ImageChange>
         return "the project".to_owned();
     }
     names.join(", ")
+}
+
+/// What a deployment deploys: its images, or the swarm service if none changes.
+pub(super) fn subject(plan: &Plan) -> String {
+    match &plan.swarm {
+        Some(swarm) if plan.image_changes.is_empty() => swarm.service.clone(),
+        _ => names(&plan.image_changes),
+    }
 }
 
 fn some(text: String) -> Option<String> {

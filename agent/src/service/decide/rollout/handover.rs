@@ -16,8 +16,8 @@ use crate::service::rollout::baseline::Baseline;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::handover::{HandoverPlan, OldContainers};
 use crate::service::rollout::plan::{Cause, Plan};
-use crate::service::rollout::probation::{Interference, Outcome, Probation};
-use crate::service::rollout::step::{Failed, Phase};
+use crate::service::rollout::probation::{Failed, Interference, Outcome, Probation};
+use crate::service::rollout::step::Phase;
 use crate::service::scope::Part;
 use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, Service, rollback_pause};
 
@@ -109,7 +109,7 @@ impl Service {
         match outcome {
             Outcome::Wait { deadline } => self.inspections.postpone((now + INSPECT_INTERVAL).min(deadline)),
             Outcome::Passed => self.settle(None, now),
-            Outcome::Failed(failure) => self.failed(failure, String::new(), now),
+            Outcome::Failed(failure) => self.failed(Failed::new(failure, String::new()), now),
             // Somebody has removed the new containers, but not the old ones, which are all that is left.
             Outcome::Inconclusive(how @ Interference::Removed { .. }) if self.has_old_containers() => {
                 self.handover_interfered(&how, now);

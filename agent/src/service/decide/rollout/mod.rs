@@ -1,10 +1,11 @@
-//! Decisions of a rollout on compose: what a deployment does next, from the results of its steps (DECISIONS 4). The values are
-//! in `rollout/`.
+//! Decisions of a rollout: what a deployment does next, from the results of its steps (DECISIONS 4). The values are in
+//! `rollout/`. How a deployment begins and ends is the same on compose and in a swarm.
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `plan.rs` | the plan of a deployment |
+//! | `plan.rs`, `plan_swarm.rs` | the plan of a deployment, on compose and in a swarm |
 //! | `step.rs` | the next phase after each step |
+//! | `swarm.rs` | the same in a swarm, and what its tasks prove |
 //! | `probe.rs` | when the containers on probation are probed |
 //! | `handover.rs` | when the new containers take over from the old ones, or give way to them |
 //! | `snapshot.rs` | which data is copied, put back and removed |
@@ -12,10 +13,12 @@
 
 mod handover;
 mod plan;
+mod plan_swarm;
 mod probe;
 mod rollback;
 mod snapshot;
 mod step;
+mod swarm;
 
 use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
@@ -28,8 +31,8 @@ use crate::service::input::StepResult;
 use crate::service::observation::FilesApplied;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange};
-use crate::service::rollout::probation::{Failure, Interference, Outcome, Reason};
-use crate::service::rollout::step::{Failed, Phase};
+use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
+use crate::service::rollout::step::Phase;
 use crate::service::wording::names;
 use crate::service::{ENGINE_RETRY, INSPECT_INTERVAL, Service, wording};
 
@@ -40,7 +43,7 @@ impl Service {
             Outcome::Wait { deadline } => self.inspections.postpone((now + INSPECT_INTERVAL).min(deadline)),
             Outcome::Passed if self.is_handing_over() => self.proven_beside(now),
             Outcome::Passed => self.passed(now),
-            Outcome::Failed(failure) => self.failed(failure, String::new(), now),
+            Outcome::Failed(failure) => self.failed(Failed::new(failure, String::new()), now),
             Outcome::Inconclusive(how) if self.is_handing_over() => self.handover_interfered(&how, now),
             Outcome::Inconclusive(how) => self.probation_interfered(&how, now),
         }
@@ -81,11 +84,8 @@ impl Service {
     pub(in crate::service) fn abandon(&mut self, text: String, output: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         if deployment.has_earlier_data() {
-            return self.failed(
-                Failure { reason: Reason::Words(text), by_compose: true, ..Failure::default() },
-                output,
-                now,
-            );
+            let failure = Failure { reason: Reason::Words(text), by_compose: true, ..Failure::default() };
+            return self.failed(Failed::new(failure, output), now);
         }
         let cause = deployment.plan().cause.clone();
         let next = match deployment.phase {
@@ -125,16 +125,20 @@ impl Service {
 
     /// Blocks the failed images, in the same write as the decision to roll back. The other images of the deployment are
     /// rolled back with them, and tried again without them.
-    pub(in crate::service) fn failed(&mut self, failure: Failure, output: String, now: Timestamp) {
+    pub(in crate::service) fn failed(&mut self, failed: Failed, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let changes: Vec<ImageChange> = deployment.blamed(&failure).cloned().collect();
+        let changes: Vec<ImageChange> = deployment.blamed(&failed.failure).cloned().collect();
+        let by_node = failed.by_node;
         let all = deployment.plan().image_changes.iter();
         let new_images = all.filter_map(|m| {
             Some((m.configured.clone(), m.reference.clone(), deployment.new_ids.get(&m.configured)?.clone()))
         });
         let new_images: Vec<_> = new_images.collect();
         let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
-        deployment.enter(Phase::Diagnose(Failed { failure, output }), now);
+        deployment.enter(Phase::Diagnose(failed), now);
+        if by_node {
+            return self.postpone(&changes, now);
+        }
         // An image that was proven before, and that a person or a later failure called back, is not blocked.
         if !is_going_back {
             for change in &changes {
@@ -169,15 +173,18 @@ impl Service {
         let deployment = deployment.clone();
         let mut updated = false;
         for change in deployment.plan().image_changes.clone() {
-            let new = deployment.new_ids.get(&change.configured);
-            let used =
-                self.known.containers.as_ref().is_none_or(|all| all.iter().any(|c| new == Some(&c.image)));
+            let new = deployment.new_id(&change);
+            let containers = self.known.containers.as_ref();
+            let used = containers.is_none_or(|all| all.iter().any(|c| new.as_ref() == Some(&c.image)));
             let image = change.configured.clone();
-            if let (Some(id), true) = (new.cloned(), used) {
-                self.durable.images.of(&image).note_deployed(&id, true, &change.reference);
+            if let (Some(id), true) = (new, used) {
                 self.remember_proven(&change, id.clone(), now);
-                let version = deployment.labels.get(&image).and_then(|change| change.new.version.clone());
-                self.note_history(&change, &id, version, now);
+                // The nodes of a swarm have its images, and nobody goes back to one by hand.
+                if deployment.plan().swarm.is_none() {
+                    self.durable.images.of(&image).note_deployed(&id, true, &change.reference);
+                    let version = deployment.labels.get(&image).and_then(|change| change.new.version.clone());
+                    self.note_history(&change, &id, version, now);
+                }
             }
             let memory = self.durable.images.of(&image);
             memory.not_found = None;
@@ -203,7 +210,10 @@ impl Service {
                 let kept = deployment.plan().kept.clone();
                 self.emit(Event::Redeployed { kept }, now);
             }
-            Cause::RetryRollback => self.emit(Event::RollbackRetried, now),
+            Cause::RetryRollback => {
+                self.durable.images.forget_unproven();
+                self.emit(Event::RollbackRetried, now);
+            }
             Cause::GoBack(back) => {
                 self.gone_back(back, now);
                 outcome = DeployOutcome::RolledBack;
@@ -222,6 +232,7 @@ impl Service {
         }
         self.end(outcome, updated, now);
         self.durable.rollback_failed = false;
+        self.durable.postponed = None;
         self.files_applied(now);
         self.set_fault(self.remaining_fault(true), now);
     }
@@ -234,8 +245,8 @@ impl Service {
         used: bool,
         now: Timestamp,
     ) -> Updated {
-        let new = deployment.new_ids.get(&change.configured);
-        let is_same = change.old.as_ref().map(|old| &old.id) == new;
+        let new = deployment.new_id(&change);
+        let is_same = change.old.as_ref().map(|old| &old.id) == new.as_ref();
         let handover = deployment.plan().handover.as_ref().filter(|_| used && !is_same);
         Updated {
             is_same,
@@ -281,8 +292,8 @@ impl Service {
     pub(in crate::service) fn left_unproven(&mut self, text: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         for change in &deployment.plan().image_changes {
-            let new = deployment.new_ids.get(&change.configured);
-            self.durable.images.of(&change.configured).note_unproven(new, change.old.as_ref());
+            let new = deployment.new_id(change);
+            self.durable.images.of(&change.configured).note_unproven(new.as_ref(), change.old.as_ref());
         }
         deployment.enter(Phase::Unpin, now);
         self.end(DeployOutcome::Inconclusive, false, now);

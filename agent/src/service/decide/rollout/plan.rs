@@ -68,9 +68,7 @@ impl Service {
         };
         let plan = Plan {
             kept: self.kept_by(&cause),
-            cause,
             project: self.compose_project(),
-            grace: self.config.health_grace,
             image_changes,
             kept_tags,
             before: Baseline::all(&observation.containers),
@@ -80,9 +78,8 @@ impl Service {
             definition,
             hooks,
             probe,
-            handover: None,
             snapshot,
-            service: self.config.name.clone(),
+            ..Plan::bare(cause, &self.config.name, self.config.health_grace)
         };
         let handover = self.plan_handover(&plan, &up_mode);
         let plan = Plan { handover, ..plan };

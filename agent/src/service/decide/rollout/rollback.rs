@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use crate::model::image::Reference;
 use crate::model::{HookEvent, UpMode};
 use crate::service::event::{
-    ContainerSummary, Event, FailedDeployment, GoBackEnd, GoBackResult, RollbackProblem,
+    ContainerSummary, Event, FailedDeployment, Fault, GoBackEnd, GoBackResult, RollbackProblem,
 };
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange};
-use crate::service::rollout::probation::{Failure, Interference, Outcome, Reason};
-use crate::service::rollout::step::{Failed, Phase};
+use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
+use crate::service::rollout::step::Phase;
 use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, rollback_pause, wording};
 
 impl Service {
@@ -57,10 +57,18 @@ impl Service {
         if let Some(back) = back {
             self.end(DeployOutcome::Failed, false, now);
             self.set_fault(self.remaining_fault(true), now);
-            let Failed { failure, output } = failed;
+            let Failed { failure, output, .. } = failed;
             let failure = Box::new(failure);
             let result = GoBackResult::Undone { failure, output, remaining, data };
             return self.emit(Event::GoBack(GoBackEnd { back, result }), now);
+        }
+        if failed.by_node {
+            let text = wording::swarm::by_nodes(
+                &wording::subject(deployment.plan()),
+                &wording::rejection(&failed.failure.reason),
+            );
+            self.end(DeployOutcome::Failed, false, now);
+            return self.raise_fault(Some(Fault { text, from_check: false }), failed.output, now);
         }
         let is_uninterrupted = deployment.is_uninterrupted(now);
         let problems = deployment.handover.problems.clone();
@@ -126,7 +134,7 @@ impl Service {
         // The running image must not become a rollback target.
         for m in deployment.changes() {
             let memory = self.durable.images.of(&m.configured);
-            memory.note_unproven(deployment.new_ids.get(&m.configured), m.old.as_ref());
+            memory.note_unproven(deployment.new_id(m).as_ref(), m.old.as_ref());
             // Those of images that did not fail, too: the service is not touched again.
             memory.blocked = Some(m.digest.clone());
         }
@@ -142,7 +150,7 @@ impl Service {
 
 /// Builds the report of a failed deployment, with the digests of the image to blame.
 fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
-    let Failed { failure, output } = failed;
+    let Failed { failure, output, .. } = failed;
     let blamed = Reference::parse(&failure.image).ok();
     let of_blamed = deployment.changes().find(|m| blamed.as_ref().is_some_and(|blamed| m.is_of(blamed)));
     let of = of_blamed.or_else(|| deployment.changes().next());

@@ -10,8 +10,9 @@ use crate::service::event::{Note, RollbackProblem};
 use crate::service::input::{SnapshotStepped, StepResult};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::Cause;
+use crate::service::rollout::probation::Failed;
 use crate::service::rollout::snapshot::{DataBack, EarlierPlan, KeptKind, KeptSnapshot, SnapshotPlan};
-use crate::service::rollout::step::{Failed, Phase};
+use crate::service::rollout::step::Phase;
 use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
 /// How often a copy is tried: the service is down, and what has failed, say for lack of room, may have taken minutes.

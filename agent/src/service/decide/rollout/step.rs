@@ -16,8 +16,8 @@ use crate::service::rollout::baseline::Expected;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::handover::OldContainers;
 use crate::service::rollout::plan::{Cause, ImageChange};
-use crate::service::rollout::probation::{Failure, Probation, Reason};
-use crate::service::rollout::step::{Failed, Phase};
+use crate::service::rollout::probation::{Failed, Failure, Probation, Reason};
+use crate::service::rollout::step::Phase;
 use crate::service::rollout::tag::LineState;
 use crate::service::{ENGINE_RETRY, Service, wording};
 
@@ -98,7 +98,13 @@ impl Service {
             Phase::Unpin if deployment.must_resume() => self.snapshot_stepped(result, now),
             Phase::Unpin => self.unpinned_with_data(now),
             // These phases wait and take no step.
-            Phase::Probation { .. } | Phase::VerifyRollback { .. } | Phase::Soak { .. } => {}
+            Phase::Probation { .. }
+            | Phase::VerifyRollback { .. }
+            | Phase::Soak { .. }
+            | Phase::Converge { .. }
+            | Phase::VerifyTasks { .. } => {}
+            // Their steps have results of their own.
+            Phase::Admit | Phase::Update => self.abandon(result.failure(), String::new(), now),
         }
     }
 
@@ -256,17 +262,18 @@ impl Service {
         deployment.snapshot.is_unused = false;
         let cause = deployment.likely_cause(containers, &self.durable.stops);
         let cause = cause.unwrap_or_default();
-        self.failed(Failure { reason: Reason::Words(reason), by_compose: true, ..cause }, error.output, now);
+        let failure = Failure { reason: Reason::Words(reason), by_compose: true, ..cause };
+        self.failed(Failed::new(failure, error.output), now);
     }
 
     /// Continues after the diagnosis: rolls back to the old images, if there are any.
-    fn diagnosed(&mut self, failed: Failed, log: &str, now: Timestamp) {
+    pub(in crate::service) fn diagnosed(&mut self, failed: Failed, log: &str, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let Failed { failure, output } = failed;
-        let output = wording::diagnostics(&failure, &output, log);
+        let output = wording::diagnostics(&failed.failure, &failed.output, log);
         if deployment.changes().next().is_none() {
             // The same images as before: nothing to block, nothing to roll back to.
             deployment.enter(Phase::Unpin, now);
+            let failure = failed.failure;
             let event = if deployment.plan().cause == Cause::RetryRollback {
                 Event::RollbackRetryFailed { failure, output }
             } else {
@@ -278,12 +285,12 @@ impl Service {
         } else if deployment.can_roll_back() {
             deployment.up_mode = UpMode::Changed;
             // Another service may have been moved to another image in the meantime.
-            if let Some(containers) = &self.known.containers {
+            if let (Some(containers), None) = (&self.known.containers, &deployment.plan().swarm) {
                 deployment.refresh_sibling_tags(containers);
             }
-            deployment.enter(deployment.way_back_with_data(Failed { failure, output }), now);
+            deployment.enter(deployment.way_back_with_data(Failed { output, ..failed }), now);
         } else {
-            self.fail_for_good(Failed { failure, output }, RollbackProblem::NoOldImage, now);
+            self.fail_for_good(Failed { output, ..failed }, RollbackProblem::NoOldImage, now);
         }
     }
 
@@ -297,8 +304,9 @@ impl Service {
     }
 
     /// Ends the deployment.
-    fn concluded(&mut self, now: Timestamp) {
+    pub(in crate::service) fn concluded(&mut self, now: Timestamp) {
         let Some(deployment) = self.durable.deployment.take() else { return };
+        self.generation += 1;
         self.inspections.request_by(now);
         // The running images have changed, so check again. A failed deployment waits for the next cycle.
         let about_images = deployment.plan().cause.is_about_images();

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Reference;
 use crate::model::swarm::{SwarmService, Task, TaskState, UpdateState, is_same_image};
-use crate::service::rollout::probation::{Failure, Reason};
+use crate::service::rollout::probation::{Failed, Failure, Reason};
 
 /// How long tasks may take to converge after the swarm has finished, if three times the grace is less.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -64,7 +64,7 @@ pub enum Verdict {
     /// All tasks have run the image for the grace.
     Passed,
     /// The image or the nodes failed.
-    Failed(Box<SwarmFailed>),
+    Failed(Box<Failed>),
     /// The specification names another image.
     Foreign,
 }
@@ -163,7 +163,7 @@ impl Watch {
     }
 
     /// Returns what failed: the task that says most about the image, or else the managers' message.
-    pub(in crate::service) fn blame(&self, service: &SwarmService, goal: Goal<'_>) -> SwarmFailed {
+    pub(in crate::service) fn blame(&self, service: &SwarmService, goal: Goal<'_>) -> Failed {
         let mut tasks: Vec<&Task> = failed(service, goal).filter(|task| !self.is_excused(task)).collect();
         if tasks.is_empty() {
             tasks.extend(failed(service, goal));
@@ -187,7 +187,7 @@ impl Watch {
 
     /// Returns what failed if no task has. The swarm also counts tasks that it stopped itself while it monitored them, for
     /// example because their node was drained, and may have dropped the task that it names.
-    fn blame_by_message(&self, service: &SwarmService, goal: Goal<'_>) -> SwarmFailed {
+    fn blame_by_message(&self, service: &SwarmService, goal: Goal<'_>) -> Failed {
         let message = service.update.as_ref().map(|update| update.message.clone()).unwrap_or_default();
         let is_named = |id: &str| message.split_whitespace().any(|word| word == id);
         let is_stopped = |task: &&Task| {
@@ -202,7 +202,7 @@ impl Watch {
         let failure =
             Failure { reason: Reason::Words(format!("the swarm reports: {message}")), ..Failure::default() };
         let by_node = self.rejected.iter().any(|id| is_named(id));
-        SwarmFailed { failure, output: String::new(), task: String::new(), by_node }
+        Failed { failure, output: String::new(), task: String::new(), by_node }
     }
 }
 
@@ -214,7 +214,7 @@ impl Goal<'_> {
 }
 
 /// Builds the failure of a task.
-fn blamed(task: &Task, why: &str, by_node: bool) -> SwarmFailed {
+fn blamed(task: &Task, why: &str, by_node: bool) -> Failed {
     let tagged = Reference::parse(&task.image).map(|image| image.tagged()).unwrap_or_default();
     let mut facts = format!("task {} on node {}: {}\n", task.name, task.node, task.state.as_str());
     if let Some(code) = task.exit_code.filter(|code| *code != 0) {
@@ -231,7 +231,7 @@ fn blamed(task: &Task, why: &str, by_node: bool) -> SwarmFailed {
         facts,
         ..Failure::default()
     };
-    SwarmFailed { failure, output: String::new(), task: task.id.clone(), by_node }
+    Failed { failure, output: String::new(), task: task.id.clone(), by_node }
 }
 
 fn failed<'a>(service: &'a SwarmService, goal: Goal<'a>) -> impl Iterator<Item = &'a Task> {
@@ -242,19 +242,6 @@ fn failed<'a>(service: &'a SwarmService, goal: Goal<'a>) -> impl Iterator<Item =
 fn unplaced(service: &SwarmService) -> Option<String> {
     let waits = service.wanted().find(|task| task.state == TaskState::Pending && !task.error.is_empty())?;
     Some(format!("{} waits for a node: {}", waits.name, waits.error))
-}
-
-/// Why an update is rejected.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SwarmFailed {
-    /// What failed.
-    pub failure: Failure,
-    /// Evidence: facts and log lines.
-    pub output: String,
-    /// ID of the task whose log has the details; empty if there is none.
-    pub task: String,
-    /// Whether the nodes are to blame and not the image, which is not blocked then.
-    pub by_node: bool,
 }
 
 #[cfg(test)]

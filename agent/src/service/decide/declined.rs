@@ -5,7 +5,6 @@ use jiff::Timestamp;
 
 use crate::service::event::Event;
 use crate::service::observation::Observation;
-use crate::service::rollout::plan::ImageChange;
 use crate::service::{Service, gates};
 
 impl Service {
@@ -45,13 +44,6 @@ impl Service {
             let gate = gates::declined(&self.config.name, &image, &digest);
             let differences = Vec::new();
             self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
-        }
-    }
-
-    /// Records that the image was replaced manually in the middle of its update.
-    pub(in crate::service) fn decline(&mut self, change: Option<ImageChange>) {
-        if let Some(change) = change {
-            self.durable.images.of(&change.configured).declined = Some(change.digest);
         }
     }
 }

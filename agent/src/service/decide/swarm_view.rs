@@ -1,12 +1,10 @@
-//! The reported state of a swarm service: its health, the progress of an update, and why nothing is deployed.
+//! The reported state of a swarm service: its health, and why nothing is deployed.
 
-use evenkeel_common::wire::{DeployPhase, DeployProgress};
 use jiff::Timestamp;
 
 use crate::model::swarm::SwarmMode;
 use crate::service::Service;
 use crate::service::rollout::plan::Cause;
-use crate::service::rollout::swarm::plan::SwarmPhase;
 use crate::service::wording::swarm as wording;
 
 impl Service {
@@ -40,29 +38,6 @@ impl Service {
             _ => {}
         }
         None
-    }
-
-    /// Returns the progress of the update.
-    pub(in crate::service) fn swarm_progress(&self) -> Option<DeployProgress> {
-        let rollout = self.durable.swarm.as_ref()?;
-        let deadline = rollout.phase.watch().and_then(|watch| watch.deadline(rollout.plan.grace));
-        let phase = match &rollout.phase {
-            SwarmPhase::Converge { .. } if deadline.is_some() => DeployPhase::Probation,
-            SwarmPhase::Admit | SwarmPhase::Update | SwarmPhase::Converge { .. } => DeployPhase::Starting,
-            SwarmPhase::Diagnose(_) | SwarmPhase::Rollback(_) | SwarmPhase::VerifyRollback { .. } => {
-                DeployPhase::RollingBack
-            }
-        };
-        Some(DeployProgress {
-            phase,
-            image: rollout.plan.image().to_owned(),
-            since: rollout.since,
-            deadline,
-            pulled_bytes: 0,
-            total_bytes: 0,
-            probe: None,
-            handover: None,
-        })
     }
 
     /// Returns the full IDs of the tasks' containers on this engine, the only ones that can be measured here.

@@ -57,7 +57,7 @@ fn both(state: Option<UpdateState>) -> SwarmService {
     service(state, vec![task("a", NEW, TaskState::Running), task("b", NEW, TaskState::Running)])
 }
 
-fn failed_for(verdict: Verdict) -> SwarmFailed {
+fn failed_for(verdict: Verdict) -> Failed {
     match verdict {
         Verdict::Failed(failed) => *failed,
         other => panic!("expected a failure, got {other:?}"),

@@ -1,4 +1,4 @@
-//! Decides whether there is an update to do: the image to set, and the one that a rollback would restore.
+//! How the plan of a rollout in a swarm is made: the image to set, and the one that a rollback would restore.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::model::swarm::{SwarmService, is_same_image};
 use crate::service::Service;
 use crate::service::event::Fault;
 use crate::service::observation::{ImageView, Observation};
+use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::outage::Outage;
-use crate::service::rollout::plan::{Cause, ImageChange, Planned};
-use crate::service::rollout::swarm::plan::{SwarmPlan, SwarmRollout};
+use crate::service::rollout::plan::{Cause, ImageChange, Plan, Planned, SwarmPlan};
 use crate::service::wording::swarm as wording;
 
 /// Time until the next check while an external update is in progress.
@@ -44,20 +44,18 @@ impl Service {
         let is_replaced = force.is_some() || !is_same_image(&to, &swarm.image);
         let known: BTreeSet<String> =
             swarm.tasks.iter().filter(|_| is_replaced).map(|task| task.id.clone()).collect();
-        let plan = SwarmPlan {
-            service: swarm.name.clone(),
-            from: swarm.image.clone(),
-            force,
-            known,
-            grace: self.config.health_grace,
-            kept: self.kept_by(&cause),
-            cause,
-            change,
-            to,
-            back,
+        let set =
+            SwarmPlan { service: swarm.name.clone(), from: swarm.image.clone(), force, known, to, back };
+        let kept = self.kept_by(&cause);
+        let plan = Plan {
+            kept,
+            image_changes: change.into_iter().collect(),
+            swarm: Some(set),
+            ..Plan::bare(cause, &self.config.name, self.config.health_grace)
         };
         self.durable.rollback_failed = false;
-        self.durable.swarm = Some(Box::new(SwarmRollout::new(plan, Outage::of_swarm(swarm, now), now)));
+        let deployment = Deployment::of_swarm(plan, Outage::of_swarm(swarm, now), now);
+        self.durable.deployment = Some(Box::new(deployment));
         self.note_begun();
         true
     }

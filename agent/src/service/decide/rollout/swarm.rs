@@ -1,0 +1,237 @@
+//! Decisions of a rollout in a swarm (DECISIONS 10): the swarm replaces the tasks; the agent verifies, records and reports
+//! the result.
+//!
+//! ```text
+//! admit ─► update ─► converge ──────────────────────────────────────────► updated
+//!   │        │          └─► diagnose ─► rollback ─► verify_rollback ────► rolled_back / rollback_failed
+//!   └────────┴──────────────────────────────────────────────────────────► errored, nothing changed
+//! ```
+//!
+//! The service's own `update_config` decides how many tasks are replaced at once, how long each is monitored and what
+//! happens when one fails. The agent only watches while the swarm is updating. The nodes pull the images, so none is pinned:
+//! once the outcome is decided, the deployment has ended.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use evenkeel_common::backoff;
+use jiff::Timestamp;
+
+use crate::model::SwarmError;
+use crate::model::swarm::{SwarmService, is_same_image};
+use crate::service::event::{Fault, RollbackProblem};
+use crate::service::input::{StepResult, SwarmResult};
+use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::plan::{ImageChange, Postponed, SwarmPlan};
+use crate::service::rollout::step::Phase;
+use crate::service::rollout::target::watch::{Goal, Verdict, Watch};
+use crate::service::{ENGINE_RETRY, Service, wording};
+
+/// Time between two reads of a service during an update.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while idle.
+const IDLE_INTERVAL: Duration = Duration::from_secs(10);
+/// Initial backoff after an update that failed because of the nodes; it doubles each time, up to [`LONGEST_POSTPONE`].
+const POSTPONE: Duration = Duration::from_mins(10);
+const LONGEST_POSTPONE: Duration = Duration::from_hours(6);
+
+impl Service {
+    /// Returns the name of the swarm service: that of the update in progress, or else the configured one. `None` while a
+    /// compose deployment that an earlier configuration started is in progress.
+    pub(in crate::service) fn swarm_name(&self) -> Option<&str> {
+        match &self.durable.deployment {
+            Some(deployment) => deployment.plan().swarm.as_ref().map(|swarm| &*swarm.service),
+            None => self.config.swarm_service.as_deref(),
+        }
+    }
+
+    /// Handles the result of a step.
+    pub(in crate::service) fn stepped_in_swarm(&mut self, result: SwarmResult, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let Some(service) = deployment.plan().swarm.as_ref().map(|swarm| swarm.service.clone()) else {
+            return;
+        };
+        match (deployment.phase.clone(), result) {
+            (_, SwarmResult::Transient(error)) => self.swarm_unavailable(&error, now),
+            (Phase::Admit, SwarmResult::Admitted { labels }) => {
+                let image = deployment.plan().image_changes.first().map(|change| change.configured.clone());
+                deployment.labels = image.map(|image| (image, labels)).into_iter().collect();
+                deployment.enter(Phase::Update, now);
+            }
+            (Phase::Update, SwarmResult::Set) => {
+                deployment.enter(Phase::Converge { watch: Watch::default() }, now);
+                self.inspections.request_by(now);
+                self.clear_check_fault(now);
+            }
+            (Phase::Diagnose(mut failed), SwarmResult::Diagnosed { log, health }) => {
+                if !health.is_empty() {
+                    failed.failure.facts.push_str(&format!("last health check: {health}\n"));
+                }
+                self.diagnosed(failed, &log, now);
+            }
+            (Phase::Diagnose(failed), result) => {
+                self.diagnosed(failed, &wording::no_log(&failure(result, &service)), now);
+            }
+            (Phase::Rollback(failed), SwarmResult::Set) => {
+                deployment.enter(Phase::VerifyTasks { failed, watch: Watch::default() }, now);
+                self.inspections.request_by(now);
+            }
+            (Phase::Rollback(failed), result @ SwarmResult::Foreign { .. }) => {
+                self.fail_for_good(failed, RollbackProblem::Step(failure(result, &service)), now);
+            }
+            (Phase::Rollback(failed), result) => {
+                self.rollback_step_failed(failed, failure(result, &service), now);
+            }
+            // These phases wait and take no step.
+            (Phase::Converge { .. } | Phase::VerifyTasks { .. }, _) => {}
+            (_, result) => self.abandon(failure(result, &service), String::new(), now),
+        }
+        self.conclude_in_swarm(now);
+    }
+
+    /// Ends a deployment whose outcome is decided: in a swarm, nothing is left to do then.
+    fn conclude_in_swarm(&mut self, now: Timestamp) {
+        let is_decided =
+            |deployment: &Deployment| deployment.plan().swarm.is_some() && deployment.phase == Phase::Unpin;
+        if self.durable.deployment.as_deref().is_some_and(is_decided) {
+            self.concluded(now);
+        }
+    }
+
+    /// Retries a step or a read after the swarm gave no answer. Errors that an operator can fix are reported.
+    fn swarm_unavailable(&mut self, error: &SwarmError, now: Timestamp) {
+        self.steps.retry_at = Some(now + ENGINE_RETRY);
+        let is_away = matches!(error, SwarmError::Unavailable(_));
+        let deployment = self.durable.deployment.as_mut();
+        if let Some(watch) = deployment.and_then(|deployment| deployment.phase.watch_mut()) {
+            // Its containers may have ended with the engine.
+            watch.engine_away |= is_away;
+            watch.done_since = None;
+        }
+        if !is_away {
+            self.set_fault(Some(Fault { text: error.to_string(), from_check: true }), now);
+        }
+    }
+
+    /// Clears a fault that is not about a failed deployment.
+    fn clear_check_fault(&mut self, now: Timestamp) {
+        if self.fault.as_ref().is_some_and(|fault| fault.from_check) {
+            self.set_fault(None, now);
+        }
+    }
+
+    /// Handles the result of reading the service.
+    pub(in crate::service) fn swarm_inspected(
+        &mut self,
+        result: Result<SwarmService, SwarmError>,
+        now: Timestamp,
+    ) {
+        let at_work = self.durable.deployment.is_some();
+        self.inspections.postpone(now + if at_work { LOOK_INTERVAL } else { IDLE_INTERVAL });
+        match result {
+            Ok(service) => self.swarm_seen(&service, now),
+            Err(error) if at_work && !error.is_transient() => self.left_unproven(error.to_string(), now),
+            Err(error) if at_work => self.swarm_unavailable(&error, now),
+            Err(_) => {}
+        }
+        self.conclude_in_swarm(now);
+    }
+
+    fn swarm_seen(&mut self, service: &SwarmService, now: Timestamp) {
+        self.known.containers = Some(service.containers().into());
+        let was_undeployable = self.undeployable().is_some();
+        self.known.swarm = Some(Box::new(service.clone()));
+        // An update may have been waiting for the service to have tasks.
+        if was_undeployable && self.undeployable().is_none() {
+            self.request_check();
+        }
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let Some(swarm) = deployment.plan().swarm.clone() else { return };
+        let grace = deployment.plan().grace;
+        deployment.outage.look_in_swarm(service, now);
+        match &mut deployment.phase {
+            Phase::Converge { watch } => {
+                match watch.look(service, Goal { image: &swarm.to, known: &swarm.known, grace }, now) {
+                    Verdict::Wait { trouble } => self.swarm_waits(trouble, now),
+                    Verdict::Passed => self.passed(now),
+                    Verdict::Failed(failed) => self.failed(*failed, now),
+                    Verdict::Foreign => self.other_image_set(&swarm, service, now),
+                }
+            }
+            Phase::VerifyTasks { failed, watch } => {
+                let failed = failed.clone();
+                match watch.look(service, Goal { image: &swarm.back, known: &BTreeSet::new(), grace }, now) {
+                    Verdict::Wait { trouble } => self.swarm_waits(trouble, now),
+                    Verdict::Passed => self.rolled_back(failed, None, now),
+                    Verdict::Failed(again) => {
+                        self.fail_for_good(failed, RollbackProblem::NotProven(again.failure), now);
+                    }
+                    Verdict::Foreign => {
+                        let why = wording::swarm::foreign(&swarm.service, &service.image);
+                        self.fail_for_good(failed, RollbackProblem::Step(why), now);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Handles a specification that names an image other than the one that was set.
+    fn other_image_set(&mut self, swarm: &SwarmPlan, service: &SwarmService, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let is_back = [&swarm.back, &swarm.from].iter().any(|image| is_same_image(&service.image, image));
+        if is_back && service.is_rolled_back_by_swarm() {
+            // The swarm has rolled back by itself.
+            let goal = Goal { image: &swarm.to, known: &swarm.known, grace: deployment.plan().grace };
+            let watch = deployment.phase.watch().cloned().unwrap_or_default();
+            return self.failed(watch.blame(service, goal), now);
+        }
+        for change in deployment.plan().image_changes.clone() {
+            self.durable.images.of(&change.configured).declined = Some(change.digest);
+        }
+        let sentence = if is_back { wording::swarm::manual_rollback } else { wording::swarm::foreign };
+        self.left_unproven(sentence(&swarm.service, &service.image), now);
+    }
+
+    /// An update that the nodes could not run is tried again later, with increasing delays; its image is not blocked.
+    pub(in crate::service) fn postpone(&mut self, changes: &[ImageChange], now: Timestamp) {
+        let Some(change) = changes.first() else { return };
+        let tries = self.durable.postponed.as_ref().filter(|one| one.digest == change.digest);
+        let tries = tries.map_or(0, |one| one.tries) + 1;
+        let until = now + backoff::after(tries, POSTPONE, LONGEST_POSTPONE);
+        self.durable.postponed = Some(Postponed { digest: change.digest.clone(), until, tries });
+    }
+
+    /// Waits for the swarm. Tasks without a suitable node are not a failure: the swarm goes on once there is a node.
+    fn swarm_waits(&mut self, trouble: Option<String>, now: Timestamp) {
+        let Some(service) = self.swarm_name() else { return };
+        match trouble {
+            Some(why) => {
+                let text = wording::swarm::unplaced(service, &why);
+                self.set_fault(Some(Fault { text, from_check: true }), now);
+            }
+            None => self.clear_check_fault(now),
+        }
+    }
+
+    /// Resumes an update after a restart of the agent: the grace of its tasks starts over.
+    pub(in crate::service) fn watch_again(&mut self, now: Timestamp) {
+        let is_rebooted = !self.boot.before.is_empty() && self.boot.before != self.boot.now;
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if let Some(watch) = deployment.phase.watch_mut() {
+            (watch.steady_since, watch.done_since) = (None, None);
+            watch.engine_away |= is_rebooted;
+        }
+        self.inspections.request_by(now);
+    }
+}
+
+/// The error text of a step that did not end as expected.
+fn failure(result: SwarmResult, service: &str) -> String {
+    match result {
+        SwarmResult::Failed(text) => text,
+        SwarmResult::Busy => wording::swarm::busy(service),
+        SwarmResult::Foreign { image } => wording::swarm::foreign(service, &image),
+        other => wording::unexpected_result(&StepResult::Swarm(other)),
+    }
+}

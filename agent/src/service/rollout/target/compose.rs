@@ -1,0 +1,194 @@
+//! The steps on a compose project. What proves an image there is in `rollout/probation.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::model::image::Reference;
+use crate::model::{HookEvent, Model, ModelService, Project, PullPolicy};
+use crate::ports::HookCall;
+use crate::service::action::{Replaced, Step};
+use crate::service::images::OldImage;
+use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::plan::{Cause, ImageChange, PlannedHooks};
+use crate::service::rollout::step::Phase;
+use crate::service::rollout::tag::{LineChange, LineState, TagChange};
+
+impl Deployment {
+    /// Returns the step of the current phase; `None` if the phase only waits.
+    pub(super) fn step_on_compose(&self, project: &Project) -> Option<Step> {
+        let plan = self.plan();
+        let displaced = self.displaced.clone().unwrap_or_default();
+        let up = |tags, down| {
+            if self.displaced.is_none() && !self.sibling_tags.is_empty() {
+                return Step::ReadTags { sibling_tags: self.sibling_tags.clone() };
+            }
+            let displaced = self.displaced.clone().unwrap_or_default();
+            let (up_mode, scope) = (self.up_mode.clone(), self.scope());
+            let project = self.with_tag(project);
+            let pull = if plan.pull_missing && self.phase == Phase::Start {
+                PullPolicy::Missing
+            } else {
+                PullPolicy::Never
+            };
+            let definition = self.definition();
+            let is_guarded =
+                definition.is_none() && !matches!(plan.cause, Cause::Redeploy | Cause::ComposeChanged);
+            Step::Start { tags, displaced, project, down, up_mode, scope, pull, definition, is_guarded }
+        };
+        if let (Some(step), Phase::Unpin) = (self.snapshot_step(), &self.phase) {
+            return Some(Step::Snapshot(step));
+        }
+        if let Some((tag, line)) = self.line_to_restore() {
+            return Some(self.write_tag(project, tag, line, true));
+        }
+        Some(match &self.phase {
+            Phase::PinImages => Step::PinImages { project: project.name.clone(), images: plan.old_images() },
+            Phase::Pull => self.pull(),
+            Phase::WriteTag => {
+                let tag = plan.tag.as_ref()?;
+                self.write_tag(project, tag, tag.line.as_ref()?, false)
+            }
+            Phase::Start | Phase::Spread => up(self.new_tags(), plan.cause == Cause::ForceUp { down: true }),
+            Phase::Rollback(_) => up(plan.old_tags(), false),
+            Phase::RestoreTags => Step::RestoreTags { tags: plan.tags_of_running() },
+            Phase::Diagnose(failed) => Step::Diagnose { container: failed.failure.container_id.clone() },
+            Phase::Unpin => Step::Unpin {
+                project: project.name.clone(),
+                displaced,
+                onto: plan.image_changes.iter().find_map(|m| self.new_ids.get(&m.configured)).cloned(),
+            },
+            Phase::BeforeHook => Step::RunHook(self.hook_call(HookEvent::Before)?),
+            Phase::LastHook { event } => Step::RunHook(self.hook_call(*event)?),
+            // They wait, or are of another target.
+            Phase::Probation { .. }
+            | Phase::VerifyRollback { .. }
+            | Phase::Soak { .. }
+            | Phase::Admit
+            | Phase::Update
+            | Phase::Converge { .. }
+            | Phase::VerifyTasks { .. } => return None,
+            Phase::Drain
+            | Phase::Retire
+            | Phase::Settle { .. }
+            | Phase::Revive(_)
+            | Phase::Withdraw { .. }
+            | Phase::Abort { .. } => Step::Handover(self.handover_step()?),
+            Phase::Quiesce
+            | Phase::Copy
+            | Phase::Restore(_)
+            | Phase::Resume { .. }
+            | Phase::Expire { .. } => Step::Snapshot(self.snapshot_step()?),
+        })
+    }
+
+    fn pull(&self) -> Step {
+        let plan = self.plan();
+        let source = |m: &ImageChange| (m.configured.clone(), m.source(&m.digest));
+        let old = |m: &ImageChange| {
+            let replaced = Replaced {
+                id: m.old.as_ref()?.id.clone(),
+                tag: m.from.as_ref().unwrap_or(&m.reference).tag.clone(),
+                new_tag: m.reference.tag.clone(),
+            };
+            Some((m.configured.clone(), replaced))
+        };
+        Step::Pull {
+            images: plan.image_changes.iter().map(source).collect(),
+            old: plan.image_changes.iter().filter_map(old).collect(),
+            local: match &plan.cause {
+                Cause::GoBack(back) => {
+                    back.to.iter().map(|to| (to.configured.clone(), to.id.clone())).collect()
+                }
+                _ => BTreeMap::new(),
+            },
+        }
+    }
+
+    /// Returns the env file line that must be restored before anything else.
+    fn line_to_restore(&self) -> Option<(&TagChange, &LineChange)> {
+        let is_restoring = matches!(self.phase, Phase::Rollback(_) | Phase::RestoreTags);
+        let tag = self.plan().tag.as_ref().filter(|_| is_restoring && self.line == LineState::Written)?;
+        Some((tag, tag.line.as_ref()?))
+    }
+
+    /// Reports whether the current step restores the env file line.
+    pub(in crate::service) fn restores_line(&self) -> bool {
+        self.line_to_restore().is_some()
+    }
+
+    fn write_tag(&self, project: &Project, tag: &TagChange, line: &LineChange, back: bool) -> Step {
+        let users = self.plan().changed_containers().filter(|(_, m)| m.from.is_some());
+        let mut images: Vec<Reference> = users.map(|(_, m)| m.reference.clone()).collect();
+        images.dedup();
+        Step::WriteTag {
+            project: self.with_tag(project),
+            variable: tag.variable.clone(),
+            tag: if back { tag.old.clone() } else { tag.new.clone() },
+            line: line.clone(),
+            back,
+            images,
+        }
+    }
+
+    /// Returns the project with the tag that compose must bring up, whatever the env file says now.
+    fn with_tag(&self, project: &Project) -> Project {
+        let mut project = project.clone();
+        if let Some(tag) = self.tag() {
+            let is_new = matches!(self.phase, Phase::WriteTag | Phase::Start | Phase::Spread);
+            let wanted = if is_new { &tag.new } else { &tag.old };
+            project.set.insert(tag.variable.clone(), wanted.clone());
+        }
+        project
+    }
+
+    /// Returns the recorded definition with the image references of the current direction.
+    fn definition(&self) -> Option<Arc<Model>> {
+        let recorded = self.plan().definition.as_ref()?;
+        let is_new = matches!(self.phase, Phase::Start | Phase::Spread);
+        let moves: Vec<(&Reference, &Reference)> = if is_new && self.tag().is_some() {
+            self.plan().image_changes.iter().filter_map(|m| Some((m.from.as_ref()?, &m.reference))).collect()
+        } else {
+            Vec::new()
+        };
+        if moves.is_empty() {
+            return Some(recorded.clone());
+        }
+        let image = |service: ModelService<'_>| {
+            let image = service.image()?;
+            let (_, to) = moves.iter().find(|(from, _)| **from == image)?;
+            let tag = to.tag.as_deref()?;
+            Some(with_tag(service.element().get("image")?.as_str()?, tag))
+        };
+        Some(Arc::new(Model::clone(recorded).with_images(image)))
+    }
+
+    /// Returns the tags with the images that they must point to for the new images.
+    fn new_tags(&self) -> Vec<(Reference, OldImage)> {
+        let target = |m: &ImageChange| {
+            let id = self.new_ids.get(&m.configured)?.clone();
+            Some((m.reference.clone(), OldImage { id, source: Some(m.source(&m.digest)) }))
+        };
+        let used = self.plan().image_changes.iter().filter(|change| self.plan().is_used(change));
+        let new = used.filter_map(target);
+        new.chain(self.plan().kept_tags.iter().cloned()).collect()
+    }
+
+    /// Returns the call of a hook; `None` if there is none for this event.
+    pub(in crate::service) fn hook_call(&self, event: HookEvent) -> Option<HookCall> {
+        let PlannedHooks { service, hooks } = self.plan().hooks.as_ref()?;
+        Some(HookCall {
+            argv: hooks.of(event)?.to_vec(),
+            event,
+            timeout: hooks.timeout,
+            question: self.question(service)?,
+            snapshot: self.plan().snapshot.as_ref().and_then(|plan| plan.dump.clone()),
+        })
+    }
+}
+
+/// Replaces the tag in an image as written in a compose file.
+fn with_tag(image: &str, tag: &str) -> String {
+    let start = image.rfind('/').map_or(0, |at| at + 1);
+    let end = image[start..].find(':').map_or(image.len(), |at| start + at);
+    format!("{}:{tag}", &image[..end])
+}
