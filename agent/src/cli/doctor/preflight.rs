@@ -201,6 +201,46 @@ mod tests {
         assert!(of(Err(EngineError::Unavailable("cut off".into()))).unwrap().what.contains("cut off"));
     }
 
+    /// Reports whether docker-socket-proxy lets a call through, by the rules in its `haproxy.cfg` that apply to these calls.
+    /// Those of its latest versions are the strictest.
+    fn passes_socket_proxy(call: &Call, allowed: &[&str]) -> bool {
+        let has = |name: &str| allowed.contains(&name);
+        let is_of = |what: &str| call.path.starts_with("/containers/") && call.path.ends_with(what);
+        let by_method = match call.method {
+            "GET" | "HEAD" => true,
+            "DELETE" => has("POST") && has("DELETE"),
+            method => has(method),
+        };
+        let group = call.path.trim_matches(['/', '_']).split('/').next().unwrap_or_default().to_uppercase();
+        by_method
+            && (has(&group) || ["PING", "VERSION", "EVENTS"].contains(&&*group))
+            && (!is_of("/logs") || has("ALLOW_LOGS"))
+            && (!is_of("/exec") || has("ALLOW_EXEC"))
+    }
+
+    #[test]
+    fn the_sample_of_a_socket_proxy_lets_every_call_through_that_it_names() {
+        let page = include_str!("../../../../dist/docs/security.md");
+        let sample = page.split("image: tecnativa/docker-socket-proxy").nth(1).unwrap();
+        let sample = sample.split("volumes:").next().unwrap();
+        let lines = || sample.lines().filter_map(|line| line.trim().strip_suffix(": 1"));
+        let always: Vec<&str> = lines().filter(|line| !line.starts_with('#')).collect();
+        let all: Vec<&str> = lines().map(|line| line.trim_start_matches("# ")).collect();
+        for feature in FEATURES {
+            let is_optional = ["update.order and update.drain", "swarm_service"].contains(&feature.name);
+            let passes =
+                |allowed: &[&str]| feature.calls.iter().all(|call| passes_socket_proxy(call, allowed));
+            assert!(passes(&all), "{}", feature.name);
+            assert_eq!(passes(&always), !is_optional, "{}", feature.name);
+        }
+        // Each line is needed by some call.
+        let calls = || FEATURES.iter().flat_map(|feature| feature.calls);
+        for line in &all {
+            let others: Vec<&str> = all.iter().filter(|other| *other != line).copied().collect();
+            assert!(calls().any(|call| !passes_socket_proxy(call, &others)), "{line} is not needed");
+        }
+    }
+
     #[test]
     fn the_manual_lists_every_call() {
         let page = include_str!("../../../../dist/docs/security.md");
