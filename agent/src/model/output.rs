@@ -232,6 +232,12 @@ fn without_local_ports(line: &str) -> String {
     out
 }
 
+/// Reports whether another program's message has these words, given in lower case. Its next version may write them with a
+/// capital letter, or no longer: engines began with `Cannot overwrite digest` and went on with `cannot overwrite digest`.
+pub fn says(message: &str, words: &str) -> bool {
+    message.to_ascii_lowercase().contains(words)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

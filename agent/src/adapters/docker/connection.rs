@@ -16,7 +16,7 @@ use super::client::{ANSWER_LIMIT_SECS, Client, negotiate};
 use super::endpoint::Endpoint;
 use super::transport::{AT_ONCE, Transport};
 use crate::model::EngineError;
-use crate::model::output::stable;
+use crate::model::output::{says, stable};
 
 /// Timeout of a read request.
 pub(super) const READ: Duration = Duration::from_secs(10);
@@ -230,8 +230,7 @@ impl Connection {
 
 fn is_version_mismatch(error: &Error) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code: 400, message }
-        if message.contains("client version")
-            && (message.contains("too old") || message.contains("too new")))
+        if says(message, "client version") && (says(message, "too old") || says(message, "too new")))
 }
 
 /// Describes a connection error by its underlying I/O error.

@@ -41,7 +41,7 @@ use self::connection::Connection;
 pub use self::endpoint::{Endpoint, EndpointError, HostEnvironment};
 use self::names::checked;
 use crate::model::image::{ImageId, Reference, Repository};
-use crate::model::output::{Tail, stable};
+use crate::model::output::{Tail, says, stable};
 use crate::model::{Container, ContainerEvent, EngineError, Members, Platform, Running, Usage};
 use crate::ports::{Engine, ExecEnd, HOLD_LABEL, Image, PullProgress};
 
@@ -214,7 +214,7 @@ impl DockerEngine {
             .await
             .map_err(|error| match error {
                 // It did not exist a moment ago.
-                EngineError::Refused(text) if text.contains("already in use") => {
+                EngineError::Refused(text) if says(&text, "already in use") => {
                     EngineError::Refused(format!("{text} (another agent may be managing this project)"))
                 }
                 error => error,
@@ -262,7 +262,7 @@ impl Engine for DockerEngine {
     ) -> Result<(), EngineError> {
         match self.pull_once(reference, platform, progress).await {
             // The classic store keeps one image per digest, even for an index: here it is that of another platform.
-            Err(EngineError::Refused(text)) if text.contains("Cannot overwrite digest") => {
+            Err(EngineError::Refused(text)) if says(&text, "cannot overwrite digest") => {
                 self.remove_name(&reference.to_string()).await?;
                 self.pull_once(reference, platform, progress).await
             }
@@ -286,7 +286,7 @@ impl Engine for DockerEngine {
             tries -= 1;
             match done.await {
                 // The containerd store moves a tag by deleting and creating it. Of two concurrent moves, one fails.
-                Err(EngineError::Refused(text)) if tries > 0 && text.contains("already exists") => {}
+                Err(EngineError::Refused(text)) if tries > 0 && says(&text, "already exists") => {}
                 done => return done,
             }
         }
@@ -367,7 +367,7 @@ impl Engine for DockerEngine {
                 async move {
                     match client.docker.remove_container(name, Some(options)).await {
                         Err(Error::DockerResponseServerError { status_code: 409, message })
-                            if message.contains("already in progress") =>
+                            if says(&message, "already in progress") =>
                         {
                             Ok(())
                         }

@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use wiremock::matchers::{any, path};
+use wiremock::matchers::{any, method, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
 use super::{DockerEngine, Endpoint, PullCredentials};
@@ -319,6 +319,33 @@ async fn moving_a_tag_is_retried_after_a_concurrent_move() {
         assert_eq!(done.is_ok(), refusals < 100, "{done:?}");
         let asked = server.received_requests().await.unwrap().len();
         assert_eq!(asked, usize::try_from(tries).unwrap() + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_digest_that_the_engine_has_for_another_platform_is_pulled_again_after_its_name_is_gone() {
+    for refusal in ["Cannot overwrite digest sha256:aa", "cannot overwrite digest sha256:aa"] {
+        let server = MockServer::start().await;
+        let told = ResponseTemplate::new(200).set_body_json(json!({"ApiVersion": "1.45"}));
+        Mock::given(path("/version")).respond_with(told).mount(&server).await;
+        let pong = ResponseTemplate::new(200).set_body_string("OK");
+        Mock::given(path("/v1.45/_ping")).respond_with(pong).mount(&server).await;
+        let line = json!({"errorDetail": {"message": refusal}, "error": refusal}).to_string();
+        let create = || Mock::given(path("/v1.45/images/create"));
+        let refused = ResponseTemplate::new(200).set_body_string(line);
+        create().respond_with(refused).up_to_n_times(1).with_priority(1).mount(&server).await;
+        let pulled = ResponseTemplate::new(200).set_body_string("{\"status\": \"Pull complete\"}");
+        create().respond_with(pulled).with_priority(2).mount(&server).await;
+        let removed = ResponseTemplate::new(200).set_body_json(json!([]));
+        Mock::given(method("DELETE")).respond_with(removed).expect(1).mount(&server).await;
+        let engine = DockerEngine::new(Endpoint::Tcp(server.address().to_string()), Arc::new(NoLogin));
+        let digest = format!("localhost:5000/x@sha256:{}", "a".repeat(64));
+        let (progress, _) = tokio::sync::watch::channel(crate::ports::PullProgress::default());
+        let done = engine.pull(&Reference::parse(&digest).unwrap(), None, &progress).await;
+        assert_eq!(done, Ok(()), "{refusal}");
+        let asked = server.received_requests().await.unwrap();
+        let asked = asked.iter().filter(|request| request.url.path().ends_with("/images/create")).count();
+        assert_eq!(asked, 2, "{refusal}");
     }
 }
 

@@ -19,6 +19,7 @@ use super::fault::plain;
 use crate::adapters::compose::environment::is_from_service_manager;
 use crate::model::RegistryError;
 use crate::model::image::HUB;
+use crate::model::output::says;
 
 /// The name under which Docker stores Docker Hub's login.
 const HUB_KEY: &str = "https://index.docker.io/v1/";
@@ -183,7 +184,7 @@ impl Credentials {
         let output = String::from_utf8_lossy(&output);
         if !status.success() {
             // The protocol's message for "nothing stored".
-            if output.contains("credentials not found") {
+            if says(&output, "credentials not found") {
                 return Ok(None);
             }
             // Helpers print errors to stdout, where the secret is printed on success.
