@@ -101,8 +101,10 @@ impl<'de> Deserialize<'de> for Durable {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let mut row = Map::deserialize(from)?;
         gather_by_image(&mut row);
-        if let Some(rollout) = row.remove("swarm").and_then(deployment::from_swarm_rollout) {
-            row.insert("deployment".to_owned(), rollout);
+        if let Some(rollout) = row.remove("swarm").filter(|rollout| !rollout.is_null()) {
+            let deployment = deployment::from_swarm_rollout(rollout);
+            let broken = || D::Error::custom("the update of a swarm service is incomplete");
+            row.insert("deployment".to_owned(), deployment.ok_or_else(broken)?);
         }
         Durable::deserialize(Value::Object(row)).map_err(D::Error::custom)
     }
@@ -222,7 +224,15 @@ mod tests {
 
     #[test]
     fn a_state_that_is_none_is_an_error() {
-        for text in ["[]", "1", r#"{"images": 1}"#, r#"{"images": 1, "blocked": {"web:1": "x"}}"#] {
+        let texts = [
+            "[]",
+            "1",
+            r#"{"images": 1}"#,
+            r#"{"images": 1, "blocked": {"web:1": "x"}}"#,
+            r#"{"swarm": {}}"#,
+            r#"{"swarm": {"plan": {"cause": "update", "grace": {"secs": 1, "nanos": 0}}, "phase": {"step": "admit"}}}"#,
+        ];
+        for text in texts {
             assert!(serde_json::from_str::<Durable>(text).is_err(), "{text}");
         }
         assert_eq!(serde_json::from_str::<Durable>("{}").unwrap(), Durable::default());
