@@ -2,12 +2,12 @@
 //! offline.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_common::http::{self, HeaderMap, Limits, Method, Response};
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -49,8 +49,6 @@ impl Request {
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = Response> + Send>>;
-
 /// The server. Stops on drop.
 pub(crate) struct Server {
     // `None` only while it is dropped.
@@ -62,7 +60,9 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts a server on an unused port, whose responses `handler` gives.
-    pub(crate) fn start(handler: impl Fn(Request) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(
+        handler: impl Fn(Request) -> BoxFuture<'static, Response> + Send + Sync + 'static,
+    ) -> Self {
         let listener = StdListener::bind("127.0.0.1:0").expect("a port is free");
         listener.set_nonblocking(true).expect("a socket can be set so");
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");

@@ -10,7 +10,7 @@ use crate::model::image_config::{ConfigChange, ImageConfig};
 use crate::model::swarm::{SwarmService, is_same_image};
 use crate::model::{Digest, SwarmError};
 use crate::ports::{Registry, Swarm};
-use crate::service::action::SwarmStep;
+use crate::service::action::{SetImage, SwarmStep};
 use crate::service::input::{CheckFault, Input, StepResult, SwarmResult};
 use crate::service::observation::{ImageView, LocalImage, Observation, Unanswered};
 
@@ -153,9 +153,7 @@ async fn perform(swarm: &dyn Swarm, step: SwarmStep) -> SwarmResult {
             let labels = ConfigChange::default();
             swarm.admits(&image).await.map(|()| SwarmResult::Admitted { labels })
         }
-        SwarmStep::Set { service, from, to, force, back, before } => {
-            set(swarm, &Change { service, from, to, force, back, before }).await
-        }
+        SwarmStep::Set(change) => set(swarm, &change).await,
         SwarmStep::Diagnose { task, container } => diagnose(swarm, &task, &container).await,
     };
     done.unwrap_or_else(|error| {
@@ -185,19 +183,9 @@ async fn diagnose(swarm: &dyn Swarm, task: &str, container: &str) -> Result<Swar
     Ok(SwarmResult::Diagnosed { log, health: health.unwrap_or_default() })
 }
 
-/// A change to apply.
-struct Change {
-    service: String,
-    from: String,
-    to: String,
-    force: Option<u64>,
-    back: bool,
-    before: Option<String>,
-}
-
 /// Sets the image of the specification, provided that it is still the expected one. Other clients may change the service at
 /// any time, so it is read again after each conflict.
-async fn set(swarm: &dyn Swarm, change: &Change) -> Result<SwarmResult, SwarmError> {
+async fn set(swarm: &dyn Swarm, change: &SetImage) -> Result<SwarmResult, SwarmError> {
     for _ in 0..CONFLICTS {
         let service = swarm.service(&change.service).await?;
         let is_forced = change.force.is_none_or(|value| service.force_update >= value);
@@ -315,8 +303,8 @@ mod tests {
         let (from, to) = if back { (NEW, OLD) } else { (OLD, NEW) };
         let before = back.then(|| BEFORE.to_owned());
         let service = "web".to_owned();
-        let step = SwarmStep::Set { service, from: from.into(), to: to.into(), force: None, back, before };
-        let result = perform(&fake, step).await;
+        let change = SetImage { service, from: from.into(), to: to.into(), force: None, back, before };
+        let result = perform(&fake, SwarmStep::Set(change)).await;
         (result, fake.1.into_inner())
     }
 

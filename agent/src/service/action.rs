@@ -229,21 +229,7 @@ pub enum SwarmStep {
         old: Option<Digest>,
     },
     /// Set another image in the specification.
-    Set {
-        /// Name of the service.
-        service: String,
-        /// Image that it must name now; any other was set by someone else.
-        from: String,
-        /// Image to set.
-        to: String,
-        /// Value that `ForceUpdate` must reach.
-        force: Option<u64>,
-        /// Whether this is a rollback: it restores the previous specification if that names the image, and may interrupt
-        /// an update.
-        back: bool,
-        /// Image that ran before, if the rollback target is another one: the swarm's own rollback restores it.
-        before: Option<String>,
-    },
+    Set(SetImage),
     /// Read the last log lines of a task.
     Diagnose {
         /// Its ID; empty if there is none.
@@ -251,6 +237,24 @@ pub enum SwarmStep {
         /// Full ID of its container; empty if that is on another node.
         container: String,
     },
+}
+
+/// Another image for the specification of a swarm service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetImage {
+    /// Name of the service.
+    pub service: String,
+    /// Image that it must name now; any other was set by someone else.
+    pub from: String,
+    /// Image to set.
+    pub to: String,
+    /// Value that `ForceUpdate` must reach.
+    pub force: Option<u64>,
+    /// Whether this is a rollback: it restores the previous specification if that names the image, and may interrupt an
+    /// update.
+    pub back: bool,
+    /// Image that ran before, if the rollback target is another one: the swarm's own rollback restores it.
+    pub before: Option<String>,
 }
 
 /// A step of a handover. Containers are named by full ID; one that is gone is none of the step's business. Each names the

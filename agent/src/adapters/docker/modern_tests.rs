@@ -340,7 +340,7 @@ async fn a_digest_that_the_engine_has_for_another_platform_is_pulled_again_after
         Mock::given(method("DELETE")).respond_with(removed).expect(1).mount(&server).await;
         let engine = DockerEngine::new(Endpoint::Tcp(server.address().to_string()), Arc::new(NoLogin));
         let digest = format!("localhost:5000/x@sha256:{}", "a".repeat(64));
-        let (progress, _) = tokio::sync::watch::channel(crate::ports::PullProgress::default());
+        let (progress, _) = watch::channel(PullProgress::default());
         let done = engine.pull(&Reference::parse(&digest).unwrap(), None, &progress).await;
         assert_eq!(done, Ok(()), "{refusal}");
         let asked = server.received_requests().await.unwrap();
@@ -372,12 +372,12 @@ async fn a_container_killed_just_now_is_inspected_until_the_engine_can_have_lear
         let ended = Arc::new(ended);
         let (early, late) = (ended.clone(), ended);
         inspection()
-            .respond_with(move |_: &wiremock::Request| state(early(), false))
+            .respond_with(move |_: &Request| state(early(), false))
             .up_to_n_times(told)
             .with_priority(1)
             .mount(&server)
             .await;
-        let oom_killed = move |_: &wiremock::Request| state(late(), true);
+        let oom_killed = move |_: &Request| state(late(), true);
         inspection().respond_with(oom_killed).with_priority(2).mount(&server).await;
         let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
         assert_eq!(seen[0].oom_killed, want);

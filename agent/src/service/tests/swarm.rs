@@ -6,7 +6,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::SwarmError;
 use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
-use crate::service::action::SwarmStep;
+use crate::service::action::{SetImage, SwarmStep};
 use crate::service::input::SwarmResult;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::SwarmPlan;
@@ -121,7 +121,7 @@ fn a_redeploy_recreates_the_tasks_of_an_image_that_is_pinned_or_not_configured()
     for change in [&pinned as &dyn Fn(Observation) -> Observation, &without] {
         let mut scenario = Scenario::of(in_swarm());
         let set = scenario.redeploy(change(seen('1', '1', service(&image('1')))));
-        let Some(SwarmStep::Set { from, to, force, .. }) = set else { panic!("{set:?}") };
+        let Some(SwarmStep::Set(SetImage { from, to, force, .. })) = set else { panic!("{set:?}") };
         assert_eq!((from, to, force), (image('1'), image('1'), Some(5)));
     }
 }
@@ -220,7 +220,7 @@ fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
         scenario.input(stepped(SwarmResult::Diagnosed { log, health }));
         let back = scenario.step();
         assert!(
-            matches!(&back, Some(SwarmStep::Set { to, back: true, .. }) if *to == image('1')),
+            matches!(&back, Some(SwarmStep::Set(SetImage { to, back: true, .. })) if *to == image('1')),
             "{back:?}"
         );
         assert_eq!(scenario.service.durable.images.blocked().next().is_some(), is_blocked, "{state:?}");

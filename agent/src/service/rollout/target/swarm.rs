@@ -7,7 +7,7 @@
 
 use crate::model::image::Reference;
 use crate::model::swarm::is_same_image;
-use crate::service::action::SwarmStep;
+use crate::service::action::{SetImage, SwarmStep};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::SwarmPlan;
 use crate::service::rollout::step::Phase;
@@ -21,26 +21,26 @@ impl Deployment {
                 let old = self.plan().image_changes.first().and_then(|change| change.old_digest.clone());
                 Reference::parse(to).ok().map(|image| SwarmStep::Admit { image, old })
             }
-            Phase::Update => Some(SwarmStep::Set {
+            Phase::Update => Some(SwarmStep::Set(SetImage {
                 service: service.clone(),
                 from: from.clone(),
                 to: to.clone(),
                 force: *force,
                 back: false,
                 before: None,
-            }),
+            })),
             Phase::Diagnose(failed) => Some(SwarmStep::Diagnose {
                 task: failed.task.clone(),
                 container: failed.failure.container_id.clone(),
             }),
-            Phase::Rollback(_) => Some(SwarmStep::Set {
+            Phase::Rollback(_) => Some(SwarmStep::Set(SetImage {
                 service: service.clone(),
                 from: to.clone(),
                 to: back.clone(),
                 force: None,
                 back: true,
                 before: Some(from.clone()).filter(|from| !is_same_image(from, back)),
-            }),
+            })),
             _ => None,
         }
     }
