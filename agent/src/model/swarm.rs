@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::container::{Container, State};
 use super::image::{Digest, ImageId, Reference};
@@ -112,7 +113,8 @@ pub struct Task {
 }
 
 /// States of a task, as far as the agent distinguishes them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TaskState {
     /// Waits for a node.
     Pending,

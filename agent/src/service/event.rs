@@ -14,7 +14,7 @@ use crate::model::{Container, HookEvent, Manager, Obstacle, State};
 use crate::service::boot::StartReason;
 use crate::service::health::assess::Trouble;
 use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange};
-use crate::service::rollout::probation::{Failure, Interference};
+use crate::service::rollout::probation::{Failure, Interference, Reason};
 use crate::service::rollout::snapshot::DataBack;
 use crate::service::rollout::tag::TagChange;
 use crate::service::upkeep::maintenance::NotNewer;
@@ -45,7 +45,7 @@ pub(in crate::service) enum GoBackResult {
     /// It did not begin, or changed nothing.
     NotBegun { why: String, output: String },
     /// They failed their probation, and the images that ran before run again.
-    Undone { failure: Box<Failure>, output: String, remaining: Option<String>, data: Option<DataBack> },
+    Undone { failure: Box<Failure>, output: String, remaining: Option<Reason>, data: Option<DataBack> },
 }
 
 /// Something that happened to a service, or that was decided about it.
@@ -87,7 +87,7 @@ pub(in crate::service) enum Event {
     /// New images failed, and the previous images run again.
     RolledBack {
         failed: FailedDeployment,
-        remaining: Option<String>,
+        remaining: Option<Reason>,
         also_recreated: Vec<String>,
         /// Whether the old containers have served all the time.
         is_uninterrupted: bool,

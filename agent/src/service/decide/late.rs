@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::Container;
-use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange};
+use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange, LateFailure};
 use crate::service::upkeep::late::{LateWatch, SETTLED};
 use crate::service::{Durable, Service};
 
@@ -81,13 +81,13 @@ impl Service {
         }
     }
 
-    fn late_failure(&self, now: Timestamp) -> Option<String> {
+    fn late_failure(&self, now: Timestamp) -> Option<LateFailure> {
         let watch = self.durable.watch.as_ref()?;
         let is_of_update =
             |name: &String| self.containers().iter().any(|c| c.name == *name && self.is_watched(c));
         let mut exhausted = self.durable.restart_states.iter().filter(|(_, restart)| restart.exhausted);
         if let Some((name, _)) = exhausted.find(|(name, _)| is_of_update(name)) {
-            return Some(format!("restarts of {name} did not help"));
+            return Some(LateFailure::RestartsExhausted { container: name.clone() });
         }
         let mut exits: Vec<Timestamp> =
             watch.exits.iter().map(|(at, _)| *at).filter(|at| now.duration_since(*at) >= SETTLED).collect();
@@ -96,7 +96,7 @@ impl Service {
         exits
             .windows(MAX_EXITS)
             .any(is_close)
-            .then(|| format!("its containers crashed {MAX_EXITS} times within {} minutes", WINDOW.as_mins()))
+            .then(|| LateFailure::Crashes { crashes: MAX_EXITS, minutes: WINDOW.as_mins() })
     }
 }
 

@@ -96,8 +96,29 @@ pub enum GoBackReason {
     /// The image failed after its probation (`watch`).
     Late {
         /// How.
-        reason: String,
+        reason: LateFailure,
     },
+}
+
+/// How an image failed after its probation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LateFailure {
+    /// The healer has restarted a container as often as it may.
+    RestartsExhausted {
+        /// Its name.
+        container: String,
+    },
+    /// Its containers exited too often.
+    Crashes {
+        /// How often.
+        crashes: usize,
+        /// Within how many minutes.
+        minutes: i64,
+    },
+    /// As an earlier version recorded it.
+    #[serde(untagged)]
+    Words(String),
 }
 
 /// One image of a deployment.

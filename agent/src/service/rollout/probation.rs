@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::image::{ImageId, Reference};
 use crate::model::probe::Target;
+use crate::model::swarm::TaskState;
 use crate::model::{Container, HealthState, State};
 use crate::service::health::assess::{Condition, Inactive, StopTimes, Stops, Symptom, assess_alone};
 use crate::service::rollout::baseline::{Baseline, Expected, NO_STOPS};
@@ -72,7 +73,8 @@ pub enum Outcome {
 }
 
 /// External interference with containers on probation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Interference {
     /// A container was stopped.
     Stopped {
@@ -96,6 +98,9 @@ pub enum Interference {
         /// The compose service.
         compose_service: String,
     },
+    /// As an earlier version recorded it: the whole sentence.
+    #[serde(untagged)]
+    Words(String),
 }
 
 /// Why a container fails its probation.
@@ -156,7 +161,26 @@ pub enum Reason {
         /// The compose service.
         probed_service: String,
     },
-    /// In the words of compose or the swarm. Earlier versions recorded everything in words.
+    /// A task of a swarm service failed.
+    Task {
+        /// Its name.
+        task: String,
+        /// The node that it was on.
+        node: String,
+        /// How it failed.
+        fault: TaskFault,
+    },
+    /// The swarm has ended the update, in its words.
+    Swarm {
+        /// What it reports.
+        swarm_message: String,
+    },
+    /// Somebody has interfered.
+    Interfered {
+        /// What was done.
+        interference: Interference,
+    },
+    /// In the words of compose or the engine. Earlier versions recorded everything in words.
     Words(String),
 }
 
@@ -164,6 +188,20 @@ impl Default for Reason {
     fn default() -> Self {
         Self::Words(String::new())
     }
+}
+
+/// How a task of a swarm service failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskFault {
+    /// In the words of its node.
+    Error(String),
+    /// It exited with code 0.
+    Complete,
+    /// The managers stopped it during the update.
+    Stopped,
+    /// It is in this state, and nothing says why.
+    State(TaskState),
 }
 
 /// Why a probation failed.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::HookEvent;
 use crate::model::snapshot::KeptFolder;
-use crate::service::rollout::probation::{Failed, Probation};
+use crate::service::rollout::probation::{Failed, Interference, Probation, Reason};
 use crate::service::rollout::target::watch::Watch;
 
 /// Phase of a deployment, with the data that only this phase needs.
@@ -56,9 +56,9 @@ pub enum Phase {
     },
     /// Removing the old containers.
     Settle {
-        /// What somebody has done to the new ones, in words, if they are not proven because of that.
+        /// What somebody has done to the new ones, if they are not proven because of that.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        interference: Option<String>,
+        interference: Option<Interference>,
     },
     /// The new images failed after the old containers were drained or stopped: starting these again.
     Revive(Failed),
@@ -67,16 +67,16 @@ pub enum Phase {
         /// Why the new images were rejected.
         #[serde(flatten)]
         failed: Failed,
-        /// What is wrong with the old containers nevertheless, in words.
+        /// What is wrong with the old containers nevertheless.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        remaining: Option<String>,
+        remaining: Option<Reason>,
         /// Whether the old containers have passed their probation.
         is_verified: bool,
     },
     /// Somebody has interfered before the new images were proven: removing their containers.
     Abort {
-        /// What was done, in words.
-        why: String,
+        /// What was done.
+        why: Interference,
     },
     /// Compose failed before it touched any container: restoring only the tags.
     #[serde(alias = "tags_back")]

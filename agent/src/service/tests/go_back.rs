@@ -6,7 +6,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::Difference;
 use crate::service::observation::{Definition, Unanswered};
-use crate::service::rollout::plan::{Cause, GoBackReason};
+use crate::service::rollout::plan::{Cause, GoBackReason, LateFailure};
 
 fn id(n: char) -> ImageId {
     ImageId(format!("sha256:image-{n}").into())
@@ -265,7 +265,7 @@ impl Scenario {
         self.look(&[&on('2')])
     }
 
-    fn goes_back(&mut self) -> Option<String> {
+    fn goes_back(&mut self) -> Option<LateFailure> {
         self.check(seen('2', '2'));
         match self.service.wanted.clone() {
             Some(Cause::GoBack(back)) => match back.why {
@@ -288,7 +288,7 @@ fn three_crashes_within_ten_minutes_of_a_watched_update_roll_it_back() {
     scenario.crashes().looks();
     assert_eq!(scenario.goes_back(), None, "the engine may be going away");
     scenario.later(30).looks();
-    assert_eq!(scenario.goes_back().as_deref(), Some("its containers crashed 3 times within 10 minutes"));
+    assert_eq!(scenario.goes_back(), Some(LateFailure::Crashes { crashes: 3, minutes: 10 }));
     scenario.deploys('1');
     let entry = scenario.entries.iter().find(|entry| entry.event == Kind::ROLLED_BACK).expect("it is told");
     assert_eq!(entry.level, Level::Warning);
@@ -338,5 +338,5 @@ fn a_watched_update_on_which_the_healer_gives_up_is_rolled_back() {
         crate::service::health::restart_state::RestartState { exhausted: true, ..Default::default() };
     scenario.service.durable.restart_states.insert("web".into(), given_up);
     scenario.later(30).look(&[&Container { state: State::Exited, exit_code: 1, ..on('2') }]);
-    assert_eq!(scenario.goes_back().as_deref(), Some("restarts of web did not help"));
+    assert_eq!(scenario.goes_back(), Some(LateFailure::RestartsExhausted { container: "web".into() }));
 }

@@ -1,8 +1,15 @@
 //! Deployments that an earlier version began: its journal is read, and the deployment is finished.
 
+use serde_json::json;
+
 use super::*;
+use crate::model::swarm::TaskState;
+use crate::service::event::FaultCause;
 use crate::service::health::assess::{Symptom, Trouble};
-use crate::service::rollout::probation::{Flaw, Reason};
+use crate::service::rollout::plan::LateFailure;
+use crate::service::rollout::probation::{Flaw, Interference, Reason, TaskFault};
+use crate::service::rollout::step::Phase;
+use crate::service::wording;
 
 /// A state as version 1.1 (commit eec5584) wrote it, with a deployment of digest 2 over digest 1.
 fn row(cause: &str, recreate: &str, phase: &str) -> String {
@@ -298,9 +305,47 @@ fn what_is_wrong_is_read_back_as_it_was_found_and_words_of_earlier_versions_stay
         assert_eq!(serde_json::from_str::<Trouble>(&row).unwrap(), trouble, "{row}");
     }
     let found = flaws.map(|flaw| Reason::Flaw { container: "web-1".into(), flaw }).into_iter();
-    let gone = Reason::ProbedServiceGone { probed_service: "web".into() };
-    for reason in found.chain([gone, Reason::Words("container web-1 exited with code 1".into())]) {
+    let removed = || Interference::Removed { compose_service: "web".into() };
+    let others = [
+        Reason::ProbedServiceGone { probed_service: "web".into() },
+        Reason::Swarm { swarm_message: text() },
+        Reason::Interfered { interference: removed() },
+        Reason::Words("container web-1 exited with code 1".into()),
+    ];
+    let faults = [TaskFault::Error(text()), TaskFault::Complete, TaskFault::State(TaskState::Rejected)];
+    let of_task = |fault| Reason::Task { task: "web.1".into(), node: "n1".into(), fault };
+    for reason in found.chain(others).chain(faults.map(of_task)) {
         let row = serde_json::to_string(&reason).unwrap();
         assert_eq!(serde_json::from_str::<Reason>(&row).unwrap(), reason, "{row}");
     }
+    for how in [removed(), Interference::Words("the probation of web was interrupted".into())] {
+        let row = serde_json::to_string(&how).unwrap();
+        assert_eq!(serde_json::from_str::<Interference>(&row).unwrap(), how, "{row}");
+    }
+    for how in
+        [LateFailure::Crashes { crashes: 3, minutes: 10 }, LateFailure::Words("it did not help".into())]
+    {
+        let row = serde_json::to_string(&how).unwrap();
+        assert_eq!(serde_json::from_str::<LateFailure>(&row).unwrap(), how, "{row}");
+    }
+}
+
+#[test]
+fn interference_that_an_earlier_version_recorded_in_words_is_told_in_them() {
+    let said = "the probation of web:1 was interrupted: container web-1 was paused by someone";
+    let phase = |step: serde_json::Value| serde_json::from_value::<Phase>(step).unwrap();
+    let abort = phase(json!({"step": "abort", "why": said}));
+    let settle = phase(json!({"step": "settle", "interference": said}));
+    let (Phase::Abort { why }, Phase::Settle { interference: Some(how) }) = (&abort, &settle) else {
+        panic!("{abort:?}, {settle:?}");
+    };
+    for how in [why, how] {
+        assert_eq!(wording::fault(&FaultCause::ProbationInterrupted { images: "web:1", how }), said);
+    }
+    let failed = json!({"reason": "container web-1 exited with code 1", "container_id": "", "container": "", "image": "",
+        "facts": ""});
+    let withdraw = phase(json!({"step": "withdraw", "failure": failed, "output": "", "is_verified": true,
+        "remaining": "container db-1 is unhealthy"}));
+    let Phase::Withdraw { remaining: Some(remaining), .. } = withdraw else { panic!("{withdraw:?}") };
+    assert_eq!(wording::rejection(&remaining), "container db-1 is unhealthy");
 }

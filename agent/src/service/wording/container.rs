@@ -5,7 +5,7 @@ use evenkeel_common::wire::ProbeProgress;
 use crate::model::{Container, Manager};
 use crate::service::event::Note;
 use crate::service::health::assess::{Condition, Inactive, Symptom, Trouble};
-use crate::service::rollout::probation::{Flaw, Interference, Reason};
+use crate::service::rollout::probation::{Flaw, Interference, Reason, TaskFault};
 
 /// Why a manually stopped project is not healthy.
 pub(in crate::service) const STOPPED_BY_HAND: &str = "stopped by hand";
@@ -21,6 +21,7 @@ pub(in crate::service) fn interference(how: &Interference) -> String {
         Interference::Removed { compose_service } => {
             format!("the container of compose service {compose_service} was removed by someone")
         }
+        Interference::Words(words) => words.clone(),
     }
 }
 
@@ -92,7 +93,21 @@ pub(in crate::service) fn rejection(reason: &Reason) -> String {
     match reason {
         Reason::Flaw { container, flaw: found } => flaw(container, found),
         Reason::ProbedServiceGone { probed_service } => probed_service_is_gone(probed_service),
+        Reason::Task { task, node, fault } => format!("{task} on {node}: {}", task_fault(fault)),
+        Reason::Swarm { swarm_message } => format!("the swarm reports: {swarm_message}"),
+        Reason::Interfered { interference: how } => interference(how),
         Reason::Words(words) => words.clone(),
+    }
+}
+
+/// Describes how a task of a swarm service failed.
+fn task_fault(fault: &TaskFault) -> &str {
+    match fault {
+        TaskFault::Error(error) => error,
+        // An unhealthy task is told to stop, and may exit with code 0.
+        TaskFault::Complete => "it ended with exit code 0, by itself or because its health check failed",
+        TaskFault::Stopped => "the swarm stopped it during the update",
+        TaskFault::State(state) => state.as_str(),
     }
 }
 

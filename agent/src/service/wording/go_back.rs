@@ -3,10 +3,10 @@
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 
 use crate::service::event::{GoBackEnd, GoBackResult};
-use crate::service::rollout::plan::{GoBack, GoBackReason, ImageChange};
-use crate::service::rollout::probation::Failure;
+use crate::service::rollout::plan::{GoBack, GoBackReason, ImageChange, LateFailure};
+use crate::service::rollout::probation::{Failure, Reason};
 use crate::service::rollout::snapshot::DataBack;
-use crate::service::wording::{rejection, snapshot, some, with_digests};
+use crate::service::wording::{but, rejection, snapshot, some, with_digests};
 
 /// The reason of an entry about a rollback by hand, and of the block of what was left.
 pub(in crate::service) const BY_HAND: &str = "rolled back by hand";
@@ -25,7 +25,18 @@ pub(in crate::service) const NOT_CONFIGURED: &str = "the image is no longer conf
 pub(in crate::service) fn reason(back: &GoBack) -> String {
     match &back.why {
         GoBackReason::ByHand => BY_HAND.to_owned(),
-        GoBackReason::Late { reason } => reason.clone(),
+        GoBackReason::Late { reason } => late_failure(reason),
+    }
+}
+
+/// How an image failed after its probation.
+fn late_failure(failure: &LateFailure) -> String {
+    match failure {
+        LateFailure::RestartsExhausted { container } => format!("restarts of {container} did not help"),
+        LateFailure::Crashes { crashes, minutes } => {
+            format!("its containers crashed {crashes} times within {minutes} minutes")
+        }
+        LateFailure::Words(words) => words.clone(),
     }
 }
 
@@ -44,7 +55,7 @@ pub(super) fn entry(end: GoBackEnd, new: impl Fn(Kind, Level, String) -> AuditEn
         GoBackResult::Proven { changes, data } => with_data(gone_back(&back, &changes, new), data.as_ref()),
         GoBackResult::NotBegun { why, output } => not_gone_back(&back, why, output, new),
         GoBackResult::Undone { failure, output, remaining, data } => {
-            with_data(undone(&back, *failure, output, remaining, new), data.as_ref())
+            with_data(undone(&back, *failure, output, remaining.as_ref(), new), data.as_ref())
         }
     }
 }
@@ -70,8 +81,9 @@ fn gone_back(
             new(Kind::ROLLED_BACK, Level::Info, message)
         }
         GoBackReason::Late { reason } => {
+            let how = late_failure(reason);
             let message =
-                format!("{names} failed after its update: {reason}; rolled back to {targets}; {blocked}");
+                format!("{names} failed after its update: {how}; rolled back to {targets}; {blocked}");
             new(Kind::ROLLED_BACK, Level::Warning, message)
         }
     };
@@ -97,10 +109,10 @@ fn undone(
     back: &GoBack,
     failure: Failure,
     output: String,
-    remaining: Option<String>,
+    remaining: Option<&Reason>,
     new: impl Fn(Kind, Level, String) -> AuditEntry,
 ) -> AuditEntry {
-    let but = remaining.map(|problem| format!(", but {problem}")).unwrap_or_default();
+    let but = but(remaining);
     let message = format!(
         "{} did not pass its probation on {}; what ran before runs again{but}, and nothing is blocked for it",
         names(back),

@@ -25,7 +25,7 @@ use crate::service::event::{
 };
 use crate::service::input::StepResult;
 use crate::service::rollout::plan::{Cause, ImageChange, Plan};
-use crate::service::rollout::probation::{Failure, Reason};
+use crate::service::rollout::probation::{Failure, Interference, Reason};
 pub(super) use crate::service::wording::container::{
     STOPPED_BY_HAND, interference, managed, note, probe_names_no_service, probed, rejection, trouble,
     unhealthy_reason,
@@ -119,7 +119,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             ..new(Kind::FORCE_REDEPLOY_FAILED, Level::Error, "the manual redeploy failed".to_owned())
         },
         Event::RolledBack { failed, remaining, also_recreated, is_uninterrupted, problems, data } => {
-            let entry = rolled_back(failed, remaining, &also_recreated, is_uninterrupted, new);
+            let entry = rolled_back(failed, remaining.as_ref(), &also_recreated, is_uninterrupted, new);
             let reason = handover::with_problems(entry.reason.clone(), &problems);
             AuditEntry { reason: handover::joined(reason, data.as_ref().map(snapshot::put_back)), ..entry }
         }
@@ -423,12 +423,12 @@ fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
 
 fn rolled_back(
     failed: FailedDeployment,
-    remaining: Option<String>,
+    remaining: Option<&Reason>,
     also_recreated: &[String],
     is_uninterrupted: bool,
     new: impl Fn(Kind, Level, String) -> AuditEntry,
 ) -> AuditEntry {
-    let but = remaining.map(|problem| format!(", but {problem}")).unwrap_or_default();
+    let but = but(remaining);
     let served = if is_uninterrupted { "; the service was not interrupted" } else { "" };
     let (what, also) = (what_failed(&failed), also(also_recreated));
     let message = format!("{what}; rolled back to the images that ran before{served}{but}{also}");
@@ -530,6 +530,7 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
             images.join(", ")
         ),
         FaultCause::ComposeUp { cause } => format!("compose up failed: {cause}"),
+        FaultCause::ProbationInterrupted { how: Interference::Words(sentence), .. } => sentence.clone(),
         FaultCause::ProbationInterrupted { images, how } => {
             format!("the probation of {images} was interrupted: {}", interference(how))
         }
@@ -600,6 +601,11 @@ pub(super) fn subject(plan: &Plan) -> String {
         Some(swarm) if plan.image_changes.is_empty() => swarm.service.clone(),
         _ => names(&plan.image_changes),
     }
+}
+
+/// The end of a sentence about a rollback: what is wrong nevertheless, if anything.
+fn but(remaining: Option<&Reason>) -> String {
+    remaining.map(|reason| format!(", but {}", rejection(reason))).unwrap_or_default()
 }
 
 fn some(text: String) -> Option<String> {

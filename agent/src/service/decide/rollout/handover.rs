@@ -16,7 +16,7 @@ use crate::service::rollout::baseline::Baseline;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::handover::{HandoverPlan, OldContainers};
 use crate::service::rollout::plan::{Cause, Plan};
-use crate::service::rollout::probation::{Failed, Interference, Outcome, Probation};
+use crate::service::rollout::probation::{Failed, Interference, Outcome, Probation, Reason};
 use crate::service::rollout::step::Phase;
 use crate::service::scope::Part;
 use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, Service, rollback_pause};
@@ -87,7 +87,7 @@ impl Service {
         deployment.note_new(&containers);
         match deployment.lacks_new(&containers) {
             Some(compose_service) if deployment.interrupt() => {
-                self.handover_interfered(&Interference::Removed { compose_service }, now);
+                self.handover_interfered(Interference::Removed { compose_service }, now);
             }
             Some(_) => deployment.enter(Phase::Spread, now),
             None if deployment.plan().drain().is_empty() => self.retire_old(now),
@@ -112,21 +112,20 @@ impl Service {
             Outcome::Failed(failure) => self.failed(Failed::new(failure, String::new()), now),
             // Somebody has removed the new containers, but not the old ones, which are all that is left.
             Outcome::Inconclusive(how @ Interference::Removed { .. }) if self.has_old_containers() => {
-                self.handover_interfered(&how, now);
+                self.handover_interfered(how, now);
             }
-            Outcome::Inconclusive(how) => self.settle(Some(self.interference_text(&how)), now),
+            Outcome::Inconclusive(how) => self.settle(Some(how), now),
         }
     }
 
-    fn settle(&mut self, interference: Option<String>, now: Timestamp) {
+    fn settle(&mut self, interference: Option<Interference>, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.enter(Phase::Settle { interference }, now);
     }
 
     /// Somebody has changed the new containers while the old ones are there: these serve on, the new ones are removed, and the
     /// next check tries again.
-    pub(in crate::service) fn handover_interfered(&mut self, how: &Interference, now: Timestamp) {
-        let why = self.interference_text(how);
+    pub(in crate::service) fn handover_interfered(&mut self, why: Interference, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.enter(Phase::Abort { why }, now);
     }
@@ -186,9 +185,11 @@ impl Service {
                 deployment.enter(Phase::Abort { why }, now);
             }
             Phase::Abort { why } if deployment.plan().is_whole_handover() => {
-                self.abandon(why, String::new(), now);
+                self.abandon(self.interference_text(&why), String::new(), now);
             }
-            Phase::Settle { interference: Some(why) } | Phase::Abort { why } => self.left_unproven(why, now),
+            Phase::Settle { interference: Some(why) } | Phase::Abort { why } => {
+                self.probation_interfered(&why, now);
+            }
             _ => {}
         }
     }
@@ -207,7 +208,7 @@ impl Service {
     }
 
     /// The new containers of a failed image are gone. If the old ones were never touched, that was all.
-    fn withdrawn(&mut self, failed: Failed, remaining: Option<String>, is_verified: bool, now: Timestamp) {
+    fn withdrawn(&mut self, failed: Failed, remaining: Option<Reason>, is_verified: bool, now: Timestamp) {
         let containers = self.known.containers.clone().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.handover.is_withdrawn = true;

@@ -44,7 +44,7 @@ impl Service {
             Outcome::Passed if self.is_handing_over() => self.proven_beside(now),
             Outcome::Passed => self.passed(now),
             Outcome::Failed(failure) => self.failed(Failed::new(failure, String::new()), now),
-            Outcome::Inconclusive(how) if self.is_handing_over() => self.handover_interfered(&how, now),
+            Outcome::Inconclusive(how) if self.is_handing_over() => self.handover_interfered(how, now),
             Outcome::Inconclusive(how) => self.probation_interfered(&how, now),
         }
     }

@@ -22,10 +22,10 @@ impl Service {
             Outcome::Passed => self.rolled_back(failed, None, now),
             // The failing container is on none of the old images, or was already failing before the deployment.
             Outcome::Failed(again) if self.is_no_worse(&again) => {
-                self.rolled_back(failed, Some(wording::rejection(&again.reason)), now);
+                self.rolled_back(failed, Some(again.reason), now);
             }
             Outcome::Failed(again) => self.fail_for_good(failed, RollbackProblem::NotProven(again), now),
-            Outcome::Inconclusive(how) => self.rollback_interfered(failed, &how, now),
+            Outcome::Inconclusive(how) => self.rollback_interfered(failed, how, now),
         }
     }
 
@@ -33,7 +33,7 @@ impl Service {
     pub(in crate::service) fn rolled_back(
         &mut self,
         failed: Failed,
-        remaining: Option<String>,
+        remaining: Option<Reason>,
         now: Timestamp,
     ) {
         let Some(deployment) = &mut self.durable.deployment else { return };
@@ -83,7 +83,7 @@ impl Service {
 
     /// Handles interference with a rollback. A container may also be on another image because its tag pointed there for a
     /// moment, so the rollback is retried.
-    fn rollback_interfered(&mut self, failed: Failed, how: &Interference, now: Timestamp) {
+    fn rollback_interfered(&mut self, failed: Failed, how: Interference, now: Timestamp) {
         let containers = self.known.containers.as_deref().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
         let stopped = deployment.plan().expected_old().iter().all(|expected| {
@@ -91,14 +91,14 @@ impl Service {
             of_service().next().is_none() || of_service().any(|c| c.image == expected.image)
         });
         let attempt = deployment.attempt + 1;
-        let how = wording::interference(how);
+        let how = Reason::Interfered { interference: how };
         if stopped {
             self.rolled_back(failed, Some(how), now);
         } else if attempt < ROLLBACK_ATTEMPTS {
             deployment.enter_attempt(deployment.way_back(failed), attempt, now);
             self.steps.retry_at = Some(now + ROLLBACK_RETRY);
         } else {
-            self.fail_for_good(failed, RollbackProblem::NotProven(Failure::general(Reason::Words(how))), now);
+            self.fail_for_good(failed, RollbackProblem::NotProven(Failure::general(how)), now);
         }
     }
 

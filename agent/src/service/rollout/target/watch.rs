@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Reference;
 use crate::model::swarm::{SwarmService, Task, TaskState, UpdateState, is_same_image};
-use crate::service::rollout::probation::{Failed, Failure, Reason};
+use crate::service::rollout::probation::{Failed, Failure, Reason, TaskFault};
 
 /// How long tasks may take to converge after the swarm has finished, if three times the grace is less.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -171,15 +171,12 @@ impl Watch {
         let by_itself = tasks.iter().filter(|task| !self.is_by_node(task)).max_by_key(|task| task.since);
         match by_itself.or_else(|| tasks.iter().max_by_key(|task| task.since)) {
             Some(task) => {
-                // An unhealthy task is told to stop, and may exit with code 0.
-                let why = match task.state {
-                    _ if !task.error.is_empty() => task.error.as_str(),
-                    TaskState::Complete => {
-                        "it ended with exit code 0, by itself or because its health check failed"
-                    }
-                    state => state.as_str(),
+                let fault = match task.state {
+                    _ if !task.error.is_empty() => TaskFault::Error(task.error.clone()),
+                    TaskState::Complete => TaskFault::Complete,
+                    state => TaskFault::State(state),
                 };
-                blamed(task, why, self.is_by_node(task))
+                blamed(task, fault, self.is_by_node(task))
             }
             None => self.blame_by_message(service, goal),
         }
@@ -197,11 +194,10 @@ impl Watch {
                 && task.error.is_empty()
         };
         if let Some(task) = service.tasks.iter().find(is_stopped) {
-            return blamed(task, "the swarm stopped it during the update", true);
+            return blamed(task, TaskFault::Stopped, true);
         }
-        let failure =
-            Failure { reason: Reason::Words(format!("the swarm reports: {message}")), ..Failure::default() };
         let by_node = self.rejected.iter().any(|id| is_named(id));
+        let failure = Failure::general(Reason::Swarm { swarm_message: message.clone() });
         Failed { failure, output: String::new(), task: String::new(), by_node }
     }
 }
@@ -214,7 +210,7 @@ impl Goal<'_> {
 }
 
 /// Builds the failure of a task.
-fn blamed(task: &Task, why: &str, by_node: bool) -> Failed {
+fn blamed(task: &Task, fault: TaskFault, by_node: bool) -> Failed {
     let tagged = Reference::parse(&task.image).map(|image| image.tagged()).unwrap_or_default();
     let mut facts = format!("task {} on node {}: {}\n", task.name, task.node, task.state.as_str());
     if let Some(code) = task.exit_code.filter(|code| *code != 0) {
@@ -224,7 +220,7 @@ fn blamed(task: &Task, why: &str, by_node: bool) -> Failed {
         facts.push_str(&format!("{}\n", task.error));
     }
     let failure = Failure {
-        reason: Reason::Words(format!("{} on {}: {why}", task.name, task.node)),
+        reason: Reason::Task { task: task.name.clone(), node: task.node.clone(), fault },
         container_id: task.local_container.clone().unwrap_or_default(),
         container: task.name.clone(),
         image: tagged,

@@ -106,7 +106,7 @@ fn a_paused_update_has_failed_and_a_node_that_cannot_pull_the_image_is_to_blame(
     let failed = failed_for(look(&[paused(Vec::new())]));
     assert_eq!(
         (&failed.failure.reason, failed.by_node),
-        (&Reason::Words("the swarm reports: update paused".into()), false)
+        (&Reason::Swarm { swarm_message: "update paused".into() }, false)
     );
 }
 
@@ -158,7 +158,7 @@ fn a_task_that_the_swarm_stopped_itself_does_not_blame_the_image() {
     assert_eq!((failed.task.as_str(), failed.by_node), ("drained", true));
     assert_eq!(
         failed.failure.reason,
-        Reason::Words("web.1 on n1: the swarm stopped it during the update".into())
+        Reason::Task { task: "web.1".into(), node: "n1".into(), fault: TaskFault::Stopped }
     );
     // Neither another task, nor one that ended with an error, nor one on another image.
     let with_error = Task { error: "task: non-zero exit (1)".into(), ..stopped("drained") };
