@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::container::{Container, State};
 use super::image::{Digest, ImageId, Reference};
+use super::output::says;
 
 /// A service, read from a manager.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,7 +65,7 @@ pub struct UpdateStatus {
 impl UpdateStatus {
     /// Reports whether this rollback was requested by an operator, and not caused by the update's `failure_action`.
     pub fn is_manual_rollback(&self) -> bool {
-        self.message.contains("manually requested")
+        says(&self.message, "manually requested")
     }
 }
 
@@ -161,8 +162,8 @@ impl Task {
     /// another platform, or lacks a resource that the service needs.
     pub fn is_failed_by_node(&self) -> bool {
         // An image without a command is rejected too, but by every node.
-        let is_image = self.error.to_lowercase().contains("no command specified");
-        (self.state == TaskState::Rejected && !is_image) || self.error.contains("No such image")
+        let is_image = says(&self.error, "no command specified");
+        (self.state == TaskState::Rejected && !is_image) || says(&self.error, "no such image")
     }
 }
 

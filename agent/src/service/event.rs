@@ -221,6 +221,8 @@ pub(in crate::service) struct FailedDeployment {
     pub(in crate::service) failure: Failure,
     /// Compose's output and the last log lines.
     pub(in crate::service) output: String,
+    /// Whether the nodes of a swarm are to blame, and not the image.
+    pub(in crate::service) by_node: bool,
 }
 
 /// Why a rollback was not possible or failed.

@@ -351,9 +351,11 @@ impl Images {
         self.iter().any(|(_, memory)| memory.is_unproven(id))
     }
 
-    /// The images that ran before a deployment run again: none of the unproven ones does.
-    pub(super) fn forget_unproven(&mut self) {
-        self.iter_mut().for_each(|(_, memory)| memory.unproven = None);
+    /// What was not proven is replaced or proven by now, except images for which `stays` holds.
+    pub(super) fn forget_unproven(&mut self, stays: impl Fn(&str, &ImageId) -> bool) {
+        for (image, memory) in self.iter_mut() {
+            memory.unproven = memory.unproven.take().filter(|id| stays(image, id));
+        }
     }
 }
 

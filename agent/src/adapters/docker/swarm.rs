@@ -18,7 +18,7 @@ use super::answer::{amount, list, map, number, text};
 use super::client::Query;
 use super::names::checked;
 use super::{DockerEngine, convert};
-use crate::model::output::{Tail, stable};
+use crate::model::output::{Tail, says, stable};
 use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
 use crate::model::{EngineError, Platform, Reference, SwarmError};
 use crate::ports::Swarm;
@@ -274,15 +274,15 @@ fn message(error: EngineError) -> String {
 /// Converts an engine error, recognizing the managers' messages.
 fn fault(error: EngineError) -> SwarmError {
     let text = error.to_string();
-    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let says = |words: &[&str]| words.iter().any(|words| says(&text, words));
     if says(&["encrypted and needs to be unlocked", "certificates have expired"]) {
         return SwarmError::Unusable(message(error));
     }
-    if says(&["Manager is being prepared"]) {
+    if says(&["manager is being prepared"]) {
         return SwarmError::NoLeader("this manager is starting, or cannot reach the others".to_owned());
     }
     if says(&["not a swarm manager", "not part of a swarm"]) {
-        let why = if says(&["Worker nodes"]) { "it is a worker" } else { "it is in no swarm" };
+        let why = if says(&["worker nodes"]) { "it is a worker" } else { "it is in no swarm" };
         return SwarmError::NotManager(why.to_owned());
     }
     if says(&["update out of sequence"]) {

@@ -29,9 +29,9 @@ impl Service {
     }
 
     /// Like [`Self::set_fault`], with the output of the program that failed. For a service that is not polled the fault is
-    /// reported but not kept, because no check would ever clear it.
+    /// reported but not kept beyond the deployment, because no check would ever clear it.
     pub(in crate::service) fn raise_fault(&mut self, fault: Option<Fault>, output: String, now: Timestamp) {
-        if let (Some(fault), false) = (&fault, self.can_check()) {
+        if let (Some(fault), false) = (&fault, self.can_check() || self.durable.is_deploying()) {
             self.emit(Event::Faulted { fault: fault.clone(), output }, now);
             return;
         }

@@ -16,7 +16,9 @@ impl Service {
     pub(in crate::service) fn begin_late_watch(&mut self, changes: &[ImageChange], now: Timestamp) {
         let seconds = self.config.update.as_ref().map_or(0, |update| update.watch.as_secs());
         let until = now.checked_add(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)));
-        self.durable.watch = (seconds > 0).then(|| LateWatch {
+        // A swarm has its own `monitor`, and nobody goes back to an earlier image there.
+        let is_watched = seconds > 0 && self.config.swarm_service.is_none();
+        self.durable.watch = is_watched.then(|| LateWatch {
             since: now,
             until: until.unwrap_or(Timestamp::MAX),
             images: changes.iter().map(|change| change.configured.clone()).collect(),

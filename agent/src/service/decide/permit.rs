@@ -260,11 +260,12 @@ impl Service {
 }
 
 /// The images and digests that an event is a verdict on. An image that no container runs has none (DECISIONS 8). If one image
-/// of a deployment fails, none of them is proven: all of them are blocked, and have failed.
+/// of a deployment fails, none of them is proven: all of them are blocked, and have failed. Nodes that could not run an image
+/// say nothing about it.
 fn verdicts_of(event: &Event) -> Vec<(&Reference, &Digest)> {
     match event {
         Event::Updated(updated) if updated.used => vec![(&updated.change.reference, &updated.change.digest)],
-        Event::RolledBack { failed, .. } | Event::RollbackFailed { failed, .. } => {
+        Event::RolledBack { failed, .. } | Event::RollbackFailed { failed, .. } if !failed.by_node => {
             let first = failed.image.as_ref().zip(failed.digests.as_ref().map(|(_, digest)| digest));
             let others = failed.others.iter().map(|(image, digest)| (image, digest));
             first.into_iter().chain(others).collect()

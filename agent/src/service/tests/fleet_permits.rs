@@ -38,6 +38,7 @@ fn a_busy_warden_holds_every_ring_for_some_seconds() {
 }
 
 const API: &str = "localhost:5000/api:1";
+const DB: &str = "localhost:5000/db:1";
 
 /// A service of two images whose new digests the fleet permits; their deployment has begun.
 fn deploying_two_images() -> Scenario {
@@ -79,8 +80,16 @@ fn all_images_of_a_failed_deployment_have_failed() {
             others: vec![(Reference::parse(other).unwrap(), digest(other_remote))],
             failure: Failure::general(Reason::Words("exit code 1".into())),
             output: String::new(),
+            by_node: false,
         };
         let (why, containers) = (RollbackProblem::NoOldImage, Vec::new());
+        let by_node = Event::RollbackFailed {
+            failed: FailedDeployment { by_node: true, ..failed.clone() },
+            why: why.clone(),
+            containers: Vec::new(),
+        };
+        scenario.service.note_verdict(&by_node);
+        assert!(scenario.service.permits.decided.is_empty(), "nodes that can't run it are no verdict on it");
         scenario.service.emit(Event::RollbackFailed { failed, why, containers }, scenario.now);
         scenario.service.durable.deployment.as_mut().unwrap().enter(Phase::Unpin, scenario.now);
         let decided = scenario.service.permits.decided.iter().map(|ask| ask.image.as_str());
@@ -127,5 +136,23 @@ fn of_several_images_only_that_of_the_failed_container_is_blocked() {
             blocked,
             "{image:?}"
         );
+    }
+}
+
+#[test]
+fn an_unproven_image_that_is_not_part_of_a_rollback_stays_unproven_while_it_runs() {
+    let third = || ImageId("sha256:third".into());
+    for runs in [true, false] {
+        let mut scenario = deploying_two_images();
+        for (image, id) in [(IMAGE, ImageId("sha256:one".into())), (DB, third())] {
+            scenario.service.durable.images.of(image).unproven = Some(id);
+        }
+        let db = Container { config_image: DB.into(), image: third(), ..running("db") };
+        let containers = runs.then_some(db).into_iter().chain([running("web")]);
+        scenario.service.known.containers = Some(containers.collect());
+        let failure = Failure::general(Reason::Words("it crashed".into()));
+        scenario.service.rolled_back(Failed::new(failure, String::new()), None, scenario.now);
+        let unproven = |image| scenario.service.durable.images.get(image).unproven.clone();
+        assert_eq!((unproven(IMAGE), unproven(DB)), (None, runs.then(third)), "{runs}");
     }
 }

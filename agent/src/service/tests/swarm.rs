@@ -327,3 +327,100 @@ fn an_update_of_an_earlier_version_is_read_and_continued_at_its_step() {
         }
     }
 }
+
+impl Scenario {
+    fn is_being_checked(&mut self) -> bool {
+        matches!(self.act(), Some(Action::Check { .. }))
+    }
+}
+
+fn unproven_without_alternative() -> Scenario {
+    let mut scenario = Scenario::of(in_swarm());
+    scenario.service.durable.images.of(IMAGE).unproven = Some(ImageId::from(&digest('2')));
+    scenario
+}
+
+#[test]
+fn a_running_image_that_fails_again_and_has_no_alternative_waits_for_the_next_cycle_and_is_told_once() {
+    let update =
+        Some(UpdateStatus { state: UpdateState::Paused, message: "paused".into(), completed_at: None });
+    let paused = || SwarmService { update: update.clone(), ..service(&image('2')) };
+    let mut scenario = unproven_without_alternative();
+    for second in [0, 20] {
+        assert!(scenario.at(second).check(seen('2', '2', service(&image('2')))).step().is_some());
+        assert_eq!(scenario.deployment().changes().next(), None);
+        let labels = crate::model::image_config::ConfigChange::default();
+        scenario.input(stepped(SwarmResult::Admitted { labels }));
+        assert!(scenario.step().is_some());
+        scenario.input(stepped(SwarmResult::Set));
+        scenario.at(second + 1).observes(Ok(paused()));
+        assert!(matches!(scenario.step(), Some(SwarmStep::Diagnose { .. })));
+        let (log, health) = (String::new(), String::new());
+        scenario.input(stepped(SwarmResult::Diagnosed { log, health }));
+        assert!(scenario.service.durable.deployment.is_none());
+        assert!(!scenario.is_being_checked(), "the next cycle tries again");
+    }
+    let told: Vec<Kind> = scenario.kinds();
+    assert_eq!(told, [Kind::ERROR], "{:?}", scenario.entries);
+    assert!(scenario.record().errored.unwrap().contains("is not proven, and failed again"));
+    assert!(scenario.service.durable.images.blocked().next().is_none());
+}
+
+#[test]
+fn a_running_image_that_the_nodes_cannot_run_again_is_postponed() {
+    let mut scenario = unproven_without_alternative();
+    assert!(scenario.check(seen('2', '2', service(&image('2')))).step().is_some());
+    let labels = crate::model::image_config::ConfigChange::default();
+    scenario.input(stepped(SwarmResult::Admitted { labels }));
+    assert!(scenario.step().is_some());
+    scenario.input(stepped(SwarmResult::Set));
+    let rejected = Task { error: "no such image".into(), ..task("a", &image('2'), TaskState::Rejected) };
+    let update =
+        Some(UpdateStatus { state: UpdateState::Paused, message: String::new(), completed_at: None });
+    let tasks = vec![rejected];
+    scenario.observes(Ok(SwarmService { update, tasks, ..service(&image('2')) }));
+    let postponed = scenario.service.durable.postponed.as_ref().map(|one| one.digest.clone());
+    assert_eq!(postponed, Some(digest('2')));
+}
+
+#[test]
+fn a_redeploy_that_somebody_breaks_off_leaves_a_proven_image_proven() {
+    let mut scenario = Scenario::of(in_swarm());
+    let proven = crate::service::images::OldImage {
+        id: ImageId::from(&digest('1')),
+        source: Reference::parse(&image('1')).ok(),
+    };
+    scenario.service.durable.images.of(IMAGE).proven = Some(proven);
+    assert!(matches!(scenario.redeploy(seen('1', '1', service(&image('1')))), Some(SwarmStep::Admit { .. })));
+    let labels = crate::model::image_config::ConfigChange::default();
+    scenario.input(stepped(SwarmResult::Admitted { labels }));
+    assert!(scenario.step().is_some());
+    scenario.input(stepped(SwarmResult::Set));
+    scenario.at(1).observes(Ok(service(&image('3'))));
+    assert!(scenario.service.durable.deployment.is_none());
+    assert!(scenario.service.durable.images.get(IMAGE).unproven.is_none());
+}
+
+#[test]
+fn a_service_that_is_not_polled_tells_once_what_its_redeploy_waits_for() {
+    let mut scenario = Scenario::of(ServiceConfig { auto_update: false, ..in_swarm() });
+    assert!(matches!(scenario.redeploy(seen('2', '1', service(&image('1')))), Some(SwarmStep::Admit { .. })));
+    let labels = crate::model::image_config::ConfigChange::default();
+    scenario.input(stepped(SwarmResult::Admitted { labels }));
+    assert!(scenario.step().is_some());
+    scenario.input(stepped(SwarmResult::Set));
+    let mut pending = task("new", &image('2'), TaskState::Pending);
+    (pending.should_run, pending.error) = (true, "no suitable node".into());
+    let waits = SwarmService { tasks: vec![pending], ..service(&image('2')) };
+    for second in 1..10 {
+        scenario.at(second).observes(Ok(waits.clone()));
+    }
+    assert_eq!(scenario.kinds().iter().filter(|told| **told == Kind::ERROR).count(), 1);
+    scenario.at(20).observes(Ok(replaced()));
+    scenario.at(30).observes(Ok(replaced()));
+    assert!(scenario.service.durable.deployment.is_none());
+    let told = scenario.kinds();
+    assert!(told.contains(&Kind::RECOVERED) && told.contains(&Kind::UPDATED), "{told:?}");
+    assert!(!told.contains(&Kind::ERROR), "{told:?}");
+    assert_eq!(scenario.record().errored, None);
+}

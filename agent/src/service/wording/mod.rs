@@ -595,6 +595,11 @@ pub(super) fn names<'a>(image_changes: impl IntoIterator<Item = &'a ImageChange>
     names.join(", ")
 }
 
+/// An image that already ran, but was not proven, has failed once more, and there is none to go back to.
+pub(super) fn still_unproven(images: &str, why: &str) -> String {
+    format!("{images} runs but is not proven, and failed again: {why}; there is no other image to go back to")
+}
+
 /// What a deployment deploys: its images, or the swarm service if none changes.
 pub(super) fn subject(plan: &Plan) -> String {
     match &plan.swarm {

@@ -4,17 +4,18 @@ use crate::model::image::Digest;
 
 /// Someone else has set the service to another image in the middle of a deployment.
 pub(in crate::service) fn foreign(service: &str, image: &str) -> String {
-    format!(
-        "the swarm service {service} was set to {image} by someone else and is left as it is; nothing is \
-         proven or blocked"
-    )
+    format!("the swarm service {service} was set to {image} by someone else and is left as it is")
 }
 
-/// Someone has rolled the service back in the middle of a deployment.
-pub(in crate::service) fn manual_rollback(service: &str, image: &str) -> String {
-    format!(
-        "the swarm service {service} was rolled back to {image} by someone else during its update; nothing is blocked"
-    )
+/// Someone has set the service to another image, or back to the earlier one, before the new image was proven.
+pub(in crate::service) fn other_image_set(service: &str, image: &str, is_back: bool) -> String {
+    if is_back {
+        return format!(
+            "the swarm service {service} was rolled back to {image} by someone else during its update; nothing is \
+             blocked"
+        );
+    }
+    format!("{}; nothing is proven or blocked", foreign(service, image))
 }
 
 /// An external update is in progress.

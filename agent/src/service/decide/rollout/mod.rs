@@ -128,8 +128,9 @@ impl Service {
     pub(in crate::service) fn failed(&mut self, failed: Failed, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         let changes: Vec<ImageChange> = deployment.blamed(&failed.failure).cloned().collect();
-        let by_node = failed.by_node;
         let all = deployment.plan().image_changes.iter();
+        let cannot_run = failed.by_node.then(|| all.clone().next().cloned()).flatten();
+        let by_node = failed.by_node;
         let new_images = all.filter_map(|m| {
             Some((m.configured.clone(), m.reference.clone(), deployment.new_ids.get(&m.configured)?.clone()))
         });
@@ -137,7 +138,7 @@ impl Service {
         let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
         deployment.enter(Phase::Diagnose(failed), now);
         if by_node {
-            return self.postpone(&changes, now);
+            return self.postpone(cannot_run.as_ref(), now);
         }
         // An image that was proven before, and that a person or a later failure called back, is not blocked.
         if !is_going_back {
@@ -211,7 +212,7 @@ impl Service {
                 self.emit(Event::Redeployed { kept }, now);
             }
             Cause::RetryRollback => {
-                self.durable.images.forget_unproven();
+                self.proven_run_again();
                 self.emit(Event::RollbackRetried, now);
             }
             Cause::GoBack(back) => {
@@ -288,10 +289,10 @@ impl Service {
         wording::fault(&FaultCause::ProbationInterrupted { images: &names(changes), how })
     }
 
-    /// Ends a rollout of images that are neither proven nor rejected.
+    /// Ends a rollout of images that are neither proven nor rejected. Those that ran before as well are what they were.
     pub(in crate::service) fn left_unproven(&mut self, text: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        for change in &deployment.plan().image_changes {
+        for change in deployment.changes() {
             let new = deployment.new_id(change);
             self.durable.images.of(&change.configured).note_unproven(new.as_ref(), change.old.as_ref());
         }

@@ -53,7 +53,6 @@ impl Service {
             swarm: Some(set),
             ..Plan::bare(cause, &self.config.name, self.config.health_grace)
         };
-        self.durable.rollback_failed = false;
         let deployment = Deployment::of_swarm(plan, Outage::of_swarm(swarm, now), now);
         self.durable.deployment = Some(Box::new(deployment));
         self.note_begun();
@@ -65,6 +64,7 @@ impl Service {
         if *cause == Cause::Redeploy {
             return self.redeploy_failed(wording::busy_for_redeploy(service), String::new(), now);
         }
+        self.retry_rollback |= *cause == Cause::RetryRollback;
         let text = wording::busy(service);
         self.set_fault(Some(Fault { text, from_check: true }), now);
         self.checks.request_by(now + BUSY_INTERVAL);

@@ -3,7 +3,7 @@
 use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
-use crate::model::image::Reference;
+use crate::model::image::{ImageId, Reference};
 use crate::model::{HookEvent, UpMode};
 use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, Fault, GoBackEnd, GoBackResult, RollbackProblem,
@@ -51,9 +51,10 @@ impl Service {
         for change in &deployment.plan().image_changes {
             self.durable.images.of(&change.configured).keep_target(change.old.as_ref());
         }
-        self.durable.images.forget_unproven();
-        self.durable.rollback_failed = false;
         let data = deployment.data_back();
+        self.proven_run_again();
+        self.durable.rollback_failed = false;
+        let Some(deployment) = &mut self.durable.deployment else { return };
         if let Some(back) = back {
             self.end(DeployOutcome::Failed, false, now);
             self.set_fault(self.remaining_fault(true), now);
@@ -79,6 +80,16 @@ impl Service {
         self.set_fault(self.remaining_fault(true), now);
         let event = Event::RolledBack { failed, remaining, also_recreated, is_uninterrupted, problems, data };
         self.emit(event, now);
+    }
+
+    /// Notes that the images to which the deployment has gone back are proven. An unproven image of another service part stays
+    /// unproven as long as it runs.
+    pub(in crate::service) fn proven_run_again(&mut self) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let (changes, containers) = (&deployment.plan().image_changes, &self.known.containers);
+        let is_changed = |image: &str| changes.iter().any(|change| change.configured == image);
+        let runs = |id: &ImageId| containers.iter().flat_map(|all| all.iter()).any(|c| c.image == *id);
+        self.durable.images.forget_unproven(|image, id| !is_changed(image) && runs(id));
     }
 
     /// Handles interference with a rollback. A container may also be on another image because its tag pointed there for a
@@ -150,7 +161,7 @@ impl Service {
 
 /// Builds the report of a failed deployment, with the digests of the image to blame.
 fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
-    let Failed { failure, output, .. } = failed;
+    let Failed { failure, output, by_node, .. } = failed;
     let blamed = Reference::parse(&failure.image).ok();
     let of_blamed = deployment.changes().find(|m| blamed.as_ref().is_some_and(|blamed| m.is_of(blamed)));
     let of = of_blamed.or_else(|| deployment.changes().next());
@@ -159,5 +170,6 @@ fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
     let is_other = |change: &&ImageChange| of.is_none_or(|of| of.configured != change.configured);
     let others = deployment.changes().filter(is_other);
     let others = others.map(|change| (change.reference.clone(), change.digest.clone())).collect();
-    FailedDeployment { images: wording::names(deployment.changes()), image, digests, others, failure, output }
+    let images = wording::names(deployment.changes());
+    FailedDeployment { images, image, digests, others, failure, output, by_node }
 }

@@ -9,7 +9,7 @@ use crate::model::image::ImageId;
 use crate::model::image_config::ConfigChange;
 use crate::model::{ComposeError, Container, HookEvent, State, UpMode};
 use crate::ports::HookError;
-use crate::service::event::{Event, FaultCause, Note, RollbackProblem};
+use crate::service::event::{Event, Fault, FaultCause, Note, RollbackProblem};
 use crate::service::input::StepResult;
 use crate::service::observation::LocalImage;
 use crate::service::rollout::baseline::Expected;
@@ -273,15 +273,20 @@ impl Service {
         if deployment.changes().next().is_none() {
             // The same images as before: nothing to block, nothing to roll back to.
             deployment.enter(Phase::Unpin, now);
+            let cause = deployment.plan().cause.clone();
+            let images = wording::subject(deployment.plan());
             let failure = failed.failure;
-            let event = if deployment.plan().cause == Cause::RetryRollback {
-                Event::RollbackRetryFailed { failure, output }
-            } else {
-                let why = wording::rejection(&failure.reason);
-                Event::RedeployFailed { why, container: failure.container, output }
-            };
+            let why = wording::rejection(&failure.reason);
             self.end(DeployOutcome::Failed, false, now);
-            self.emit(event, now);
+            match cause {
+                Cause::RetryRollback => self.emit(Event::RollbackRetryFailed { failure, output }, now),
+                // The image that runs was to be proven. Each check tries again until it is, and tells of it once.
+                Cause::Update => {
+                    let text = wording::still_unproven(&images, &why);
+                    self.raise_fault(Some(Fault { text, from_check: false }), output, now);
+                }
+                _ => self.emit(Event::RedeployFailed { why, container: failure.container, output }, now),
+            }
         } else if deployment.can_roll_back() {
             deployment.up_mode = UpMode::Changed;
             // Another service may have been moved to another image in the meantime.
@@ -307,6 +312,10 @@ impl Service {
     pub(in crate::service) fn concluded(&mut self, now: Timestamp) {
         let Some(deployment) = self.durable.deployment.take() else { return };
         self.generation += 1;
+        // What was to be waited for has ended, and no check would clear it.
+        if !self.can_check() {
+            (self.fault, self.fault_since) = (None, None);
+        }
         self.inspections.request_by(now);
         // The running images have changed, so check again. A failed deployment waits for the next cycle.
         let about_images = deployment.plan().cause.is_about_images();

@@ -189,13 +189,12 @@ impl Service {
         for change in deployment.plan().image_changes.clone() {
             self.durable.images.of(&change.configured).declined = Some(change.digest);
         }
-        let sentence = if is_back { wording::swarm::manual_rollback } else { wording::swarm::foreign };
-        self.left_unproven(sentence(&swarm.service, &service.image), now);
+        self.left_unproven(wording::swarm::other_image_set(&swarm.service, &service.image, is_back), now);
     }
 
     /// An update that the nodes could not run is tried again later, with increasing delays; its image is not blocked.
-    pub(in crate::service) fn postpone(&mut self, changes: &[ImageChange], now: Timestamp) {
-        let Some(change) = changes.first() else { return };
+    pub(in crate::service) fn postpone(&mut self, change: Option<&ImageChange>, now: Timestamp) {
+        let Some(change) = change else { return };
         let tries = self.durable.postponed.as_ref().filter(|one| one.digest == change.digest);
         let tries = tries.map_or(0, |one| one.tries) + 1;
         let until = now + backoff::after(tries, POSTPONE, LONGEST_POSTPONE);
