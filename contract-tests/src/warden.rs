@@ -122,7 +122,7 @@ impl Warden {
 
     fn wait_ready(&self) {
         wait_for("the warden to respond", || match request(&self.address, "GET", "/health", &[], &[]) {
-            Ok(reply) if reply.status == 200 => Ok(()),
+            Ok(reply) if reply.status == 200 && !reply.text().contains(r#""store":"away""#) => Ok(()),
             other => Err(format!("{other:?}; its log: {}", log(&self.folder))),
         });
     }

@@ -14,4 +14,4 @@ cd "$(dirname "$0")/../.."
 trap remove_proxies_image EXIT
 bring_proxies_image
 EVENKEEL_ROUNDS="${ROUNDS:-2}" cargo nextest run -p contract-tests --no-capture \
-    -E "binary(docker) & test(/^handover_load::/) & test(/${1:-}/)"
+    --run-ignored all -E "binary(docker) & test(/^handover_load::/) & test(/${1:-}/)"

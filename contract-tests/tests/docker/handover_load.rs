@@ -187,37 +187,44 @@ mod nightly {
     use super::*;
 
     #[test]
+    #[ignore = "the requests need the machine for themselves"]
     fn behind_haproxy_a_good_image_loses_no_request() {
         good_images_lose_nothing(&PROXY_PROGRAMS[0]);
     }
 
     #[test]
+    #[ignore = "the requests need the machine for themselves"]
     fn behind_haproxy_a_bad_image_loses_no_request() {
         bad_images_lose_nothing(&PROXY_PROGRAMS[0]);
     }
 
     #[test]
+    #[ignore = "the requests need the machine for themselves"]
     fn behind_nginx_a_good_image_loses_no_request() {
         good_images_lose_nothing(&PROXY_PROGRAMS[1]);
     }
 
     #[test]
+    #[ignore = "the requests need the machine for themselves"]
     fn behind_nginx_a_bad_image_loses_no_request() {
         bad_images_lose_nothing(&PROXY_PROGRAMS[1]);
     }
 
     #[test]
+    #[ignore = "the requests need the machine for themselves"]
     fn behind_caddy_a_good_image_loses_no_request() {
         good_images_lose_nothing(&PROXY_PROGRAMS[2]);
     }
 
     #[test]
+    #[ignore = "the requests need the machine for themselves"]
     fn behind_caddy_a_bad_image_loses_no_request() {
         bad_images_lose_nothing(&PROXY_PROGRAMS[2]);
     }
 
     /// The other column of the table: what the same load loses when the old container is stopped first.
     #[test]
+    #[ignore = "the requests need the machine for themselves"]
     fn an_update_that_stops_first_loses_requests() {
         let mut site = site(&PROXY_PROGRAMS[0], "stop_first");
         let mut lost = 0;

@@ -111,10 +111,15 @@ fn ring_0_continues_without_a_warden_but_waits_for_a_response_that_can_be_read()
         Behaviour::Huge,
     ];
     for (number, behaviour) in bad.into_iter().enumerate() {
+        let is_there = matches!(behaviour, Behaviour::Garbage | Behaviour::Huge);
+        if is_there {
+            machine.warden.behave(Behaviour::Good);
+            machine.decide(nothing(10 + number as u64));
+        }
         machine.warden.behave(behaviour);
         machine.offer(&format!("bad-{number}"));
         // The warden is there, and knows whether another agent is trying the digest.
-        if matches!(behaviour, Behaviour::Garbage | Behaviour::Huge) {
+        if is_there {
             let why = machine.wait_gate("ring");
             assert!(why.contains("cannot be read"), "{why}");
             machine.warden.behave(Behaviour::Good);
@@ -125,7 +130,7 @@ fn ring_0_continues_without_a_warden_but_waits_for_a_response_that_can_be_read()
     }
     // Earlier decisions stay in effect while responses are invalid.
     machine.warden.behave(Behaviour::Good);
-    machine.decide(freeze(9, in_an_hour(), 3600));
+    machine.decide(freeze(20, in_an_hour(), 3600));
     machine.warden.behave(Behaviour::Garbage);
     machine.offer("held");
     machine.wait_gate("freeze");

@@ -152,6 +152,8 @@ impl Collector {
     pub async fn ask(&self, asking: &Asking<'_>) -> FleetAnswer {
         let reply = if let Some(why) = self.over_limit(asking) {
             answer::over_limit(why)
+        } else if !self.store_state().borrow().is_read {
+            self.answer_from_memory(asking)
         } else {
             let asked = timeout(ASK_TIME, self.try_ask(asking)).await;
             asked.ok().and_then(Result::ok).unwrap_or_else(|| self.answer_from_memory(asking))

@@ -44,12 +44,15 @@ struct Job {
 pub struct StoreState {
     write: Option<String>,
     read: Option<String>,
+    /// Whether the view has ever been read completely. Until then, freezes, withheld digests and inventories are missing.
+    is_read: bool,
 }
 
 impl StoreState {
     /// Returns why the store is unavailable; `None` if it works.
     pub fn error(&self) -> Option<&str> {
-        self.write.as_deref().or(self.read.as_deref())
+        let unread = (!self.is_read).then_some("it has not been read yet");
+        self.write.as_deref().or(self.read.as_deref()).or(unread)
     }
 }
 

@@ -48,9 +48,14 @@ impl Task {
     }
 
     /// Reads the store for the first time, so that the view is not empty when the first request arrives. A store that does
-    /// not answer in time is read later.
+    /// not answer in time is read later, and is unavailable until then.
     pub async fn prepare(&mut self) {
-        let _ = timeout(PREPARATION, self.catch_up()).await;
+        if timeout(PREPARATION, self.catch_up()).await.is_err() {
+            tracing::warn!(
+                "the store is being read for {} s now; it is away until then",
+                PREPARATION.as_secs()
+            );
+        }
     }
 
     /// Runs until `stop` is cancelled, then stores the queued changes.
@@ -142,7 +147,10 @@ impl Task {
             *self.collector.read_at.lock() = Instant::now();
         }
         let error = read.err().map(|error| error.0);
-        self.note(|state| state.read = error);
+        self.note(|state| {
+            state.is_read |= error.is_none();
+            state.read = error;
+        });
     }
 
     async fn try_catch_up(&mut self) -> Result<(), KeepError> {
@@ -229,7 +237,7 @@ impl Task {
             (was, Some(error)) if was != Some(error) => {
                 tracing::error!(error, "the store is away; agents keep their entries until it is back");
             }
-            (Some(_), None) => tracing::info!("the store is back"),
+            (Some(_), None) if before.is_read => tracing::info!("the store is back"),
             _ => {}
         }
         state.send_replace(now);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::supervisor::TaskSet;
+use evenkeel_common::wire::{FreezeScope, Permission};
 use evenkeel_warden::fleet::answer::Asking;
+use evenkeel_warden::fleet::decisions::Decision;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -427,11 +429,13 @@ async fn two_wardens_grant_a_lease_to_only_one_machine() {
     let keep = in_memory();
     let stop = CancellationToken::new();
     let tasks = TaskSet::new();
-    let wardens = [0, 1].map(|_| {
-        let (collector, task) = new_collector(&["a", "b"], keep.clone());
+    let mut wardens = Vec::new();
+    for _ in 0..2 {
+        let (collector, mut task) = new_collector(&["a", "b"], keep.clone());
+        task.prepare().await;
         tasks.spawn("collector", task.run(stop.clone()));
-        collector
-    });
+        wardens.push(collector);
+    }
     for round in 0..10 {
         let digest = format!("sha256:{round}");
         let asked = (0..20).map(|n| {
@@ -458,6 +462,33 @@ async fn two_wardens_grant_a_lease_to_only_one_machine() {
     }
     stop.cancel();
     assert!(tasks.finish(Duration::from_secs(10)).await);
+}
+
+/// A store that takes long to read, for example after a restart of a large fleet.
+#[tokio::test]
+async fn a_warden_that_has_not_read_its_store_lifts_no_freeze_and_lets_nobody_go() {
+    let keep = in_memory();
+    let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
+    let (collector, task) = new_collector(&["a"], keep.clone());
+    tasks.spawn("collector", task.run(stop.clone()));
+    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let freeze = Decision::Freeze { reason: "audit".to_owned(), until, scope: FreezeScope::default() };
+    collector.decide(freeze).await.unwrap();
+    stop.cancel();
+    assert!(tasks.finish(Duration::from_secs(10)).await);
+
+    let (collector, mut task) = new_collector(&["a"], keep);
+    let asking =
+        Asking { agent: "a", ring: 1, service: "web", repository: "r/web", digest: DIGEST, progress: None };
+    let decisions = collector.decisions_for("a");
+    assert_eq!((decisions.store.as_deref(), decisions.freezes.len()), (Some("away"), 0));
+    let answer = collector.ask(&asking).await;
+    assert_eq!((answer.answer, answer.store.as_deref()), (Permission::Wait, Some("away")));
+    task.prepare().await;
+    let decisions = collector.decisions_for("a");
+    assert_eq!((decisions.store, decisions.freezes.len()), (None, 1));
+    let answer = collector.ask(&asking).await;
+    assert_eq!((answer.answer, answer.gate.as_deref()), (Permission::Wait, Some("freeze")));
 }
 
 #[tokio::test]
