@@ -304,6 +304,8 @@ impl Context<'_> {
             if of.is_some() || self.plan.image_changes.is_empty() { Role::Updated } else { Role::Bystander };
         match self.plan.before.iter().find(|was| was.id == container.id) {
             Some(was) if self.rolling_back => was.well.then_some(role),
+            // Stopped on purpose once the new ones serve, also if it runs the same image, which was not proven.
+            Some(_) if self.is_put_aside(container) => None,
             // It already ran on the new image, which was not proven.
             Some(_) => of
                 .is_some_and(|m| self.new_ids.get(&m.configured) == Some(&container.image))
