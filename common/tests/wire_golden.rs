@@ -57,6 +57,20 @@ fn responses_of_the_warden_are_additive() {
 }
 
 #[test]
+fn json_that_no_warden_sent_is_no_decision() {
+    for text in [
+        "{}",
+        r#"{"message":"maintenance"}"#,
+        r#"{"status":"ok"}"#,
+        r#"{"revision":3}"#,
+        r#"{"revision":3,"freezes":[]}"#,
+        r#"{"freezes":[],"failed":[]}"#,
+    ] {
+        assert!(serde_json::from_str::<FleetDecisions>(text).is_err(), "{text}");
+    }
+}
+
+#[test]
 fn fleet_decisions_keep_their_format() {
     let decisions: FleetDecisions = survives(include_str!("golden/fleet_decisions.json"));
     assert_eq!((decisions.revision, decisions.freezes[0].scope.machine.as_deref()), (12, Some("box-1")));
@@ -68,8 +82,9 @@ fn fleet_decisions_keep_their_format() {
         ["seen", "verdicts", "store"].iter().all(|key| !text.contains(key)),
         "older agents get only the fields that they know: {text}"
     );
-    let none: FleetDecisions = serde_json::from_str("{}").expect("a warden that has decided nothing");
-    assert_eq!(none, FleetDecisions::default());
+    let none = serde_json::to_string(&FleetDecisions::default()).expect("decisions are JSON");
+    assert_eq!(none, r#"{"revision":0,"freezes":[],"failed":[]}"#, "what every version has always sent");
+    assert_eq!(survives::<FleetDecisions>(&none), FleetDecisions::default());
     let answer: FleetAnswer = survives(include_str!("golden/fleet_answer.json"));
     assert_eq!((answer.answer, answer.again), (Permission::Wait, 30));
     let away: FleetAnswer = survives(include_str!("golden/fleet_answer_store_away.json"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use evenkeel_common::tls;
-use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory};
+use evenkeel_common::wire::{FleetAnswer, FleetAsk, FleetDecisions, Inventory, InventoryReply, ReleaseReply};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 use parking_lot::{Mutex, RwLock};
@@ -30,6 +30,17 @@ const MAX_CONCURRENT: usize = 8;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// The same for a response of `/health`.
 const MAX_HEALTH: usize = 64 * 1024;
+
+/// How an answer that could be read is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// At once.
+    Now,
+    /// Only if no other warden has a better one: it was given without access to the store.
+    Last,
+    /// Only if `/health` shows that a warden gave it.
+    IfWarden,
+}
 
 /// The wardens of a configuration.
 pub struct Wardens {
@@ -80,37 +91,38 @@ impl Wardens {
         self.permits.acquire().await.ok()
     }
 
-    /// Returns the first usable answer. An answer given without access to the store (`is_away`) is used only if there is
-    /// no other. Returns [`FleetError::NoFleet`] only if every warden reports that it does not support fleets.
+    /// Returns the first usable answer, see [`Use`]. Returns [`FleetError::NoFleet`] only if every warden reports that it does not support fleets.
     async fn first<T: DeserializeOwned>(
         &self,
         limit: Duration,
         request: impl Fn(&Client, Url) -> RequestBuilder,
         path: &str,
-        is_away: impl Fn(&T) -> bool,
+        usable: impl Fn(&T) -> Use,
     ) -> Result<(T, HeaderMap), FleetError> {
         let active = *self.active.lock();
         let others = (0..self.bases.len()).filter(|at| *at != active);
         let (mut away, mut is_busy, mut unreadable, mut fallback) = (None, false, None, None);
+        let stranger = || Some("the server that answers is not a warden".to_owned());
         for at in std::iter::once(active).chain(others) {
             let Some(url) = self.bases.get(at).and_then(|base| base.join(path).ok()) else { continue };
             let request = request(&self.client, url).header(AUTHORIZATION, self.authorization.clone());
             let answer = tokio::time::timeout(limit, exchange(request.timeout(limit))).await;
             let late = |_| Err(FleetError::Unavailable(format!("no answer within {} s", limit.as_secs())));
             match answer.unwrap_or_else(late) {
-                Ok(answer) if is_away(&answer.0) => fallback = fallback.or(Some(answer)),
+                Ok(answer) if usable(&answer.0) == Use::Last => fallback = fallback.or(Some(answer)),
+                Ok(answer) if usable(&answer.0) == Use::IfWarden && !self.is_warden(at).await => {
+                    away = away.or_else(stranger);
+                }
                 Ok(answer) => {
                     *self.active.lock() = at;
                     return Ok(answer);
                 }
                 Err(FleetError::NoFleet) if self.is_warden(at).await => {}
-                Err(FleetError::NoFleet) => {
-                    away = away.or_else(|| Some("the server that answers is not a warden".to_owned()));
-                }
+                Err(FleetError::NoFleet) => away = away.or_else(stranger),
                 Err(FleetError::Unavailable(why)) => away = away.or(Some(why)),
                 Err(FleetError::Busy) => is_busy = true,
                 // Whatever a proxy answers is not a decision of a warden.
-                Err(FleetError::Unreadable(why)) if !self.has_health(at).await => away = away.or(Some(why)),
+                Err(FleetError::Unreadable(why)) if !self.is_warden(at).await => away = away.or(Some(why)),
                 Err(FleetError::Unreadable(why)) => unreadable = unreadable.or(Some(why)),
             }
         }
@@ -127,20 +139,14 @@ impl Wardens {
         Err(away.map_or(FleetError::NoFleet, FleetError::Unavailable))
     }
 
-    /// Reports whether a warden answers. Every version serves `/health`; a proxy without its warden does not.
+    /// Reports whether `/health` answers like a warden's. A status code alone says nothing: many proxies have such a path of
+    /// their own.
     async fn is_warden(&self, at: usize) -> bool {
-        let Some(url) = self.bases.get(at).and_then(|base| base.join("health").ok()) else { return false };
-        let answer = self.client.get(url).timeout(ASK).send().await;
-        answer.is_ok_and(|answer| answer.status() == StatusCode::OK)
-    }
-
-    /// Reports whether `/health` answers like a warden's.
-    async fn has_health(&self, at: usize) -> bool {
         let Some(url) = self.bases.get(at).and_then(|base| base.join("health").ok()) else { return false };
         let Ok(mut answer) = self.client.get(url).timeout(ASK).send().await else { return false };
         let body = body_of(&mut answer, MAX_HEALTH).await.ok().flatten().unwrap_or_default();
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-        answer.status() == StatusCode::OK && body.get("status").is_some()
+        answer.status() == StatusCode::OK && body["status"].is_string()
     }
 }
 
@@ -202,8 +208,12 @@ impl Fleet for Wardens {
     ) -> Result<DecisionsResponse, FleetError> {
         let KnownRevisions { revision, verdicts } = known;
         let path = format!("fleet?after={revision}&wait={}&verdicts={verdicts}", wait.as_secs());
-        let (decisions, headers): (FleetDecisions, _) =
-            self.first(wait + REPORT, reqwest::Client::get, &path, |_| false).await?;
+        // A warden whose store is a new one starts again at a low revision.
+        let usable = |decisions: &FleetDecisions| {
+            let is_older = decisions.store.is_none() && decisions.revision < revision;
+            if is_older { Use::IfWarden } else { Use::Now }
+        };
+        let (decisions, headers) = self.first(wait + REPORT, reqwest::Client::get, &path, usable).await?;
         if decisions.store.is_some() {
             // This warden has no access to its store: ask the next one next time.
             let mut active = self.active.lock();
@@ -215,20 +225,20 @@ impl Fleet for Wardens {
     async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {
         let _permit = self.permit().await;
         let post = |client: &Client, url| client.post(url).json(ask);
-        let is_away = |answer: &FleetAnswer| answer.store.is_some();
-        Ok(self.first(ASK, post, "fleet/ask", is_away).await?.0)
+        let usable = |answer: &FleetAnswer| if answer.store.is_some() { Use::Last } else { Use::Now };
+        Ok(self.first(ASK, post, "fleet/ask", usable).await?.0)
     }
 
     async fn release(&self, ask: &FleetAsk) -> Result<(), FleetError> {
         let _permit = self.permit().await;
         let post = |client: &Client, url| client.post(url).json(ask);
-        self.first::<serde_json::Value>(REPORT, post, "fleet/release", |_| false).await.map(|_| ())
+        self.first::<ReleaseReply>(REPORT, post, "fleet/release", |_| Use::Now).await.map(|_| ())
     }
 
     async fn report(&self, inventory: &Inventory) -> Result<(), FleetError> {
         let _permit = self.permit().await;
         let post = |client: &Client, url| client.post(url).json(inventory);
-        self.first::<serde_json::Value>(REPORT, post, "inventory", |_| false).await.map(|_| ())
+        self.first::<InventoryReply>(REPORT, post, "inventory", |_| Use::Now).await.map(|_| ())
     }
 }
 

@@ -39,7 +39,7 @@ async fn warden(answer: ResponseTemplate) -> MockServer {
 }
 
 async fn health(server: &MockServer, status: u16) {
-    let answer = ResponseTemplate::new(status);
+    let answer = ResponseTemplate::new(status).set_body_json(json!({"status": "ok"}));
     Mock::given(method("GET")).and(path("/base/health")).respond_with(answer).mount(server).await;
 }
 
@@ -58,7 +58,7 @@ async fn a_decisions_request_carries_the_token_and_the_known_revisions() {
         .and(header("authorization", "Bearer token-1"))
         .respond_with(
             ResponseTemplate::new(200)
-                .set_body_json(json!({"revision": 8, "new": true}))
+                .set_body_json(json!({"revision": 8, "freezes": [], "failed": [], "new": true}))
                 .insert_header("date", "Thu, 01 Jan 2026 00:02:00 GMT"),
         )
         .mount(&server)
@@ -123,4 +123,55 @@ async fn a_proxy_without_its_warden_says_nothing_about_the_fleet() {
         let asked = wardens(&[base(&proxy)]).ask(&question()).await;
         assert!(matches!(asked, Err(FleetError::Unavailable(_))), "{missing}, {status}: {asked:?}");
     }
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_healthy_itself_is_not_a_warden_without_a_fleet() {
+    for body in ["", "OK", "<html></html>", r#"{"healthy": true}"#] {
+        let proxy = warden(ResponseTemplate::new(404)).await;
+        let health = ResponseTemplate::new(200).set_body_string(body);
+        Mock::given(path("/base/health")).respond_with(health).mount(&proxy).await;
+        let asked = wardens(&[base(&proxy)]).ask(&question()).await;
+        assert!(matches!(asked, Err(FleetError::Unavailable(_))), "{body}: {asked:?}");
+    }
+}
+
+/// A server that answers everything with 200 and this.
+async fn always(body: serde_json::Value) -> MockServer {
+    let server = MockServer::start().await;
+    let answer = ResponseTemplate::new(200).set_body_json(body);
+    Mock::given(wiremock::matchers::any()).respond_with(answer).mount(&server).await;
+    server
+}
+
+#[tokio::test]
+async fn json_of_another_server_is_no_answer_of_a_warden() {
+    let known = KnownRevisions { revision: 7, verdicts: 0 };
+    for body in [json!({}), json!({"message": "maintenance"}), json!({"revision": 0}), json!([])] {
+        let wardens = wardens(&[base(&always(body.clone()).await)]);
+        let away = |error: Option<FleetError>| matches!(error, Some(FleetError::Unavailable(_)));
+        assert!(away(wardens.decisions(known, Duration::ZERO).await.err()), "{body}");
+        assert!(away(wardens.ask(&question()).await.err()), "{body}");
+        assert!(away(wardens.release(&question()).await.err()), "{body}");
+        assert!(away(wardens.report(&Inventory::default()).await.err()), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_revision_counts_only_from_a_server_that_shows_that_it_is_a_warden() {
+    let nothing = json!({"revision": 3, "freezes": [], "failed": []});
+    let known = KnownRevisions { revision: 7, verdicts: 0 };
+    let decided = |wardens: Wardens| async move {
+        wardens.decisions(known, Duration::ZERO).await.map(|response| response.decisions.revision)
+    };
+    let stranger = always(nothing.clone()).await;
+    let asked = decided(wardens(&[base(&stranger)])).await;
+    assert!(matches!(asked, Err(FleetError::Unavailable(_))), "{asked:?}");
+    // The store of this one is a new one.
+    let reset = MockServer::start().await;
+    health(&reset, 200).await;
+    let answer = ResponseTemplate::new(200).set_body_json(&nothing);
+    Mock::given(path("/base/fleet")).respond_with(answer).mount(&reset).await;
+    assert_eq!(decided(wardens(&[base(&reset)])).await, Ok(3));
+    assert_eq!(decided(wardens(&[base(&stranger), base(&reset)])).await, Ok(3), "the next one is asked");
 }

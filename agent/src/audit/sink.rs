@@ -169,6 +169,7 @@ impl Deliveries {
             clock: self.0.clock.clone(),
             backoff: Backoff::new(FIRST_PAUSE, LAST_PAUSE),
             singly: 0,
+            at_once: usize::MAX,
         };
         let close = CancellationToken::new();
         let (end, ended) = oneshot::channel::<()>();
@@ -237,6 +238,9 @@ struct Sink {
     backoff: Backoff,
     /// How many entries are sent one at a time, after several at once were refused.
     singly: usize,
+    /// How many entries are sent at once: fewer after several got no answer, more again after some were delivered. A slow
+    /// line may not carry a full array in time, and a proxy may drop one because of a single entry.
+    at_once: usize,
 }
 
 impl Sink {
@@ -263,7 +267,7 @@ impl Sink {
 
     /// Waits for entries and sends them. Returns the delay before the next step.
     async fn step(&mut self) -> Duration {
-        let limit = if self.singly > 0 { 1 } else { self.channel.batch() };
+        let limit = if self.singly > 0 { 1 } else { self.channel.batch().min(self.at_once) };
         let mut items = self.destination.next_batch(limit).await;
         if let [first, ..] = &items[..]
             && !self.wants(first)
@@ -293,6 +297,8 @@ impl Sink {
         if items.len() > 1 && matches!(failure, DeliveryError::Refused { .. }) {
             // One of them may be the reason.
             self.singly = items.len();
+        } else if items.len() > 1 {
+            self.at_once = items.len() / 2;
         } else if (matches!(failure, DeliveryError::Refused { .. }) && trouble.refusals >= REFUSALS
             || trouble.began.elapsed() >= LONG)
             && self.passes(first, trouble.refused_after).await
@@ -335,6 +341,9 @@ impl Sink {
             self.destination.done(last);
         }
         self.singly = self.singly.saturating_sub(settled.len());
+        if settled.len() >= self.at_once {
+            self.at_once = self.at_once.saturating_mul(2);
+        }
         if self.counts.trouble.lock().take().is_some() {
             tracing::info!(destination = self.channel.name(), "entries are delivered again");
         }

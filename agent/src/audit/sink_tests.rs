@@ -32,6 +32,8 @@ struct Case {
     refused: Arc<Mutex<Vec<&'static str>>>,
     /// Messages that get no answer.
     silent: Arc<Mutex<Vec<&'static str>>>,
+    /// More entries at once get no answer.
+    most: Arc<Mutex<usize>>,
     accepted: Arc<Mutex<Vec<String>>>,
 }
 
@@ -43,11 +45,14 @@ impl Case {
         let (accepted, refused) = (Arc::default(), Arc::new(Mutex::new(refused.to_vec())));
         let silent = Arc::<Mutex<Vec<&'static str>>>::default();
         let unanswered = silent.clone();
+        let most = Arc::new(Mutex::new(usize::MAX));
+        let limit = most.clone();
         let (taken, refusals): (Arc<Mutex<Vec<String>>>, _) = (Arc::clone(&accepted), refused.clone());
         let answer = move |entries: &[AuditEntry]| {
             let messages: Vec<_> = entries.iter().map(|entry| entry.message.clone()).collect();
             let is_refused = |message: &String| refusals.lock().iter().any(|text| message.contains(text));
-            if messages.iter().any(|message| unanswered.lock().iter().any(|text| message.contains(text))) {
+            let is_silent = |message: &String| unanswered.lock().iter().any(|text| message.contains(text));
+            if messages.len() > *limit.lock() || messages.iter().any(is_silent) {
                 return Err(DeliveryError::Transient { why: "no answer".to_owned(), after: None });
             }
             if messages.iter().any(is_refused) {
@@ -66,8 +71,9 @@ impl Case {
             clock,
             backoff: Backoff::new(FIRST_PAUSE, LAST_PAUSE),
             singly: 0,
+            at_once: usize::MAX,
         };
-        let case = Self { sink, outbox, refused, silent, accepted };
+        let case = Self { sink, outbox, refused, silent, most, accepted };
         case.record(entries).await;
         case
     }
@@ -161,6 +167,37 @@ async fn an_entry_without_an_answer_is_not_set_aside_because_a_later_one_was_acc
         assert!(accepted.iter().any(|text| text == entry), "{accepted:?}");
     }
     assert_eq!(case.refused_count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn arrays_that_get_no_answer_become_smaller_until_they_do_and_larger_again_later() {
+    let all: Vec<String> = (0..40).map(|number| format!("entry {number}")).collect();
+    let texts: Vec<&str> = all.iter().map(String::as_str).collect();
+    for most in [1, 3, 39] {
+        let mut case = Case::new(40, &[], &texts).await;
+        *case.most.lock() = most;
+        case.run(HOUR).await;
+        assert_eq!(case.accepted(), all, "at most {most}");
+        assert_eq!(case.refused_count(), 0);
+        assert!(case.sink.at_once <= 2 * most, "{} at once", case.sink.at_once);
+        *case.most.lock() = usize::MAX;
+        case.record(&texts).await;
+        case.run(HOUR).await;
+        assert_eq!(case.accepted().len(), 80);
+        assert!(case.sink.at_once > most, "{} at once", case.sink.at_once);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_entry_without_an_answer_does_not_hold_up_the_others_of_its_array() {
+    let mut case = Case::new(10, &[], &["a", "b", "broken", "c", "d"]).await;
+    *case.silent.lock() = vec!["broken"];
+    case.run(Duration::from_mins(2)).await;
+    assert_eq!(case.accepted(), ["a", "b"], "those before it");
+    case.run(HOUR).await;
+    let accepted = case.accepted();
+    assert_eq!(accepted[..4], ["a", "b", "c", "d"]);
+    assert_eq!(case.refused_count(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::probe::Probe;
 use super::{Container, Model, ModelService, State};
 
 /// Whether new containers start before the old ones are stopped (`update.order`).
@@ -81,6 +82,8 @@ pub enum Obstacle {
     NotRunning(String),
     /// Its data is copied first.
     Snapshot,
+    /// The probe asks an address at which the old containers would answer for the new ones.
+    Probe,
 }
 
 impl Obstacle {
@@ -97,6 +100,7 @@ impl Obstacle {
             Obstacle::Data(path) => format!("a writable volume at {path}"),
             Obstacle::NotRunning(container) => format!("a container that does not run, {container}"),
             Obstacle::Snapshot => "update.snapshot".to_owned(),
+            Obstacle::Probe => "update.probe.from".to_owned(),
         }
     }
 
@@ -115,6 +119,9 @@ impl Obstacle {
             }
             Obstacle::NotRunning(_) => "start or remove the container",
             Obstacle::Snapshot => "what writes to the data is stopped while it is copied",
+            Obstacle::Probe => {
+                "remove it, so that the probe asks each new container: the old ones would answer at this address"
+            }
         }
     }
 }
@@ -154,6 +161,16 @@ pub fn asked(
         Some((service.name.to_owned(), obstacle.or_else(data)))
     };
     model.services().filter_map(asked).collect()
+}
+
+/// Adds what a probe says to the result of [`asked`]. At a fixed address the old containers answer for the new ones: they
+/// would prove a bad image, or fail a good one that they keep from the port.
+pub fn hinder_by_probe(asked: &mut BTreeMap<String, Option<Obstacle>>, probe: Option<&Probe>) {
+    if probe.is_some_and(|probe| probe.from.is_some()) {
+        for obstacle in asked.values_mut() {
+            obstacle.get_or_insert(Obstacle::Probe);
+        }
+    }
 }
 
 /// Reports whether the compose file asks for a handover, in the words that it has for swarm services.
@@ -227,6 +244,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::probe::Ask;
 
     fn model(web: &Value) -> Model {
         let services = json!({
@@ -242,6 +260,30 @@ mod tests {
             name: format!("shop-{service}-1"),
             ..Container::running(service, "web:1")
         }
+    }
+
+    #[test]
+    fn a_probe_with_a_fixed_address_would_ask_the_old_containers() {
+        let start_first = json!({"image": "web:1", "deploy": {"update_config": {"order": "start-first"}}});
+        let probed = |web: &Value, from: Option<&str>| {
+            let probe = Probe {
+                ask: Ask::Tcp(80),
+                service: None,
+                from: from.map(str::to_owned),
+                interval: Duration::from_secs(2),
+                timeout: Duration::from_secs(5),
+            };
+            let mut asked = asked(&model(web), &[running("web")], None, &BTreeSet::new());
+            hinder_by_probe(&mut asked, Some(&probe));
+            asked.remove("web")
+        };
+        assert_eq!(probed(&start_first, None), Some(None));
+        assert_eq!(probed(&start_first, Some("127.0.0.1")), Some(Some(Obstacle::Probe)));
+        assert_eq!(probed(&json!({"image": "web:1"}), Some("127.0.0.1")), None, "it is not asked to");
+        let mut named = start_first;
+        named["container_name"] = json!("web");
+        let obstacle = Obstacle::ContainerName("web".to_owned());
+        assert_eq!(probed(&named, Some("127.0.0.1")), Some(Some(obstacle)), "the compose file comes first");
     }
 
     fn of(web: &Value, key: Option<Order>, containers: &[Container]) -> String {

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::object;
 
 /// Response of `GET /fleet`: the decisions in force.
+// Every warden has always sent the first three fields. They are required, so that JSON of another server does not pass for the
+// decision that nothing is withheld.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
 pub struct FleetDecisions {
     /// Grows with every change of a decision; 0 before the first.
     pub revision: u64,
@@ -21,18 +22,18 @@ pub struct FleetDecisions {
     /// Digests that are withheld because they failed on more machines than they were proven on.
     pub failed: Vec<FailedDigest>,
     /// Digests behind the tags of the agent's images, as reported by the machines of the fleet.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seen: Vec<SeenDigest>,
     /// Changes with every verdict on a digest that is available to the agent but not running there: a request that was
     /// answered with `wait` may now have another answer. 0 if there is no verdict.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub verdicts: u64,
     /// Number of withheld digests and sightings that are not listed, so that the response stays small. Freezes are never
     /// left out, and a request for an unlisted digest is refused all the same.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u64,
     /// `away` while the warden cannot reach its store: the decisions may be stale, and another warden may have newer ones.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<String>,
 }
 

@@ -23,7 +23,7 @@ const SPENT_RETRY: u64 = 120;
 const MAX_NAMED: usize = 8;
 /// A machine that has not reported for this long is not waited for.
 const MAX_REPORT_AGE: SignedDuration = SignedDuration::from_hours(24);
-/// A machine in a lower ring that has not found the digest this long after the fleet first did follows another tag.
+/// A machine in a lower ring that has not found the digest this long after the asking one follows another tag.
 const SPREAD: SignedDuration = SignedDuration::from_hours(24);
 
 /// The requesting agent, and the image it wants to deploy.
@@ -37,6 +37,8 @@ pub struct Asking<'a> {
     pub service: &'a str,
     /// Repository with its registry's host, without a tag.
     pub repository: &'a str,
+    /// The reference that it follows, with its tag.
+    pub image: &'a str,
     /// The digest.
     pub digest: &'a str,
     /// The progress of its deployment, if it reports any.
@@ -142,13 +144,10 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
         let why = format!("ring {ring} waits: it failed on {failed}, which is in a lower ring");
         return Some(hold(Permission::Wait, "ring", why, MAX_RETRY, Some((*failed).to_owned())));
     }
-    let known_since = facts
-        .machines
-        .iter()
-        .flat_map(|(_, reported)| reported.images_of(of))
-        .filter(|image| image.available.as_deref() == Some(asking.digest))
-        .filter_map(|image| image.behind_since)
-        .min();
+    // By the warden's clock, for this reference, and from the asking machine's own reports: no other machine can end the wait
+    // with a wrong clock, a false report, or another tag that has had the digest for longer.
+    let own = facts.machines.iter().find(|(agent, _)| *agent == asking.agent).map(|(_, reported)| reported);
+    let known_since = own.and_then(|own| own.found_since(asking.image, asking.digest));
     let is_spreading = known_since.is_none_or(|since| now.duration_since(since) < SPREAD);
     let candidates: Vec<_> = below
         .iter()

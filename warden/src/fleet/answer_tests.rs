@@ -20,7 +20,7 @@ fn record(said: &[(&str, &str, i64)]) -> DigestRecord {
 }
 
 fn asking(agent: &str, ring: u8) -> Asking<'_> {
-    Asking { agent, ring, service: "web", repository: "web", digest: "d", progress: None }
+    Asking { agent, ring, service: "web", repository: "web", image: "web:1", digest: "d", progress: None }
 }
 
 fn reported(ring: u8, change: impl FnOnce(&mut InventoryImage)) -> Reported {
@@ -209,6 +209,54 @@ fn a_ring_goes_when_the_rings_below_have_proven_it() {
     fresh.at = at(day);
     world.machines = vec![("a", fresh), ("x", reported(1, behind))];
     assert_eq!(world.word("x", 1, day), GO);
+}
+
+/// A machine's reports: each with the tag that it follows, whether the digest is found behind it, and when.
+fn reports(ring: u8, all: &[(&str, bool, i64)]) -> Reported {
+    let mut latest: Option<Reported> = None;
+    for (tag, is_found, when) in all {
+        let image = InventoryImage {
+            image: format!("web:{tag}"),
+            available: is_found.then(|| "d".to_owned()),
+            behind_since: is_found.then(|| at(-1_000_000)),
+            ..serde_json::from_str(r#"{"service":"web","image":"","digest":"old"}"#).unwrap()
+        };
+        latest = Some(Reported::new(latest.as_ref(), Inventory { ring, images: vec![image] }, at(*when)));
+    }
+    latest.unwrap()
+}
+
+#[test]
+fn a_lower_ring_is_waited_for_whatever_the_time_that_a_machine_reports() {
+    let day = 86_400;
+    let wait = || held(Permission::Wait, "ring");
+    let below = || ("a", reports(0, &[("1", false, 0), ("1", false, 2 * day)]));
+    let asks = |since| ("x", reports(1, &[("1", true, since), ("1", true, 2 * day)]));
+    let cases = [
+        ("its own clock is wrong", vec![below(), asks(2 * day)], wait()),
+        (
+            "another machine has it behind another tag",
+            vec![below(), asks(2 * day), ("z", reports(1, &[("beta", true, 0), ("beta", true, 2 * day)]))],
+            wait(),
+        ),
+        (
+            "another machine alone claims to know it",
+            vec![below(), asks(2 * day), ("z", reports(1, &[("1", true, 0), ("1", true, 2 * day)]))],
+            wait(),
+        ),
+        (
+            "it has had it behind another tag itself",
+            vec![below(), ("x", reports(1, &[("beta", true, 0), ("1", true, 2 * day)]))],
+            wait(),
+        ),
+        ("it has reported nothing", vec![below()], wait()),
+        ("it has waited for a day", vec![below(), asks(day)], GO),
+    ];
+    for (name, machines, expected) in cases {
+        let mut world = World::new(&[]);
+        world.machines = machines;
+        assert_eq!(world.word("x", 1, 2 * day), expected, "{name}");
+    }
 }
 
 #[test]

@@ -89,6 +89,11 @@ impl Reported {
         self.found.range(format!("{image}@")..).map_while(move |(key, since)| Some((digest(key)?, *since)))
     }
 
+    /// Returns since when the machine has found that a tag refers to a digest, by the warden's clock.
+    pub fn found_since(&self, image: &str, digest: &str) -> Option<Timestamp> {
+        self.found.get(&format!("{image}@{digest}")).copied()
+    }
+
     /// Returns the probation that the machine has reported for an image of a service, in seconds; 0 if it has not.
     pub fn probation_of(&self, of: &str, service: &str) -> u32 {
         let mut images = self.images_of(of).filter(|image| image.service == service);

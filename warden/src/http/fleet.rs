@@ -202,6 +202,7 @@ fn asking<'a>(agent: &'a str, ask: &'a FleetAsk) -> Asking<'a> {
         ring: ask.ring,
         service: &ask.service,
         repository: repository(&ask.image),
+        image: &ask.image,
         digest: &ask.digest,
         progress: ask.progress,
     }

@@ -447,6 +447,7 @@ async fn two_wardens_grant_a_lease_to_only_one_machine() {
                     ring: 0,
                     service: "web",
                     repository: "r/web",
+                    image: "r/web:1",
                     digest: &digest,
                     progress: None,
                 };

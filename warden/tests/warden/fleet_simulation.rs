@@ -295,6 +295,7 @@ impl World {
                     ring,
                     service: "web",
                     repository: "r/web",
+                    image: "r/web:1",
                     digest: DIGESTS[*digest],
                     progress: None,
                 };

@@ -78,9 +78,10 @@ impl Volumes for DockerEngine {
     async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError> {
         // Podman rejects a filter with a state that it does not have.
         let listed = self.list_all().await?;
+        let folders: Vec<PathBuf> = folders.iter().map(|folder| resolved(folder)).collect();
         let mut found: Vec<Mounter> = listed
             .iter()
-            .filter(|one| may_write(one) && mounts(one, folders, writable))
+            .filter(|one| may_write(one) && mounts(one, &folders, writable))
             .filter_map(mounter)
             .collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -115,15 +116,27 @@ fn may_write(listed: &Value) -> bool {
     answer::text(listed, "/State").is_none_or(|state| !ended.contains(&state))
 }
 
-/// Reports whether a listed container mounts one of these folders.
-fn mounts(listed: &Value, folders: &[&Path], writable: bool) -> bool {
+/// Resolves the links of a path. What does not exist on this machine stays as it is, behind the part that does.
+fn resolved(path: &Path) -> PathBuf {
+    for part in path.ancestors() {
+        if let Ok(found) = part.canonicalize() {
+            return path.strip_prefix(part).map_or(found.clone(), |rest| found.join(rest));
+        }
+    }
+    path.to_owned()
+}
+
+/// Reports whether a listed container mounts one of these folders, whose links are resolved.
+fn mounts(listed: &Value, folders: &[PathBuf], writable: bool) -> bool {
     let mounts = listed.get("Mounts").and_then(Value::as_array);
     mounts.into_iter().flatten().any(|mount| {
         let source = Path::new(answer::text(mount, "/Source").unwrap_or_default());
+        let overlaps = || {
+            let real = resolved(source);
+            folders.iter().any(|folder| overlap(folder, &real))
+        };
         let is_writable = answer::flag(mount, "/RW").unwrap_or(true);
-        source.is_absolute()
-            && (is_writable || !writable)
-            && folders.iter().any(|folder| overlap(folder, source))
+        source.is_absolute() && (is_writable || !writable) && overlaps()
     })
 }
 
@@ -152,7 +165,7 @@ mod tests {
     #[test]
     fn a_container_is_found_by_what_it_mounts() {
         let with = |source: &str, writable: bool| json!({"Mounts": [{"Source": source, "RW": writable}]});
-        let folder = [Path::new("/data/db")];
+        let folder = [PathBuf::from("/data/db")];
         for (source, is_writable, expected) in [
             ("/data/db", true, true),
             ("/data", true, true),
@@ -165,6 +178,26 @@ mod tests {
         }
         assert!(mounts(&with("/data/db", false), &folder, false));
         assert!(!mounts(&json!({"Mounts": null}), &folder, false));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_container_is_found_that_mounts_a_folder_by_another_path() {
+        let place = tempfile::tempdir().unwrap();
+        let (disk, link) = (place.path().join("disk"), place.path().join("srv"));
+        std::fs::create_dir_all(disk.join("db")).unwrap();
+        std::os::unix::fs::symlink(&disk, &link).unwrap();
+        let with = |source: &Path| json!({"Mounts": [{"Source": source.to_str(), "RW": true}]});
+        for (folder, source, expected) in [
+            (disk.join("db"), link.join("db"), true),
+            (link.join("db"), disk.join("db"), true),
+            (link.join("db"), disk.clone(), true),
+            (disk.clone(), link.join("db/not there"), true),
+            (disk.join("db"), link.join("other"), false),
+        ] {
+            let found = mounts(&with(&source), &[resolved(&folder)], true);
+            assert_eq!(found, expected, "{} {}", folder.display(), source.display());
+        }
     }
 
     #[test]

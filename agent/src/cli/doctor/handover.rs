@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::facts::{AREA, Facts, judged};
 use super::finding::{Finding, Words};
-use crate::model::handover::asked;
+use crate::model::handover::{asked, hinder_by_probe};
 use crate::model::{Container, Obstacle, Order};
 
 /// Returns the findings for a service.
@@ -18,7 +18,9 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
     }
     let containers: Vec<Container> = facts.containers.iter().map(|one| one.container.clone()).collect();
     let updated: BTreeSet<&str> = judged(facts).map(|one| one.container.compose_service.as_str()).collect();
-    let wanted = asked(model, &containers, key, &facts.bound_files);
+    let probe = facts.config.update.as_ref().and_then(|update| update.probe.as_ref());
+    let mut wanted = asked(model, &containers, key, &facts.bound_files);
+    hinder_by_probe(&mut wanted, probe);
     let mut found = Vec::new();
     for (service, obstacle) in wanted.iter().filter(|(service, _)| updated.contains(service.as_str())) {
         if let Some(obstacle) = obstacle {
@@ -30,8 +32,10 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
             found.push(words.warning(AREA, format!("{}: {service}", facts.config.name)));
         }
     }
-    let possible = asked(model, &containers, Some(Order::StartFirst), &facts.bound_files).into_iter();
+    let mut possible = asked(model, &containers, Some(Order::StartFirst), &facts.bound_files);
+    hinder_by_probe(&mut possible, probe);
     let possible = possible
+        .into_iter()
         .filter(|(service, _)| updated.contains(service.as_str()) && !wanted.contains_key(service.as_str()));
     let (can, cannot): (Vec<_>, Vec<_>) = possible.partition(|(_, obstacle)| obstacle.is_none());
     let cannot = cannot.into_iter().filter_map(|(service, obstacle)| Some((service, obstacle?)));

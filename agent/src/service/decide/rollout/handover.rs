@@ -63,6 +63,8 @@ impl Service {
                 *obstacle = Some(Obstacle::Snapshot);
             }
         }
+        let probe = self.config.update.as_ref().and_then(|update| update.probe.as_ref());
+        crate::model::handover::hinder_by_probe(&mut asked, probe);
         asked
     }
 
