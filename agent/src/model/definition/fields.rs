@@ -112,18 +112,13 @@ impl Sides<'_> {
 
     fn environment(&self) -> Vec<String> {
         let actual = variables(self.actual("/Config/Env"));
-        let mut wanted: BTreeMap<String, String> = BTreeMap::new();
-        let mut unset: BTreeSet<&str> = BTreeSet::new();
-        for (name, value) in self.wanted("environment").and_then(Value::as_object).into_iter().flatten() {
-            match value {
-                Value::Null => {
-                    unset.insert(name);
-                }
-                value => {
-                    wanted.insert(name.clone(), plain(value));
-                }
-            }
-        }
+        let listed = || self.wanted("environment").and_then(Value::as_object).into_iter().flatten();
+        // A name without a value is passed through from compose's surroundings, which do not set it.
+        let is_passed_through = |name: &str| listed().any(|(known, value)| known == name && value.is_null());
+        let wanted: BTreeMap<String, String> = listed()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name.clone(), plain(value)))
+            .collect();
         let mut what: BTreeSet<String> = wanted
             .iter()
             .filter(|(name, value)| actual.get(*name) != Some(value))
@@ -133,9 +128,8 @@ impl Sides<'_> {
             let of_image = variables(self.of_image("/Env"));
             let is_added = |name: &str, value: &str| {
                 !wanted.contains_key(name)
-                    && !unset.contains(name)
                     && of_image.get(name).map(String::as_str) != Some(value)
-                    && !PROXIES.contains(&name.to_lowercase().as_str())
+                    && (is_passed_through(name) || !PROXIES.contains(&name.to_lowercase().as_str()))
             };
             what.extend(actual.iter().filter(|(name, value)| is_added(name, value)).map(|(n, _)| n.clone()));
         }
