@@ -214,7 +214,7 @@ mod tests {
     }
 
     async fn differences(compose: &Renders, unset: &[&str]) -> Vec<Difference> {
-        let model = compose.model(&Project::default()).await.unwrap();
+        let model = compose.model(&Project::default()).await.expect("it renders");
         let label = |service: &str| {
             let labels =
                 json!({ "com.docker.compose.service": service, "com.docker.compose.config-hash": service });
@@ -229,7 +229,7 @@ mod tests {
             unset: unset.iter().map(|name| (*name).to_owned()).collect(),
             ..Rendered::default()
         };
-        find_incomplete(compose, &Project::default(), &services, &mut rendered).await.unwrap();
+        find_incomplete(compose, &Project::default(), &services, &mut rendered).await.expect("it renders");
         rendered.differences(&services, &Running { containers, ..Running::default() })
     }
 
