@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::model::definition::copied;
 use crate::model::{ComposeError, Container, Difference, EngineError, Model, Project, Rendered, Running};
 use crate::ports::{Compose, Engine};
 use crate::service::observation::{Definition, ImageView};
@@ -52,7 +53,9 @@ impl Comparison {
             accepted: BTreeMap::new(),
             version: hashes.version,
             unset: hashes.unset,
+            incomplete: BTreeSet::new(),
         };
+        find_incomplete(compose, project, services, &mut rendered).await?;
         let unexplained = rendered.unexplained(services, &running);
         if !unexplained.is_empty() {
             let project = project.clone().defined_by(Arc::new(running.applied_to(model.clone())));
@@ -70,6 +73,38 @@ impl Comparison {
     pub(crate) fn is_exact(&self, service: &str) -> bool {
         self.rendered.is_exact(service, &self.running)
     }
+}
+
+/// Finds the configs and secrets of these compose services that are copied into their containers, and for which a variable
+/// is not set.
+async fn find_incomplete(
+    compose: &dyn Compose,
+    project: &Project,
+    services: &[String],
+    rendered: &mut Rendered,
+) -> Result<(), ComposeError> {
+    // Compose accepts it almost wherever it accepts nothing.
+    const ANYTHING: &str = "1";
+    let used = copied::used_by(&rendered.model, services);
+    let variables = copied::variables(&used);
+    let mut unset = Vec::new();
+    if !variables.is_empty() {
+        let probe = project.clone().defined_by(Arc::new(copied::probe(&variables)));
+        unset = compose.hashes(&probe).await?.unset;
+    }
+    let mut incomplete = copied::from_variables(&used, &unset);
+    if copied::has_content(&used) && !rendered.unset.is_empty() {
+        let mut project = project.clone();
+        project.set.extend(rendered.unset.iter().map(|name| (name.clone(), ANYTHING.to_owned())));
+        let other = compose.model(&project).await.ok();
+        let other = other.as_ref().map(|model| copied::used_by(model, services));
+        incomplete.extend(copied::changed(&used, other.as_ref()));
+    }
+    rendered.unset.extend(unset);
+    rendered.unset.sort();
+    rendered.unset.dedup();
+    rendered.incomplete = incomplete;
+    Ok(())
 }
 
 /// Compares the definitions of the compose services that updates of these images would bring up.
@@ -119,4 +154,101 @@ pub(crate) async fn bound_files(containers: &[Container]) -> BTreeSet<String> {
         }
     }
     files
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::model::{PullPolicy, UpMode};
+    use crate::ports::Hashes;
+
+    /// Renders `${TOKEN}` of a config with the values of the project, and of a probe reports what is not set.
+    struct Renders {
+        /// Whether the files are not valid with other values.
+        is_picky: bool,
+    }
+
+    #[async_trait]
+    impl Compose for Renders {
+        async fn up(&self, _: &Project, _: &UpMode, _: PullPolicy) -> Result<String, ComposeError> {
+            unreachable!("nothing is brought up")
+        }
+
+        async fn validate(&self, _: &Project) -> Result<(), ComposeError> {
+            Ok(())
+        }
+
+        async fn model(&self, project: &Project) -> Result<Model, ComposeError> {
+            if self.is_picky && !project.set.is_empty() {
+                return Err(ComposeError { cause: "not valid".to_owned(), output: String::new() });
+            }
+            let value = |name: &str| project.set.get(name).cloned().unwrap_or_default();
+            Ok(serde_json::from_value(json!({
+                "services": {
+                    "web": { "configs": [{ "source": "app" }], "secrets": [{ "source": "db" }, { "source": "key" }] },
+                    "job": { "configs": [{ "source": "plain" }], "secrets": [{ "source": "file" }] },
+                },
+                "configs": {
+                    "app": { "content": format!("token={}", value("TOKEN")) },
+                    "plain": { "content": "text" },
+                },
+                "secrets": {
+                    "db": { "environment": "DB_PASS" },
+                    "key": { "environment": "KEY" },
+                    "file": { "file": "/srv/file" },
+                },
+            }))
+            .expect("a model"))
+        }
+
+        async fn hashes(&self, project: &Project) -> Result<Hashes, ComposeError> {
+            let probe = project.definition.as_ref().expect("only the probe is hashed");
+            let used = probe.services().next().expect("a service").element()["environment"].clone();
+            let is_unset = |name: &&String| *name != "KEY" && used[*name] == format!("${{{name}}}");
+            let unset = used.as_object().expect("variables").keys().filter(is_unset).cloned().collect();
+            Ok(Hashes { unset, ..Hashes::default() })
+        }
+    }
+
+    async fn differences(compose: &Renders, unset: &[&str]) -> Vec<Difference> {
+        let model = compose.model(&Project::default()).await.expect("it renders");
+        let label = |service: &str| {
+            let labels =
+                json!({ "com.docker.compose.service": service, "com.docker.compose.config-hash": service });
+            json!({ "Config": { "Labels": labels } })
+        };
+        let containers: Vec<Value> = vec![label("web"), label("job")];
+        let hashes = ["web", "job"].map(|name| (name.to_owned(), name.to_owned()));
+        let services: Vec<String> = vec!["web".to_owned(), "job".to_owned()];
+        let mut rendered = Rendered {
+            model,
+            hashes: hashes.into(),
+            unset: unset.iter().map(|name| (*name).to_owned()).collect(),
+            ..Rendered::default()
+        };
+        find_incomplete(compose, &Project::default(), &services, &mut rendered).await.expect("it renders");
+        rendered.differences(&services, &Running { containers, ..Running::default() })
+    }
+
+    #[tokio::test]
+    async fn a_copied_secret_or_config_whose_variable_is_not_set_is_a_difference() {
+        let renders = Renders { is_picky: false };
+        let of = |service: &str, what: &[&str], unset: &[&str]| {
+            let all = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+            Difference { service: service.to_owned(), what: all(what), unset: all(unset) }
+        };
+        assert_eq!(differences(&renders, &[]).await, [of("web", &["secret db"], &["DB_PASS"])]);
+        let found = differences(&renders, &["TOKEN"]).await;
+        assert_eq!(found, [of("web", &["config app", "secret db"], &["DB_PASS", "TOKEN"])]);
+        // The other variable is used elsewhere.
+        let found = differences(&renders, &["ELSEWHERE"]).await;
+        assert_eq!(found, [of("web", &["secret db"], &["DB_PASS", "ELSEWHERE"])]);
+        let found = differences(&Renders { is_picky: true }, &["TOKEN"]).await;
+        let of_web = of("web", &["config app", "secret db"], &["DB_PASS", "TOKEN"]);
+        let of_job = of("job", &["config plain"], &["DB_PASS", "TOKEN"]);
+        assert_eq!(found, [of_web, of_job], "what compose can't render otherwise is held");
+    }
 }

@@ -9,9 +9,10 @@ use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 
 use crate::model::Project;
+use crate::model::env_file;
 use crate::model::text::describe_io_error;
 
-use super::references;
+use super::references::{self, Variable};
 
 /// Maximum size of a compose file.
 const LARGEST: u64 = 16 * 1024 * 1024;
@@ -20,6 +21,8 @@ const LARGEST: u64 = 16 * 1024 * 1024;
 const MOST: usize = 500;
 /// Marks a hash that covers the files that compose reads besides the configured ones.
 const MARK: &str = "v2:";
+/// Changes with the rules by which these files are found, so that hashes by other rules are not compared.
+const RULES: &str = "links, variables, label files";
 
 /// The hash of everything that compose reads for a project.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +79,7 @@ pub(super) async fn hash(
         let mut hasher = Sha256::new();
         let mut contents = Vec::new();
         for path in &project.files {
-            let content = read(path)?;
+            let content = read(path, Links::Refused)?;
             hasher.update(u64::try_from(content.len()).unwrap_or(u64::MAX).to_be_bytes());
             hasher.update(&content);
             contents.push((path.clone(), content));
@@ -89,7 +92,7 @@ pub(super) async fn hash(
                 hasher.update(part);
             }
         }
-        let places = (&project.files, &project.folder, &project.env_files, &project.env_file);
+        let places = (RULES, &project.files, &project.folder, &project.env_files, &project.env_file);
         let places = hex::encode(Sha256::digest(format!("{places:?}")));
         let hash = format!("{MARK}{}:{}", &places[..16], hex::encode(hasher.finalize()));
         Ok(Hashed { hash, configured_only })
@@ -109,8 +112,14 @@ fn others(
     let mut of_variables = vec![folder.join(".env")];
     of_variables.extend(project.env_files.iter().chain(&project.env_file).cloned());
     let mut unread: Vec<(PathBuf, Vec<u8>)> = files;
+    let surroundings = surroundings(project, &folder);
+    // Compose inherits the agent's environment, and prefers it to the files.
+    let value = |name: &str| match std::env::var(name) {
+        Ok(value) => Variable::Set(value),
+        Err(_) => surroundings.get(name).cloned().unwrap_or(Variable::Unset),
+    };
     while let Some((path, content)) = unread.pop() {
-        let named = references::of(&content);
+        let named = references::of(&content, &value);
         let near = path.parent().unwrap_or(Path::new("/"));
         // Relative paths refer to the project directory or to the file's own, depending on where they are written.
         let places = |name: &str| [folder.join(name), near.join(name)];
@@ -119,18 +128,36 @@ fn others(
             if project.files.contains(&path) || found.contains_key(&path) || found.len() >= MOST {
                 continue;
             }
-            let content = read(&path).ok();
+            let content = read(&path, Links::Followed).ok();
             unread.extend(content.clone().map(|content| (path.clone(), content)));
             found.insert(path, content);
         }
     }
     for path in of_variables {
         if Some(path.as_path()) != own_file && !found.contains_key(&path) && found.len() < MOST {
-            let content = read(&path).ok();
+            let content = read(&path, Links::Followed).ok();
             found.insert(path, content);
         }
     }
     found
+}
+
+/// Returns the variables of the env files that compose takes values from.
+fn surroundings(project: &Project, folder: &Path) -> BTreeMap<String, Variable> {
+    let default = [folder.join(".env")];
+    let of_project = if project.env_files.is_empty() { &default[..] } else { &project.env_files };
+    let mut all = BTreeMap::new();
+    for path in of_project.iter().chain(&project.env_file) {
+        let text = read(path, Links::Followed).ok().and_then(|content| String::from_utf8(content).ok());
+        for setting in env_file::settings(&text.unwrap_or_default()).flatten() {
+            let is_plain = setting.quote == Some('\'') || !setting.raw.contains('$');
+            let is_plain = is_plain && !setting.raw.contains('\\');
+            let value = if is_plain { Variable::Set(setting.raw.to_owned()) } else { Variable::Unknown };
+            all.insert(setting.name.to_owned(), value);
+        }
+    }
+    all.extend(project.set.iter().map(|(name, value)| (name.clone(), Variable::Set(value.clone()))));
+    all
 }
 
 /// A set of files that a project was started with and that contains more than the configured files.
@@ -185,10 +212,27 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((about.dev(), about.ino()))
 }
 
-/// Reads a regular file. Symbolic links are not followed, and opening a pipe does not block.
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+/// What a path may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Links {
+    /// No symbolic link: another user may have put it there (spec 2.9).
+    Refused,
+    /// A symbolic link too, which compose follows in what the compose files name.
+    Followed,
+}
+
+/// Reads a regular file. Opening a pipe does not block.
+fn read(path: &Path, links: Links) -> Result<Vec<u8>, String> {
     let fault = |what: String| format!("compose file {}: {what}", path.display());
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match links {
+        Links::Refused => flags |= OFlags::NOFOLLOW,
+        // Opening a device can have effects.
+        Links::Followed if path.metadata().is_ok_and(|about| !about.is_file()) => {
+            return Err(fault("is not a regular file".to_owned()));
+        }
+        Links::Followed => {}
+    }
     let file =
         rustix::fs::open(path, flags, Mode::empty()).map_err(|error| fault(describe(&error.into())))?;
     let file = std::fs::File::from(file);
@@ -263,6 +307,37 @@ mod tests {
         assert!(before.is_upgrade_of(&before.configured_only) && !before.is_upgrade_of(&before.hash));
         let elsewhere = Project { folder: Some("/srv".into()), ..project.clone() };
         assert!(hash(Offload::Inline, &elsewhere, None).await.unwrap().is_upgrade_of(&before.hash));
+    }
+
+    #[tokio::test]
+    async fn what_the_files_name_is_read_through_links_and_with_the_values_of_variables() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let main = "include: ['${PARTS:-parts}/db.yml']\nservices:\n  web:\n    env_file: '${EK_STAGE}.env'\n    \
+                    label_file: web.labels\n";
+        std::fs::create_dir(path("parts")).unwrap();
+        std::fs::create_dir(path("elsewhere")).unwrap();
+        std::fs::write(path("compose.yml"), main).unwrap();
+        std::fs::write(path("elsewhere/shared.env"), "EK_STAGE=prod\n").unwrap();
+        std::fs::write(path("elsewhere/db.yml"), "services: { db: { image: db } }\n").unwrap();
+        std::os::unix::fs::symlink(path("elsewhere/shared.env"), path(".env")).unwrap();
+        std::os::unix::fs::symlink("../elsewhere/db.yml", path("parts/db.yml")).unwrap();
+        let project = Project { files: vec![path("compose.yml")], ..Project::default() };
+        let hashed = || async { hash(Offload::Inline, &project, None).await.unwrap().hash };
+        let mut before = hashed().await;
+        for name in ["elsewhere/shared.env", "elsewhere/db.yml", "prod.env", "web.labels"] {
+            let text = std::fs::read_to_string(path(name)).unwrap_or_default();
+            std::fs::write(path(name), format!("{text}# more\n")).unwrap();
+            let after = hashed().await;
+            assert_ne!(after, before, "{name}");
+            before = after;
+        }
+        std::fs::remove_file(path("prod.env")).unwrap();
+        let absent = hashed().await;
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0)
+            .unwrap();
+        std::os::unix::fs::symlink(path("pipe"), path("prod.env")).unwrap();
+        assert_eq!(hashed().await, absent, "a pipe behind a link is not read, and blocks nothing");
     }
 
     #[tokio::test]

@@ -1,26 +1,39 @@
-//! Which files a compose file makes compose read: `include`, `extends` and `env_file`. Compose has no command that lists
+//! Which files a compose file makes compose read: `include`, `extends`, `env_file` and `label_file`. Compose has no command that lists
 //! them, and rendering the files at every check would cost more than the check.
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// The files that a compose file names, as written. Names with variables are left out, because only compose can resolve
-/// them.
+/// What is known of a variable that compose puts in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Variable {
+    /// It is set to this value.
+    Set(String),
+    /// It is not set.
+    Unset,
+    /// Only compose can tell.
+    Unknown,
+}
+
+/// Looks up a variable.
+type Values<'a> = dyn Fn(&str) -> Variable + 'a;
+
+/// The files that a compose file names, with the values of variables. Names that only compose can resolve are left out.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct References {
     /// Compose files.
     pub(super) compose: Vec<String>,
-    /// Files with variables.
+    /// Files with variables or labels.
     pub(super) variables: Vec<String>,
 }
 
 /// Returns the files that this compose file names; none if it is not valid YAML, which compose reports.
-pub(super) fn of(content: &[u8]) -> References {
+pub(super) fn of(content: &[u8], values: &Values<'_>) -> References {
     let mut found = References::default();
     let documents = std::str::from_utf8(content).ok().and_then(|text| YamlLoader::load_from_str(text).ok());
     for document in documents.into_iter().flatten() {
         for include in list(&document["include"]) {
             match include {
-                Yaml::String(path) => add(&mut found.compose, path),
+                Yaml::String(path) => found.compose.push(path.clone()),
                 include => {
                     texts(&include["path"], &mut found.compose);
                     texts(&include["env_file"], &mut found.variables);
@@ -29,7 +42,63 @@ pub(super) fn of(content: &[u8]) -> References {
         }
         visit(&document, &mut found);
     }
+    for names in [&mut found.compose, &mut found.variables] {
+        *names = names.iter().filter_map(|name| resolved(name, values)).collect();
+    }
     found
+}
+
+/// Puts in the values of variables, as compose does: `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME-default}`.
+fn resolved(text: &str, values: &Values<'_>) -> Option<String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        out.push_str(before);
+        if let Some(after) = after.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some(braced) = after.strip_prefix('{') {
+            let (inner, after) = braced.split_once('}')?;
+            out.push_str(&expanded(inner, values)?);
+            rest = after;
+        } else {
+            let name = variable_at(after);
+            out.push_str(&expanded(name, values)?);
+            rest = &after[name.len()..];
+        }
+    }
+    out.push_str(rest);
+    Some(out)
+}
+
+/// Returns the value of `NAME`, `NAME:-default` and the like; `None` for what only compose can resolve.
+fn expanded(inner: &str, values: &Values<'_>) -> Option<String> {
+    let name = variable_at(inner);
+    let operation = &inner[name.len()..];
+    // A default may itself contain variables, and then ends elsewhere.
+    if name.is_empty() || operation.contains('$') {
+        return None;
+    }
+    let value = match values(name) {
+        Variable::Set(value) => Some(value),
+        Variable::Unset => None,
+        Variable::Unknown => return None,
+    };
+    let (with_colon, operation) = operation.strip_prefix(':').map_or((false, operation), |rest| (true, rest));
+    let value = value.filter(|value| !with_colon || !value.is_empty());
+    match operation.chars().next() {
+        None if with_colon => None,
+        None => Some(value.unwrap_or_default()),
+        Some('-') => Some(value.unwrap_or_else(|| operation[1..].to_owned())),
+        Some('?') => value,
+        Some(_) => None,
+    }
+}
+
+/// The name of a variable at the start of a text.
+fn variable_at(text: &str) -> &str {
+    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(text.len());
+    &text[..end]
 }
 
 /// Looks at every mapping: services may be merged from anywhere in the file.
@@ -39,7 +108,7 @@ fn visit(value: &Yaml, found: &mut References) {
             for (key, value) in map {
                 match key.as_str() {
                     Some("extends") => texts(&value["file"], &mut found.compose),
-                    Some("env_file") => texts(value, &mut found.variables),
+                    Some("env_file" | "label_file") => texts(value, &mut found.variables),
                     _ => {}
                 }
                 visit(value, found);
@@ -54,19 +123,9 @@ fn visit(value: &Yaml, found: &mut References) {
 fn texts(value: &Yaml, to: &mut Vec<String>) {
     for one in list(value) {
         match one {
-            Yaml::String(text) => add(to, text),
-            one => {
-                if let Some(path) = one["path"].as_str() {
-                    add(to, path);
-                }
-            }
+            Yaml::String(text) => to.push(text.clone()),
+            one => to.extend(one["path"].as_str().map(str::to_owned)),
         }
-    }
-}
-
-fn add(to: &mut Vec<String>, text: &str) {
-    if !text.contains('$') {
-        to.push(text.to_owned());
     }
 }
 
@@ -98,6 +157,7 @@ services:
     env_file: [one.env, { path: two.env, required: false }]
   db: { extends: web, env_file: \"${NAME}.env\" }
 ";
+        let of = |content: &[u8]| of(content, &|_| Variable::Unknown);
         let found = of(text.as_bytes());
         assert_eq!(found.compose, ["a.yml", "b.yml", "c.yml", "d.yml", "e.yml"]);
         let mut variables = found.variables.clone();
@@ -106,5 +166,39 @@ services:
         assert_eq!(variables, ["b.env", "base.env", "one.env", "two.env"]);
         assert_eq!(of(b"services: [broken"), References::default());
         assert_eq!(of(b"\xff"), References::default());
+    }
+
+    #[test]
+    fn names_with_variables_have_their_values() {
+        let values = |name: &str| match name {
+            "STAGE" => Variable::Set("prod".to_owned()),
+            "EMPTY" => Variable::Set(String::new()),
+            "UNKNOWN" => Variable::Unknown,
+            _ => Variable::Unset,
+        };
+        let table = [
+            ("web.env", Some("web.env")),
+            ("${STAGE}.env", Some("prod.env")),
+            ("$STAGE/web.env", Some("prod/web.env")),
+            ("${STAGE:-test}.env", Some("prod.env")),
+            ("${OTHER:-test}.env", Some("test.env")),
+            ("${OTHER-test}/${STAGE}.env", Some("test/prod.env")),
+            ("${OTHER}.env", Some(".env")),
+            ("a$$b", Some("a$b")),
+            ("${UNKNOWN}.env", None),
+            ("${UNKNOWN:-test}.env", None),
+            ("${OTHER:-${STAGE}}.env", None),
+            ("${STAGE:-${OTHER}}.env", None),
+            ("${EMPTY:-test}.env", Some("test.env")),
+            ("${EMPTY-test}.env", Some(".env")),
+            ("${STAGE:?it must be set}.env", Some("prod.env")),
+            ("${EMPTY:?it must be set}.env", None),
+            ("${STAGE:+test}.env", None),
+            ("${STAGE", None),
+            ("100%$", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(resolved(text, &values).as_deref(), expected, "{text}");
+        }
     }
 }

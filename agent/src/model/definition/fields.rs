@@ -3,6 +3,8 @@
 //! A field that the files do not set has the value of the image, or the engine's default. Where neither is known, it is
 //! not compared: unknown is not different.
 
+mod uncommon;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
@@ -14,6 +16,15 @@ const PROXIES: [&str; 5] = ["http_proxy", "https_proxy", "ftp_proxy", "no_proxy"
 
 /// The default size of `/dev/shm`, in bytes.
 const SHM_SIZE: i64 = 64 << 20;
+
+/// The numbers of a health check with their names at the engine and its defaults, durations in nanoseconds.
+const HEALTH_NUMBERS: [(&str, &str, u64); 5] = [
+    ("interval", "Interval", 30_000_000_000),
+    ("timeout", "Timeout", 30_000_000_000),
+    ("start_period", "StartPeriod", 0),
+    ("start_interval", "StartInterval", 5_000_000_000),
+    ("retries", "Retries", 3),
+];
 
 /// The values that are compared.
 struct Sides<'a> {
@@ -94,6 +105,7 @@ pub(super) fn differences(
     if sides.name_differs() {
         what.push("container_name".to_owned());
     }
+    what.extend(sides.uncommon());
     what
 }
 
@@ -112,18 +124,13 @@ impl Sides<'_> {
 
     fn environment(&self) -> Vec<String> {
         let actual = variables(self.actual("/Config/Env"));
-        let mut wanted: BTreeMap<String, String> = BTreeMap::new();
-        let mut unset: BTreeSet<&str> = BTreeSet::new();
-        for (name, value) in self.wanted("environment").and_then(Value::as_object).into_iter().flatten() {
-            match value {
-                Value::Null => {
-                    unset.insert(name);
-                }
-                value => {
-                    wanted.insert(name.clone(), plain(value));
-                }
-            }
-        }
+        let listed = || self.wanted("environment").and_then(Value::as_object).into_iter().flatten();
+        // A name without a value is passed through from compose's surroundings, which do not set it.
+        let is_passed_through = |name: &str| listed().any(|(known, value)| known == name && value.is_null());
+        let wanted: BTreeMap<String, String> = listed()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name.clone(), plain(value)))
+            .collect();
         let mut what: BTreeSet<String> = wanted
             .iter()
             .filter(|(name, value)| actual.get(*name) != Some(value))
@@ -133,9 +140,8 @@ impl Sides<'_> {
             let of_image = variables(self.of_image("/Env"));
             let is_added = |name: &str, value: &str| {
                 !wanted.contains_key(name)
-                    && !unset.contains(name)
                     && of_image.get(name).map(String::as_str) != Some(value)
-                    && !PROXIES.contains(&name.to_lowercase().as_str())
+                    && (is_passed_through(name) || !PROXIES.contains(&name.to_lowercase().as_str()))
             };
             what.extend(actual.iter().filter(|(name, value)| is_added(name, value)).map(|(n, _)| n.clone()));
         }
@@ -228,7 +234,9 @@ impl Sides<'_> {
             let is_anonymous = text(mount, "Type") == "volume" && text(mount, "Name").len() == 64;
             let is_declared =
                 declared.is_some_and(|all| all.keys().any(|path| trimmed(path) == trimmed(&target)));
-            if !known.contains(trimmed(&target))
+            // The volumes of other containers are mounted under targets that are not known here.
+            if self.wanted("volumes_from").is_none()
+                && !known.contains(trimmed(&target))
                 && !is_anonymous
                 && !is_declared
                 && text(mount, "Type") != "tmpfs"
@@ -368,7 +376,9 @@ impl Sides<'_> {
             })
             .collect()
         };
-        set(self.wanted("devices")) != set(self.actual("/HostConfig/Devices"))
+        let mut wanted = set(self.wanted("devices"));
+        wanted.retain(|(source, ..)| !uncommon::is_device_name(source));
+        wanted != set(self.actual("/HostConfig/Devices"))
     }
 
     fn ports_differ(&self) -> bool {
@@ -402,16 +412,12 @@ impl Sides<'_> {
             return false;
         };
         let Some(wanted) = self.wanted("networks").and_then(Value::as_object) else { return false };
-        let name = |key: &str| {
-            let name = self.model.network(key).and_then(|network| network.get("name")?.as_str());
-            name.unwrap_or(key).to_owned()
-        };
-        let names: BTreeSet<String> = wanted.keys().map(|key| name(key)).collect();
+        let names: BTreeSet<String> = wanted.keys().map(|key| self.network_name(key)).collect();
         if names != actual.keys().cloned().collect() {
             return true;
         }
         wanted.iter().any(|(key, options)| {
-            let Some(endpoint) = actual.get(&name(key)) else { return true };
+            let Some(endpoint) = actual.get(&self.network_name(key)) else { return true };
             let address = |wanted: &str, actual: &str| {
                 let wanted = options.get(wanted).and_then(Value::as_str).unwrap_or_default();
                 let actual = endpoint.pointer(&format!("/IPAMConfig/{actual}")).and_then(Value::as_str);
@@ -424,6 +430,11 @@ impl Sides<'_> {
                 || address("ipv6_address", "IPv6Address")
                 || wanted.iter().any(|alias| !aliases.contains(alias))
         })
+    }
+
+    fn network_name(&self, key: &str) -> String {
+        let name = self.model.network(key).and_then(|network| network.get("name")?.as_str());
+        name.unwrap_or(key).to_owned()
     }
 
     fn network_mode_differs(&self) -> bool {
@@ -486,8 +497,18 @@ impl Sides<'_> {
             let value = self.service.pointer(pointer)?;
             value.as_f64().or_else(|| value.as_str()?.parse().ok())
         });
-        let actual = self.actual("/HostConfig/NanoCpus").and_then(Value::as_f64).unwrap_or(0.0);
-        (cpus.unwrap_or(0.0) * 1e9 - actual).abs() > 1e6
+        let number = |value: Option<&Value>| value.and_then(amount);
+        let wanted = cpus.filter(|cpus| *cpus > 0.0).unwrap_or_else(|| {
+            uncommon::cpu_quota(number(self.wanted("cpu_quota")), number(self.wanted("cpu_period")))
+        });
+        let actual = self.actual("/HostConfig/NanoCpus").and_then(Value::as_f64).map(|nanos| nanos / 1e9);
+        let actual = actual.filter(|cpus| *cpus > 0.0).unwrap_or_else(|| {
+            uncommon::cpu_quota(
+                number(self.actual("/HostConfig/CpuQuota")),
+                number(self.actual("/HostConfig/CpuPeriod")),
+            )
+        });
+        (wanted - actual).abs() > 1e-3
     }
 
     fn ulimits_differ(&self) -> bool {
@@ -560,19 +581,30 @@ impl Sides<'_> {
         if wanted.get("disable").and_then(Value::as_bool) == Some(true) {
             return test(actual) != ["NONE"];
         }
-        let command =
-            words(wanted.get("test")).map(|words| words.iter().map(|word| unescaped(word)).collect());
-        if command.is_some_and(|command: Vec<String>| command != test(actual)) {
-            return true;
+        let command = words(wanted.get("test"))
+            .map(|words| words.iter().map(|word| unescaped(word)).collect::<Vec<_>>());
+        // The engine takes from the image what is left out, and podman puts in its defaults.
+        let image = of_image.filter(|_| !self.is_podman());
+        let inherits = self.image.is_some() && !self.is_podman();
+        match command {
+            Some(command) if command != test(actual) => return true,
+            None if inherits && test(actual) != test(image) => return true,
+            _ => {}
         }
-        let nanos = |key: &str| actual.and_then(|check| check.get(key)).and_then(Value::as_u64).unwrap_or(0);
-        let timed = [("interval", "Interval"), ("timeout", "Timeout"), ("start_period", "StartPeriod")];
-        let differs = timed.iter().any(|(key, field)| {
-            let wanted = wanted.get(key).and_then(Value::as_str).and_then(duration);
-            wanted.is_some_and(|wanted| wanted.as_nanos() != u128::from(nanos(field)))
-        });
-        let retries = wanted.get("retries").and_then(amount);
-        differs || retries.is_some_and(|retries| u64::try_from(retries) != Ok(nanos("Retries")))
+        let number = |check: Option<&Value>, key: &str| {
+            check.and_then(|check| check.get(key)).and_then(Value::as_u64).unwrap_or(0)
+        };
+        HEALTH_NUMBERS.iter().any(|(key, field, default)| {
+            let named = wanted.get(key).filter(|_| *key != "start_interval" || !self.is_podman());
+            let named = named.and_then(|value| match value.as_str().and_then(duration) {
+                Some(period) => u64::try_from(period.as_nanos()).ok(),
+                None => u64::try_from(amount(value)?).ok(),
+            });
+            let inherited = inherits.then(|| number(image, field));
+            let Some(expected) = named.filter(|named| *named > 0).or(inherited) else { return false };
+            let or_default = |number: u64| if number == 0 { *default } else { number };
+            or_default(expected) != or_default(number(actual, field))
+        })
     }
 }
 

@@ -6,10 +6,11 @@
 //! rendered in other surroundings; but another version of compose may also have created the container, so that the
 //! definition is compared field by field with what the engine reports.
 
+pub mod copied;
 mod fields;
 mod networks;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,8 @@ pub struct Rendered {
     pub version: String,
     /// Variables that compose reports as not set.
     pub unset: Vec<String>,
+    /// The configs and secrets that are copied into containers and use such a variable, by their names in [`copied`].
+    pub incomplete: BTreeSet<String>,
 }
 
 /// What runs, as the engine reports it.
@@ -90,6 +93,10 @@ impl Rendered {
             let mut what: Vec<String> = Vec::new();
             for container in running.of_service(name) {
                 what.extend(self.difference(name, container, running));
+            }
+            if running.of_service(name).next().is_some() && !self.incomplete.is_empty() {
+                let copied = copied::used_by(&self.model, std::slice::from_ref(name));
+                what.extend(copied.into_keys().filter(|file| self.incomplete.contains(file)));
             }
             what.sort();
             what.dedup();

@@ -1,10 +1,20 @@
 //! Networks that compose would make anew: newer versions take their containers down for that, and fail half-way where
 //! containers of other services are connected.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 
 use super::{Difference, HASH_LABEL, label};
 use crate::model::compose::Model;
+
+/// The drivers of networks for which none is named: podman's and docker's, the latter on Windows too.
+const DRIVERS: [&str; 3] = ["", "bridge", "nat"];
+
+/// How addresses are given out where the files do not say.
+const ADDRESS_DRIVERS: [&str; 4] = ["", "default", "windows", PODMANS_ADDRESS_DRIVER];
+
+const PODMANS_ADDRESS_DRIVER: &str = "host-local";
 
 /// Returns the networks of these compose services whose definition differs from what exists, as differences of the first
 /// service that uses each.
@@ -45,7 +55,8 @@ fn fields(defined: &Value, network: &Value) -> Vec<&'static str> {
     let mut what = Vec::new();
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     let flag = |value: &Value, key: &str| value.get(key).and_then(Value::as_bool).unwrap_or(false);
-    if text(defined, "driver").is_some_and(|driver| Some(driver) != text(network, "Driver")) {
+    let driver = text(network, "Driver").unwrap_or_default();
+    if text(defined, "driver").map_or(!DRIVERS.contains(&&*driver), |wanted| wanted != driver) {
         what.push("driver");
     }
     if flag(defined, "internal") != flag(network, "Internal") {
@@ -72,22 +83,52 @@ fn fields(defined: &Value, network: &Value) -> Vec<&'static str> {
     if options(defined, "labels") != options(network, "Labels") {
         what.push("labels");
     }
-    // The engine chooses what the files leave out.
-    let pools = |value: Option<&Value>, key: &str, lower: bool| {
-        let mut all: Vec<String> = Vec::new();
-        for pool in value.and_then(Value::as_array).into_iter().flatten() {
-            let key = if lower { key.to_lowercase() } else { key.to_owned() };
-            all.extend(pool.get(key).and_then(Value::as_str).map(str::to_owned));
-        }
-        all
-    };
-    let (wanted, existing) = (defined.pointer("/ipam/config"), network.pointer("/IPAM/Config"));
-    for key in ["Subnet", "Gateway"] {
-        let wanted = pools(wanted, key, true);
-        if !wanted.is_empty() && wanted != pools(existing, key, false) {
-            what.push("ipam");
-            break;
-        }
+    if addresses_differ(defined, network) {
+        what.push("ipam");
     }
     what
+}
+
+/// Compares how a network gets its addresses. The engine chooses what the files leave out, and does not tell a subnet that
+/// it has chosen from one that was asked for: of a subnet or gateway that the files no longer name nothing is known.
+fn addresses_differ(defined: &Value, network: &Value) -> bool {
+    let (wanted, existing) = (defined.pointer("/ipam/config"), network.pointer("/IPAM/Config"));
+    let texts = |pools: Option<&Value>, key: &str| -> BTreeSet<String> {
+        let all = pools.and_then(Value::as_array).into_iter().flatten();
+        all.filter_map(|pool| pool.get(key)?.as_str())
+            .filter(|text| !text.is_empty())
+            .map(str::to_owned)
+            .collect()
+    };
+    let (subnets, existing_subnets) = (texts(wanted, "subnet"), texts(existing, "Subnet"));
+    // For IPv6 the engine can choose one beside a named one for IPv4.
+    for is_v6 in [false, true] {
+        let of_family = |all: &BTreeSet<String>| -> Vec<String> {
+            all.iter().filter(|subnet| subnet.contains(':') == is_v6).cloned().collect()
+        };
+        let named = of_family(&subnets);
+        if !named.is_empty() && named != of_family(&existing_subnets) {
+            return true;
+        }
+    }
+    if !texts(wanted, "gateway").is_subset(&texts(existing, "Gateway")) {
+        return true;
+    }
+    let driver = network.pointer("/IPAM/Driver").and_then(Value::as_str).unwrap_or_default();
+    let wanted_driver = defined.pointer("/ipam/driver").and_then(Value::as_str).unwrap_or_default();
+    let is_default = |driver: &str| ADDRESS_DRIVERS.contains(&driver);
+    if wanted_driver != driver && !(is_default(wanted_driver) && is_default(driver)) {
+        return true;
+    }
+    // Podman reports neither of the two below.
+    if driver == PODMANS_ADDRESS_DRIVER {
+        return false;
+    }
+    let reserved = |pools: Option<&Value>, key: &str| -> BTreeMap<String, String> {
+        let all = pools.and_then(Value::as_array).into_iter().flatten();
+        let all = all.filter_map(|pool| pool.get(key)?.as_object()).flatten();
+        all.filter_map(|(name, address)| Some((name.clone(), address.as_str()?.to_owned()))).collect()
+    };
+    texts(wanted, "ip_range") != texts(existing, "IPRange")
+        || reserved(wanted, "aux_addresses") != reserved(existing, "AuxiliaryAddresses")
 }

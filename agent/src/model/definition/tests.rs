@@ -1,1 +1,350 @@
+use serde_json::{Value, json};
 
+use super::*;
+
+const COMPOSE: &str = "2.40.0";
+
+/// The fields that differ between a service and a container that another version of compose has created.
+fn of(service: Value, container: Value, image: Option<Value>) -> Vec<String> {
+    let mut model = json!({ "services": {} });
+    model["services"]["web"] = service;
+    in_model(model, container, image)
+}
+
+fn in_model(model: Value, mut container: Value, image: Option<Value>) -> Vec<String> {
+    let rendered = Rendered {
+        model: serde_json::from_value(model).expect("a model"),
+        hashes: BTreeMap::from([("web".to_owned(), "new".to_owned())]),
+        version: COMPOSE.to_owned(),
+        ..Rendered::default()
+    };
+    let labels = json!({ SERVICE_LABEL: "web", HASH_LABEL: "old", VERSION_LABEL: "2.20.0" });
+    container["Config"]["Labels"] = labels;
+    container["Image"] = "sha256:1".into();
+    let running = Running {
+        containers: vec![container],
+        images: image.map(|config| ("sha256:1".to_owned(), config)).into_iter().collect(),
+        networks: Vec::new(),
+    };
+    let differences = rendered.differences(&["web".to_owned()], &running);
+    differences.into_iter().flat_map(|difference| difference.what).collect()
+}
+
+#[test]
+fn a_variable_that_is_passed_through_but_not_set_here_is_a_difference_if_the_container_has_it() {
+    let service = || json!({ "environment": { "SECRET": null, "MODE": "one" } });
+    let container = |variables: &[&str]| json!({ "Config": { "Env": variables } });
+    let image = |variables: &[&str]| Some(json!({ "Env": variables }));
+    let set = ["SECRET=abc", "MODE=one", "PATH=/bin"];
+    assert_eq!(of(service(), container(&set), image(&["PATH=/bin"])), ["environment SECRET"]);
+    assert_eq!(
+        of(service(), container(&set), image(&["PATH=/bin", "SECRET=of the image"])),
+        ["environment SECRET"]
+    );
+    let none: [&str; 0] = [];
+    assert_eq!(
+        of(service(), container(&set), image(&["PATH=/bin", "SECRET=abc"])),
+        none,
+        "it is the image's"
+    );
+    assert_eq!(of(service(), container(&["SECRET", "MODE=one"]), image(&[])), none, "compose has unset it");
+    assert_eq!(of(service(), container(&["MODE=one"]), image(&[])), none);
+    let proxy = || container(&["HTTP_PROXY=http://proxy"]);
+    assert_eq!(
+        of(json!({ "environment": { "HTTP_PROXY": null } }), proxy(), image(&[])),
+        ["environment HTTP_PROXY"]
+    );
+    assert_eq!(of(json!({}), proxy(), image(&[])), none, "compose adds the client's proxies by itself");
+}
+
+/// The networks that differ, for one whose definition and state are these.
+fn of_network(defined: Value, mut existing: Value) -> Vec<String> {
+    let mut model = json!({ "services": { "web": { "networks": { "net": null } } }, "networks": {} });
+    model["networks"]["net"] = defined;
+    existing["Name"] = "p_net".into();
+    existing["Labels"] = json!({ HASH_LABEL: "old" });
+    let rendered = Rendered { model: serde_json::from_value(model).expect("a model"), ..Rendered::default() };
+    let running = Running { networks: vec![existing], ..Running::default() };
+    let differences = rendered.differences(&["web".to_owned()], &running);
+    differences.into_iter().flat_map(|difference| difference.what).collect()
+}
+
+#[test]
+fn a_network_whose_driver_the_file_no_longer_names_differs() {
+    let driver = |name: &str| json!({ "Driver": name, "IPAM": { "Driver": "default", "Config": [] } });
+    let plain = || json!({ "name": "p_net", "ipam": {} });
+    let none: [&str; 0] = [];
+    assert_eq!(of_network(plain(), driver("macvlan")), ["network net (driver)"]);
+    assert_eq!(of_network(plain(), driver("bridge")), none);
+    let named = json!({ "name": "p_net", "driver": "bridge" });
+    assert_eq!(of_network(named.clone(), driver("bridge")), none);
+    assert_eq!(of_network(named, driver("ipvlan")), ["network net (driver)"]);
+}
+
+#[test]
+fn addresses_of_a_network_differ_only_where_the_engine_has_not_chosen_them() {
+    let pools = |driver: &str, pool: Value| json!({ "Driver": "bridge", "IPAM": { "Driver": driver, "Options": null, "Config": [pool] } });
+    let wanted = |ipam: Value| json!({ "name": "p_net", "ipam": ipam });
+    let chosen = json!({ "Subnet": "172.18.0.0/16", "Gateway": "172.18.0.1" });
+    let empty = json!({ "Subnet": "172.18.0.0/16", "IPRange": "", "Gateway": "172.18.0.1" });
+    let ranged = json!({ "Subnet": "10.5.0.0/16", "IPRange": "10.5.1.0/24", "Gateway": "10.5.0.1",
+        "AuxiliaryAddresses": { "host": "10.5.0.9" } });
+    let range = |range: &str, host: &str| json!({ "config": [{ "subnet": "10.5.0.0/16", "ip_range": range, "aux_addresses": { "host": host } }] });
+    let table = [
+        (json!({}), pools("default", chosen.clone()), false),
+        (Value::Null, pools("default", empty.clone()), false),
+        (json!({}), pools("host-local", chosen.clone()), false),
+        (json!({ "driver": "default" }), pools("host-local", chosen.clone()), false),
+        (json!({ "config": [{ "subnet": "172.18.0.0/16" }] }), pools("default", empty), false),
+        (json!({ "config": [{ "subnet": "172.19.0.0/16" }] }), pools("default", chosen.clone()), true),
+        (
+            json!({ "config": [{ "subnet": "10.5.0.0/16" }] }),
+            json!({ "Driver": "bridge", "IPAM": { "Driver": "default", "Config": [
+                { "Subnet": "10.5.0.0/16", "Gateway": "10.5.0.1" },
+                { "Subnet": "fdd3::/64", "Gateway": "fdd3::1" },
+            ] } }),
+            false,
+        ),
+        (json!({}), pools("custom", chosen.clone()), true),
+        (json!({ "driver": "custom" }), pools("default", chosen), true),
+        (json!({}), pools("default", ranged.clone()), true),
+        (range("10.5.1.0/24", "10.5.0.9"), pools("default", ranged.clone()), false),
+        (range("10.5.2.0/24", "10.5.0.9"), pools("default", ranged.clone()), true),
+        (range("10.5.1.0/24", "10.5.0.8"), pools("default", ranged), true),
+        (
+            range("10.5.1.0/24", "10.5.0.9"),
+            pools("host-local", json!({ "Subnet": "10.5.0.0/16", "Gateway": "10.5.0.1" })),
+            false,
+        ),
+    ];
+    for (ipam, existing, differs) in table {
+        let found = of_network(wanted(ipam.clone()), existing.clone());
+        let expected: &[&str] = if differs { &["network net (ipam)"] } else { &[] };
+        assert_eq!(found, expected, "{ipam} {existing}");
+    }
+}
+
+/// A container as docker reports it, with these settings in its `HostConfig`.
+fn by_docker(settings: Value) -> Value {
+    let mut container = json!({
+        "Config": { "Env": [], "MacAddress": "", "Domainname": "" },
+        "HostConfig": {
+            "NetworkMode": "p_default", "CpuShares": 0, "Memory": 0, "NanoCpus": 0, "CgroupParent": "",
+            "CpuPeriod": 0, "CpuQuota": 0, "Devices": null, "DeviceCgroupRules": null, "DeviceRequests": null,
+            "MemoryReservation": 0, "MemorySwap": 0, "MemorySwappiness": null, "OomKillDisable": null,
+            "OomScoreAdj": 0, "PidsLimit": null, "Runtime": "runc", "UsernsMode": "", "UTSMode": "",
+            "CgroupnsMode": "private", "Dns": [], "DnsSearch": [], "DnsOptions": [], "VolumesFrom": null,
+            "ShmSize": 67_108_864, "RestartPolicy": { "Name": "no", "MaximumRetryCount": 0 },
+        },
+        "NetworkSettings": { "Networks": { "p_default": { "MacAddress": "02:42:ac:12:00:02" } } },
+    });
+    let Value::Object(settings) = settings else { unreachable!("settings have names") };
+    for (key, value) in settings {
+        container["HostConfig"][key] = value;
+    }
+    container
+}
+
+fn nvidia(count: i64) -> Value {
+    json!([{ "Driver": "nvidia", "Count": count, "DeviceIDs": null, "Capabilities": [["gpu"]], "Options": {} }])
+}
+
+/// What compose renders for a reservation of GPUs.
+fn reserved(device: Value) -> Value {
+    let mut service = json!({ "deploy": { "resources": { "reservations": {} } } });
+    service["deploy"]["resources"]["reservations"]["devices"] = vec![device].into();
+    service
+}
+
+#[test]
+fn less_common_settings_are_compared() {
+    let gpu = json!({ "driver": "nvidia", "capabilities": ["gpu"], "count": -1 });
+    let table = [
+        ("gpus", reserved(gpu.clone()), json!({ "DeviceRequests": nvidia(-1) })),
+        (
+            "gpus",
+            json!({ "gpus": [{ "driver": "nvidia", "count": 2 }] }),
+            json!({ "DeviceRequests": nvidia(2) }),
+        ),
+        (
+            "gpus",
+            json!({ "devices": [{ "source": "nvidia.com/gpu=all", "target": "nvidia.com/gpu=all" }] }),
+            json!({ "DeviceRequests": [{ "Driver": "cdi", "Count": 0, "DeviceIDs": ["nvidia.com/gpu=all"] }] }),
+        ),
+        (
+            "device_cgroup_rules",
+            json!({ "device_cgroup_rules": ["c 1:3 mr"] }),
+            json!({ "DeviceCgroupRules": ["c 1:3 mr"] }),
+        ),
+        ("memswap_limit", json!({ "memswap_limit": "1073741824" }), json!({ "MemorySwap": 1_073_741_824 })),
+        ("cpu limit", json!({ "cpu_quota": 50000 }), json!({ "CpuQuota": 50000 })),
+        (
+            "cpu limit",
+            json!({ "cpu_quota": 50000, "cpu_period": 50000 }),
+            json!({ "CpuQuota": 50000, "CpuPeriod": 50000 }),
+        ),
+        ("oom_kill_disable", json!({ "oom_kill_disable": true }), json!({ "OomKillDisable": true })),
+        ("oom_score_adj", json!({ "oom_score_adj": -500 }), json!({ "OomScoreAdj": -500 })),
+        ("cgroup_parent", json!({ "cgroup_parent": "m-executor" }), json!({ "CgroupParent": "m-executor" })),
+        ("userns_mode", json!({ "userns_mode": "host" }), json!({ "UsernsMode": "host" })),
+        ("uts", json!({ "uts": "host" }), json!({ "UTSMode": "host" })),
+        ("dns_search", json!({ "dns_search": ["a.example"] }), json!({ "DnsSearch": ["a.example"] })),
+        ("dns_opt", json!({ "dns_opt": ["use-vc"] }), json!({ "DnsOptions": ["use-vc"] })),
+        ("volumes_from", json!({ "volumes_from": ["db:ro"] }), json!({ "VolumesFrom": ["0123456789ab"] })),
+    ];
+    let none: [&str; 0] = [];
+    for (field, service, settings) in table {
+        assert_eq!(
+            of(service.clone(), by_docker(settings.clone()), Some(json!({}))),
+            none,
+            "{field} is the same"
+        );
+        assert_eq!(of(json!({}), by_docker(settings), Some(json!({}))), [field], "{field} was removed");
+        let mut without = by_docker(json!({ "OomKillDisable": false }));
+        without["Id"] = "1".into();
+        assert_eq!(of(service, without, Some(json!({}))), [field], "{field} was added");
+    }
+    let one = json!({ "driver": "nvidia", "capabilities": ["gpu"], "count": 1 });
+    assert_eq!(of(reserved(one), by_docker(json!({ "DeviceRequests": nvidia(-1) })), None), ["gpus"]);
+    let named = json!({ "driver": "nvidia", "capabilities": ["gpu"], "device_ids": ["0", "3"] });
+    assert_eq!(of(reserved(named), by_docker(json!({ "DeviceRequests": nvidia(2) })), None), ["gpus"]);
+    let swappiness = || by_docker(json!({ "MemorySwappiness": 10 }));
+    assert_eq!(of(json!({ "mem_swappiness": 10 }), swappiness(), None), none);
+    assert_eq!(of(json!({ "mem_swappiness": 20 }), swappiness(), None), ["mem_swappiness"]);
+    assert_eq!(of(json!({}), swappiness(), None), ["mem_swappiness"]);
+    assert_eq!(of(json!({ "mem_swappiness": 10 }), by_docker(json!({})), None), none, "cgroups v2 have none");
+    assert_eq!(of(json!({ "runtime": "nvidia" }), by_docker(json!({})), None), ["runtime"]);
+    let address = |address: &str| json!({ "mac_address": address });
+    assert_eq!(of(address("02:42:ac:12:00:03"), by_docker(json!({})), None), ["mac_address"]);
+    assert_eq!(of(address("02:42:AC:12:00:02"), by_docker(json!({})), None), none);
+}
+
+#[test]
+fn what_an_engine_fills_in_is_no_difference() {
+    let limited = || json!({ "mem_limit": "1048576" });
+    let table = [
+        (json!({}), json!({})),
+        (limited(), json!({ "Memory": 1_048_576, "MemorySwap": 2_097_152, "OomKillDisable": false })),
+        (limited(), json!({ "Memory": 1_048_576, "MemorySwap": -1, "MemorySwappiness": -1 })),
+        (json!({ "memswap_limit": "2097152" }), json!({ "MemorySwap": -1 })),
+        (json!({ "oom_kill_disable": true }), json!({})),
+        (json!({ "cpus": 0.5 }), json!({ "NanoCpus": 500_000_000, "CpuPeriod": 100_000, "CpuQuota": 50000 })),
+        (json!({ "cpu_quota": 50000 }), json!({ "NanoCpus": 500_000_000 })),
+        (json!({}), json!({ "Runtime": "nvidia", "DeviceRequests": [], "DeviceCgroupRules": [] })),
+        (
+            reserved(json!({ "capabilities": ["gpu"] })),
+            json!({ "DeviceRequests": [
+            { "Driver": "", "Count": 0, "DeviceIDs": null, "Capabilities": [["gpu"]], "Options": null },
+        ] }),
+        ),
+        // Podman.
+        (
+            json!({ "gpus": [{ "count": -1 }], "userns_mode": "host", "oom_score_adj": 1, "tmpfs": ["/run:size=1m"] }),
+            json!({ "Runtime": "oci", "OomScoreAdj": 200, "Tmpfs": { "/run": "rw,nosuid,size=1m" } }),
+        ),
+    ];
+    let none: [&str; 0] = [];
+    for (service, settings) in table {
+        assert_eq!(
+            of(service.clone(), by_docker(settings.clone()), Some(json!({}))),
+            none,
+            "{service} {settings}"
+        );
+    }
+}
+
+#[test]
+fn mounts_differ_by_their_propagation_size_and_options() {
+    let bind = |propagation: &str| {
+        let volume = json!({ "type": "bind", "source": "/srv", "target": "/data", "bind": { "propagation": propagation } });
+        json!({ "volumes": [volume] })
+    };
+    let bound = |propagation: &str| {
+        let mut container = by_docker(json!({}));
+        let mount = json!({ "Type": "bind", "Source": "/srv", "Destination": "/data", "RW": true });
+        container["Mounts"] = json!([mount]);
+        container["Mounts"][0]["Propagation"] = propagation.into();
+        container
+    };
+    let memory = |size: &str| json!({ "volumes": [{ "type": "tmpfs", "target": "/cache", "tmpfs": { "size": size, "mode": 0o700 } }] });
+    let in_memory = |options: Value| {
+        by_docker(json!({ "Mounts": [{ "Type": "tmpfs", "Target": "/cache", "TmpfsOptions": options }] }))
+    };
+    let tmpfs = |options: &str| json!({ "tmpfs": [format!("/run{options}")] });
+    let mounted = || by_docker(json!({ "Tmpfs": { "/run": "size=64m,mode=755" } }));
+    let shared = || {
+        let mut container = bound("rprivate");
+        container["HostConfig"]["VolumesFrom"] = json!(["0123456789ab:rw"]);
+        container
+    };
+    let data: &[&str] = &["volume /data"];
+    let table: [(Value, Value, &[&str]); 13] = [
+        (bind(""), bound("rprivate"), &[]),
+        (bind(""), bound("rslave"), &[]),
+        (bind("rslave"), bound("rslave"), &[]),
+        (bind("rslave"), bound("rprivate"), data),
+        (bind(""), bound("rshared"), data),
+        (memory("1024"), in_memory(json!({ "SizeBytes": 1024 })), &[]),
+        (memory("1024"), in_memory(json!({ "SizeBytes": 1024, "Mode": 0o755 })), &["volume /cache"]),
+        (memory("2048"), in_memory(json!({ "SizeBytes": 1024 })), &["volume /cache"]),
+        (tmpfs(":mode=755,size=64m"), mounted(), &[]),
+        (tmpfs(":mode=755"), mounted(), &["tmpfs options"]),
+        (tmpfs(""), mounted(), &["tmpfs options"]),
+        (json!({ "volumes_from": ["db"] }), shared(), &[]),
+        (json!({}), bound("rprivate"), data),
+    ];
+    for (service, container, expected) in table {
+        assert_eq!(
+            of(service.clone(), container.clone(), Some(json!({}))),
+            expected,
+            "{service} {container}"
+        );
+    }
+}
+
+#[test]
+fn what_a_health_check_leaves_out_comes_from_the_image() {
+    let checked = |check: Value| {
+        let mut container = by_docker(json!({}));
+        container["Config"]["Healthcheck"] = check;
+        container
+    };
+    let service = |check: Value| json!({ "healthcheck": check });
+    let of_image = |check: Value| Some(json!({ "Healthcheck": check }));
+    let second = 1_000_000_000_u64;
+    let test = json!(["CMD", "true"]);
+    let image = json!({ "Test": ["CMD", "true"], "Interval": 5 * second });
+    let plain = || service(json!({ "test": ["CMD", "true"] }));
+    let whole = || {
+        service(json!({ "test": ["CMD", "true"], "interval": "7s", "start_interval": "2s", "retries": 4 }))
+    };
+    let exact = json!({ "Test": test, "Interval": 7 * second, "StartInterval": 2 * second, "Retries": 4 });
+    let table = [
+        (whole(), exact.clone(), None, false),
+        (whole(), exact.clone(), Some(json!({})), false),
+        (plain(), exact.clone(), None, false),
+        (plain(), exact, Some(json!({})), true),
+        (whole(), json!({ "Test": test, "Interval": 7 * second, "Retries": 4 }), None, true),
+        (plain(), json!({ "Test": test }), Some(json!({})), false),
+        (plain(), json!({ "Test": test, "Interval": 30 * second, "Retries": 3 }), Some(json!({})), false),
+        (plain(), json!({ "Test": test, "Timeout": 3 * second }), Some(json!({})), true),
+        (plain(), json!({ "Test": test, "Interval": 5 * second }), of_image(image.clone()), false),
+        (
+            service(json!({ "interval": "9s" })),
+            json!({ "Test": test, "Interval": 9 * second }),
+            of_image(image.clone()),
+            false,
+        ),
+        (
+            service(json!({ "interval": "9s" })),
+            json!({ "Test": ["CMD", "old"], "Interval": 9 * second }),
+            of_image(image),
+            true,
+        ),
+    ];
+    for (service, check, image, differs) in table {
+        let found = of(service.clone(), checked(check.clone()), image.clone());
+        let expected: &[&str] = if differs { &["healthcheck"] } else { &[] };
+        assert_eq!(found, expected, "{service} {check} {image:?}");
+    }
+}
