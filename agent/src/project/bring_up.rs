@@ -167,7 +167,13 @@ async fn guard(
         return Ok(None);
     }
     let comparison = Comparison::read(world, project, model, &services, containers).await?;
-    let differences = comparison.differences(&services);
+    // The files follow a variable that the agent sets for this run.
+    let is_own_change = |from: &Reference, to: &Reference| {
+        !project.set.is_empty()
+            && from.repository == to.repository
+            && start.tags.iter().any(|(reference, _)| reference == to)
+    };
+    let differences = comparison.differences(&services, is_own_change);
     if differences.is_empty() {
         return Ok(None);
     }

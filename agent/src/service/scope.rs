@@ -70,25 +70,22 @@ impl Scope {
         }
     }
 
-    /// Services whose image changes. A service that does not run keeps its state: one that an operator has stopped, a job that
-    /// has finished, an inactive profile. The exception is a job that one of these services waits for, such as a migration:
-    /// it is part of their start, and its container may have been pruned.
+    /// Services whose image changes: those whose containers run on it. Another one, whose file says so by now, was edited and
+    /// not applied. A service that does not run keeps its state: one that an operator has stopped, a job that has finished, an
+    /// inactive profile. The exception is a job that one of these services waits for, such as a migration: it is part of their
+    /// start, and its container may have been pruned.
     fn changed(&self, model: Option<&Model>) -> BTreeSet<String> {
         let changes = |reference: &Reference| self.images.contains(reference);
-        let live = || self.before.iter().filter(|was| was.live);
-        let mut users = live().filter(|was| Reference::parse(&was.config_image).is_ok_and(|r| changes(&r)));
-        let Some(model) = model else {
-            return users.map(|was| was.compose_service.clone()).collect();
+        let was_on = |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| changes(&r));
+        let users = self.before.iter().filter(|was| was.live && was_on(was));
+        let users = users.map(|was| was.compose_service.clone());
+        let Some(model) = model else { return users.collect() };
+        let is_on = |name: &str| {
+            let mut of_service = self.before.iter().filter(|was| was.compose_service == name).peekable();
+            model.service(name).and_then(ModelService::image).is_some_and(|r| changes(&r))
+                && (of_service.peek().is_none() || of_service.any(was_on))
         };
-        let runs = |name: &str| live().any(|was| was.compose_service == name);
-        let is_on =
-            |name: &str| model.service(name).and_then(ModelService::image).is_some_and(|r| changes(&r));
-        let mut names: BTreeSet<String> = users
-            .by_ref()
-            .map(|was| was.compose_service.clone())
-            .chain(model.services().map(|s| s.name.to_owned()).filter(|name| is_on(name) && runs(name)))
-            .filter(|name| model.service(name).is_some())
-            .collect();
+        let mut names: BTreeSet<String> = users.filter(|name| model.service(name).is_some()).collect();
         let mut unseen: Vec<String> = names.iter().cloned().collect();
         while let Some(name) = unseen.pop() {
             let needed = model.service(&name).into_iter().flat_map(ModelService::waits_for);
@@ -231,6 +228,14 @@ mod tests {
     fn a_service_whose_edited_image_is_not_applied_yet_is_selected_by_its_running_image() {
         let before = [was("plain", "web:1", true)];
         assert_eq!(names(&scope("web:1", &before), Some(&model())), ["plain"]);
+    }
+
+    #[test]
+    fn a_service_whose_file_names_the_changed_image_only_since_an_edit_is_left_alone() {
+        let before = [was("web", "web:1", true), was("absent", "proxy:1", true)];
+        assert_eq!(names(&scope("web:1", &before), Some(&model())), ["migrate", "web"]);
+        let before = [was("web", "web:1", true), was("migrate", "other:1", false)];
+        assert_eq!(names(&scope("web:1", &before), Some(&model())), ["web"], "a job, too");
     }
 
     #[test]

@@ -306,6 +306,12 @@ impl FakeWorld {
         self.lock().services.push(definition);
     }
 
+    /// Edits the image of a compose service in the file.
+    pub(crate) fn edit_image(&self, service: &str, reference: &Reference) {
+        let mut inner = self.lock();
+        inner.services.iter_mut().filter(|s| s.name == service).for_each(|s| s.reference = reference.clone());
+    }
+
     /// Lets the new containers of a compose service start beside the old ones.
     pub(crate) fn starts_first(&self, service: &str) {
         let mut inner = self.lock();
