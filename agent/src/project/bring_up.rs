@@ -114,7 +114,9 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &Start) -> Result<Ca
         }
     }
     if let (Some(scope), Some(model)) = (&start.scope, &model) {
-        note = keep_hashes(world, &project, model, &containers, scope, &mut up_mode).await?;
+        let kept = keep_hashes(world, &project, model, &containers, scope, &mut up_mode).await;
+        // Only a nicety is lost, which must not end an update, and a rollback even less.
+        note = kept.unwrap_or_else(|error| Some(hashes_not_kept(up_mode.services(), &error)));
     }
     project.stop_grace = stop_grace(&containers, &up_mode);
     Ok(Call { project, up_mode, renewed, note })
@@ -244,6 +246,15 @@ async fn keep_hashes(
     )))
 }
 
+/// What to tell where [`keep_hashes`] could not find out what compose would do.
+fn hashes_not_kept(names: &[String], error: &CompareError) -> String {
+    format!(
+        "The dependencies of {} could not be compared with what runs ({error}), so compose was called with --no-deps. The \
+         next `compose up -d` of a person may make the container anew.",
+        names.join(", ")
+    )
+}
+
 /// The compose services that these depend on, directly or not, without themselves.
 fn dependencies(model: &Model, names: &[String]) -> Vec<String> {
     let mut needed: Vec<String> = Vec::new();
@@ -311,4 +322,16 @@ async fn observed(
         }
     }
     Ok(StepResult::Started { up, named: up_mode.services().to_vec(), containers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_the_dependencies_could_not_be_compared_is_told_and_why() {
+        let error = ComposeError { cause: "can't write the definition".to_owned(), output: String::new() };
+        let note = hashes_not_kept(&["web".to_owned()], &CompareError::Compose(error));
+        assert!(note.contains("of web could not be compared") && note.contains("can't write"), "{note}");
+    }
 }
