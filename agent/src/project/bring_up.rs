@@ -105,7 +105,8 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &Start) -> Result<Ca
     let containers = engine.containers(&Members::Project(project.name.clone())).await?;
     let (mut renewed, mut note) = (Vec::new(), None);
     if start.is_guarded {
-        let stuck = stuck_services(&containers);
+        let mut stuck = stuck_services(&containers);
+        stuck.retain(|name| up_mode.services().is_empty() || up_mode.services().contains(name));
         if let Some(narrowed) = guard(world, start, &project, model.as_deref(), &containers, &stuck).await? {
             up_mode = narrowed;
         }
@@ -152,7 +153,7 @@ async fn guard(
 ) -> Result<Option<UpMode>, CompareError> {
     // Compose reports what is wrong with the files.
     let Some(model) = model else { return Ok(None) };
-    if start.up_mode == UpMode::StartOnly {
+    if start.up_mode.starts_only() {
         return Ok(None);
     }
     let named = match &start.scope {

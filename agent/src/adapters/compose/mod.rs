@@ -366,8 +366,8 @@ async fn no_links(project: &Project) -> Result<(), ComposeError> {
 fn up_task(up_mode: &UpMode, pull: PullPolicy) -> Vec<String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     // `up --no-recreate` still changes networks and removes replicas.
-    if *up_mode == UpMode::StartOnly {
-        return words(&["start"]);
+    if up_mode.starts_only() {
+        return [words(&["start"]), up_mode.services().to_vec()].concat();
     }
     let policy = match pull {
         PullPolicy::Never => "never",

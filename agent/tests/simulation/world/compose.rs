@@ -24,7 +24,7 @@ impl Inner {
         if matches!(mode, UpMode::ScaledServices { keeps_containers: true, .. }) {
             return self.up_beside(wanted, mode, origin);
         }
-        if *mode != UpMode::StartOnly {
+        if !mode.starts_only() {
             self.scale_down(wanted, mode);
         }
         let Definition { name, reference, version, .. } = wanted;
@@ -36,7 +36,7 @@ impl Inner {
             c.image == id && c.reference == *reference && c.made_with == *version && !forced
         };
         let at = match at {
-            Some(at) if *mode == UpMode::StartOnly || is_current(&self.containers[at]) => at,
+            Some(at) if mode.starts_only() || is_current(&self.containers[at]) => at,
             _ => {
                 if let Some(at) = at {
                     self.check_replaced(at, wanted, mode);

@@ -1,5 +1,7 @@
 //! How the plan of a rollout is made.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use crate::model::image::Reference;
@@ -44,9 +46,8 @@ impl Service {
         let is_live = observation.containers.iter().any(Container::is_live);
         let up_mode = match &cause {
             Cause::Redeploy => UpMode::All,
-            Cause::Start | Cause::ForceUp { .. } if !observation.unlisted_files.is_empty() => {
-                UpMode::StartOnly
-            }
+            Cause::Start if !observation.unlisted_files.is_empty() => UpMode::StartOnly,
+            Cause::ForceUp { .. } => self.forcing_up(observation),
             // An operator has stopped the project: its images are pulled, nothing is started.
             Cause::Update if !self.config.auto_start && !is_live => UpMode::Services(Vec::new()),
             Cause::GoBack(_) => self.going_back_to(&image_changes, &observation.containers),
@@ -191,6 +192,18 @@ impl Service {
         services.sort();
         services.dedup();
         UpMode::Services(services)
+    }
+
+    /// How compose brings up containers that are stuck: their neighbours are left alone, running or stopped.
+    fn forcing_up(&self, observation: &Observation) -> UpMode {
+        let stuck = observation.containers.iter().filter(|c| self.starter.stuck.contains_key(&c.id));
+        let services: BTreeSet<String> = stuck.map(|c| c.compose_service.clone()).collect();
+        let services: Vec<String> = services.into_iter().collect();
+        if observation.unlisted_files.is_empty() {
+            UpMode::Services(services)
+        } else {
+            UpMode::StartServices(services)
+        }
     }
 
     /// Reports whether a container runs, or would run if it had not failed.
