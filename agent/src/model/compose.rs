@@ -173,6 +173,11 @@ impl<'a> ModelService<'a> {
         Platform::parse(self.element.get("platform")?.as_str()?)
     }
 
+    /// Reports whether it is of profiles, so that compose leaves it out unless one of them or the service itself is named.
+    pub fn has_profiles(self) -> bool {
+        self.element.get("profiles").and_then(Value::as_array).is_some_and(|profiles| !profiles.is_empty())
+    }
+
     /// Returns the jobs that must complete before it is started.
     pub fn waits_for(self) -> impl Iterator<Item = &'a str> {
         let condition = |value: &'a Value| value.get("condition").and_then(Value::as_str);

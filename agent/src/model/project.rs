@@ -108,6 +108,13 @@ pub struct Project {
     /// Time that the containers to be replaced get to stop, added to the timeout of `up`.
     #[serde(default, skip_serializing_if = "Duration::is_zero")]
     pub stop_grace: Duration,
+    /// Numbers of containers that are kept although the files say otherwise (`--scale`), by compose service.
+    #[serde(skip)]
+    pub kept_counts: BTreeMap<String, usize>,
+    /// The compose services of the whole project, for modes without services; empty: those that compose finds. It does not
+    /// find those of a profile that a person has named (`--profile`).
+    #[serde(skip)]
+    pub all_services: Vec<String>,
     /// A definition that is used in place of the files.
     #[serde(skip)]
     pub definition: Option<Arc<Model>>,

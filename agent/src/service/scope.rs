@@ -35,6 +35,17 @@ pub enum Part {
     Beside(BTreeMap<String, usize>),
 }
 
+/// Limits compose to these services, each with as many containers as before; `model`: the definition that is brought up.
+pub fn alone(names: Vec<String>, before: &[Baseline], model: Option<&Model>) -> UpMode {
+    let scope = Scope { images: Vec::new(), before: before.to_vec(), part: Part::All };
+    let kept = |name: &String| Some((name.clone(), scope.kept_count(name, model?)?));
+    let replicas: BTreeMap<String, usize> = names.iter().filter_map(kept).collect();
+    if replicas.is_empty() {
+        return UpMode::Services(names);
+    }
+    UpMode::ScaledServices { names, replicas, with_dependencies: false, keeps_containers: false }
+}
+
 impl Scope {
     /// Returns the compose services to be brought up; none if the files no longer contain any of them. `model` is the
     /// resolved model of the current files; without it, the labels of the containers are used.
@@ -115,13 +126,17 @@ impl Scope {
     }
 
     /// The number of containers that a service keeps, if the files specify a different one: an operator has scaled it, or
-    /// has edited the number without applying it. A stopped container may be a leftover, so it never raises the number above
-    /// the one in the files.
+    /// has edited the number without applying it. A stopped container beside running ones may be a leftover, so it never raises
+    /// the number above the one in the files.
     pub fn kept_count(&self, name: &str, model: &Model) -> Option<usize> {
         let wanted = model.service(name)?.replicas();
         let of_service = || self.before.iter().filter(|was| was.compose_service == name);
         let (all, live) = (of_service().count(), of_service().filter(|was| was.live).count());
-        if live > wanted { Some(live) } else { Some(all).filter(|all| (1..wanted).contains(all)) }
+        match live {
+            _ if live > wanted => Some(live),
+            0 if all > wanted => Some(all),
+            _ => Some(all).filter(|all| (1..wanted).contains(all)),
+        }
     }
 }
 
@@ -245,6 +260,17 @@ mod tests {
             was.restarts_with = vec!["web".to_owned()];
         });
         assert_eq!(names(&scope("web:1", &before), None), ["side", "web"]);
+    }
+
+    #[test]
+    fn services_that_are_brought_up_by_themselves_keep_their_number_of_containers() {
+        let alone = |before: &[Baseline]| alone(vec!["web".to_owned()], before, Some(&model()));
+        assert_eq!(alone(&[was("web", "web:1", true)]), UpMode::Services(vec!["web".to_owned()]));
+        for is_live in [true, false] {
+            let before = vec![was("web", "web:1", is_live); 5];
+            let UpMode::ScaledServices { names, replicas, .. } = alone(&before) else { panic!("not scaled") };
+            assert_eq!((names, replicas), (vec!["web".to_owned()], [("web".to_owned(), 5)].into()));
+        }
     }
 
     #[test]

@@ -162,6 +162,7 @@ impl Compose for FakeWorld {
                 return Err(failed("cannot connect"));
             }
             inner.up_count += 1;
+            inner.kept_counts.clone_from(&project.kept_counts);
             let named = up_mode.services();
             let words = if named.is_empty() { "everything".to_owned() } else { named.join(", ") };
             inner.trace("compose", &format!("up {words}"));

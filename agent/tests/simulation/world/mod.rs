@@ -179,6 +179,8 @@ struct Inner {
     prune_always: bool,
     violations: Vec<String>,
     up_count: usize,
+    /// Numbers of containers that the current run of compose was told to keep.
+    kept_counts: BTreeMap<String, usize>,
     /// How often compose was asked what its files define.
     definition_reads: usize,
     restarts: usize,
