@@ -6,7 +6,7 @@ pub mod snapshot;
 pub mod survey;
 pub mod swarm;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -355,6 +355,14 @@ pub trait Compose: Send + Sync + 'static {
 
     /// `compose config --format json`: returns the resolved model, with the services of all profiles.
     async fn model(&self, project: &Project) -> Result<Model, ComposeError>;
+
+    /// `compose config --services`: returns the services that `up` covers without their names, so none of a profile that is
+    /// off here.
+    async fn active_services(&self, project: &Project) -> Result<BTreeSet<String>, ComposeError> {
+        let model = self.model(project).await?;
+        let active = model.services().filter(|service| !service.has_profiles());
+        Ok(active.map(|service| service.name.to_owned()).collect())
+    }
 
     /// `compose config --hash`: returns the hashes with which compose would label the containers.
     async fn hashes(&self, project: &Project) -> Result<Hashes, ComposeError>;

@@ -23,6 +23,9 @@ pub struct Model {
     configs: Section,
     #[serde(skip_serializing_if = "Option::is_none")]
     secrets: Section,
+    /// Sections of other versions of compose, such as `models`: a recorded definition is the whole file.
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
 }
 
 /// Elements by name; a section may be present but null.
@@ -31,10 +34,19 @@ type Section = Option<BTreeMap<String, Value>>;
 impl Model {
     /// Reports whether `other` contains every element of this model unchanged.
     pub fn is_part_of(&self, other: &Self) -> bool {
-        self.sections().into_iter().zip(other.sections()).all(|(ours, theirs)| {
+        let is_known = self.sections().into_iter().zip(other.sections()).all(|(ours, theirs)| {
             let theirs = |name| theirs.as_ref()?.get(name);
             ours.iter().flatten().all(|(name, element)| theirs(name) == Some(element))
-        })
+        });
+        // The name is given on the command line, and extensions have been resolved.
+        let mut others = self.others.iter().filter(|(key, _)| *key != "name" && !key.starts_with("x-"));
+        is_known
+            && others.all(|(key, ours)| match (ours, other.others.get(key)) {
+                (Value::Object(ours), Some(Value::Object(theirs))) => {
+                    ours.iter().all(|(name, element)| theirs.get(name) == Some(element))
+                }
+                (ours, theirs) => theirs == Some(ours),
+            })
     }
 
     /// Iterates over the services.
@@ -110,7 +122,10 @@ impl Model {
                     _ => Vec::new(),
                 }
             };
+            let model =
+                |model: &Self, key: &str| model.others.get("models").and_then(|all| all.get(key)).cloned();
             here.element == there.element
+                && used("models").into_iter().all(|key| model(self, key) == model(other, key))
                 && used("networks").into_iter().all(|key| self.network(key) == other.network(key))
                 && used("volumes").into_iter().all(|key| self.volume(key) == other.volume(key))
                 && ["configs", "secrets"].into_iter().all(|section| {
@@ -156,6 +171,11 @@ impl<'a> ModelService<'a> {
     /// Returns the requested platform of its image; `None` if the engine decides.
     pub fn platform(self) -> Option<Platform> {
         Platform::parse(self.element.get("platform")?.as_str()?)
+    }
+
+    /// Reports whether it is of profiles, so that compose leaves it out unless one of them or the service itself is named.
+    pub fn has_profiles(self) -> bool {
+        self.element.get("profiles").and_then(Value::as_array).is_some_and(|profiles| !profiles.is_empty())
     }
 
     /// Returns the jobs that must complete before it is started.
@@ -223,6 +243,27 @@ pub fn duration(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sections_that_are_not_known_here_stay_in_a_recorded_definition() {
+        let text = r#"{"name": "shop", "models": {"llm": {"model": "ai/smollm2"}}, "services": {"web": {"image": "web:1"}}}"#;
+        let read: Value = serde_json::from_str(text).unwrap();
+        let model: Model = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(&model).unwrap(), read);
+    }
+
+    #[test]
+    fn another_model_of_a_service_is_another_definition() {
+        let model = |name: &str| -> Model {
+            let models = serde_json::json!({ "llm": { "model": name } });
+            let web = serde_json::json!({ "image": "web:1", "models": { "llm": null } });
+            serde_json::from_value(serde_json::json!({ "models": models, "services": { "web": web } }))
+                .unwrap()
+        };
+        let web = ["web".to_owned()];
+        assert!(model("a").defines_alike(&web, &model("a")) && model("a").is_part_of(&model("a")));
+        assert!(!model("a").defines_alike(&web, &model("b")) && !model("a").is_part_of(&model("b")));
+    }
 
     #[test]
     fn durations_are_read_as_compose_prints_them() {

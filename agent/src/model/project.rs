@@ -18,6 +18,8 @@ pub enum UpMode {
     /// Create and change nothing, only start existing containers (`compose start`).
     #[serde(alias = "nothing")]
     StartOnly,
+    /// Like [`StartOnly`](Self::StartOnly), for these compose services only.
+    StartServices(Vec<String>),
     /// Recreate the containers of one compose service, and leave all others alone (`--no-deps`).
     #[serde(alias = "only")]
     ForceService(String),
@@ -54,13 +56,20 @@ impl UpMode {
         match self {
             UpMode::Changed | UpMode::All | UpMode::StartOnly => &[],
             UpMode::ForceService(service) => std::slice::from_ref(service),
-            UpMode::Services(names) | UpMode::ScaledServices { names, .. } => names,
+            UpMode::Services(names) | UpMode::StartServices(names) | UpMode::ScaledServices { names, .. } => {
+                names
+            }
         }
+    }
+
+    /// Reports whether existing containers are only started.
+    pub fn starts_only(&self) -> bool {
+        matches!(self, UpMode::StartOnly | UpMode::StartServices(_))
     }
 
     /// Reports whether the mode is limited to a list of services that is empty.
     pub fn is_for_none(&self) -> bool {
-        matches!(self, UpMode::Services(names) | UpMode::ScaledServices { names, .. } if names.is_empty())
+        !matches!(self, UpMode::Changed | UpMode::All | UpMode::StartOnly) && self.services().is_empty()
     }
 }
 
@@ -99,6 +108,13 @@ pub struct Project {
     /// Time that the containers to be replaced get to stop, added to the timeout of `up`.
     #[serde(default, skip_serializing_if = "Duration::is_zero")]
     pub stop_grace: Duration,
+    /// Numbers of containers that are kept although the files say otherwise (`--scale`), by compose service.
+    #[serde(skip)]
+    pub kept_counts: BTreeMap<String, usize>,
+    /// The compose services of the whole project, for modes without services; empty: those that compose finds. It does not
+    /// find those of a profile that a person has named (`--profile`).
+    #[serde(skip)]
+    pub all_services: Vec<String>,
     /// A definition that is used in place of the files.
     #[serde(skip)]
     pub definition: Option<Arc<Model>>,

@@ -1,6 +1,6 @@
 //! The step that runs compose: sets the tags, chooses the definition and the compose services, and observes the effect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use crate::service::scope::Scope;
 
 use super::definition::{CompareError, Comparison};
 use super::fetch::{Fetch, point_at_running, point_tags, real_name, restore_displaced};
+use super::present;
 
 /// A compose run.
 #[derive(Debug, Clone, PartialEq)]
@@ -105,16 +106,27 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &Start) -> Result<Ca
     let containers = engine.containers(&Members::Project(project.name.clone())).await?;
     let (mut renewed, mut note) = (Vec::new(), None);
     if start.is_guarded {
-        let stuck = stuck_services(&containers);
+        let mut stuck = present::stuck(&containers);
+        stuck.retain(|name| up_mode.services().is_empty() || up_mode.services().contains(name));
         if let Some(narrowed) = guard(world, start, &project, model.as_deref(), &containers, &stuck).await? {
             up_mode = narrowed;
         }
         if start.down {
             renewed = stuck;
         }
+        // An update keeps the counts as of its planning.
+        if let (Some(model), None) = (&model, &start.scope) {
+            project.kept_counts = present::kept_counts(&containers, model);
+        }
+    }
+    if let Some(model) = model.as_deref().filter(|_| up_mode.services().is_empty() && !up_mode.is_for_none())
+    {
+        name_all(compose, &mut project, model, &containers, &up_mode).await;
     }
     if let (Some(scope), Some(model)) = (&start.scope, &model) {
-        note = keep_hashes(world, &project, model, &containers, scope, &mut up_mode).await?;
+        let kept = keep_hashes(world, &project, model, &containers, scope, &mut up_mode).await;
+        // Only a nicety is lost, which must not end an update, and a rollback even less.
+        note = kept.unwrap_or_else(|error| Some(hashes_not_kept(up_mode.services(), &error)));
     }
     project.stop_grace = stop_grace(&containers, &up_mode);
     Ok(Call { project, up_mode, renewed, note })
@@ -150,7 +162,7 @@ async fn guard(
 ) -> Result<Option<UpMode>, CompareError> {
     // Compose reports what is wrong with the files.
     let Some(model) = model else { return Ok(None) };
-    if start.up_mode == UpMode::StartOnly {
+    if start.up_mode.starts_only() {
         return Ok(None);
     }
     let named = match &start.scope {
@@ -167,7 +179,13 @@ async fn guard(
         return Ok(None);
     }
     let comparison = Comparison::read(world, project, model, &services, containers).await?;
-    let differences = comparison.differences(&services);
+    // The files follow a variable that the agent sets for this run.
+    let is_own_change = |from: &Reference, to: &Reference| {
+        !project.set.is_empty()
+            && from.repository == to.repository
+            && start.tags.iter().any(|(reference, _)| reference == to)
+    };
+    let differences = comparison.differences(&services, is_own_change);
     if differences.is_empty() {
         return Ok(None);
     }
@@ -181,13 +199,43 @@ async fn guard(
     Err(CompareError::Compose(ComposeError { cause, output: String::new() }))
 }
 
-fn stuck_services(containers: &[Container]) -> Vec<String> {
-    let is_stuck = |c: &&Container| matches!(c.state, State::Created | State::Restarting);
-    let mut services: Vec<String> =
-        containers.iter().filter(is_stuck).map(|c| c.compose_service.clone()).collect();
-    services.sort();
-    services.dedup();
-    services
+/// Names the compose services of the whole project where compose, left to itself, would cover others: it leaves out those of
+/// a profile that a person has named, and can't start those that have no container.
+async fn name_all(
+    compose: &dyn Compose,
+    project: &mut Project,
+    model: &Model,
+    containers: &[Container],
+    up_mode: &UpMode,
+) {
+    let of_profiles = present::of_profiles(containers, model);
+    let plain = || model.services().filter(|s| !s.has_profiles()).map(|s| s.name.to_owned()).collect();
+    let active: BTreeSet<String> = if of_profiles.is_empty() {
+        plain()
+    } else {
+        compose.active_services(project).await.unwrap_or_else(|error| {
+            tracing::debug!(project = project.name, "can't read which compose services are active: {error}");
+            plain()
+        })
+    };
+    let mut all: BTreeSet<String> = active.union(&of_profiles).cloned().collect();
+    if up_mode.starts_only() {
+        let present = present::with_containers(containers, model);
+        all.retain(|name| present.contains(name));
+    }
+    project.kept_counts.retain(|name, _| all.contains(name));
+    if all != active {
+        project.all_services = all.into_iter().collect();
+    }
+}
+
+/// What to tell where [`keep_hashes`] could not find out what compose would do.
+fn hashes_not_kept(names: &[String], error: &CompareError) -> String {
+    format!(
+        "The dependencies of {} could not be compared with what runs ({error}), so compose was called with --no-deps. The \
+         next `compose up -d` of a person may make the container anew.",
+        names.join(", ")
+    )
 }
 
 /// Makes compose label the new containers with the hash that a person's `compose up -d` computes, so that it recreates
@@ -305,4 +353,16 @@ async fn observed(
         }
     }
     Ok(StepResult::Started { up, named: up_mode.services().to_vec(), containers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_the_dependencies_could_not_be_compared_is_told_and_why() {
+        let error = ComposeError { cause: "can't write the definition".to_owned(), output: String::new() };
+        let note = hashes_not_kept(&["web".to_owned()], &CompareError::Compose(error));
+        assert!(note.contains("of web could not be compared") && note.contains("can't write"), "{note}");
+    }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::model::definition::copied;
-use crate::model::{ComposeError, Container, Difference, EngineError, Model, Project, Rendered, Running};
+use crate::model::{
+    ComposeError, Container, Difference, EngineError, Model, Project, Reference, Rendered, Running,
+};
 use crate::ports::{Compose, Engine};
 use crate::service::observation::{Definition, ImageView};
 use crate::service::rollout::baseline::Baseline;
@@ -64,9 +66,29 @@ impl Comparison {
         Ok(Self { rendered, running })
     }
 
-    /// Returns how the definitions of these compose services differ from what runs.
-    pub(crate) fn differences(&self, services: &[String]) -> Vec<Difference> {
-        self.rendered.differences(services, &self.running)
+    /// Returns how the definitions of these compose services differ from what runs. `is_own_change`: whether the agent itself
+    /// moves containers from the first reference to the second, so that this image is no edit.
+    pub(crate) fn differences(
+        &self,
+        services: &[String],
+        is_own_change: impl Fn(&Reference, &Reference) -> bool,
+    ) -> Vec<Difference> {
+        let Self { rendered, running } = self;
+        let mut all = rendered.differences(services, running);
+        for service in running.other_images(&rendered.model, services, is_own_change) {
+            let what = "image".to_owned();
+            // The hash covers the text of the image, however the engine has resolved it.
+            if rendered.is_exact(&service, running) {
+                continue;
+            }
+            if let Some(difference) = all.iter_mut().find(|difference| difference.service == service) {
+                difference.what.insert(0, what);
+            } else {
+                let unset = rendered.unset.clone();
+                all.push(Difference { service, what: vec![what], unset });
+            }
+        }
+        all
     }
 
     /// Reports whether compose would leave the containers of this compose service alone.
@@ -117,10 +139,17 @@ pub(super) async fn of_images(
     let compared = async {
         let model = world.1.model(project).await?;
         let before = Baseline::all(containers);
+        let references = |view: &ImageView| -> Vec<Reference> {
+            [&view.from, &view.reference].into_iter().chain(&view.newer).cloned().collect()
+        };
         let services_of = |view: &ImageView| {
-            let images = [&view.from, &view.reference].into_iter().chain(&view.newer).cloned().collect();
-            let scope = Scope { images, before: before.clone(), part: Part::All };
+            let scope = Scope { images: references(view), before: before.clone(), part: Part::All };
             scope.services(Some(&model)).services().to_vec()
+        };
+        // The tag variable is set for all its images at once.
+        let is_own_change = |from: &Reference, to: &Reference| {
+            let mut all = images.iter().map(|view| references(view));
+            all.any(|references| references.contains(from) && references.contains(to))
         };
         let by_image: Vec<(String, Vec<String>)> =
             images.iter().map(|view| (view.configured.clone(), services_of(view))).collect();
@@ -131,7 +160,7 @@ pub(super) async fn of_images(
         let comparison = Comparison::read(world, project, &model, &all, &live).await?;
         let differences = by_image
             .into_iter()
-            .map(|(image, services)| (image, comparison.differences(&services)))
+            .map(|(image, services)| (image, comparison.differences(&services, is_own_change)))
             .filter(|(_, differences)| !differences.is_empty())
             .collect();
         let bound_files = bound_files(&live).await;

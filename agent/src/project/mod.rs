@@ -16,6 +16,7 @@
 //! | `perform.rs` | one step of a rollout |
 //! | `fetch.rs` | images and their tags: pulls what is missing, and points tags where a step needs them |
 //! | `bring_up.rs` | the step that runs compose |
+//! | `present.rs` | what compose does not know of a project that is there: its scale, its profiles, its stuck services |
 //! | `handover.rs` | one step of a handover |
 //! | `snapshot.rs` | the data that is copied before an update, and the steps that copy it |
 //! | `swarm.rs` | one check or one step of a swarm service |
@@ -43,6 +44,7 @@ mod member;
 mod newer;
 mod observe;
 mod perform;
+mod present;
 pub mod published;
 mod references;
 pub mod services;

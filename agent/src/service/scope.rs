@@ -35,6 +35,17 @@ pub enum Part {
     Beside(BTreeMap<String, usize>),
 }
 
+/// Limits compose to these services, each with as many containers as before; `model`: the definition that is brought up.
+pub fn alone(names: Vec<String>, before: &[Baseline], model: Option<&Model>) -> UpMode {
+    let scope = Scope { images: Vec::new(), before: before.to_vec(), part: Part::All };
+    let kept = |name: &String| Some((name.clone(), scope.kept_count(name, model?)?));
+    let replicas: BTreeMap<String, usize> = names.iter().filter_map(kept).collect();
+    if replicas.is_empty() {
+        return UpMode::Services(names);
+    }
+    UpMode::ScaledServices { names, replicas, with_dependencies: false, keeps_containers: false }
+}
+
 impl Scope {
     /// Returns the compose services to be brought up; none if the files no longer contain any of them. `model` is the
     /// resolved model of the current files; without it, the labels of the containers are used.
@@ -70,25 +81,22 @@ impl Scope {
         }
     }
 
-    /// Services whose image changes. A service that does not run keeps its state: one that an operator has stopped, a job that
-    /// has finished, an inactive profile. The exception is a job that one of these services waits for, such as a migration:
-    /// it is part of their start, and its container may have been pruned.
+    /// Services whose image changes: those whose containers run on it. Another one, whose file says so by now, was edited and
+    /// not applied. A service that does not run keeps its state: one that an operator has stopped, a job that has finished, an
+    /// inactive profile. The exception is a job that one of these services waits for, such as a migration: it is part of their
+    /// start, and its container may have been pruned.
     fn changed(&self, model: Option<&Model>) -> BTreeSet<String> {
         let changes = |reference: &Reference| self.images.contains(reference);
-        let live = || self.before.iter().filter(|was| was.live);
-        let mut users = live().filter(|was| Reference::parse(&was.config_image).is_ok_and(|r| changes(&r)));
-        let Some(model) = model else {
-            return users.map(|was| was.compose_service.clone()).collect();
+        let was_on = |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| changes(&r));
+        let users = self.before.iter().filter(|was| was.live && was_on(was));
+        let users = users.map(|was| was.compose_service.clone());
+        let Some(model) = model else { return users.collect() };
+        let is_on = |name: &str| {
+            let mut of_service = self.before.iter().filter(|was| was.compose_service == name).peekable();
+            model.service(name).and_then(ModelService::image).is_some_and(|r| changes(&r))
+                && (of_service.peek().is_none() || of_service.any(was_on))
         };
-        let runs = |name: &str| live().any(|was| was.compose_service == name);
-        let is_on =
-            |name: &str| model.service(name).and_then(ModelService::image).is_some_and(|r| changes(&r));
-        let mut names: BTreeSet<String> = users
-            .by_ref()
-            .map(|was| was.compose_service.clone())
-            .chain(model.services().map(|s| s.name.to_owned()).filter(|name| is_on(name) && runs(name)))
-            .filter(|name| model.service(name).is_some())
-            .collect();
+        let mut names: BTreeSet<String> = users.filter(|name| model.service(name).is_some()).collect();
         let mut unseen: Vec<String> = names.iter().cloned().collect();
         while let Some(name) = unseen.pop() {
             let needed = model.service(&name).into_iter().flat_map(ModelService::waits_for);
@@ -118,13 +126,17 @@ impl Scope {
     }
 
     /// The number of containers that a service keeps, if the files specify a different one: an operator has scaled it, or
-    /// has edited the number without applying it. A stopped container may be a leftover, so it never raises the number above
-    /// the one in the files.
+    /// has edited the number without applying it. A stopped container beside running ones may be a leftover, so it never raises
+    /// the number above the one in the files.
     pub fn kept_count(&self, name: &str, model: &Model) -> Option<usize> {
         let wanted = model.service(name)?.replicas();
         let of_service = || self.before.iter().filter(|was| was.compose_service == name);
         let (all, live) = (of_service().count(), of_service().filter(|was| was.live).count());
-        if live > wanted { Some(live) } else { Some(all).filter(|all| (1..wanted).contains(all)) }
+        match live {
+            _ if live > wanted => Some(live),
+            0 if all > wanted => Some(all),
+            _ => Some(all).filter(|all| (1..wanted).contains(all)),
+        }
     }
 }
 
@@ -234,12 +246,31 @@ mod tests {
     }
 
     #[test]
+    fn a_service_whose_file_names_the_changed_image_only_since_an_edit_is_left_alone() {
+        let before = [was("web", "web:1", true), was("absent", "proxy:1", true)];
+        assert_eq!(names(&scope("web:1", &before), Some(&model())), ["migrate", "web"]);
+        let before = [was("web", "web:1", true), was("migrate", "other:1", false)];
+        assert_eq!(names(&scope("web:1", &before), Some(&model())), ["web"], "a job, too");
+    }
+
+    #[test]
     fn without_the_files_dependencies_come_from_the_containers() {
         let mut before = all();
         before.iter_mut().filter(|was| was.compose_service == "side").for_each(|was| {
             was.restarts_with = vec!["web".to_owned()];
         });
         assert_eq!(names(&scope("web:1", &before), None), ["side", "web"]);
+    }
+
+    #[test]
+    fn services_that_are_brought_up_by_themselves_keep_their_number_of_containers() {
+        let alone = |before: &[Baseline]| alone(vec!["web".to_owned()], before, Some(&model()));
+        assert_eq!(alone(&[was("web", "web:1", true)]), UpMode::Services(vec!["web".to_owned()]));
+        for is_live in [true, false] {
+            let before = vec![was("web", "web:1", is_live); 5];
+            let UpMode::ScaledServices { names, replicas, .. } = alone(&before) else { panic!("not scaled") };
+            assert_eq!((names, replicas), (vec!["web".to_owned()], [("web".to_owned(), 5)].into()));
+        }
     }
 
     #[test]

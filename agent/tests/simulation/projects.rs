@@ -254,3 +254,37 @@ async fn a_clock_change_before_a_service_reaches_its_worker_shifts_its_times() {
     assert_eq!(noted.at, fake.clock().at_boot());
     fixture.end().await;
 }
+
+const NEXT: &str = "localhost:5000/web:next";
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_of_the_image_that_nobody_has_applied_is_deployed_by_no_start_and_no_update() {
+    let fake = two(Behaviour::Good);
+    fake.add_image(&reference(NEXT), "next", Behaviour::Good, true);
+    fake.edit_image("web", &reference(NEXT));
+    fake.stop_all_containers();
+    let config = Arc::new(ServiceConfig { auto_start: true, ..named("web", WEB) });
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(recorded(&fake, &Kind::STARTED).len(), 1, "{:?}", fake.entries());
+    assert_eq!((fake.running("web"), fake.running("api")), (vec![id_of("web v1")], vec![id_of("api v1")]));
+
+    fake.push(&reference(WEB), "v2", Behaviour::Good);
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(fake.running("web"), [id_of("web v1")], "it is held: {:?}", fake.entries());
+    assert_eq!(recorded(&fake, &Kind::UPDATED), [""; 0]);
+
+    fake.edit_image("web", &reference(WEB));
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(fake.running("web"), [id_of("v2")], "the edit was undone: {:?}", fake.entries());
+    assert_eq!(fake.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_neighbour_whose_file_names_the_image_only_since_an_edit_is_not_brought_up_with_its_update() {
+    let fake = two(Behaviour::Good);
+    fake.edit_image("api", &reference(WEB));
+    fake.push(&reference(WEB), "v2", Behaviour::Good);
+    assert!(run_agent(&fake, &Arc::new(named("web", WEB)), 2 * LONG, Script::Poll).await);
+    assert_eq!((fake.running("web"), fake.running("api")), (vec![id_of("v2")], vec![id_of("api v1")]));
+    assert_eq!(fake.violations(), Vec::<String>::new());
+}

@@ -479,8 +479,15 @@ async fn a_warden_that_has_not_read_its_store_lifts_no_freeze_and_lets_nobody_go
     assert!(tasks.finish(Duration::from_secs(10)).await);
 
     let (collector, mut task) = new_collector(&["a"], keep);
-    let asking =
-        Asking { agent: "a", ring: 1, service: "web", image: "r/web:1", repository: "r/web", digest: DIGEST, progress: None };
+    let asking = Asking {
+        agent: "a",
+        ring: 1,
+        service: "web",
+        image: "r/web:1",
+        repository: "r/web",
+        digest: DIGEST,
+        progress: None,
+    };
     let decisions = collector.decisions_for("a");
     assert_eq!((decisions.store.as_deref(), decisions.freezes.len()), (Some("away"), 0));
     let answer = collector.ask(&asking).await;

@@ -363,11 +363,13 @@ async fn no_links(project: &Project) -> Result<(), ComposeError> {
 }
 
 /// The arguments for an `up` that neither pulls newer images nor builds any.
-fn up_task(up_mode: &UpMode, pull: PullPolicy) -> Vec<String> {
+fn up_task(project: &Project, up_mode: &UpMode, pull: PullPolicy) -> Vec<String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let named = up_mode.services();
     // `up --no-recreate` still changes networks and removes replicas.
-    if *up_mode == UpMode::StartOnly {
-        return words(&["start"]);
+    if up_mode.starts_only() {
+        let names = if named.is_empty() { &project.all_services } else { named };
+        return [words(&["start"]), names.to_vec()].concat();
     }
     let policy = match pull {
         PullPolicy::Never => "never",
@@ -377,19 +379,23 @@ fn up_task(up_mode: &UpMode, pull: PullPolicy) -> Vec<String> {
     if matches!(up_mode, UpMode::All | UpMode::ForceService(_)) {
         task.push("--force-recreate".to_owned());
     }
+    let mut counts = project.kept_counts.clone();
+    counts.retain(|name, _| named.is_empty() || named.contains(name));
     if let UpMode::ScaledServices { replicas, .. } = up_mode {
-        let scale = |(name, count): (&String, &usize)| ["--scale".to_owned(), format!("{name}={count}")];
-        task.extend(replicas.iter().flat_map(scale));
+        counts.extend(replicas.clone());
     }
+    task.extend(counts.iter().flat_map(|(name, count)| ["--scale".to_owned(), format!("{name}={count}")]));
     if matches!(up_mode, UpMode::ScaledServices { keeps_containers: true, .. }) {
         task.push("--no-recreate".to_owned());
     }
-    if !up_mode.services().is_empty() {
-        if !matches!(up_mode, UpMode::ScaledServices { with_dependencies: true, .. }) {
-            task.push("--no-deps".to_owned());
-        }
-        task.extend_from_slice(up_mode.services());
+    if named.is_empty() {
+        task.extend_from_slice(&project.all_services);
+        return task;
     }
+    if !matches!(up_mode, UpMode::ScaledServices { with_dependencies: true, .. }) {
+        task.push("--no-deps".to_owned());
+    }
+    task.extend_from_slice(named);
     task
 }
 
@@ -404,7 +410,7 @@ impl Compose for ComposeCli {
         no_links(project).await?;
         self.must_be_fit(project).await?;
         others::wait(&project.name).await;
-        let task = up_task(up_mode, pull);
+        let task = up_task(project, up_mode, pull);
         let task: Vec<&str> = task.iter().map(String::as_str).collect();
         self.run(project, &task).await
     }
@@ -424,6 +430,14 @@ impl Compose for ComposeCli {
         let (printed, _) = self.printed(project, &task).await?;
         serde_json::from_reader(BufReader::new(printed))
             .map_err(|error| silent(format!("`config` did not print a valid model: {error}")))
+    }
+
+    async fn active_services(&self, project: &Project) -> Result<BTreeSet<String>, ComposeError> {
+        no_links(project).await?;
+        let (mut printed, _) = self.printed(project, &["config", "--services"]).await?;
+        let mut text = String::new();
+        printed.read_to_string(&mut text).map_err(|error| lost(&error))?;
+        Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
     }
 
     async fn hashes(&self, project: &Project) -> Result<Hashes, ComposeError> {

@@ -125,7 +125,7 @@ fn arguments_are_in_an_order_that_every_compose_accepts() {
         ..Project::default()
     };
     let line = |runtime, up_mode: &UpMode| {
-        let task = up_task(up_mode, PullPolicy::Never);
+        let task = up_task(&project, up_mode, PullPolicy::Never);
         let task: Vec<&str> = task.iter().map(String::as_str).collect();
         words(cli(runtime).arguments(&project, &task))
     };
@@ -160,6 +160,44 @@ fn arguments_are_in_an_order_that_every_compose_accepts() {
     assert!(
         line(Runtime::Docker, &UpMode::ForceService("db".into())).ends_with(" --force-recreate --no-deps db")
     );
+}
+
+#[test]
+fn kept_counts_and_services_of_profiles_are_named_to_compose() {
+    let project = Project {
+        kept_counts: [("db".to_owned(), 1), ("worker".to_owned(), 5)].into(),
+        all_services: vec!["tool".into(), "web".into()],
+        ..Project::default()
+    };
+    let line = |up_mode: UpMode| up_task(&project, &up_mode, PullPolicy::Never).join(" ");
+    let table = [
+        (UpMode::Changed, "up -d --pull never --no-build --scale db=1 --scale worker=5 tool web"),
+        (
+            UpMode::All,
+            "up -d --pull never --no-build --force-recreate --scale db=1 --scale worker=5 tool web",
+        ),
+        (UpMode::StartOnly, "start tool web"),
+        (UpMode::StartServices(vec!["worker".into()]), "start worker"),
+        (
+            UpMode::ForceService("worker".into()),
+            "up -d --pull never --no-build --force-recreate --scale worker=5 --no-deps worker",
+        ),
+        (
+            UpMode::Services(vec!["web".into(), "worker".into()]),
+            "up -d --pull never --no-build --scale worker=5 --no-deps web worker",
+        ),
+    ];
+    for (up_mode, expected) in table {
+        assert_eq!(line(up_mode), expected);
+    }
+}
+
+#[tokio::test]
+async fn active_services_are_those_that_compose_names() {
+    let stage = Stage::new("echo \"$*\" > args.txt; printf 'web\\ndb\\n'");
+    let active = scripted().active_services(&stage.project()).await.unwrap();
+    assert_eq!(active, BTreeSet::from(["db".to_owned(), "web".to_owned()]));
+    assert!(stage.read("args.txt").ends_with(" config --services\n"), "{}", stage.read("args.txt"));
 }
 
 #[tokio::test]

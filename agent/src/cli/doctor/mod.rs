@@ -355,7 +355,7 @@ async fn look_at<'a>(
         None => None,
     };
     let differences = match (&project, &model) {
-        (Some(project), Some(Ok(model))) => differences(clients, project, model, &containers).await,
+        (Some(project), Some(Ok(model))) => differences(config, clients, (project, model), &containers).await,
         _ => Vec::new(),
     };
     let bound_files = bound_files(&containers).await;
@@ -419,9 +419,9 @@ async fn probe(
 /// Compares the definitions of the running compose services with what runs. Unlike the agent, this program may run in the
 /// surroundings of a person's shell. A comparison that is not possible finds nothing: what is in its way is a finding already.
 async fn differences(
+    config: &ServiceConfig,
     clients: &EngineClients,
-    project: &Project,
-    model: &Model,
+    (project, model): (&Project, &Model),
     containers: &[Container],
 ) -> Vec<Difference> {
     let live: Vec<Container> = containers.iter().filter(|container| container.is_live()).cloned().collect();
@@ -431,8 +431,13 @@ async fn differences(
     services.retain(|name| model.service(name).is_some());
     let asked = (clients.engine.as_ref(), clients.compose.as_ref());
     let compared = Comparison::read(asked, project, model, &services, &live);
+    // A line that was edited is applied by an update.
+    let is_own_change = |from: &Reference, to: &Reference| {
+        let mut of_variable = config.images_of_variable().map(|image| &image.reference.repository);
+        from.repository == to.repository && of_variable.any(|repository| *repository == to.repository)
+    };
     match timeout(REQUEST_LIMIT, compared).await {
-        Ok(Ok(comparison)) => comparison.differences(&services),
+        Ok(Ok(comparison)) => comparison.differences(&services, is_own_change),
         _ => Vec::new(),
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod copied;
 mod fields;
+mod images;
 mod networks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -153,8 +154,9 @@ impl Running {
     }
 
     /// Returns the model with what its services' containers were created with in place of what is part of the hash but not
-    /// compared. The files may name another image (with a tag variable), compose looks up the containers whose namespaces
-    /// others share, and with `--no-deps` some versions leave out dependencies that they are not called for.
+    /// compared field by field. The files may name another image (which [`other_images`](Self::other_images) tells), compose
+    /// looks up the containers whose namespaces others share, and with `--no-deps` some versions leave out dependencies that
+    /// they are not called for.
     pub fn applied_to(&self, model: Model) -> Model {
         let shared = [
             ("network_mode", "/HostConfig/NetworkMode"),

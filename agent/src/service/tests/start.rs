@@ -116,6 +116,25 @@ fn stuck_containers_are_forced_up_without_waiting_for_the_next_cycle() {
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { down: false, .. }))));
 }
 
+#[test]
+fn only_the_stuck_services_are_forced_up_and_no_service_that_a_person_has_stopped() {
+    let created = Container { state: State::Created, started_at: None, ..running("a") };
+    for (unlisted_files, expected) in [
+        (Vec::new(), UpMode::Services(vec!["a".into()])),
+        (vec!["/srv/shop/more.yml".into()], UpMode::StartServices(vec!["a".into()])),
+    ] {
+        let mut scenario = Scenario::of(ServiceConfig { auto_start: true, ..config() });
+        let containers = [&created, &exited("worker", 143), &running("web")];
+        let seen = observed('1', &[local("sha256:one", &['1'])], &containers);
+        let seen = Observation { unlisted_files, ..seen };
+        for second in [0, 10] {
+            scenario.at(second).check(seen.clone());
+        }
+        let Some(Action::Step(Step::Start { up_mode, .. })) = scenario.act() else { panic!("it is stuck") };
+        assert_eq!(up_mode, expected);
+    }
+}
+
 /// Its own restart policy causes events all the time; they do not mean that someone is working on it.
 #[test]
 fn a_restarting_container_is_taken_down_despite_the_events_of_its_restart_policy() {

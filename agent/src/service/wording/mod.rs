@@ -442,9 +442,9 @@ fn brought_up(cause: &Cause, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
         }
         Cause::ForceUp { down } => {
             let message = if *down {
-                "the containers that were stuck were recreated, and the project was brought up again with compose up"
+                "the containers that were stuck were recreated, and brought up again with compose up"
             } else {
-                "the project was brought up again with compose up"
+                "the containers that were stuck were brought up again with compose up"
             };
             (Kind::STARTED, message, "containers were stuck, and auto_start is on")
         }

@@ -24,7 +24,7 @@ impl Inner {
         if matches!(mode, UpMode::ScaledServices { keeps_containers: true, .. }) {
             return self.up_beside(wanted, mode, origin);
         }
-        if *mode != UpMode::StartOnly {
+        if !mode.starts_only() {
             self.scale_down(wanted, mode);
         }
         let Definition { name, reference, version, .. } = wanted;
@@ -36,7 +36,7 @@ impl Inner {
             c.image == id && c.reference == *reference && c.made_with == *version && !forced
         };
         let at = match at {
-            Some(at) if *mode == UpMode::StartOnly || is_current(&self.containers[at]) => at,
+            Some(at) if mode.starts_only() || is_current(&self.containers[at]) => at,
             _ => {
                 if let Some(at) = at {
                     self.check_replaced(at, wanted, mode);
@@ -162,6 +162,7 @@ impl Compose for FakeWorld {
                 return Err(failed("cannot connect"));
             }
             inner.up_count += 1;
+            inner.kept_counts.clone_from(&project.kept_counts);
             let named = up_mode.services();
             let words = if named.is_empty() { "everything".to_owned() } else { named.join(", ") };
             inner.trace("compose", &format!("up {words}"));

@@ -10,10 +10,10 @@ const AS_MANY: &str = "at every instant of a handover at least as many container
 
 impl Inner {
     /// How many containers of a service compose is to leave.
-    fn wanted_count(mode: &UpMode, service: &str) -> usize {
+    fn wanted_count(&self, mode: &UpMode, service: &str) -> usize {
         match mode {
             UpMode::ScaledServices { replicas, .. } => replicas.get(service).copied().unwrap_or(1),
-            _ => 1,
+            _ => self.kept_counts.get(service).copied().unwrap_or(1),
         }
     }
 
@@ -28,7 +28,7 @@ impl Inner {
             let all = inner.containers.iter().enumerate();
             all.filter(|(_, c)| c.service == wanted.name).map(|(at, _)| at).collect()
         };
-        while of_service(self).len() < Self::wanted_count(mode, &wanted.name) {
+        while of_service(self).len() < self.wanted_count(mode, &wanted.name) {
             let at = self.create(wanted, origin)?;
             self.start_created(at)?;
         }
@@ -84,7 +84,7 @@ impl Inner {
         loop {
             let all = self.containers.iter().enumerate().filter(|(_, c)| c.service == wanted.name);
             let all: Vec<(usize, &FakeContainer)> = all.collect();
-            if all.len() <= Self::wanted_count(mode, &wanted.name) {
+            if all.len() <= self.wanted_count(mode, &wanted.name) {
                 return;
             }
             let is_current = |c: &FakeContainer| image.as_ref() == Some(&c.image);

@@ -179,6 +179,8 @@ struct Inner {
     prune_always: bool,
     violations: Vec<String>,
     up_count: usize,
+    /// Numbers of containers that the current run of compose was told to keep.
+    kept_counts: BTreeMap<String, usize>,
     /// How often compose was asked what its files define.
     definition_reads: usize,
     restarts: usize,
@@ -304,6 +306,12 @@ impl FakeWorld {
             starts_first: false,
         };
         self.lock().services.push(definition);
+    }
+
+    /// Edits the image of a compose service in the file.
+    pub(crate) fn edit_image(&self, service: &str, reference: &Reference) {
+        let mut inner = self.lock();
+        inner.services.iter_mut().filter(|s| s.name == service).for_each(|s| s.reference = reference.clone());
     }
 
     /// Lets the new containers of a compose service start beside the old ones.

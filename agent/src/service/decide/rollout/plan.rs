@@ -1,9 +1,11 @@
 //! How the plan of a rollout is made.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use crate::model::image::Reference;
-use crate::model::{Container, State, UpMode};
+use crate::model::{Container, Model, State, UpMode};
 use crate::service::compare::Comparison;
 use crate::service::decide::image::ImageDecision;
 use crate::service::health::assess::{Condition, Symptom};
@@ -13,7 +15,7 @@ use crate::service::rollout::baseline::Baseline;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, GoBack, ImageChange, Plan, Planned, PlannedHooks};
 use crate::service::rollout::tag::{LineChange, TagChange};
-use crate::service::{Service, compare, wording};
+use crate::service::{Service, compare, scope, wording};
 
 impl Service {
     /// Plans a deployment from the last observation. Returns whether there is anything to do.
@@ -41,20 +43,21 @@ impl Service {
             }
             _ => {}
         }
-        let is_live = observation.containers.iter().any(Container::is_live);
-        let up_mode = match &cause {
-            Cause::Redeploy => UpMode::All,
-            Cause::Start | Cause::ForceUp { .. } if !observation.unlisted_files.is_empty() => {
-                UpMode::StartOnly
-            }
-            // An operator has stopped the project: its images are pulled, nothing is started.
-            Cause::Update if !self.config.auto_start && !is_live => UpMode::Services(Vec::new()),
-            Cause::GoBack(_) => self.going_back_to(&image_changes, &observation.containers),
-            _ => UpMode::Changed,
-        };
         let is_compared = matches!(cause, Cause::Update | Cause::GoBack(_));
         let compared = observation.definition.as_ref().filter(|_| is_compared);
         let definition = compared.and_then(|d| Some(d.as_ref().ok()?.model.clone()));
+        let is_live = observation.containers.iter().any(Container::is_live);
+        let up_mode = match &cause {
+            Cause::Redeploy => UpMode::All,
+            Cause::Start if !observation.unlisted_files.is_empty() => UpMode::StartOnly,
+            Cause::ForceUp { .. } => self.forcing_up(observation),
+            // An operator has stopped the project: its images are pulled, nothing is started.
+            Cause::Update if !self.config.auto_start && !is_live => UpMode::Services(Vec::new()),
+            Cause::GoBack(_) => {
+                self.going_back_to(&image_changes, &observation.containers, definition.as_deref())
+            }
+            _ => UpMode::Changed,
+        };
         let tag = self.plan_tag(observation, &image_changes);
         let pull_missing = self.may_pull_missing(&decisions, observation, &cause);
         let hooks = self.config.update.as_ref().and_then(|update| update.hooks.clone());
@@ -180,7 +183,12 @@ impl Service {
 impl Service {
     /// How compose brings up earlier images: containers that have crashed are to be replaced as well, but none that was
     /// stopped, or has finished.
-    fn going_back_to(&self, changes: &[ImageChange], containers: &[Container]) -> UpMode {
+    fn going_back_to(
+        &self,
+        changes: &[ImageChange],
+        containers: &[Container],
+        definition: Option<&Model>,
+    ) -> UpMode {
         let of_change = |c: &&Container| changes.iter().any(|change| change.is_of_container(c));
         let changed = containers.iter().filter(of_change).filter(|c| self.is_wanted(c));
         let changed: Vec<&Container> = changed.collect();
@@ -190,7 +198,19 @@ impl Service {
         let mut services: Vec<String> = changed.iter().map(|c| c.compose_service.clone()).collect();
         services.sort();
         services.dedup();
-        UpMode::Services(services)
+        scope::alone(services, &Baseline::all(containers), definition)
+    }
+
+    /// How compose brings up containers that are stuck: their neighbours are left alone, running or stopped.
+    fn forcing_up(&self, observation: &Observation) -> UpMode {
+        let stuck = observation.containers.iter().filter(|c| self.starter.stuck.contains_key(&c.id));
+        let services: BTreeSet<String> = stuck.map(|c| c.compose_service.clone()).collect();
+        let services: Vec<String> = services.into_iter().collect();
+        if observation.unlisted_files.is_empty() {
+            UpMode::Services(services)
+        } else {
+            UpMode::StartServices(services)
+        }
     }
 
     /// Reports whether a container runs, or would run if it had not failed.

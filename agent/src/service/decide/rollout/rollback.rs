@@ -3,8 +3,8 @@
 use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
+use crate::model::HookEvent;
 use crate::model::image::{ImageId, Reference};
-use crate::model::{HookEvent, UpMode};
 use crate::service::event::{
     ContainerSummary, Event, FailedDeployment, Fault, GoBackEnd, GoBackResult, RollbackProblem,
 };
@@ -12,7 +12,9 @@ use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
 use crate::service::rollout::step::Phase;
-use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, rollback_pause, wording};
+use crate::service::{
+    INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, rollback_pause, scope, wording,
+};
 
 impl Service {
     /// Acts on the outcome of an inspection during the probation of the old containers.
@@ -130,7 +132,8 @@ impl Service {
         deployment.attempt += 1;
         let services = deployment.plan().changed_services();
         if !services.is_empty() {
-            deployment.up_mode = UpMode::Services(services);
+            let plan = deployment.plan();
+            deployment.up_mode = scope::alone(services, &plan.before, plan.definition.as_deref());
         }
         if deployment.attempt < ROLLBACK_ATTEMPTS {
             self.steps.retry_at = Some(now + rollback_pause(deployment.attempt));

@@ -1,0 +1,130 @@
+//! What compose does not know of a project that is there: how many containers a person has set (`--scale`), and which
+//! profiles a person has named (`--profile`). Both are told by the containers alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::{Container, Model, ModelService, State};
+
+use super::fetch::real_name;
+
+/// The numbers of containers that differ from the files, by compose service. A service of which nothing runs keeps as many
+/// as it has: the machine may just have been started.
+pub(super) fn kept_counts(containers: &[Container], model: &Model) -> BTreeMap<String, usize> {
+    // Half of a container that was being replaced.
+    let is_double = |c: &Container| {
+        real_name(&c.name).is_some_and(|name| containers.iter().any(|other| other.name == name))
+    };
+    let mut by_service: BTreeMap<&str, Vec<&Container>> = BTreeMap::new();
+    for container in containers.iter().filter(|c| !is_double(c)) {
+        by_service.entry(&container.compose_service).or_default().push(container);
+    }
+    let kept = |(name, all): (&str, Vec<&Container>)| {
+        let wanted = model.service(name)?.replicas();
+        let created = all.iter().filter(|c| c.state == State::Created).count();
+        let live = created + all.iter().filter(|c| c.is_live()).count();
+        let count = match live {
+            _ if live > wanted => live,
+            // Compose was interrupted: there may be fewer than there were to be.
+            _ if created > 0 => wanted,
+            0 => all.len(),
+            // Beside running containers, a stopped one may be a leftover.
+            _ => all.len().min(wanted),
+        };
+        (count != wanted).then(|| (name.to_owned(), count))
+    };
+    by_service.into_iter().filter_map(kept).collect()
+}
+
+/// The compose services of profiles that are to run. If nothing of the project runs, that is all of them, except jobs that
+/// have finished.
+pub(super) fn of_profiles(containers: &[Container], model: &Model) -> BTreeSet<String> {
+    let is_down = !containers.iter().any(Container::is_live);
+    let is_done = |c: &Container| c.state == State::Exited && c.exit_code == 0 && c.is_one_shot();
+    let is_to_run = |c: &&Container| if is_down { !is_done(c) } else { c.is_live() };
+    let services = containers.iter().filter(is_to_run).map(|c| c.compose_service.clone());
+    services.filter(|name| model.service(name).is_some_and(ModelService::has_profiles)).collect()
+}
+
+/// The compose services that have a container and are in the files.
+pub(super) fn with_containers(containers: &[Container], model: &Model) -> BTreeSet<String> {
+    let services = containers.iter().map(|c| c.compose_service.clone());
+    services.filter(|name| model.service(name).is_some()).collect()
+}
+
+/// The compose services with stuck containers: half created, or restarting again and again.
+pub(super) fn stuck(containers: &[Container]) -> Vec<String> {
+    let is_stuck = |c: &&Container| matches!(c.state, State::Created | State::Restarting);
+    let services: BTreeSet<String> =
+        containers.iter().filter(is_stuck).map(|c| c.compose_service.clone()).collect();
+    services.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILES: &str = r#"{"services": {
+        "web": {"image": "web:1"},
+        "worker": {"image": "web:1", "profiles": ["prod"]},
+        "tool": {"image": "tool:1", "profiles": ["tools"]},
+        "many": {"image": "many:1", "deploy": {"replicas": 3}}
+    }}"#;
+
+    fn model() -> Model {
+        serde_json::from_str(FILES).expect("a model")
+    }
+
+    fn container(service: &str, number: usize, state: State) -> Container {
+        Container { name: format!("shop-{service}-{number}"), state, ..Container::running(service, "web:1") }
+    }
+
+    fn some(service: &str, states: &[State]) -> Vec<Container> {
+        states.iter().enumerate().map(|(at, state)| container(service, at + 1, *state)).collect()
+    }
+
+    #[test]
+    fn the_number_of_containers_that_a_person_has_set_is_kept_whether_they_run_or_not() {
+        let (up, down, made) = (State::Running, State::Exited, State::Created);
+        let table: [(&str, &[State], Option<usize>); 11] = [
+            ("web", &[up], None),
+            ("web", &[up; 5], Some(5)),
+            ("web", &[down; 5], Some(5)), // after a restart of the machine
+            ("web", &[up, down], None),   // a leftover
+            ("web", &[up, up, up, made, made], Some(5)),
+            ("many", &[up; 3], None),
+            ("many", &[up], Some(1)),
+            ("many", &[up, down], Some(2)),
+            ("many", &[down], Some(1)),
+            ("many", &[made], None), // compose was interrupted when it created them
+            ("gone", &[up; 2], None),
+        ];
+        for (service, states, kept) in table {
+            let counts = kept_counts(&some(service, states), &model());
+            assert_eq!(counts.get(service).copied(), kept, "{service}: {states:?}");
+        }
+    }
+
+    #[test]
+    fn half_of_a_container_that_was_being_replaced_does_not_count() {
+        let mut containers = some("web", &[State::Exited, State::Created]);
+        containers[1].name = "0123456789ab_shop-web-1".to_owned();
+        assert_eq!(kept_counts(&containers, &model()), BTreeMap::new());
+    }
+
+    #[test]
+    fn services_of_profiles_that_run_belong_to_the_project() {
+        let (up, down) = (State::Running, State::Exited);
+        let all = [some("web", &[up]), some("worker", &[up]), some("tool", &[down])].concat();
+        assert_eq!(of_profiles(&all, &model()), ["worker".to_owned()].into(), "the tool is off");
+    }
+
+    #[test]
+    fn after_a_restart_of_the_machine_services_of_profiles_are_to_run_again_but_no_finished_jobs() {
+        let mut all = [some("web", &[State::Exited]), some("worker", &[State::Exited])].concat();
+        for container in &mut all {
+            container.exit_code = 143;
+        }
+        all.extend(some("tool", &[State::Exited]));
+        assert_eq!(of_profiles(&all, &model()), ["worker".to_owned()].into());
+    }
+}
