@@ -101,9 +101,13 @@ pub trait Engine: Send + Sync + 'static {
     async fn exec(&self, container: &str, argv: &[String], limit: Duration) -> Result<ExecEnd, EngineError>;
 
     /// Streams container events since `since_nano` (the engine's clock, in nanoseconds since the epoch), as far back as
-    /// the engine's buffer reaches. The stream ends with the connection. Consumers must do no other work while reading:
-    /// the engine drops events for slow readers.
-    async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
+    /// the engine's buffer reaches. The stream ends after the events of `until_nano`, or without one, with the connection.
+    /// Consumers must do no other work while reading: the engine drops events for slow readers.
+    async fn events(
+        &self,
+        since_nano: i64,
+        until_nano: Option<i64>,
+    ) -> Result<BoxStream<'static, ContainerEvent>, EngineError>;
 
     /// Returns a time since when the engine has been running without stopping the containers at a start or an end of its own;
     /// the first one found up to `wanted`, or else the earliest one found. `None` if unknown, and the epoch for an engine

@@ -49,6 +49,8 @@ pub struct Events {
 /// How far back events are read again after a gap. This distinguishes stops by an operator from stops caused by the
 /// engine's shutdown.
 const OVERLAP_NANO: i64 = 60_000_000_000;
+/// How long the engine may take to send the events that it remembers.
+const PAST: Duration = Duration::from_secs(5);
 /// A stream that ends sooner and without an event counts as refused: a proxy in front of the engine may block it.
 const MIN_LIFETIME: Duration = Duration::from_secs(5);
 
@@ -99,7 +101,7 @@ impl Events {
         let now = i64::try_from(self.clock.now().as_nanosecond()).unwrap_or(i64::MAX);
         // If the clock was set back, the last event is in the future.
         let since = (self.last_nano.min(now) - OVERLAP_NANO).max(0);
-        let mut events = match self.engine.events(since).await {
+        let mut events = match self.engine.events(since, None).await {
             Ok(events) => events,
             Err(error) => {
                 tracing::debug!(%error, "no event stream");
@@ -125,6 +127,7 @@ impl Events {
         let ran_before = std::mem::replace(&mut self.ran_since, engine_since);
         let is_same_run = engine_since.is_some() && engine_since == ran_before;
         let engine_since = if is_same_run { Some(Timestamp::UNIX_EPOCH) } else { engine_since };
+        self.read_past(since, now).await;
         let at = self.clock.now();
         self.send_all(|| Command::Input(Box::new(Input::EngineBack { at, engine_since })));
         self.send_all(|| Command::Inspect);
@@ -151,6 +154,20 @@ impl Events {
         self.ended_at = Some(at);
         self.send_all(|| Command::Input(Box::new(Input::EngineGap { at })));
         if received || begun.elapsed() >= MIN_LIFETIME { Read::Stream } else { Read::Refused }
+    }
+
+    /// Passes on what the engine remembers, before any service is told that the engine is back: a person who is stopping a
+    /// container must not be taken for a container that is unwell. The stream sends these events once more.
+    async fn read_past(&mut self, since: i64, until: i64) {
+        let Ok(mut past) = self.engine.events(since, Some(until)).await else { return };
+        let all = async {
+            while let Some(event) = past.next().await {
+                self.forward(&event);
+            }
+        };
+        if tokio::time::timeout(PAST, all).await.is_err() {
+            tracing::debug!("the engine takes long to say which events it remembers");
+        }
     }
 
     fn forward(&self, event: &ContainerEvent) {

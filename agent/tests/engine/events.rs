@@ -32,7 +32,7 @@ async fn events_are_delivered_from_the_call_on_without_health_probe_noise() {
     let image = format!("{}/web:1", stage.id);
     stage.image(&image, "one", &[]);
     let name = format!("{}-x", stage.id);
-    let mut events = stage.engine.events(now_nano()).await.unwrap();
+    let mut events = stage.engine.events(now_nano(), None).await.unwrap();
     // Events that occur before the first read are not lost.
     let label = format!("com.docker.compose.project={}", stage.id);
     let flags = [
@@ -95,7 +95,7 @@ async fn an_engine_that_goes_away_ends_the_events_and_is_used_again_when_it_is_b
     let (proxy, endpoint) = Proxy::start(&stage);
     let engine = DockerEngine::new(endpoint.clone(), Arc::new(AnonymousPulls));
     engine.ping().await.unwrap();
-    let mut events = engine.events(now_nano()).await.unwrap();
+    let mut events = engine.events(now_nano(), None).await.unwrap();
     let idle = timeout(Duration::from_millis(500), async {
         while let Some(event) = events.next().await {
             assert!(!event.id.is_empty());
@@ -117,7 +117,7 @@ async fn an_engine_that_goes_away_ends_the_events_and_is_used_again_when_it_is_b
     );
     let (_proxy, _) = Proxy::start(&stage);
     engine.ping().await.unwrap();
-    drop(engine.events(now_nano()).await.unwrap());
+    drop(engine.events(now_nano(), None).await.unwrap());
 }
 
 #[tokio::test]

@@ -150,10 +150,10 @@ impl Collector {
     /// Answers whether a deployment may begin. A lease is taken in the store before the answer is `Go`, so no answer is `Go`
     /// while the store is unavailable.
     pub async fn ask(&self, asking: &Asking<'_>) -> FleetAnswer {
-        let reply = if let Some(why) = self.over_limit(asking) {
-            answer::over_limit(why)
-        } else if !self.store_state().borrow().is_read {
+        let reply = if !self.store_state().borrow().is_read {
             self.answer_from_memory(asking)
+        } else if let Some(why) = self.over_limit(asking) {
+            answer::over_limit(why)
         } else {
             let asked = timeout(ASK_TIME, self.try_ask(asking)).await;
             asked.ok().and_then(Result::ok).unwrap_or_else(|| self.answer_from_memory(asking))

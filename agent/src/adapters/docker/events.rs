@@ -20,11 +20,17 @@ const LINE_LIMIT: usize = 1 << 20;
 /// How long to wait for the oldest event: an engine that remembers none sends the next one.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Streams the events that match `filters`, starting at `since`. The request is sent when the stream is first polled:
+/// Streams the events that match `filters`, from `since` to `until`. The request is sent when the stream is first polled:
 /// podman sends no response headers before the first event.
-pub(super) fn of(client: Client, filters: String, since: String) -> BoxStream<'static, ContainerEvent> {
+pub(super) fn of(
+    client: Client,
+    filters: String,
+    since: String,
+    until: Option<String>,
+) -> BoxStream<'static, ContainerEvent> {
     let answer = async move {
-        let query = [("filters", filters.as_str()), ("since", since.as_str())];
+        let mut query = vec![("filters", filters.as_str()), ("since", since.as_str())];
+        query.extend(until.as_deref().map(|until| ("until", until)));
         client.stream("/events", &query).await
     };
     stream::once(answer)

@@ -444,11 +444,15 @@ impl Engine for DockerEngine {
         self.exec_in(container, argv, limit).await
     }
 
-    async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
-        let since = format!("{}.{:09}", since_nano / 1_000_000_000, since_nano % 1_000_000_000);
+    async fn events(
+        &self,
+        since_nano: i64,
+        until_nano: Option<i64>,
+    ) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
+        let time = |nano: i64| format!("{}.{:09}", nano / 1_000_000_000, nano % 1_000_000_000);
         let filters = json!({ "type": ["container"], "event": convert::EVENTS }).to_string();
         let client = self.connection.fresh().await?;
-        Ok(events::of(client, filters, since))
+        Ok(events::of(client, filters, time(since_nano), until_nano.map(time)))
     }
 
     async fn running_since(&self, wanted: Timestamp) -> Result<Option<Timestamp>, EngineError> {

@@ -129,7 +129,7 @@ async fn use_all(engine: &DockerEngine) {
     engine.restart("c1").await.unwrap();
     engine.anchor("hold", &ImageId("sha256:aa".into()), "p").await.unwrap();
     assert_eq!(engine.tags(&Reference::parse("x:1").unwrap().repository).await.unwrap(), []);
-    assert_eq!(engine.events(0).await.unwrap().count().await, 1);
+    assert_eq!(engine.events(0, None).await.unwrap().count().await, 1);
     assert_eq!(engine.machine_memory().await.unwrap(), 5);
 }
 
@@ -177,7 +177,7 @@ async fn the_version_is_negotiated_again_after_the_engine_was_replaced() {
     // Each kind of call detects it by itself, including streams.
     for version in [41, 44, 41, 44] {
         strict.set_versions(version, version);
-        assert_eq!(engine.events(0).await.unwrap().count().await, 1);
+        assert_eq!(engine.events(0, None).await.unwrap().count().await, 1);
         strict.set_versions(50, 50);
         engine
             .pull(&Reference::parse("x:1").unwrap(), None, &watch::channel(PullProgress::default()).0)
@@ -293,7 +293,7 @@ async fn responses_without_fields_that_newer_engines_dropped_are_parsed() {
     let tag = Reference::parse("localhost:5000/x:1").unwrap();
     assert_eq!(engine.tags(&tag.repository).await.unwrap(), [tag]);
     engine.anchor("hold", &ImageId("sha256:aa".into()), "p").await.unwrap();
-    let events: Vec<_> = engine.events(0).await.unwrap().map(|event| event.id).collect().await;
+    let events: Vec<_> = engine.events(0, None).await.unwrap().map(|event| event.id).collect().await;
     assert_eq!(events, ["c1", "c2"]);
 }
 

@@ -394,7 +394,7 @@ async fn podmans_die_and_remove_events_are_requested_and_parsed() {
     let body = format!("{}\n{}\n", told("die", "137", 1), told("remove", "0", 2));
     answer(&server, "/_ping", 200, "OK").await;
     answer(&server, "/events", 200, &body).await;
-    let events = engine(&server).events(0).await.unwrap();
+    let events = engine(&server).events(0, None).await.unwrap();
     let happened: Vec<_> = events.map(|event| event.what).collect().await;
     assert_eq!(happened, [EventKind::Die { exit_code: 137 }, EventKind::Destroy]);
     let asked = &asked(&server, "/events").await[0];

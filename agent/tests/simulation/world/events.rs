@@ -60,9 +60,16 @@ impl EventLog {
         self.buffer.clear();
     }
 
-    pub(super) fn read(&mut self, since_nano: i64) -> BoxStream<'static, ContainerEvent> {
+    pub(super) fn read(
+        &mut self,
+        since_nano: i64,
+        until_nano: Option<i64>,
+    ) -> BoxStream<'static, ContainerEvent> {
         let known = self.buffer.iter().filter(|event| event.time_nano >= since_nano);
         let known: Vec<ContainerEvent> = known.cloned().collect();
+        if let Some(until) = until_nano {
+            return stream::iter(known.into_iter().filter(move |event| event.time_nano <= until)).boxed();
+        }
         let (sender, reader) = mpsc::unbounded_channel();
         self.readers.push(sender);
         let live = stream::unfold(reader, |mut reader| async { Some((reader.recv().await?, reader)) });

@@ -1,6 +1,6 @@
 //! Containers beside others of their service: how compose makes them, and what must hold while they hand over.
 
-use evenkeel_agent::model::{EngineError, ImageId, Origin, UpMode};
+use evenkeel_agent::model::{EngineError, Origin, UpMode};
 
 use super::{Behaviour, Definition, FakeContainer, Inner, Run};
 
@@ -116,17 +116,20 @@ impl Inner {
         let (id, service) = (self.containers[at].id.clone(), self.containers[at].service.clone());
         let deploying = self.durable.values().filter_map(|durable| durable.deployment.as_ref());
         // What writes to data that is copied is stopped first.
-        let before: Vec<(String, ImageId)> = deploying
+        let before: Vec<String> = deploying
             .filter(|deployment| deployment.plan().snapshot.is_none())
             .flat_map(|deployment| deployment.plan().before.iter())
             .filter(|was| was.running && was.compose_service == service)
-            .map(|was| (was.id.clone(), was.image.clone()))
+            .map(|was| was.id.clone())
             .collect();
-        let Some((_, old)) = before.iter().find(|(was, _)| *was == id) else { return };
+        if !before.contains(&id) {
+            return;
+        }
         let is_touched =
             self.truth.baselines.values().any(|b| b.touched.contains(&service) || b.is_disturbed);
         let of_service = || self.containers.iter().filter(|c| c.service == service);
-        let proven = of_service().any(|c| c.image != *old && self.truth.has_worked(&c.image));
+        // The new image may be the one that runs: it is proven again if it was not.
+        let proven = of_service().any(|c| !before.contains(&c.id) && self.truth.has_worked(&c.image));
         let others = of_service().filter(|c| c.id != id && c.is_well(self.now)).count();
         let holds = is_touched || self.truth.has_lost_track();
         if !(holds || proven) {

@@ -268,8 +268,12 @@ impl Engine for FakeWorld {
         Ok(1 << 30)
     }
 
-    async fn events(&self, since_nano: i64) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
-        self.call(|inner, _| Ok(inner.events.read(since_nano))).await
+    async fn events(
+        &self,
+        since_nano: i64,
+        until_nano: Option<i64>,
+    ) -> Result<BoxStream<'static, ContainerEvent>, EngineError> {
+        self.call(|inner, _| Ok(inner.events.read(since_nano, until_nano))).await
     }
 }
 
