@@ -114,13 +114,15 @@ struct Warden {
 }
 
 impl Warden {
-    fn start(inner: &Arc<Embedded>) -> Self {
+    async fn start(inner: &Arc<Embedded>) -> Self {
         let is_disconnected = Arc::new(AtomicBool::new(false));
         let is_hung = Arc::new(AtomicBool::new(false));
         let (is_unreachable, hangs) = (is_disconnected.clone(), is_hung.clone());
         let keep = Arc::new(Store { inner: inner.clone(), is_unreachable, is_hung: hangs });
         let retention = Retention { days: 90, bytes: 64 * 1024 * 1024 };
-        let (collector, task) = Collector::new(keep, vec!["a".to_owned()], retention, Arc::new(SystemClock));
+        let (collector, mut task) =
+            Collector::new(keep, vec!["a".to_owned()], retention, Arc::new(SystemClock));
+        task.prepare().await;
         let stop = CancellationToken::new();
         let config = Config {
             addresses: Vec::new(),
@@ -195,7 +197,7 @@ fn ask(number: usize) -> FleetAsk {
 
 #[tokio::test]
 async fn forty_concurrent_lease_requests_are_all_answered() {
-    let warden = Warden::start(&store());
+    let warden = Warden::start(&store()).await;
     let agent = agent_of(&[&warden]);
     let asks: Vec<_> = (0..40).map(ask).collect();
     for answer in join_all(asks.iter().map(|ask| agent.ask(ask))).await {
@@ -208,7 +210,7 @@ async fn forty_concurrent_lease_requests_are_all_answered() {
 #[tokio::test]
 async fn an_agent_uses_the_next_warden_when_one_has_lost_its_store() {
     let store = store();
-    let (one, other) = (Warden::start(&store), Warden::start(&store));
+    let (one, other) = (Warden::start(&store).await, Warden::start(&store).await);
     one.disconnect_store().await;
     let agent = agent_of(&[&one, &other]);
     let answer = agent.ask(&ask(1)).await.unwrap();
@@ -231,7 +233,7 @@ async fn an_agent_uses_the_next_warden_when_one_has_lost_its_store() {
 
 #[tokio::test]
 async fn an_offline_agent_receives_decisions_while_the_store_hangs() {
-    let warden = Warden::start(&store());
+    let warden = Warden::start(&store()).await;
     let agent = agent_of(&[&warden]);
     agent.decisions(KnownRevisions::default(), Duration::ZERO).await.unwrap();
     assert_eq!(warden.collector.record_heartbeat("a", Err("it has not polled".to_owned())).await, Ok(true));
