@@ -78,6 +78,8 @@ struct Restarts {
 pub(super) struct Truth {
     /// Names of digests and image IDs.
     names: BTreeMap<String, String>,
+    /// Whether the new containers of a handover in progress were proven when the old ones were about to be removed.
+    settled: BTreeMap<String, bool>,
     versions: BTreeMap<String, u32>,
     /// The images pushed for each service; the tag names the last one.
     pub(super) tags: BTreeMap<String, Vec<String>>,
@@ -368,6 +370,7 @@ impl Inner {
             let step = if phase.is_empty() { "done" } else { phase };
             self.trace("journal", &format!("{service}: {step}"));
             self.note_phase(service, durable);
+            self.note_settling(service, durable);
         }
         for (image, digest) in durable.images.blocked() {
             if old.images.get(image).blocked.as_ref() != Some(digest) {

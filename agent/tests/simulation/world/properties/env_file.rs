@@ -4,7 +4,7 @@ use evenkeel_agent::service::Durable;
 use evenkeel_common::wire::{AuditEntry, Kind};
 
 use super::super::Inner;
-use super::BY_HAND;
+use super::{BY_HAND, Baseline};
 
 const LINE: &str = "the env file sets the proven tag or the one that is being deployed";
 const ONLY: &str = "only the tag in the env file is changed";
@@ -57,7 +57,9 @@ impl Inner {
             return;
         };
         let Some(change) = &deployment.plan().tag else { return };
-        let is_touched = self.truth.baselines.get(service).is_none_or(|baseline| baseline.is_disturbed);
+        // A stop in progress counts even if the container then ends by itself.
+        let is_disturbed = |baseline: &Baseline| baseline.is_disturbed || !baseline.touched.is_empty();
+        let is_touched = self.truth.baselines.get(service).is_none_or(is_disturbed);
         if is_touched {
             self.truth.known_tags.insert(change.new.clone());
         }

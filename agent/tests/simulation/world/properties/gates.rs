@@ -393,6 +393,8 @@ impl FakeWorld {
                 d.images.blocked().next().is_some() || d.images.failed_tags().next().is_some()
             });
             let may_be_next = one.config.tag_variable().is_some() && (!is_redeploy || has_failed);
+            // A trigger ends when its update begins: an image that was rolled back with a failed one waits for the next.
+            let may_be_next = may_be_next || (has_failed && one.config.images.len() > 1);
             let waits = waits.filter(|_| !may_be_next);
             inner.unless(waits.is_none(), PASSES, |_| {
                 format!(

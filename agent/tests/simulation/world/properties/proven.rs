@@ -1,6 +1,7 @@
 //! The property of an image that is reported as updated.
 
 use evenkeel_agent::model::image::Digest;
+use evenkeel_agent::service::Durable;
 use evenkeel_common::wire::AuditEntry;
 use jiff::SignedDuration;
 
@@ -12,6 +13,25 @@ const PROBED: &str = "an image whose containers never answer their probe is not 
 const LATE_VERDICT: SignedDuration = SignedDuration::from_secs(10);
 
 impl Inner {
+    /// Notes whether the new containers of a handover are proven when the old ones are about to be removed.
+    pub(super) fn note_settling(&mut self, service: &str, durable: &Durable) {
+        let Some(deployment) = &durable.deployment else { return };
+        match deployment.phase.name() {
+            "settle" if self.truth.settled.contains_key(service) => {}
+            "settle" => {
+                let (now, grace) = (self.now, deployment.plan().grace);
+                let is_new = |c: &&FakeContainer| deployment.new_ids.values().any(|id| *id == c.image);
+                let is_proven = |c: &FakeContainer| {
+                    c.is_well(now) && c.started().is_some_and(|since| now >= since + grace)
+                };
+                let proven = self.containers.iter().filter(is_new).all(is_proven);
+                self.truth.settled.insert(service.to_owned(), proven);
+            }
+            "unpin" => {}
+            _ => drop(self.truth.settled.remove(service)),
+        }
+    }
+
     /// Checks an `updated` entry.
     pub(super) fn check_updated(&mut self, entry: &AuditEntry) {
         let digest = entry.new_digest.as_deref().and_then(|digest| Digest::parse(digest).ok());
@@ -34,7 +54,10 @@ impl Inner {
         let is_set_back = self.clock_set.iter().any(|(_, by)| by.is_negative());
         let baseline = self.truth.baselines.get(&entry.service);
         let is_uncertain = is_set_back && baseline.is_some_and(|baseline| !baseline.touched.is_empty());
+        // In a handover the verdict is reached before the old containers are removed, and reported afterwards.
+        let was_proven = self.truth.settled.get(&entry.service).is_some_and(|proven| *proven);
         let holds = of_image().all(is_proven)
+            || was_proven
             || is_late
             || is_uncertain
             || !self.is_calm_since(SignedDuration::from_secs(3));
