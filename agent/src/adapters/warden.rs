@@ -91,7 +91,8 @@ impl Wardens {
         self.permits.acquire().await.ok()
     }
 
-    /// Returns the first usable answer, see [`Use`]. Returns [`FleetError::NoFleet`] only if every warden reports that it does not support fleets.
+    /// Returns the first usable answer, see [`Use`]. Returns [`FleetError::NoFleet`] only if every warden reports that it does
+    /// not support fleets.
     async fn first<T: DeserializeOwned>(
         &self,
         limit: Duration,

@@ -227,7 +227,7 @@ pub(super) struct ServiceFile {
     /// Poll the registry and deploy new images.
     pub(super) auto_update: bool,
     /// Start the project if none of its containers is running and there is no update. Containers stuck in the state created
-    /// or restarting are recreated with `down` and `up`.
+    /// or restarting are recreated, and no others.
     pub(super) auto_start: bool,
     /// Restart containers that are unhealthy or have crashed. If several services share a compose project, each container
     /// is healed by one of them: the first by name with `auto_heal` that lists its image, or else the first with

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{Container, Model, ModelService, State};
+use crate::service::scope::number_to_keep;
 
 use super::fetch::real_name;
 
@@ -22,15 +23,10 @@ pub(super) fn kept_counts(containers: &[Container], model: &Model) -> BTreeMap<S
         let wanted = model.service(name)?.replicas();
         let created = all.iter().filter(|c| c.state == State::Created).count();
         let live = created + all.iter().filter(|c| c.is_live()).count();
-        let count = match live {
-            _ if live > wanted => live,
-            // Compose was interrupted: there may be fewer than there were to be.
-            _ if created > 0 => wanted,
-            0 => all.len(),
-            // Beside running containers, a stopped one may be a leftover.
-            _ => all.len().min(wanted),
-        };
-        (count != wanted).then(|| (name.to_owned(), count))
+        // Compose was interrupted: there may be fewer than there were to be.
+        let is_incomplete = created > 0 && live <= wanted;
+        let count = number_to_keep(all.len(), live, wanted).filter(|_| !is_incomplete)?;
+        Some((name.to_owned(), count))
     };
     by_service.into_iter().filter_map(kept).collect()
 }

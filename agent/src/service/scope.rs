@@ -126,17 +126,22 @@ impl Scope {
     }
 
     /// The number of containers that a service keeps, if the files specify a different one: an operator has scaled it, or
-    /// has edited the number without applying it. A stopped container beside running ones may be a leftover, so it never raises
-    /// the number above the one in the files.
+    /// has edited the number without applying it.
     pub fn kept_count(&self, name: &str, model: &Model) -> Option<usize> {
         let wanted = model.service(name)?.replicas();
         let of_service = || self.before.iter().filter(|was| was.compose_service == name);
         let (all, live) = (of_service().count(), of_service().filter(|was| was.live).count());
-        match live {
-            _ if live > wanted => Some(live),
-            0 if all > wanted => Some(all),
-            _ => Some(all).filter(|all| (1..wanted).contains(all)),
-        }
+        number_to_keep(all, live, wanted)
+    }
+}
+
+/// Returns how many of `all` containers of a service stay, if that is not the number in the files. A stopped one beside
+/// running ones may be a leftover, so it never raises the number above the one in the files.
+pub fn number_to_keep(all: usize, live: usize, wanted: usize) -> Option<usize> {
+    match live {
+        _ if live > wanted => Some(live),
+        0 if all > wanted => Some(all),
+        _ => Some(all).filter(|all| (1..wanted).contains(all)),
     }
 }
 
