@@ -234,7 +234,9 @@ impl Collector {
             .iter()
             .filter_map(|machine| Some((machine.id(), view.inventory(machine.id())?)))
             .collect();
-        let facts = Facts { decisions, record, leases, machines: &machines, rules };
+        let verdicts = |digest: &str| view.record(asking.repository, digest);
+        let leases = leases.without_decided(asking.agent, asking.digest, verdicts);
+        let facts = Facts { decisions, record, leases: &leases, machines: &machines, rules };
         answer::answer(asking, &facts, self.clock.now())
     }
 

@@ -95,6 +95,9 @@ pub fn answer(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Answere
     if record.is_proven(now) && rules.max_at_once.is_none() {
         return Answered { reply: go("the digest is proven in the fleet".to_owned()), leases: None };
     }
+    if let Some(reply) = held_by_trials(asking, facts, now) {
+        return Answered { reply, leases: None };
+    }
     let why = if record.is_proven(now) {
         "there is room for one more machine"
     } else {
@@ -215,15 +218,31 @@ fn held_by_lease(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Opti
 
 /// Lets the others go first if a machine has had a digest for its whole time without a verdict.
 fn held_by_time(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
-    let has_others = facts.machines.iter().any(|(agent, reported)| {
-        *agent != asking.agent && reported.images_of(asking.repository).next().is_some()
-    });
-    if facts.record.is_proven(now) || !has_others || !facts.leases.has_spent(asking.agent, asking.digest, now)
+    if facts.record.is_proven(now)
+        || !has_others(asking, facts)
+        || !facts.leases.has_spent(asking.agent, asking.digest, now)
     {
         return None;
     }
     let why = "this machine has tried it for a long time without a result; others go first";
     Some(hold(Permission::Wait, "ring", why.to_owned(), SPENT_RETRY, None))
+}
+
+/// Makes a machine wait that has tried many other digests without a verdict: each of them could hold the others back.
+fn held_by_trials(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
+    if facts.leases.has_room(asking.agent, asking.digest, now) || !has_others(asking, facts) {
+        return None;
+    }
+    let why = "within a day, this machine has tried several other digests of this image without a result; it has to wait \
+               before it tries another one";
+    Some(hold(Permission::Wait, "ring", why.to_owned(), SPENT_RETRY, None))
+}
+
+/// Reports whether another machine has reported the repository.
+fn has_others(asking: &Asking<'_>, facts: &Facts<'_>) -> bool {
+    facts.machines.iter().any(|(agent, reported)| {
+        *agent != asking.agent && reported.images_of(asking.repository).next().is_some()
+    })
 }
 
 fn whole_seconds(time: Timestamp) -> Timestamp {

@@ -270,6 +270,25 @@ fn no_more_machines_than_allowed_deploy_an_image_at_once() {
 }
 
 #[test]
+fn a_machine_that_has_tried_many_digests_waits_if_others_wait_for_it() {
+    let mut world = World::new(&[]);
+    for n in 0..8 {
+        let record = DigestRecord { digest: format!("e{n}"), ..record(&[]) };
+        let holder = Holder { agent: "x", service: "web", progress: None, probation: 0 };
+        let taken = world.leases.with(&holder, &record, at(0));
+        world.leases = taken.without("x", "web", &record.digest, at(0)).unwrap();
+    }
+    world.machines = vec![("a", reported(0, |_| {}))];
+    assert_eq!(world.word("x", 0, 1), held(Permission::Wait, "ring"));
+    assert!(world.ask("x", 0, 1).why.contains("several other digests"));
+    assert_eq!(world.word("a", 0, 1), GO, "another machine goes first");
+    world.record = record(&[("a", "updated", 2)]);
+    assert_eq!(world.word("x", 0, 3), GO, "a proven digest needs no lease");
+    (world.machines, world.record, world.leases.held) = (Vec::new(), record(&[]), Vec::new());
+    assert_eq!(world.word("x", 0, 4), GO, "nobody waits for it");
+}
+
+#[test]
 fn an_agent_that_waits_for_a_ring_is_told_when_the_soak_is_over() {
     let mut world = World::new(&[]);
     world.machines = vec![("a", reported(0, |_| {}))];

@@ -24,8 +24,10 @@ const MAX_PROBATION: u32 = 72_000;
 const LEAST_HELD: u32 = 10;
 /// How long the time that a machine has used counts, and its trial is remembered at least.
 const TRIAL: SignedDuration = SignedDuration::from_hours(24);
-/// Maximum numbers of trials per repository, of one agent and of all.
+/// How many digests of a repository one agent may try within [`TRIAL`] without a verdict, while other machines wait for it:
+/// what it has used is never forgotten to make room for another one.
 const MAX_TRIALS_OF_AGENT: usize = 8;
+/// Maximum number of trials of a repository.
 const MAX_TRIALS: usize = 256;
 
 /// All leases of one repository: a value of the store, see [`name`].
@@ -136,7 +138,12 @@ impl Trial {
 
     fn is_spent(&self, now: Timestamp) -> bool {
         let limit = MAX_HELD + self.probation.min(MAX_PROBATION);
-        self.held >= limit && now.duration_since(self.since) < TRIAL
+        self.held >= limit && self.counts(now)
+    }
+
+    /// Reports whether the time that it has used counts.
+    fn counts(&self, now: Timestamp) -> bool {
+        now.duration_since(self.since) < TRIAL
     }
 
     fn add(&mut self, held: SignedDuration) {
@@ -175,6 +182,31 @@ impl Leases {
     /// Reports whether a machine has used up its time with a digest.
     pub fn has_spent(&self, agent: &str, digest: &str, now: Timestamp) -> bool {
         self.tried.iter().any(|trial| trial.is_of(agent, digest) && trial.is_spent(now))
+    }
+
+    /// Reports whether a machine may begin to try a digest. It has to wait if it has already tried others within a day, and
+    /// none of these trials has ended with a verdict (see [`Self::without_decided`]).
+    pub fn has_room(&self, agent: &str, digest: &str, now: Timestamp) -> bool {
+        let mut known = self.tried.iter().filter(|trial| trial.agent == agent && trial.counts(now));
+        known.clone().count() < MAX_TRIALS_OF_AGENT || known.any(|trial| trial.digest == digest)
+    }
+
+    /// Returns the leases without an agent's trials of other digests that have ended with a verdict. `record` returns the
+    /// verdicts on a digest, if known.
+    #[must_use]
+    pub fn without_decided<'a>(
+        &self,
+        agent: &str,
+        digest: &str,
+        record: impl Fn(&str) -> Option<&'a DigestRecord>,
+    ) -> Self {
+        let mut next = self.clone();
+        next.tried.retain(|trial| {
+            let latest = || record(&trial.digest)?.agents.get(agent);
+            let is_decided = || latest().is_some_and(|latest| latest.entry > trial.after);
+            trial.agent != agent || trial.digest == digest || !is_decided()
+        });
+        next
     }
 
     /// Returns when a verdict of a machine that arrives now begins to count as proof: not before its probation can be over.
@@ -272,14 +304,23 @@ impl Leases {
         }
         let digest = record.digest.clone();
         self.tried.push(Trial { agent: agent.to_owned(), digest, since: now, held: 0, probation, after });
-        let excess = self.tried.iter().filter(|trial| trial.agent == agent).count();
-        if excess > MAX_TRIALS_OF_AGENT
-            && let Some(first) = self.tried.iter().position(|trial| trial.agent == agent)
-        {
-            self.tried.remove(first);
+        self.limit_trials(now);
+    }
+
+    /// Forgets trials if there are too many: first those whose time no longer counts, then those that have used the least.
+    /// What is being tried, and the latest one, is kept, since a proof depends on it.
+    fn limit_trials(&mut self, now: Timestamp) {
+        while self.tried.len() > MAX_TRIALS {
+            let is_held = |trial: &Trial| {
+                self.held.iter().any(|lease| lease.agent == trial.agent && lease.digest == trial.digest)
+            };
+            let earlier = self.tried.iter().enumerate().take(self.tried.len() - 1);
+            let least = earlier
+                .filter(|(_, trial)| !is_held(trial))
+                .min_by_key(|(_, trial)| (trial.counts(now), trial.held));
+            let at = least.map_or(0, |(at, _)| at);
+            self.tried.remove(at);
         }
-        let excess = self.tried.len().saturating_sub(MAX_TRIALS);
-        self.tried.drain(..excess);
     }
 
     fn charge(&mut self, agent: &str, digest: &str, held: SignedDuration) {

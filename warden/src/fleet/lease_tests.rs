@@ -1,7 +1,8 @@
 //! Leases that are renewed without end, and what is remembered of those that are lost.
 
 use super::*;
-use crate::fleet::testing::at;
+use crate::fleet::testing::{at, entry};
+use crate::fleet::verdict::Verdict;
 
 fn record() -> DigestRecord {
     DigestRecord { repository: "r/web".to_owned(), digest: "d".to_owned(), ..DigestRecord::default() }
@@ -82,15 +83,63 @@ fn a_request_that_comes_too_soon_renews_nothing() {
     assert_ne!(first.with(&holder(None, 0), &record, at(20)), first);
 }
 
+/// Takes and releases the lease of another digest.
+fn touch(leases: &Leases, digest: &str, now: i64) -> Leases {
+    let record = DigestRecord { digest: digest.to_owned(), ..record() };
+    leases.with(&holder(None, 0), &record, at(now)).without("a", "web", digest, at(now)).unwrap()
+}
+
 #[test]
-fn the_trials_of_one_agent_are_limited() {
-    let mut leases = Leases::default();
-    for n in 0..1000 {
-        let record = DigestRecord { digest: format!("d{n}"), ..record() };
-        leases = leases.with(&holder(None, 0), &record, at(n));
-        leases = leases.without("a", "web", &record.digest, at(n)).unwrap();
+fn time_that_was_used_is_not_forgotten_when_other_digests_are_tried() {
+    let (record, mut leases) = (record(), Leases::default());
+    for now in (0..=3500).step_by(50) {
+        leases = leases.with(&holder(None, 0), &record, at(now));
     }
-    assert_eq!((leases.tried.len(), leases.held.len()), (MAX_TRIALS_OF_AGENT, 0));
+    leases = leases.without("a", "web", "d", at(3500)).unwrap();
+    for n in 0..8 {
+        leases = touch(&leases, &format!("e{n}"), 3500);
+    }
+    for now in (3500..=3700).step_by(50) {
+        leases = leases.with(&holder(None, 0), &record, at(now));
+    }
+    assert!(leases.has_spent("a", "d", at(3700)));
+}
+
+#[test]
+fn an_agent_that_has_tried_many_digests_without_a_verdict_has_to_wait() {
+    let mut leases = Leases::default();
+    for n in 0..MAX_TRIALS_OF_AGENT {
+        assert!(leases.has_room("a", "another", at(0)), "{n}");
+        leases = touch(&leases, &format!("d{n}"), 0);
+    }
+    assert!(!leases.has_room("a", "another", at(0)));
+    assert!(leases.has_room("a", "d0", at(0)), "it is known");
+    assert!(leases.has_room("b", "another", at(0)), "another agent");
+    assert!(leases.has_room("a", "another", at(86_400)), "a day later");
+    // A verdict makes room, and so does nothing else.
+    let mut decided = DigestRecord { digest: "d3".to_owned(), ..record() };
+    let verdict = |leases: &Leases, decided: &DigestRecord| {
+        leases.without_decided("a", "another", |digest| (digest == decided.digest).then_some(decided))
+    };
+    assert_eq!(verdict(&leases, &decided), leases);
+    let said = entry("a", "rolled_back", "r/web", "d3");
+    decided.record(&said, Verdict::Failed, 7, (at(0), at(0)));
+    let fewer = verdict(&leases, &decided);
+    assert!(fewer.has_room("a", "another", at(0)) && !fewer.tried.iter().any(|trial| trial.digest == "d3"));
+    assert_eq!(fewer.tried.len(), MAX_TRIALS_OF_AGENT - 1);
+}
+
+#[test]
+fn the_trials_of_a_repository_are_limited_and_the_least_used_are_forgotten() {
+    let (record, mut leases) = (record(), Leases::default());
+    leases = leases.with(&holder(None, 0), &record, at(0)).with(&holder(None, 0), &record, at(60));
+    leases = leases.without("a", "web", "d", at(60)).unwrap();
+    for n in 0..1000 {
+        leases = touch(&leases, &format!("d{n}"), n);
+    }
+    assert_eq!((leases.tried.len(), leases.held.len()), (MAX_TRIALS, 0));
+    assert!(leases.tried.iter().any(|trial| trial.digest == "d"), "it has used the most");
+    assert!(leases.tried.iter().any(|trial| trial.digest == "d999"), "it is the latest");
 }
 
 #[test]
