@@ -35,6 +35,9 @@ pub(super) async fn decisions(api: Api, request: Request) -> Response {
         Ok(id) => id,
         Err(refusal) => return refusal,
     };
+    if let Err(refusal) = api.quotas.take(&id, Quota::Polls, 1) {
+        return refusal;
+    }
     let [after, wait, verdicts] = match numbers(&request, ["after", "wait", "verdicts"]) {
         Ok(numbers) => numbers,
         Err(fault) => return error(StatusCode::BAD_REQUEST, fault),

@@ -77,15 +77,21 @@ pub(super) async fn ingest(api: Api, request: Request) -> Response {
     let (entries, rejected) = match read(&request.body, &agent) {
         Ok(read) => read,
         Err(fault) => {
-            note_malformed(&api, &agent, &fault.to_string());
+            note_malformed(&api, &agent, 1, &fault.to_string());
+            if let Err(refusal) = api.quotas.take(&agent, Quota::Entries, 1) {
+                api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
+                return refusal;
+            }
             return error(StatusCode::BAD_REQUEST, fault.to_string());
         }
     };
-    for rejected in &rejected {
-        note_malformed(&api, &agent, &rejected.error);
+    if let Some(latest) = rejected.last() {
+        note_malformed(&api, &agent, rejected.len(), &latest.error);
     }
     let verdicts = entries.iter().map(|entry| claims(entry).count()).sum();
-    for (quota, count) in [(Quota::Entries, entries.len()), (Quota::Verdicts, verdicts)] {
+    // What is rejected costs as much as what is stored.
+    let sent = entries.len() + rejected.len();
+    for (quota, count) in [(Quota::Entries, sent), (Quota::Verdicts, verdicts)] {
         if let Err(refusal) = api.quotas.take(&agent, quota, count) {
             api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
             return refusal;
@@ -116,9 +122,11 @@ fn read(body: &[u8], agent: &str) -> Result<(Vec<FleetEntry>, Vec<RejectedEntry>
     Ok((entries, rejected))
 }
 
-fn note_malformed(api: &Api, agent: &str, fault: &str) {
-    api.metrics.count_ingest_refusal(IngestRefusal::Malformed);
-    tracing::warn!(agent, fault, "an entry was refused");
+fn note_malformed(api: &Api, agent: &str, count: usize, fault: &str) {
+    for _ in 0..count {
+        api.metrics.count_ingest_refusal(IngestRefusal::Malformed);
+    }
+    api.quotas.note_refused(agent, count, fault);
 }
 
 /// Returns a 503 response: the store is unavailable, and the sender keeps its data. The reason is only in the log, since it

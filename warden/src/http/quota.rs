@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quota {
-    /// Entries.
+    /// Entries, also those that are refused, and bodies that are none.
     Entries,
     /// Bytes of request bodies at `/ingest`.
     Bytes,
@@ -22,6 +22,8 @@ pub(super) enum Quota {
     Asks,
     /// Inventories.
     Reports,
+    /// Requests for the decisions; a long poll is one.
+    Polls,
 }
 
 /// How much may be sent at once, and how long it takes until as much may be sent again.
@@ -31,7 +33,7 @@ struct Rate {
 }
 
 impl Quota {
-    const COUNT: usize = 5;
+    const COUNT: usize = 6;
 
     fn rate(self) -> Rate {
         let (burst, seconds) = match self {
@@ -42,6 +44,8 @@ impl Quota {
             // A machine with 256 images renews 256 leases each 30 s.
             Self::Asks => (600, 60),
             Self::Reports => (60, 300),
+            // An agent waits at least half a second between two polls, and five seconds after 20 of them in a row.
+            Self::Polls => (60, 60),
         };
         Rate { burst, period: Duration::from_secs(seconds) }
     }
@@ -53,14 +57,27 @@ impl Quota {
             Self::Verdicts => "verdicts",
             Self::Asks => "requests for leases",
             Self::Reports => "inventories",
+            Self::Polls => "requests for decisions",
         }
     }
 }
+
+/// Minimum time between two log lines about refused entries of one agent.
+const MIN_LOG_PAUSE: Duration = Duration::from_mins(1);
 
 /// The use of all quotas by all agents.
 #[derive(Default)]
 pub struct Quotas {
     agents: Mutex<HashMap<String, [Used; Quota::COUNT]>>,
+    /// Entries that were refused, by agent.
+    refused: Mutex<HashMap<String, Refused>>,
+}
+
+/// How many of an agent's entries were refused since that was last logged.
+#[derive(Default)]
+struct Refused {
+    last_logged: Option<Instant>,
+    unlogged: u64,
 }
 
 /// When what has been sent is no longer counted: later than now by the share of the burst that is used.
@@ -78,6 +95,30 @@ impl Quotas {
         let Err(wait) = self.take_at(agent, quota, count as u64, Instant::now()) else { return Ok(()) };
         let seconds = u16::try_from(wait.as_secs() + 1).unwrap_or(u16::MAX);
         Err(too_many(format!("this agent sends too many {}", quota.name()), seconds))
+    }
+
+    /// Counts entries that were refused, and logs them from time to time; `fault` says why the latest one was.
+    pub(super) fn note_refused(&self, agent: &str, count: usize, fault: &str) {
+        if let Some(count) = self.note_refused_at(agent, count as u64, Instant::now()) {
+            tracing::warn!(
+                agent,
+                count,
+                fault,
+                "entries were refused since the last such message, the latest for this reason"
+            );
+        }
+    }
+
+    /// Returns how many refused entries to log now, if any.
+    fn note_refused_at(&self, agent: &str, count: u64, now: Instant) -> Option<u64> {
+        let mut agents = self.refused.lock();
+        let refused = agents.entry(agent.to_owned()).or_default();
+        refused.unlogged += count;
+        if refused.last_logged.is_some_and(|last| now.duration_since(last) < MIN_LOG_PAUSE) {
+            return None;
+        }
+        refused.last_logged = Some(now);
+        Some(std::mem::take(&mut refused.unlogged))
     }
 
     fn take_at(&self, agent: &str, quota: Quota, count: u64, now: Instant) -> Result<(), Duration> {
@@ -123,6 +164,35 @@ mod tests {
         assert_eq!(take("a", 10, 1), Ok(()));
         assert!(take("a", 1, 1).is_err());
         assert_eq!(take("a", 600, 100), Ok(()), "the burst is available again");
+    }
+
+    #[test]
+    fn refused_entries_of_an_agent_are_one_line_in_a_minute() {
+        let (quotas, start) = (Quotas::default(), Instant::now());
+        let note = |agent, count, seconds| {
+            quotas.note_refused_at(agent, count, start + Duration::from_secs(seconds))
+        };
+        assert_eq!(note("a", 1, 0), Some(1));
+        assert_eq!(note("a", 500, 0), None);
+        assert_eq!(note("b", 2, 1), Some(2), "each agent has its own");
+        assert_eq!(note("a", 1, 59), None);
+        assert_eq!(note("a", 1, 60), Some(502));
+        assert_eq!(note("a", 1, 61), None);
+    }
+
+    #[test]
+    fn a_correct_agent_may_always_ask_for_the_decisions() {
+        let (quotas, start) = (Quotas::default(), Instant::now());
+        // It asks every half second up to 20 times, and every five seconds after that, until 50 s have passed.
+        for begin in (0..600).step_by(50) {
+            let at = |millis| start + Duration::from_secs(begin) + Duration::from_millis(millis);
+            for n in 0..20 {
+                assert_eq!(quotas.take_at("a", Quota::Polls, 1, at(n * 500)), Ok(()));
+            }
+            for n in 0..8 {
+                assert_eq!(quotas.take_at("a", Quota::Polls, 1, at(10_000 + n * 5000)), Ok(()));
+            }
+        }
     }
 
     #[test]

@@ -106,6 +106,56 @@ async fn malformed_and_oversized_bodies_are_refused_without_harm() {
     warden.finish().await;
 }
 
+/// What is refused costs as much as what is stored: neither the warden's time nor its log is free.
+#[tokio::test]
+async fn an_agent_that_sends_what_is_refused_is_throttled() {
+    let warden = TestWarden::start();
+    let batch = format!("[{}]", vec!["{}"; 500].join(","));
+    for n in 0..19 {
+        assert_eq!(status(&warden.post(A, &batch).await), 200, "{n}");
+    }
+    let mut refusals = 0;
+    // 500 are left, and 20 more each second.
+    let refusal = loop {
+        let answer = warden.post(A, "no entry").await;
+        if status(&answer) != 400 {
+            break answer;
+        }
+        refusals += 1;
+        assert!(refusals < 10_000, "malformed bodies are free");
+    };
+    assert_refused(&refusal, 429);
+    assert!(header(&refusal, "retry-after").is_some(), "{refusal}");
+    assert!(refusals >= 500, "{refusals}");
+    assert_refused(&warden.post(A, &batch).await, 429);
+    assert_eq!(status(&warden.post(B, &entry(1)).await), 200, "each agent has its own limit");
+    let metrics = warden.get("/metrics", &format!("authorization: Bearer {API_TOKEN}\r\n")).await;
+    // All that were rejected, and the two requests that got 429.
+    let malformed = format!("refused_requests_total{{reason=\"malformed\"}} {}", 20 * 500 + refusals + 1);
+    assert!(metrics.contains(&malformed), "{malformed}: {metrics}");
+    warden.finish().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_asks_for_the_decisions_without_pause_is_throttled() {
+    let warden = TestWarden::start();
+    let ask = |token: &str| format!("authorization: Bearer {token}\r\n");
+    let mut throttled = 0;
+    for _ in 0..200 {
+        let answer = warden.get("/fleet", &ask(A)).await;
+        if status(&answer) == 429 {
+            assert_refused(&answer, 429);
+            assert!(header(&answer, "retry-after").is_some(), "{answer}");
+            throttled += 1;
+        } else {
+            assert_eq!(status(&answer), 200, "{answer}");
+        }
+    }
+    assert!(throttled > 0);
+    assert_eq!(status(&warden.get("/fleet", &ask(B)).await), 200, "each agent has its own limit");
+    warden.finish().await;
+}
+
 #[tokio::test]
 async fn slow_clients_do_not_block_others() {
     let mut limits = evenkeel_warden::http::limits();
