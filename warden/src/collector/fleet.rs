@@ -374,12 +374,13 @@ impl Collector {
                 decisions.forget_agents(is_configured).then(|| bytes(&decisions))
             })
             .await?;
-            self.update(FUSE, |value| {
-                let mut fuse: Fuse = parse(value)?;
-                fuse.forget_agents(is_configured).then(|| bytes(&fuse))
-            })
-            .await?;
         }
+        // Failures that have not tripped the fuse yet are in no decision, and not in memory.
+        self.update(FUSE, |value| {
+            let mut fuse: Fuse = parse(value)?;
+            fuse.forget_agents(is_configured).then(|| bytes(&fuse))
+        })
+        .await?;
         Ok(reduced.len() > MAX_REMOVALS)
     }
 

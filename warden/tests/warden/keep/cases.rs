@@ -488,6 +488,43 @@ pub(crate) async fn entries_beyond_the_limits_are_removed_oldest_first(world: &d
     assert_eq!(put(&*keep, [entry("a", 1)]).await, [Outcome::Unchanged], "a removed entry is still known");
 }
 
+pub(crate) async fn the_failures_of_a_removed_agent_do_not_trip_the_fuse(world: &dyn World) {
+    let keep = world.open().await;
+    let clock = Arc::new(SetClock::default());
+    let limits = Retention { days: 30, bytes: 1 << 30 };
+    let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
+    let ids = ["a".to_owned(), "b".to_owned()];
+    let (collector, task) = Collector::new(keep.clone(), ids, limits, clock.clone());
+    tasks.spawn("collector", task.run(stop.clone()));
+    let images: Vec<String> =
+        (1..=3).map(|n| format!(r#"{{"service":"s","image":"r/image-{n}:1"}}"#)).collect();
+    let images = format!(r#"{{"images":[{}]}}"#, images.join(","));
+    for agent in ["a", "b"] {
+        collector.report(agent, serde_json::from_str(&images).unwrap()).await.unwrap();
+    }
+    let rolled_back = |agent: &str, n: u64| FleetEntry {
+        event: "rolled_back".to_owned(),
+        image: Some(format!("r/image-{n}:1")),
+        new_digest: Some("sha256:bad".to_owned()),
+        timestamp: at(0),
+        ..entry(agent, n)
+    };
+    collector.store(vec![rolled_back("a", 1), rolled_back("a", 2)]).await.unwrap();
+    // Nothing but the fuse's own count is left of them.
+    for n in [1, 2] {
+        let (repository, digest) = (format!("r/image-{n}"), "sha256:bad".to_owned());
+        collector.decide(Decision::Unblock { repository, digest }).await.unwrap();
+    }
+    collector.set_agents(["b".to_owned()]);
+    for _ in 0..3 {
+        collector.forget_outdated(SignedDuration::from_hours(30 * 24)).await.unwrap();
+    }
+    collector.store(vec![rolled_back("b", 3)]).await.unwrap();
+    assert_eq!(collector.decisions_for("b").freezes, []);
+    stop.cancel();
+    assert!(tasks.finish(std::time::Duration::from_secs(30)).await);
+}
+
 pub(crate) async fn an_empty_batch_checks_whether_the_store_is_writable(world: &dyn World) {
     let keep = world.open().await;
     assert_eq!(keep.commit(Vec::new(), at(0)).await.unwrap(), []);

@@ -69,5 +69,6 @@ conformance! {
     every_filter_finds_what_it_should_page_by_page,
     a_long_search_is_split_into_pages,
     entries_beyond_the_limits_are_removed_oldest_first,
+    the_failures_of_a_removed_agent_do_not_trip_the_fuse,
     an_empty_batch_checks_whether_the_store_is_writable,
 }
