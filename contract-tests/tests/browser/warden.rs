@@ -118,6 +118,31 @@ fn hostile_text_is_not_interpreted() {
 }
 
 #[test]
+fn an_agent_neither_speaks_for_another_one_nor_fills_the_list() {
+    let (stub, browser) = scene();
+    let mut claimed = entry(813, 0, "harbour", "cache", "healthy", "info", "all is well");
+    claimed["machine"] = json!("lighthouse");
+    stub.entry(&claimed);
+    browser.wait("the entry", "document.querySelector('#events').innerText.includes('all is well')");
+    assert!(browser.text("#events > tr:nth-child(1)").contains("lighthouse (harbour)"));
+    assert!(browser.text("#machines > li:nth-child(2)").contains("does not answer"), "the card is its own");
+    let rows = "[...document.querySelectorAll('#fleet > tr')].map((r) => r.innerText.replace(/\\s+/g, ' '))";
+    let has = |start: &str, part: &str| {
+        format!("{rows}.some((r) => r.startsWith({start:?}) && r.includes({part:?}))")
+    };
+    browser.wait("its row", &has("cache lighthouse (harbour) ", "healthy"));
+    browser.wait("the other row", &has("cache lighthouse ", "exhausted"));
+    for n in 0..200 {
+        let service = format!("service-{n}");
+        stub.entry(&entry(900 + n, 0, "harbour", &service, "healthy", "info", "it is healthy"));
+    }
+    // 200 of the one, and both of the other.
+    browser.wait("the cut list", "document.querySelectorAll('#fleet > tr').length === 202");
+    let note = browser.text("#fleet-note");
+    assert!(note.contains("of harbour, only the 200 services"), "{note}");
+}
+
+#[test]
 fn the_login_form_keeps_the_view_and_says_when_a_token_was_refused() {
     let stub = StubServer::login_refused();
     let browser = Browser::start();

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use evenkeel_common::http::{Request, Response, StatusCode, error};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use jiff::Timestamp;
+use serde::Deserialize;
 
 use super::Api;
 use super::ingest::store_away;
@@ -30,14 +31,24 @@ pub(super) async fn history(api: Api, request: Request) -> Response {
     }
 }
 
-/// Searches the store. An agent's id also matches the machine name in its entries; the warden's entries about an agent use
-/// its id.
+/// The part of an entry that says who sent it.
+#[derive(Deserialize)]
+struct Sent {
+    #[serde(default)]
+    agent: String,
+}
+
+/// Searches the store. An agent's id also matches the machine name in its entries, but not that name in entries of other
+/// agents; the warden's entries about an agent use its id.
 async fn search(api: &Api, query: &Query) -> Result<Page, KeepError> {
     let keep = api.collector.keep();
-    let name = query.machine.as_ref().and_then(|agent| api.collector.machine_name(agent));
-    let Some(name) = name else { return keep.history(query).await };
+    let agent = query.machine.as_deref().unwrap_or_default();
+    let Some(name) = api.collector.machine_name(agent) else { return keep.history(query).await };
     let named = Query { machine: Some(name), ..query.clone() };
-    let (page, other) = tokio::try_join!(keep.history(query), keep.history(&named))?;
+    let (page, mut other) = tokio::try_join!(keep.history(query), keep.history(&named))?;
+    other
+        .entries
+        .retain(|entry| serde_json::from_str::<Sent>(&entry.line).is_ok_and(|sent| sent.agent == agent));
     Ok(page.merged(other, query.limit))
 }
 

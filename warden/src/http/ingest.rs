@@ -16,6 +16,7 @@ use crate::config::SHORT_TOKEN;
 use crate::fleet::entry::{self, InvalidEntry};
 use crate::fleet::verdict::claims;
 use crate::keep::KeepError;
+use crate::reload::ActiveConfig;
 
 /// `Retry-After` in seconds for an agent with too many concurrent requests.
 const CROWD_RETRY_AFTER: u16 = 1;
@@ -74,7 +75,7 @@ pub(super) async fn ingest(api: Api, request: Request) -> Response {
         api.metrics.count_ingest_refusal(IngestRefusal::TooMany);
         return refusal;
     }
-    let (entries, rejected) = match read(&request.body, &agent) {
+    let (mut entries, rejected) = match read(&request.body, &agent) {
         Ok(read) => read,
         Err(fault) => {
             note_malformed(&api, &agent, 1, &fault.to_string());
@@ -97,6 +98,7 @@ pub(super) async fn ingest(api: Api, request: Request) -> Response {
             return refusal;
         }
     }
+    keep_own_names(&api.config(), &mut entries);
     if !entries.is_empty()
         && let Err(fault) = api.collector.store(entries).await
     {
@@ -120,6 +122,18 @@ fn read(body: &[u8], agent: &str) -> Result<(Vec<FleetEntry>, Vec<RejectedEntry>
         }
     }
     Ok((entries, rejected))
+}
+
+/// Replaces machine names that are the id of another agent: a token speaks for one machine. Agents that share a token can't be
+/// distinguished, so each of them may use the id of the other.
+fn keep_own_names(config: &ActiveConfig, entries: &mut [FleetEntry]) {
+    for entry in entries.iter_mut().filter(|entry| entry.machine != entry.agent) {
+        let of = |id: &str| config.agents.iter().find(|agent| agent.id == id);
+        let Some(named) = of(&entry.machine) else { continue };
+        if of(&entry.agent).is_none_or(|own| own.token != named.token) {
+            entry.machine.clone_from(&entry.agent);
+        }
+    }
 }
 
 fn note_malformed(api: &Api, agent: &str, count: usize, fault: &str) {

@@ -13,6 +13,8 @@ const KEPT_EVENTS = 500;
 // The same once the user has loaded older entries.
 const KEPT_HISTORY = 5000;
 const HISTORY_PAGE = 100;
+// How many services of one agent are listed according to its entries, which may name any.
+const KEPT_SERVICES = 200;
 const POLL_MS = 10000;
 const FIELDS = ["machine", "service", "image", "kind", "level", "since", "until", "text"];
 // The kinds of this version; the history may contain others that are not loaded.
@@ -27,7 +29,8 @@ const form = byId("filters");
 
 let machines = null; // the last answer of /machines; null before the first
 let events = []; // by the warden's ids, newest first
-const fleet = new Map(); // machine and service → state according to the entries
+const fleet = new Map(); // agent and service → state according to the entries
+const crowded = new Set(); // agents with more services than are listed
 
 setText(byId("where"), here);
 
@@ -65,7 +68,7 @@ function machineCard(machine) {
       }
       setVisible(reason, state === "offline" && Boolean(m.reason));
       setText(reason, m.reason ?? "");
-      const newest = events.find((e) => isOf(e, m.id));
+      const newest = events.find((e) => agentOf(e) === m.id);
       const at = newest?.timestamp ?? m.last_entry;
       setVisible(last, Boolean(at));
       if (at) setTime(lastTime, at);
@@ -136,21 +139,36 @@ function showMachines() {
 // --- fleet -------------------------------------------------------------------------------------------------------
 
 const machineOf = (entry) => entry.machine || entry.agent || "";
-// A card represents an agent; its entries may use another machine name.
+// A card represents an agent; its entries may use another machine name. The warden's own entries have no agent, and are about
+// a machine by its id.
+const agentOf = (entry) => entry.agent || machineOf(entry);
 const isOf = (entry, machine) => entry.agent === machine || machineOf(entry) === machine;
+// Anyone may claim a name, so it is shown with the agent that uses it.
+const nameOf = (entry) => agentOf(entry) === machineOf(entry) ? machineOf(entry) : `${machineOf(entry)} (${entry.agent})`;
 const PROGRAMS = new Set(["evenkeel", "warden", "dockward", ""]);
 
 function learn(entry) {
   if (PROGRAMS.has(entry.service)) return;
-  const key = `${entry.service}\u0000${machineOf(entry)}`;
-  const known = fleet.get(key) ?? { key, service: entry.service, machine: machineOf(entry), agent: entry.agent };
+  const agent = agentOf(entry);
+  const key = `${agent}\u0000${entry.service}`;
+  const known = fleet.get(key) ?? { key, service: entry.service, agent };
   // After an update the new image runs, after a rollback the old one.
   const digest = { updated: entry.new_digest, rolled_back: entry.old_digest }[entry.event];
   // In the order of arrival, whatever the clocks say: an agent sends in order, and an entry dated in the future must not hide
   // all that follow.
-  if (!(known.id > entry.id)) Object.assign(known, { id: entry.id, heard: entry.timestamp, event: entry.event, level: entry.level });
+  if (!(known.id > entry.id)) Object.assign(known, { id: entry.id, machine: machineOf(entry), heard: entry.timestamp, event: entry.event, level: entry.level });
   if (digest && !(known.runsId > entry.id)) Object.assign(known, { runs: digest, runsId: entry.id });
+  const isNew = !fleet.has(key);
   fleet.set(key, known);
+  if (isNew) limitServices(agent);
+}
+
+// Removes the service that an agent has not mentioned for longest, if it has mentioned too many.
+function limitServices(agent) {
+  const own = [...fleet.values()].filter((s) => s.agent === agent);
+  if (own.length <= KEPT_SERVICES) return;
+  crowded.add(agent);
+  fleet.delete(own.reduce((a, b) => (b.id < a.id ? b : a)).key);
 }
 
 function fleetRow() {
@@ -168,7 +186,7 @@ function fleetRow() {
     node,
     update(s) {
       setText(service, s.service);
-      setText(machine, s.machine);
+      setText(machine, nameOf(s));
       const [look, glyph] = LEVELS[s.level] ?? ["", "·"];
       word.set(look, glyph, kindWords(s.event));
       setVisible(digest.node, Boolean(s.runs));
@@ -186,7 +204,7 @@ function feedRow(e) {
   return {
     node: h("tr", { role: "row", class: e.live ? "fresh" : "" },
       td("soft", timeNode("ago", e.timestamp)),
-      td("untrusted", legible(machineOf(e))),
+      td("untrusted", legible(nameOf(e))),
       td("untrusted", legible(e.service)),
       td("untrusted", kindWords(e.event)),
       td("right", levelBadge(e.level)),
@@ -247,8 +265,11 @@ function showEvents() {
   }
   // The map is more accurate than the entries, so its machines are not listed here.
   const mapped = new Set(map?.images.flatMap((image) => image.cells.map((cell) => cell.machine)));
-  const inOrder = [...fleet.values()].filter((s) => !mapped.has(s.agent) && !mapped.has(s.machine)).sort((a, b) => a.service.localeCompare(b.service) || a.machine.localeCompare(b.machine));
+  const inOrder = [...fleet.values()].filter((s) => !mapped.has(s.agent)).sort((a, b) => a.service.localeCompare(b.service) || a.machine.localeCompare(b.machine));
   reconcile(byId("fleet"), inOrder, (s) => s.key, fleetRow);
+  const cut = [...crowded].filter((agent) => !mapped.has(agent)).sort();
+  setVisible(byId("fleet-note"), cut.length > 0);
+  setText(byId("fleet-note"), `The list is cut: of ${cut.slice(0, 8).map(legible).join(", ")}${cut.length > 8 ? ` and ${cut.length - 8} more` : ""}, only the ${KEPT_SERVICES} services with the latest entries are shown.`);
   setVisible(byId("no-fleet"), fleet.size === 0);
   setVisible(byId("fleet-section"), inOrder.length > 0 || mapped.size === 0);
   const cells = map?.images.flatMap((image) => image.cells) ?? [];
@@ -337,7 +358,7 @@ function matches(e) {
   if (chosen.level && e.level !== chosen.level) return false;
   if (!chosen.text) return true;
   const wanted = chosen.text.toLowerCase();
-  return [machineOf(e), e.service, e.event, e.message, e.reason, e.container, e.old_digest, e.new_digest, e.output]
+  return [nameOf(e), e.service, e.event, e.message, e.reason, e.container, e.old_digest, e.new_digest, e.output]
     .some((text) => text && text.toLowerCase().includes(wanted));
 }
 

@@ -188,6 +188,15 @@ async fn authorized_users_search_the_history_page_by_page() {
     let next = named["next"].as_u64().unwrap();
     assert_eq!(messages(&ask(&format!("?machine=b&before={next}&limit=1")).await), ["entry 27"]);
     assert_eq!(messages(&ask("?machine=rack-9").await), ["entry 32", "entry 31"]);
+    // Another agent's token does not speak for it: neither by its id nor by the name that it uses.
+    for (seq, name) in [(41, "b"), (42, "rack-9")] {
+        let mut claimed: Value = serde_json::from_str(&entry(seq)).unwrap();
+        claimed["machine"] = name.into();
+        assert_eq!(status(&warden.post(A, &claimed.to_string()).await), 200);
+    }
+    assert_eq!(messages(&ask("?machine=a&limit=2").await), ["entry 42", "entry 41"]);
+    assert_eq!(messages(&ask("?machine=b&limit=3").await), messages(&named));
+    assert_eq!(messages(&ask("?machine=rack-9&limit=1").await), ["entry 42"], "the name may be its own");
     for (wrong, why) in
         [("limit=0", "limit is not"), ("before=x", "before is not"), ("since=yesterday", "since is not")]
     {
