@@ -69,7 +69,7 @@ pub(super) struct StoreFile {
     /// Entries older than this, counted from their arrival, are removed. Days.
     #[schemars(range(min = 1, max = 36500))]
     pub(super) keep_days: u32,
-    /// The oldest entries are removed when the text of all entries exceeds this size. MiB.
+    /// When the text of all entries exceeds this size, the oldest entries of the agent with the most text are removed. MiB.
     #[schemars(range(min = 1, max = 1_048_576))]
     pub(super) keep_mib: u32,
 }

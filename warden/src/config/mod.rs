@@ -50,7 +50,7 @@ pub struct StoreConfig {
     pub url: Option<StoreUrl>,
     /// Entries that arrived longer ago are removed. Days, 1 to 36,500.
     pub keep_days: u32,
-    /// The oldest entries are removed when the text of all entries is larger. MiB, 1 to 1,048,576.
+    /// When the text of all entries is larger, the oldest of the agent with the most text are removed. MiB, 1 to 1,048,576.
     pub keep_mib: u32,
 }
 

@@ -102,7 +102,7 @@ pub enum Duty {
 pub struct Retention {
     /// Entries that arrived longer ago are removed. Days.
     pub days: u32,
-    /// The oldest entries are removed when the text of all entries is larger. Bytes.
+    /// When the text of all entries is larger, the oldest entries of the agent with the most text are removed. Bytes.
     pub bytes: u64,
 }
 

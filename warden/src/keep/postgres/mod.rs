@@ -8,6 +8,7 @@ mod fault;
 mod locks;
 mod pool;
 mod read;
+mod retain;
 mod schema;
 mod session;
 mod skew;
@@ -104,7 +105,7 @@ impl Keep for Postgres {
     }
 
     async fn retain(&self, limits: Retention, now: Timestamp) -> Result<u64, KeepError> {
-        self.writer.run(|session| Box::pin(write::retain(&session.client, limits, now))).await
+        self.writer.run(|session| Box::pin(retain::retain(&session.client, limits, now))).await
     }
 
     async fn usage(&self) -> Result<Usage, KeepError> {

@@ -5,8 +5,9 @@ use tokio_postgres::Client;
 use super::fault::Fault;
 use super::locks::{self, SCHEMA};
 
-/// The first one creates all tables.
-const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];
+/// The first one creates all tables. A migration must take no longer than a statement may (see `session.rs`), however many
+/// entries there are: what takes longer is done later, step by step.
+const MIGRATIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("schema_agents.sql")];
 /// Version of the tables that this program supports.
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a few")]
 const VERSION: i32 = MIGRATIONS.len() as i32;

@@ -1,4 +1,5 @@
-//! Write operations. Each function is one transaction, and holds the lock that serializes all writers.
+//! Write operations. Each function is one transaction, and holds the lock that serializes all writers. Removing entries is in
+//! `retain.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +12,22 @@ use super::fault::Fault;
 use super::locks::{self, APPEND};
 use super::{count, number, plain, schema};
 use crate::fleet::Machine;
-use crate::keep::{Change, Needs, Outcome, Retention, fold, needs};
+use crate::keep::{Change, Needs, Outcome, fold, needs};
 
-/// Maximum number of entries removed in one transaction, so that other work is not delayed.
-const REMOVED_AT_ONCE: i64 = 2000;
+/// Adds owners (ids, agents and sizes of entries), and what each agent has more.
+const ADD_OWNERS: &str = "WITH owned AS (\
+        INSERT INTO evenkeel.owners (id, agent, size) \
+        SELECT * FROM unnest($1::int8[], $2::text[], $3::int4[]) RETURNING agent, size\
+    ) \
+    INSERT INTO evenkeel.agents AS known (agent, bytes) SELECT agent, sum(size) FROM owned GROUP BY agent \
+    ON CONFLICT (agent) DO UPDATE SET bytes = known.bytes + excluded.bytes";
 
 /// The counters.
-struct Meta {
+pub(super) struct Meta {
     next_id: u64,
     revision: i64,
-    entries: i64,
-    bytes: i64,
+    pub(super) entries: i64,
+    pub(super) bytes: i64,
 }
 
 /// [`crate::keep::Keep::commit`]
@@ -78,34 +84,8 @@ pub(super) async fn remove(client: &Client, name: &str, expected: u64) -> Result
     Ok(removed > 0)
 }
 
-/// [`crate::keep::Keep::retain`]
-pub(super) async fn retain(client: &Client, limits: Retention, now: Timestamp) -> Result<u64, Fault> {
-    let age = i64::from(limits.days).saturating_mul(24 * 3600 * 1_000_000);
-    let oldest = now.as_microsecond().saturating_sub(age);
-    let limit = number(limits.bytes);
-    let mut meta = begin(client).await?;
-    let sql = "SELECT id, arrived, size FROM evenkeel.entries ORDER BY id LIMIT $1";
-    let (mut last, mut removed) = (0_i64, 0);
-    for row in client.query_typed(sql, &[(&REMOVED_AT_ONCE, Type::INT8)]).await? {
-        if row.try_get::<_, i64>(1)? >= oldest && meta.bytes <= limit {
-            break;
-        }
-        meta.bytes -= i64::from(row.try_get::<_, i32>(2)?);
-        meta.entries -= 1;
-        removed += 1;
-        last = row.try_get(0)?;
-    }
-    if removed == 0 {
-        client.batch_execute("ROLLBACK").await?;
-        return Ok(0);
-    }
-    client.execute_typed("DELETE FROM evenkeel.entries WHERE id <= $1", &[(&last, Type::INT8)]).await?;
-    end(client, &meta, false).await?;
-    Ok(removed)
-}
-
 /// Begins a transaction, waits for the lock, and reads the current counters.
-async fn begin(client: &Client) -> Result<Meta, Fault> {
+pub(super) async fn begin(client: &Client) -> Result<Meta, Fault> {
     let sql = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {}", locks::transaction(APPEND));
     client.batch_execute(&sql).await?;
     let sql = "SELECT schema, next_id, revision, entries, bytes FROM evenkeel.meta";
@@ -121,7 +101,7 @@ async fn begin(client: &Client) -> Result<Meta, Fault> {
 }
 
 /// Writes the counters, notifies the other wardens if there is something new for them, and commits.
-async fn end(client: &Client, meta: &Meta, has_news: bool) -> Result<(), Fault> {
+pub(super) async fn end(client: &Client, meta: &Meta, has_news: bool) -> Result<(), Fault> {
     let notify = if has_news { format!("NOTIFY evenkeel, '{}';", meta.next_id - 1) } else { String::new() };
     let Meta { next_id, revision, entries, bytes } = meta;
     let sql = format!(
@@ -183,23 +163,23 @@ async fn add_entries(
     let sql = "INSERT INTO evenkeel.entries (arrived, id, at, size, machine, service, image, event, level, line) \
         SELECT $1, * FROM unnest($2::int8[], $3::int8[], $4::int4[], $5::text[], $6::text[], $7::text[], $8::text[], \
         $9::text[], $10::text[])";
-    client
-        .execute_typed(
-            sql,
-            &[
-                (&now.as_microsecond(), Type::INT8),
-                (&ids, Type::INT8_ARRAY),
-                (&times, Type::INT8_ARRAY),
-                (&sizes, Type::INT4_ARRAY),
-                (&machines, Type::TEXT_ARRAY),
-                (&services, Type::TEXT_ARRAY),
-                (&images, Type::TEXT_ARRAY),
-                (&events, Type::TEXT_ARRAY),
-                (&levels, Type::TEXT_ARRAY),
-                (&lines, Type::TEXT_ARRAY),
-            ],
-        )
-        .await?;
+    let added = [
+        (&now.as_microsecond() as _, Type::INT8),
+        (&ids as _, Type::INT8_ARRAY),
+        (&times as _, Type::INT8_ARRAY),
+        (&sizes as _, Type::INT4_ARRAY),
+        (&machines as _, Type::TEXT_ARRAY),
+        (&services as _, Type::TEXT_ARRAY),
+        (&images as _, Type::TEXT_ARRAY),
+        (&events as _, Type::TEXT_ARRAY),
+        (&levels as _, Type::TEXT_ARRAY),
+        (&lines as _, Type::TEXT_ARRAY),
+    ];
+    let agents = of(|entry| &entry.agent);
+    let owned =
+        [(&ids as _, Type::INT8_ARRAY), (&agents as _, Type::TEXT_ARRAY), (&sizes as _, Type::INT4_ARRAY)];
+    // Both are sent at once.
+    tokio::try_join!(client.execute_typed(sql, &added), client.execute_typed(ADD_OWNERS, &owned))?;
     meta.next_id += entries.len() as u64;
     meta.entries = meta.entries.saturating_add(number(entries.len() as u64));
     meta.bytes += sizes.iter().copied().map(i64::from).sum::<i64>();

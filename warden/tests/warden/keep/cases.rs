@@ -488,6 +488,38 @@ pub(crate) async fn entries_beyond_the_limits_are_removed_oldest_first(world: &d
     assert_eq!(put(&*keep, [entry("a", 1)]).await, [Outcome::Unchanged], "a removed entry is still known");
 }
 
+pub(crate) async fn an_agent_that_sends_a_lot_only_shortens_its_own_history(world: &dyn World) {
+    let keep = world.open().await;
+    put(&*keep, (1..=3).map(|seq| entry("quiet", seq))).await;
+    for first in [1, 401, 801] {
+        put(&*keep, (first..first + 400).map(|seq| entry("loud", seq))).await;
+    }
+    put(&*keep, [entry("quiet", 4)]).await;
+    let size = |entries: &[Stored]| entries.iter().map(|entry| entry.line.len()).sum::<usize>() as u64;
+    let before = size(&all(&*keep).await);
+    let limits = Retention { days: 365, bytes: before / 10 };
+    while keep.retain(limits, at(0)).await.unwrap() > 0 {}
+    let left = all(&*keep).await;
+    let said = messages(&left);
+    let (quiet, loud): (Vec<_>, Vec<_>) = said.iter().partition(|said| said.starts_with("quiet"));
+    assert_eq!(quiet, ["quiet 1", "quiet 2", "quiet 3", "quiet 4"]);
+    assert_eq!(
+        loud.first().map(|said| said.as_str()),
+        Some(&*format!("loud {}", 1201 - loud.len())),
+        "the oldest go"
+    );
+    assert!(size(&left) <= limits.bytes && size(&left) + 300 > limits.bytes, "no more than necessary");
+    let usage = keep.usage().await.unwrap();
+    assert_eq!((usage.entries, usage.bytes), (left.len() as u64, size(&left)));
+    // Below the limit, nothing is removed; and the loud agent's next entries are its own again.
+    assert_eq!(keep.retain(limits, at(0)).await.unwrap(), 0);
+    put(&*keep, (1201..=1300).map(|seq| entry("loud", seq))).await;
+    while keep.retain(limits, at(0)).await.unwrap() > 0 {}
+    let left = messages(&all(&*keep).await);
+    assert_eq!(left.iter().filter(|said| said.starts_with("quiet")).count(), 4);
+    assert_eq!(left.last().map(String::as_str), Some("loud 1300"));
+}
+
 pub(crate) async fn the_failures_of_a_removed_agent_do_not_trip_the_fuse(world: &dyn World) {
     let keep = world.open().await;
     let clock = Arc::new(SetClock::default());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_common::clock::TokioClock;
-use evenkeel_warden::keep::{Duty, Query};
+use evenkeel_warden::keep::{Duty, Query, Retention};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -117,4 +117,52 @@ async fn a_clock_that_differs_from_the_servers_is_noticed() {
             assert!((off - 5..=off + 5).contains(&ahead), "{off} s: {ahead} s");
         }
     }
+}
+
+/// The tables of the first version know of no agents. What they hold is attributed by the retention.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_entries_of_an_earlier_version_are_retained_per_agent() {
+    const FIRST: &str = include_str!("../../../src/keep/postgres/schema.sql");
+    let server = Server::start();
+    server.sql(&format!("CREATE SCHEMA evenkeel; {FIRST}; UPDATE evenkeel.meta SET schema = 1")).await;
+    // Two of a quiet agent, one of whose messages looks like the end of another entry, and 100 of a loud one.
+    let line = |agent: &str, message: &str| {
+        json!({"timestamp": "2026-01-02T03:04:05Z", "machine": "m", "service": "web", "event": "updated",
+            "message": message, "level": "info"})
+        .to_string()
+        .replace('}', &format!(r#","agent":"{agent}"}}"#))
+    };
+    let quiet = [line("quiet", "first"), line("quiet", r#""agent":"loud""#)];
+    let loud = std::iter::repeat_n(line("loud", "again"), 100);
+    let begin = 1_000_000;
+    for (id, line) in (begin..).zip(quiet.into_iter().chain(loud)) {
+        let now = Timestamp::now().as_microsecond();
+        server
+            .sql(&format!(
+                "INSERT INTO evenkeel.entries (id, arrived, at, size, machine, service, event, level, line) VALUES \
+                 ({id}, {now}, 0, {}, 'm', 'web', 'updated', 'info', '{line}')",
+                line.len()
+            ))
+            .await;
+    }
+    server
+        .sql(
+            "UPDATE evenkeel.meta SET next_id = 1000102, entries = 102, \
+             bytes = (SELECT sum(size) FROM evenkeel.entries)",
+        )
+        .await;
+    let keep = server.keep();
+    let all = Retention { days: 90, bytes: 1 << 30 };
+    assert_eq!(keep.retain(all, Timestamp::now()).await.unwrap(), 0);
+    assert_eq!(server.sql("SELECT agents_from FROM evenkeel.meta").await, "0");
+    let owners = "SELECT string_agg(agent || ' ' || count, ', ' ORDER BY agent) FROM \
+                  (SELECT agent, count(*) FROM evenkeel.owners GROUP BY agent) AS counted";
+    assert_eq!(server.sql(owners).await, "loud 100, quiet 2");
+    let few = Retention { days: 90, bytes: 2000 };
+    while keep.retain(few, Timestamp::now()).await.unwrap() > 0 {}
+    assert!(keep.usage().await.unwrap().bytes <= 2000);
+    assert_eq!(server.sql("SELECT count(*) FROM evenkeel.owners WHERE agent = 'quiet'").await, "2");
+    let drift = "SELECT count(*) FROM evenkeel.agents AS known WHERE bytes <> \
+                 (SELECT coalesce(sum(size), 0) FROM evenkeel.owners AS own WHERE own.agent = known.agent)";
+    assert_eq!(server.sql(drift).await, "0");
 }
