@@ -131,7 +131,7 @@ pub(super) fn decisions() -> Doc {
         )
         .query("wait", "How long the response may wait, in seconds, at most 60.", number())
         .json::<FleetDecisions>(200, "The decisions in force.")
-        .json::<ErrorBody>(429, "The agent has too many long polls.");
+        .json::<ErrorBody>(429, "The agent has too many long polls, or asks too often.");
     bad(doc)
 }
 
