@@ -65,7 +65,7 @@ async fn tables_of_a_later_version_are_left_alone_by_starting_and_running_warden
     running.commit(Vec::new(), Timestamp::UNIX_EPOCH).await.unwrap();
     server.sql("UPDATE evenkeel.meta SET schema = 99").await;
     let sentence =
-        "the tables in PostgreSQL have version 99, written by a newer evenkeel; this one supports up to 1";
+        "the tables in PostgreSQL have version 99, written by a newer evenkeel; this one supports up to 2";
     assert_eq!(refusal(&server.text()).await, sentence);
     let error = running.commit(Vec::new(), Timestamp::UNIX_EPOCH).await.unwrap_err();
     assert_eq!(error.to_string(), sentence);
