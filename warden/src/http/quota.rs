@@ -62,7 +62,7 @@ impl Quota {
     }
 }
 
-/// Minimum time between two log lines about refused entries of one agent.
+/// Minimum time between two log lines about the same of one agent.
 const MIN_LOG_PAUSE: Duration = Duration::from_mins(1);
 
 /// The use of all quotas by all agents.
@@ -84,8 +84,17 @@ struct Refused {
 #[derive(Clone, Copy, Default)]
 struct Used {
     until: Option<Instant>,
-    /// Whether the limit was logged since it was last kept.
-    is_logged: bool,
+    /// When a refusal was last logged.
+    last_logged: Option<Instant>,
+}
+
+/// Reports whether to log something now, and remembers that.
+fn is_due(last_logged: &mut Option<Instant>, now: Instant) -> bool {
+    let is_due = last_logged.is_none_or(|last| now.duration_since(last) >= MIN_LOG_PAUSE);
+    if is_due {
+        *last_logged = Some(now);
+    }
+    is_due
 }
 
 impl Quotas {
@@ -114,11 +123,7 @@ impl Quotas {
         let mut agents = self.refused.lock();
         let refused = agents.entry(agent.to_owned()).or_default();
         refused.unlogged += count;
-        if refused.last_logged.is_some_and(|last| now.duration_since(last) < MIN_LOG_PAUSE) {
-            return None;
-        }
-        refused.last_logged = Some(now);
-        Some(std::mem::take(&mut refused.unlogged))
+        is_due(&mut refused.last_logged, now).then(|| std::mem::take(&mut refused.unlogged))
     }
 
     fn take_at(&self, agent: &str, quota: Quota, count: u64, now: Instant) -> Result<(), Duration> {
@@ -135,10 +140,11 @@ impl Quotas {
         let excess = until.duration_since(now).saturating_sub(period);
         // More than a burst at once is accepted if nothing else was sent.
         if excess.is_zero() || used.until.is_none_or(|until| until <= now) {
-            *used = Used { until: Some(until), is_logged: false };
+            used.until = Some(until);
             return Ok(());
         }
-        if !std::mem::replace(&mut used.is_logged, true) {
+        // An agent that stays at the limit is accepted and refused in turns.
+        if is_due(&mut used.last_logged, now) {
             let what = quota.name();
             tracing::warn!(agent, "the agent sends too many {what}; some of its requests are refused");
         }
@@ -178,6 +184,20 @@ mod tests {
         assert_eq!(note("a", 1, 59), None);
         assert_eq!(note("a", 1, 60), Some(502));
         assert_eq!(note("a", 1, 61), None);
+    }
+
+    #[test]
+    fn an_agent_that_stays_at_the_limit_is_logged_once_a_minute() {
+        let (quotas, start) = (Quotas::default(), Instant::now());
+        let mut logged = Vec::new();
+        for second in 0..=60 {
+            let now = start + Duration::from_secs(second);
+            while quotas.take_at("a", Quota::Asks, 1, now).is_ok() {}
+            let agents = quotas.agents.lock();
+            logged.extend(agents["a"][Quota::Asks as usize].last_logged);
+        }
+        logged.dedup();
+        assert_eq!(logged, [start, start + MIN_LOG_PAUSE]);
     }
 
     #[test]
