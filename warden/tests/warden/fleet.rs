@@ -37,6 +37,9 @@ fn parsed(answer: &str) -> Value {
 }
 
 async fn ask(warden: &TestWarden, token: &str) -> Value {
+    // Until it has read its store, a warden lets nobody go.
+    let store = warden.collector.store_state();
+    eventually("the store is read", || store.borrow().error().is_none()).await;
     let sent = json!({"image": "r:5000/web:1", "digest": DIGEST, "service": "web"});
     parsed(&post(warden, "/fleet/ask", &bearer(token), &sent).await)
 }
