@@ -228,9 +228,10 @@ fn held_by_time(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     Some(hold(Permission::Wait, "ring", why.to_owned(), SPENT_RETRY, None))
 }
 
-/// Makes a machine wait that has tried many other digests without a verdict: each of them could hold the others back.
+/// Makes a machine wait that has tried many other digests without a verdict: each of them has held the others back.
 fn held_by_trials(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
-    if facts.leases.has_room(asking.agent, asking.digest, now) || !has_others(asking, facts) {
+    let has_room = || facts.leases.has_room(asking.agent, asking.digest, now);
+    if facts.record.is_proven(now) || has_room() || !has_others(asking, facts) {
         return None;
     }
     let why = "within a day, this machine has tried several other digests of this image without a result; it has to wait \
