@@ -160,18 +160,23 @@ fn test_notify(channel: Option<&str>, args: &Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let outcome = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map(|runtime| runtime.block_on(trials.run(&mut io::stdout())));
-    match outcome {
+    match block_on(trials.run(&mut io::stdout())) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprint_line(format_args!("evenkeel: cannot start the async runtime: {error}"));
-            ExitCode::FAILURE
-        }
+        Err(code) => code,
     }
+}
+
+/// Runs a command that waits for others. The error, with its exit code, has been printed.
+fn block_on<T>(command: impl Future<Output = T>) -> Result<T, ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        eprint_line(format_args!("evenkeel: cannot start the async runtime: {error}"));
+        ExitCode::FAILURE
+    })?;
+    let outcome = runtime.block_on(command);
+    // Do not wait for a thread that is blocked by a hanging file system.
+    runtime.shutdown_background();
+    Ok(outcome)
 }
 
 /// Runs the agent: 0 after a requested shutdown, 78 for a configuration with fatal faults, 1 for any other failure.

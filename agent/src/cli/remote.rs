@@ -16,7 +16,7 @@ use super::answer::{line, show};
 use super::client::{Client, ClientError};
 use super::terminal::Terminal;
 use super::wait::{self, Wait};
-use super::{attention, follow, rollback, views};
+use super::{attention, block_on, follow, rollback, views};
 use crate::model::image::Digest;
 
 /// What to say where `GET /audit` has no entries.
@@ -197,13 +197,9 @@ fn finished<T>(
     asking: impl Future<Output = Result<T, ClientError>>,
     code: impl FnOnce(T) -> ExitCode,
 ) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(asking),
-        Err(error) => {
-            eprint_line(format_args!("evenkeel: cannot start the async runtime: {error}"));
-            return ExitCode::FAILURE;
-        }
+    let outcome = match block_on(asking) {
+        Ok(outcome) => outcome,
+        Err(code) => return code,
     };
     match outcome {
         Ok(answer) => code(answer),

@@ -17,7 +17,7 @@ use crate::model::Order;
 use crate::model::image_config::Aspect;
 
 /// Configuration of Evenkeel's agent.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(title = "Evenkeel agent configuration")]
 pub(super) struct AgentFile {
@@ -42,23 +42,6 @@ pub(super) struct AgentFile {
     /// The services that the agent manages.
     #[schemars(with = "Vec<ServiceFile>")]
     pub(super) services: Items<ServiceFile>,
-}
-
-impl Default for AgentFile {
-    fn default() -> Self {
-        Self {
-            runtime: Runtime::Docker,
-            registry: RegistryFile::default(),
-            api: ApiFile::default(),
-            audit: AuditFile::default(),
-            state: StateFile::default(),
-            monitor: MonitorFile::default(),
-            docker_health: DockerHealthFile::default(),
-            notifications: NotificationsFile::default(),
-            push: PushFile::default(),
-            services: Vec::new(),
-        }
-    }
 }
 
 /// `registry`

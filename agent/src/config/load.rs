@@ -199,6 +199,22 @@ mod tests {
     }
 
     #[test]
+    fn a_gate_that_is_given_twice_holds_the_updates() {
+        let text = r#"{"services": [
+            {"name": "a", "container_name": "a", "update": {"signed_by": "/k.pub"}, "update": {"approve": true}},
+            {"name": "b", "container_name": "b", "update": {"min_age": "3d", "min_age": "1d"}},
+            {"name": "c", "container_name": "c", "update": {"min_age": "3d"}}
+        ]}"#;
+        let config = Config::parse(text, Path::new("c.json"), &|_| None).unwrap();
+        let faults: Vec<_> = config.services.iter().map(|s| s.update.as_ref()?.fault.clone()).collect();
+        let [Some(block), Some(key), None] = faults.as_slice() else { panic!("{faults:?}") };
+        assert!(block.starts_with("update: is given more than once"), "{block}");
+        assert!(key.starts_with("update.min_age: is given more than once"), "{key}");
+        // A redeploy by a person passes the hold, but not a signature that the lost part may have required.
+        assert!(!config.services[0].update.as_ref().unwrap().signed_by.is_empty());
+    }
+
+    #[test]
     fn a_rejected_file_reports_its_warnings_too() {
         let refused = super::super::testing::parse(&json!({"runtime": 5, "x": 1}), &|_| None).unwrap_err();
         assert_eq!(refused.to_string(), "c.json: runtime: 5; allowed: docker, podman");

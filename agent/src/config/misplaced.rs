@@ -1,4 +1,4 @@
-//! Keys of `update` in the wrong place, or misspelt. They were meant to hold updates back, so they do, until the file is
+//! Keys of `update` in the wrong place, misspelt, or given more than once. They were meant to hold updates back, so they do, until the file is
 //! corrected (DECISIONS 2).
 
 use std::collections::BTreeMap;
@@ -50,6 +50,8 @@ pub(super) fn take(tree: &mut Value, findings: &mut Findings) -> Misplaced {
             note(&KeyPath::of(section).key(&name), &belongs(&name), "all");
         }
     }
+    let repeated: Vec<(usize, KeyPath)> =
+        findings.repeated().iter().filter_map(|at| at.element_of("services")).collect();
     let services = members.get_mut("services").and_then(Value::as_array_mut);
     for (n, service) in services.into_iter().flatten().enumerate() {
         let Some(service) = service.as_object_mut() else { continue };
@@ -66,6 +68,11 @@ pub(super) fn take(tree: &mut Value, findings: &mut Findings) -> Misplaced {
                 let hint = if near.is_empty() { format!("; allowed: {}", GATES.join(", ")) } else { near };
                 own.push((KeyPath::of("update").key(&name), format!("is not a known key{hint}")));
             }
+        }
+        let of_this = repeated.iter().filter(|(service, _)| *service == n).map(|(_, inside)| inside);
+        for inside in of_this.filter(|inside| inside.is_under(&KeyPath::of("update"))) {
+            let what = "is given more than once, so that what holds updates, such as signed_by, is unclear";
+            own.push((inside.clone(), what.to_owned()));
         }
         for (inside, what) in own {
             findings.warn(&at.join(&inside), format!("{what} ({HELD})"));

@@ -113,10 +113,11 @@ pub struct LeftOut {
 }
 
 /// Container runtime executable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
     /// `docker`
+    #[default]
     Docker,
     /// `podman`
     Podman,

@@ -21,6 +21,22 @@ impl EngineError {
     }
 }
 
+/// An answer of the engine about one object.
+pub trait IfFound<T> {
+    /// Returns `None` if the object does not exist.
+    fn found(self) -> Result<Option<T>, EngineError>;
+}
+
+impl<T> IfFound<T> for Result<T, EngineError> {
+    fn found(self) -> Result<Option<T>, EngineError> {
+        match self {
+            Ok(answer) => Ok(Some(answer)),
+            Err(EngineError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// Why a registry returned no digest. Messages are stable: the same fault gives the same text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

@@ -250,6 +250,11 @@ impl Repository {
     pub fn at(&self, digest: &Digest) -> String {
         format!("{self}@{digest}")
     }
+
+    /// Returns the reference to the image with this digest.
+    pub fn pinned(&self, digest: &Digest) -> Reference {
+        Reference { repository: self.clone(), tag: None, digest: Some(digest.clone()) }
+    }
 }
 
 impl fmt::Display for Reference {

@@ -47,7 +47,7 @@ pub use container::{
     NetworkOwnerState, State, Usage,
 };
 pub use definition::{Difference, Rendered, Running};
-pub use errors::{ComposeError, EngineError, RegistryError, SwarmError};
+pub use errors::{ComposeError, EngineError, IfFound, RegistryError, SwarmError};
 pub use handover::{Drain, Obstacle, Order};
 pub use hooks::{HookEvent, Hooks};
 pub use image::{Digest, ImageId, Reference, Repository};

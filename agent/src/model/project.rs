@@ -115,6 +115,9 @@ pub struct Project {
     /// find those of a profile that a person has named (`--profile`).
     #[serde(skip)]
     pub all_services: Vec<String>,
+    /// Whether compose names containers with `_`, as with `--compatibility`, or with `-`; `None`: as it does by itself.
+    #[serde(skip)]
+    pub compatibility: Option<bool>,
     /// A definition that is used in place of the files.
     #[serde(skip)]
     pub definition: Option<Arc<Model>>,

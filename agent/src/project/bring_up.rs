@@ -9,37 +9,13 @@ use crate::model::{
     Reference, State, UpMode,
 };
 use crate::ports::{Compose, Engine};
-use crate::service::action::DisplacedTag;
-use crate::service::images::OldImage;
+use crate::service::action::BringUp;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
 use super::definition::{CompareError, Comparison};
 use super::fetch::{Fetch, point_at_running, point_tags, real_name, restore_displaced};
 use super::present;
-
-/// A compose run.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Start {
-    /// The image that each tag must point to.
-    pub(super) tags: Vec<(Reference, OldImage)>,
-    /// Tags that point to the running image only while compose runs.
-    pub(super) displaced: Vec<DisplacedTag>,
-    /// The compose project.
-    pub(super) project: Project,
-    /// Whether the containers that are stuck are recreated first (their volumes are kept).
-    pub(super) down: bool,
-    /// Whether unchanged containers are recreated.
-    pub(super) up_mode: UpMode,
-    /// Limits compose to the services of this scope, in place of `up_mode`; `None`: `up_mode` applies.
-    pub(super) scope: Option<Scope>,
-    /// Which images compose may pull.
-    pub(super) pull: PullPolicy,
-    /// The definition that was recorded before the deployment began. It is used where the files say something else by now.
-    pub(super) definition: Option<Arc<Model>>,
-    /// Whether the files are compared with the containers first: nothing but what exists is brought up.
-    pub(super) is_guarded: bool,
-}
 
 /// What compose is called with.
 struct Call {
@@ -52,7 +28,7 @@ struct Call {
 }
 
 /// Brings the project up.
-pub(super) async fn bring_up(fetch: &Fetch<'_>, start: Start) -> Result<StepResult, EngineError> {
+pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
     let (engine, compose) = (fetch.engine, fetch.compose);
     let call = match prepare((engine, compose), &start).await {
         Ok(call) => call,
@@ -92,7 +68,7 @@ async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<Str
 }
 
 /// Chooses the definition and the compose services.
-async fn prepare(world: (&dyn Engine, &dyn Compose), start: &Start) -> Result<Call, CompareError> {
+async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<Call, CompareError> {
     let (engine, compose) = world;
     let rendered = compose.model(&start.project).await;
     if let Err(error) = &rendered {
@@ -129,11 +105,12 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &Start) -> Result<Ca
         note = kept.unwrap_or_else(|error| Some(hashes_not_kept(up_mode.services(), &error)));
     }
     project.stop_grace = stop_grace(&containers, &up_mode);
+    project.compatibility = present::compatibility(&project.name, &containers);
     Ok(Call { project, up_mode, renewed, note })
 }
 
 /// Uses the files as long as they define the recorded services as recorded, and else the record.
-fn choose(start: &Start, rendered: Option<Model>) -> (Project, Option<Arc<Model>>) {
+fn choose(start: &BringUp, rendered: Option<Model>) -> (Project, Option<Arc<Model>>) {
     let project = start.project.clone();
     let Some(recorded) = &start.definition else { return (project, rendered.map(Arc::new)) };
     if let Some(rendered) = rendered {
@@ -154,7 +131,7 @@ fn choose(start: &Start, rendered: Option<Model>) -> (Project, Option<Arc<Model>
 /// is, if not all can; the error says what differs.
 async fn guard(
     world: (&dyn Engine, &dyn Compose),
-    start: &Start,
+    start: &BringUp,
     project: &Project,
     model: Option<&Model>,
     containers: &[Container],

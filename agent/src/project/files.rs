@@ -113,8 +113,9 @@ fn others(
     of_variables.extend(project.env_files.iter().chain(&project.env_file).cloned());
     let mut unread: Vec<(PathBuf, Vec<u8>)> = files;
     let surroundings = surroundings(project, &folder);
-    // Compose inherits the agent's environment, and prefers it to the files.
+    // Compose inherits the agent's environment, and prefers it to the files. It runs in the project directory.
     let value = |name: &str| match std::env::var(name) {
+        _ if name == "PWD" => Variable::Set(folder.display().to_string()),
         Ok(value) => Variable::Set(value),
         Err(_) => surroundings.get(name).cloned().unwrap_or(Variable::Unset),
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use crate::model::{Container, Drain, EngineError, HealthState, Members, State};
+use crate::model::{Container, Drain, EngineError, HealthState, IfFound, Members, State};
 use crate::ports::{DrainCall, Engine, ExecEnd, GateCommand};
 use crate::service::action::HandoverStep;
 use crate::service::input::StepResult;
@@ -28,7 +28,7 @@ pub(super) async fn perform(
         }
         HandoverStep::Retire { stop, start, project } => {
             for container in &start {
-                unless_gone(engine.start(container).await)?;
+                engine.start(container).await.found()?;
             }
             stop_all(engine, &stop).await?;
             project
@@ -37,15 +37,13 @@ pub(super) async fn perform(
             stop_all(engine, &remove).await?;
             for container in &remove {
                 // Data in anonymous volumes is a person's to remove.
-                unless_gone(engine.remove(container, false).await)?;
+                engine.remove(container, false).await.found()?;
             }
             project
         }
         HandoverStep::Revive { start, undo, project } => {
             for container in &start {
-                let here = engine.start(container).await;
-                if !matches!(here, Err(EngineError::NotFound(_))) {
-                    here?;
+                if engine.start(container).await.found()?.is_some() {
                     exec(engine, container, &undo.undo, undo.timeout, &mut problems).await?;
                 }
             }
@@ -55,7 +53,7 @@ pub(super) async fn perform(
             drain_those_that(engine, commands, (call, &project), serves, &mut problems).await?;
             stop_all(engine, &remove).await?;
             for container in &remove {
-                unless_gone(engine.remove(container, true).await)?;
+                engine.remove(container, true).await.found()?;
             }
             project
         }
@@ -73,13 +71,6 @@ fn serves(container: &Container) -> bool {
     container.state == State::Running && matches!(container.health, None | Some(HealthState::Healthy))
 }
 
-pub(super) fn unless_gone(done: Result<(), EngineError>) -> Result<(), EngineError> {
-    match done {
-        Err(EngineError::NotFound(_)) => Ok(()),
-        done => done,
-    }
-}
-
 /// Stops containers, all at the same time.
 async fn stop_all(engine: &dyn Engine, containers: &[String]) -> Result<(), EngineError> {
     let stopped = containers.iter().cloned().map(|container| stop(engine, container));
@@ -87,7 +78,7 @@ async fn stop_all(engine: &dyn Engine, containers: &[String]) -> Result<(), Engi
 }
 
 async fn stop(engine: &dyn Engine, container: String) -> Result<(), EngineError> {
-    unless_gone(engine.stop(&container).await)
+    engine.stop(&container).await.found().map(drop)
 }
 
 /// Drains those of the containers that `must_be`, if there are any.

@@ -13,7 +13,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use evenkeel_common::store::StoreError;
-use evenkeel_common::wire::AuditEntry;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, FuturesUnordered};
@@ -25,8 +24,9 @@ use crate::config::ServiceConfig;
 use crate::ports::PullProgress;
 use crate::service::boot::{Boot, StartReason};
 use crate::service::decide::clock_shift::is_jump;
+use crate::service::decide::draft::Draft;
 use crate::service::fleet::FleetView;
-use crate::service::input::{CheckFault, Input};
+use crate::service::input::{CheckFault, Input, Notice};
 use crate::service::observation::Observation;
 use crate::service::outcome::Ended;
 use crate::service::view::status::Published;
@@ -134,9 +134,9 @@ impl Member {
         let mut journal = Journal::new(world.commit.clone());
         let (boot, now) = (boot(&world), world.clock.now());
         let left = durable.clone();
-        let (mut service, entries) = Service::new(config.clone(), durable, boot, reason_to_start, now);
+        let (service, entries) = Service::new(config.clone(), durable, boot, reason_to_start, now);
         let mut known = world.fleet_view.clone();
-        service.set_fleet(known.borrow_and_update().clone());
+        let service = service.with_fleet(known.borrow_and_update().clone());
         journal.begin(&left, service.durable(), entries);
         let (sender, inbox) = inbox::channel();
         let service = Arc::new(service);
@@ -165,14 +165,9 @@ impl Member {
         &self.service.config().name
     }
 
-    /// Returns the service for in-memory changes.
-    pub(super) fn service_mut(&mut self) -> &mut Service {
-        Arc::make_mut(&mut self.service)
-    }
-
-    /// Returns a copy to decide on. Boxed, because otherwise the worker's future would reserve space for it.
-    fn draft(&self) -> Box<Service> {
-        Box::new(Service::clone(&self.service))
+    /// Tells the service something that makes nothing durable different.
+    pub(super) fn notice(&mut self, notice: Notice<'_>, now: Timestamp) {
+        Arc::make_mut(&mut self.service).notice(notice, now);
     }
 
     /// Returns the key of its project: that of a deployment in progress, or the configured one.
@@ -198,15 +193,10 @@ impl Member {
     pub(super) fn is_leaving(&self) -> bool {
         match &self.lifecycle {
             Lifecycle::Active | Lifecycle::Changing(..) => false,
-            Lifecycle::Retiring => self.is_retired() && !self.service.has_leases(),
+            Lifecycle::Retiring => self.service.is_retired() && !self.service.has_leases(),
             Lifecycle::Stopping(at) => self.may_be_interrupted(*at),
             Lifecycle::Closed => true,
         }
-    }
-
-    /// Reports whether it is no longer configured and has no unfinished deployment.
-    fn is_retired(&self) -> bool {
-        matches!(self.lifecycle, Lifecycle::Retiring) && !self.service.durable().is_deploying()
     }
 
     fn may_be_interrupted(&self, at: Instant) -> bool {
@@ -224,9 +214,7 @@ impl Member {
         if self.service.is_stepping() {
             tracing::warn!("a deployment step is still in progress; it is resumed at the next start");
         }
-        let mut draft = self.draft();
-        draft.on_shutdown();
-        if let Err(error) = self.commit(draft, Vec::new(), now).await {
+        if let Err(error) = self.commit(self.service.shut_down(), now).await {
             tracing::error!(service = self.name(), %error, "the final state could not be written");
         }
         // The final state may contain a new verdict.
@@ -249,10 +237,10 @@ impl Member {
         self.waiting.clear();
         self.cycle = None;
         let durable = self.service.durable().clone();
-        let (mut service, entries) =
+        let (service, entries) =
             Service::new(config, durable.clone(), boot(&self.world), StartReason::Reload, now);
-        service.set_fleet(self.world.fleet_view.borrow().clone());
-        service.inherit_leases(&self.service);
+        let fleet = self.world.fleet_view.borrow().clone();
+        let service = service.with_fleet(fleet).with_leases_of(&self.service);
         self.journal.begin(&durable, service.durable(), entries);
         self.service = Arc::new(service);
         self.touch();
@@ -296,7 +284,7 @@ impl Member {
             return false;
         }
         let is_awake = || self.service.wake_at(now).is_some_and(|at| at <= now);
-        self.is_touched || self.journal.may_retry() || (!self.is_retired() && is_awake())
+        self.is_touched || self.journal.may_retry() || (!self.service.is_retired() && is_awake())
     }
 
     /// Starts all due actions.
@@ -307,9 +295,8 @@ impl Member {
             return;
         }
         loop {
-            let mut draft = self.draft();
-            let action = if self.is_retired() { draft.lease_to_return(now) } else { draft.next(now) };
-            if self.commit(draft, Vec::new(), now).await.is_err() {
+            let (draft, action) = self.service.act(now);
+            if self.commit(draft, now).await.is_err() {
                 return;
             }
             let Some(action) = action else { return };
@@ -321,36 +308,34 @@ impl Member {
     async fn handle_command(&mut self, command: Command, now: Timestamp) {
         match command {
             Command::Request(ask, reply) => {
-                let mut draft = self.draft();
-                let (answer, entries) = draft.handle_request(ask, now);
-                let answer = self.commit(draft, entries, now).await.map(|()| answer);
+                let (draft, answer) = self.service.answer(ask, now);
+                let answer = self.commit(draft, now).await.map(|()| answer);
                 self.publish();
                 // The client may have disconnected.
                 let _ = reply.send(answer);
             }
             Command::Check(cycle, done) => {
                 if cycle.is_manual() {
-                    let mut draft = self.draft();
-                    draft.on_global_trigger();
                     // A failed write is shown in the service's record; nothing more can be done about it here.
-                    let _ = self.commit(draft, Vec::new(), now).await;
+                    let _ = self.commit(self.service.triggered_with_all(), now).await;
                 }
-                if self.service_mut().check(cycle.is_new()) {
+                if self.service.may_check() {
+                    self.notice(Notice::Check { is_new: cycle.is_new() }, now);
                     self.cycle = Some(cycle);
                     self.waiting.push(done);
                 } else {
-                    self.service_mut().inspect_soon(now);
+                    self.notice(Notice::Inspect, now);
                 }
             }
-            Command::TagPushed => self.service_mut().tag_was_pushed(now),
-            Command::Inspect => self.service_mut().inspect_soon(now),
+            Command::TagPushed => self.notice(Notice::TagPushed, now),
+            Command::Inspect => self.notice(Notice::Inspect, now),
             Command::Input(input) => self.handle_input(input, now).await,
             Command::Reconfigure(config, reply) => {
                 self.lifecycle = Lifecycle::Changing(config, reply, Instant::now() + STOP_GRACE);
             }
             Command::Retire(reply) => {
                 self.lifecycle = Lifecycle::Retiring;
-                self.service_mut().retire();
+                self.notice(Notice::Retired, now);
                 // The receiver may not wait for the reply.
                 let _ = reply.send(self.service.durable().is_deploying());
             }
@@ -389,9 +374,8 @@ impl Member {
     /// Decides on an input, or defers it if the decision can't be written now.
     async fn handle_input(&mut self, input: Box<Input>, now: Timestamp) {
         if self.deferred.is_empty() {
-            let mut draft = self.draft();
-            let entries = draft.apply(input.as_ref().clone(), now);
-            if self.commit(draft, entries, now).await.is_ok() {
+            let draft = self.service.decide(input.as_ref().clone(), now);
+            if self.commit(draft, now).await.is_ok() {
                 return;
             }
         }
@@ -408,33 +392,27 @@ impl Member {
         if self.deferred.is_empty() && !self.journal.has_initial_entries() {
             return Ok(());
         }
-        self.commit(self.draft(), Vec::new(), now).await?;
+        self.commit(self.service.unchanged(), now).await?;
         while let Some((received_at, input)) = self.deferred.front().cloned() {
             self.journal.ready()?;
-            let mut draft = self.draft();
             // An external event keeps its time of arrival, which distinguishes stops before a gap from later ones. The
             // result of an action takes effect only now.
             let at = if input.ends_an_action() { now } else { received_at };
-            let entries = draft.apply(input, at);
-            self.commit(draft, entries, now).await?;
+            self.commit(self.service.decide(input, at), now).await?;
             self.deferred.pop_front();
         }
         Ok(())
     }
 
     /// Writes a decision and its audit entries, then makes the draft the service's state.
-    async fn commit(
-        &mut self,
-        mut draft: Box<Service>,
-        entries: Vec<AuditEntry>,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        let entries = [draft.take_entries(), entries].concat();
-        let (ended, notes) = (draft.take_ended(), draft.take_notes());
-        self.journal.write(&draft.config().name, self.service.durable(), draft.durable(), entries).await?;
+    async fn commit(&mut self, draft: Draft, now: Timestamp) -> Result<(), StoreError> {
+        let Draft { service, entries, notes, ended } = draft;
+        self.journal
+            .write(&service.config().name, self.service.durable(), service.durable(), entries)
+            .await?;
         // A service that has not changed stays published as it is.
-        if *draft != *self.service {
-            self.service = Arc::from(draft);
+        if *service != *self.service {
+            self.service = Arc::from(service);
         }
         for note in notes {
             tracing::warn!(service = self.service.config().name, "{note}");
@@ -459,10 +437,10 @@ impl Member {
 
     /// Shifts all deadlines by `by`.
     fn shift(&mut self, by: SignedDuration) {
-        let before = self.service.clone();
-        self.service_mut().shift(by);
+        let shifted = self.service.shifted(by);
         // The shifted deadlines are written, so that an agent killed now resumes with the current clock.
-        self.journal.begin(before.durable(), self.service.durable(), Vec::new());
+        self.journal.begin(self.service.durable(), shifted.durable(), Vec::new());
+        self.service = Arc::new(shifted);
         for (received_at, _) in &mut self.deferred {
             *received_at = received_at.checked_add(by).unwrap_or(*received_at);
         }
@@ -495,7 +473,7 @@ impl Member {
         if let Some(wait) = self.journal.retry_in() {
             return Some(wait);
         }
-        if self.is_retired() {
+        if self.service.is_retired() {
             return None;
         }
         let until = |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default();

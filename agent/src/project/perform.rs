@@ -11,7 +11,7 @@ use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::rollout::tag::LineChange;
 
-use super::bring_up::{Start, bring_up};
+use super::bring_up::bring_up;
 use super::fetch::{Fetch, point_tags, restore_displaced};
 use super::handover;
 use super::swarm;
@@ -30,11 +30,7 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
             Ok(write_tag(fetch, &project, (variable, tag, line), back, &images).await)
         }
         Step::ReadTags { sibling_tags } => read_tags(engine, &sibling_tags).await,
-        Step::Start { tags, displaced, project, down, up_mode, scope, pull, definition, is_guarded } => {
-            let start =
-                Start { tags, displaced, project, down, up_mode, scope, pull, definition, is_guarded };
-            bring_up(fetch, start).await
-        }
+        Step::Start(run) => bring_up(fetch, run).await,
         Step::RestoreTags { tags } => point_tags(fetch, &tags).await.map(|()| StepResult::TagsRestored),
         Step::Diagnose { container } => diagnose(engine, &container).await,
         Step::Snapshot(step) => fetch.data.perform(engine, step, fetch.progress).await,

@@ -55,9 +55,43 @@ pub(super) fn stuck(containers: &[Container]) -> Vec<String> {
     services.into_iter().collect()
 }
 
+/// Whether compose has separated the parts of the containers' names by `_`, as `docker compose --compatibility` and compose v1
+/// do, or by `-`; `None` if some have one and some the other, or all have names of their own.
+pub(super) fn compatibility(project: &str, containers: &[Container]) -> Option<bool> {
+    let has = |separator: char| {
+        containers.iter().any(|c| {
+            let number =
+                c.name.strip_prefix(&format!("{project}{separator}{}{separator}", c.compose_service));
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        })
+    };
+    match (has('_'), has('-')) {
+        (true, false) => Some(true),
+        (false, true) => Some(false),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn containers_keep_the_separator_of_their_names() {
+        for (names, expected) in [
+            (vec!["shop_web_1", "shop_web_2"], Some(true)),
+            (vec!["shop-web-1"], Some(false)),
+            (vec!["shop_web_1", "shop-web-2"], None),
+            (vec!["shop_web_one", "shop-web", "front"], None),
+            (vec!["4f5e_shop_web_1", "shop_web_1"], Some(true)),
+            (vec![], None),
+        ] {
+            let named =
+                |name: &&str| Container { name: (*name).into(), ..Container::running("web", "web:1") };
+            let containers: Vec<_> = names.iter().map(named).collect();
+            assert_eq!(compatibility("shop", &containers), expected, "{names:?}");
+        }
+    }
 
     const FILES: &str = r#"{"services": {
         "web": {"image": "web:1"},

@@ -115,26 +115,6 @@ impl Seen {
     }
 }
 
-/// Inputs of status records besides the services themselves.
-#[derive(Clone)]
-struct RecordContext {
-    now: Timestamp,
-    next_poll: Option<Timestamp>,
-    engine_error: Option<String>,
-    state_error: Option<String>,
-}
-
-impl RecordContext {
-    fn context(&self) -> StatusContext<'_> {
-        StatusContext {
-            now: self.now,
-            next_poll: self.next_poll,
-            engine_error: self.engine_error.as_deref(),
-            state_error: self.state_error.as_deref(),
-        }
-    }
-}
-
 impl Services {
     /// Creates the view of these workers.
     pub fn new(
@@ -171,13 +151,13 @@ impl Services {
         now: Timestamp,
     ) -> impl Iterator<Item = ServiceStatus> + Send + use<> {
         let shown: Vec<_> = workers.iter().map(|worker| worker.published.get()).collect();
-        let record_context = self.record_context(now);
-        shown.into_iter().map(move |shown| shown.record(&record_context.context()))
+        let context = self.context(now);
+        shown.into_iter().map(move |shown| shown.record(&context))
     }
 
-    fn record_context(&self, now: Timestamp) -> RecordContext {
+    fn context(&self, now: Timestamp) -> StatusContext {
         let (engine_error, state_error) = (self.engine_error(), self.state_error());
-        RecordContext { now, next_poll: self.poll_state.borrow().next, engine_error, state_error }
+        StatusContext { now, next_poll: self.poll_state.borrow().next, engine_error, state_error }
     }
 
     /// Returns a service as it is now.
@@ -187,7 +167,7 @@ impl Services {
 
     /// `GET /why/<name>` (DECISIONS 7).
     pub fn why(&self, name: &str, now: Timestamp) -> Result<WhyReport, ServiceError> {
-        Ok(why(&*self.service(name)?, &self.record_context(now).context()))
+        Ok(why(&*self.service(name)?, &self.context(now)))
     }
 
     /// Reports whether the services are not loaded yet.

@@ -11,14 +11,12 @@ use crate::model::snapshot::{
     CopyMade, EarlierData, KeptFolder, Mounter, Named, Place, SnapshotError, SnapshotRules, Source, named,
     stop_order,
 };
-use crate::model::{EngineError, Members, Model};
+use crate::model::{EngineError, IfFound, Members, Model};
 use crate::ports::snapshot::{Snapshots, Volumes};
 use crate::ports::{Engine, PullProgress};
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{SnapshotStepped, StepResult};
-
-use super::handover::unless_gone;
 
 /// What snapshots need of the world.
 #[derive(Clone)]
@@ -143,10 +141,10 @@ impl Data {
             }
             SnapshotStep::Resume { start, project } => {
                 for container in start.iter().rev() {
-                    match unless_gone(engine.start(container).await) {
+                    match engine.start(container).await.found() {
                         Err(error) if error.is_unavailable() => return Err(error),
                         Err(error) => tracing::warn!(%error, "a container that was stopped can't be started"),
-                        Ok(()) => {}
+                        Ok(_) => {}
                     }
                 }
                 let containers = engine.containers(&Members::Project(project)).await?;
@@ -187,7 +185,7 @@ impl Data {
         for group in stop_order(stop) {
             let stopped = group.into_iter().map(|one| engine.stop(&one.id));
             for stopped in join_all(stopped).await {
-                unless_gone(stopped)?;
+                stopped.found()?;
             }
         }
         self.volumes.mounters(folders, writable).await

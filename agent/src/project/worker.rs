@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::model::image::{Digest, Reference};
 use crate::service::FilesApplied;
 use crate::service::decide::shared::add_shared_candidates;
+use crate::service::input::Notice;
 
 use super::handle::ProjectKey;
 use super::inbox;
@@ -114,7 +115,7 @@ impl Worker {
         services.sort_by(|a, b| a.name.cmp(&b.name));
         let services: Arc<[_]> = services.into();
         for member in &mut self.members {
-            member.service_mut().set_siblings(services.clone());
+            member.notice(Notice::Siblings(services.clone()), self.last_seen);
         }
     }
 
@@ -131,7 +132,7 @@ impl Worker {
                 has_changed = true;
             } else if !self.members[at].belongs_to(&self.key) {
                 let mut member = self.members.remove(at);
-                member.service_mut().sibling_ends(now);
+                member.notice(Notice::SiblingEnds, now);
                 self.placement.place(vec![member]);
                 has_changed = true;
             } else {
@@ -172,7 +173,7 @@ impl Worker {
             if self.turn.take().is_some() {
                 self.first = self.first.wrapping_add(1);
                 for member in &mut self.members {
-                    member.service_mut().sibling_ends(now);
+                    member.notice(Notice::SiblingEnds, now);
                     member.touch();
                 }
                 has_changed = true;
@@ -183,7 +184,7 @@ impl Worker {
         }
         if let Some(turn) = &self.turn {
             for member in self.members.iter_mut().filter(|member| member.name() != turn) {
-                member.service_mut().sibling_begins(turn);
+                member.notice(Notice::SiblingBegins(turn), self.last_seen);
             }
         }
         has_changed

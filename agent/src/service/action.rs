@@ -168,26 +168,7 @@ pub enum Step {
         sibling_tags: Vec<(Reference, ImageId)>,
     },
     /// Set the tags, then run `compose up`.
-    Start {
-        /// The image that each tag must point to.
-        tags: Vec<(Reference, OldImage)>,
-        /// Tags that point to the running image only while compose runs.
-        displaced: Vec<DisplacedTag>,
-        /// The compose project.
-        project: Project,
-        /// Whether the containers that are stuck are recreated first (their volumes are kept).
-        down: bool,
-        /// Whether unchanged containers are recreated.
-        up_mode: UpMode,
-        /// Limits compose to the services of this scope, in place of `up_mode`; `None`: `up_mode` applies.
-        scope: Option<Scope>,
-        /// Which images compose may pull.
-        pull: PullPolicy,
-        /// The definition that was recorded before the deployment began. It is used where the files say something else by now.
-        definition: Option<Arc<Model>>,
-        /// Whether the files are compared with the containers first: nothing but what exists is brought up.
-        is_guarded: bool,
-    },
+    Start(BringUp),
     /// Restore the tags without touching any container.
     RestoreTags {
         /// The image that each tag must point to.
@@ -216,6 +197,29 @@ pub enum Step {
         /// last tag of an old image would delete the image.
         onto: Option<ImageId>,
     },
+}
+
+/// A compose run, after the tags have been set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BringUp {
+    /// The image that each tag must point to.
+    pub tags: Vec<(Reference, OldImage)>,
+    /// Tags that point to the running image only while compose runs.
+    pub displaced: Vec<DisplacedTag>,
+    /// The compose project.
+    pub project: Project,
+    /// Whether the containers that are stuck are recreated first (their volumes are kept).
+    pub down: bool,
+    /// Whether unchanged containers are recreated.
+    pub up_mode: UpMode,
+    /// Limits compose to the services of this scope, in place of `up_mode`; `None`: `up_mode` applies.
+    pub scope: Option<Scope>,
+    /// Which images compose may pull.
+    pub pull: PullPolicy,
+    /// The definition that was recorded before the deployment began. It is used where the files say something else by now.
+    pub definition: Option<Arc<Model>>,
+    /// Whether the files are compared with the containers first: nothing but what exists is brought up.
+    pub is_guarded: bool,
 }
 
 /// A step of the update of a swarm service.

@@ -1,6 +1,6 @@
 //! Compares the running image with the registry to decide whether it is up to date (DECISIONS 4, DOMAIN 1.4).
 
-use crate::model::image::{Digest, Reference};
+use crate::model::image::Digest;
 use crate::service::images::{ImageMemory, OldImage};
 use crate::service::observation::{ImageView, LocalImage};
 
@@ -89,10 +89,7 @@ pub(super) fn shown_digest(image: &LocalImage, remote: Option<&Digest>) -> Optio
 
 /// An image of this view as a rollback target.
 pub(super) fn old_image(view: &ImageView, image: &LocalImage) -> OldImage {
-    let source = shown_digest(image, view.remote.as_ref()).map(|digest| Reference {
-        repository: view.reference.repository.clone(),
-        tag: None,
-        digest: Some(digest),
-    });
+    let digest = shown_digest(image, view.remote.as_ref());
+    let source = digest.map(|digest| view.reference.repository.pinned(&digest));
     OldImage { id: image.id.clone(), source }
 }

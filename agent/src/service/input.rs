@@ -6,6 +6,7 @@ use std::sync::Arc;
 use evenkeel_common::wire::{FleetAnswer, FleetAsk, KeptImage};
 use jiff::Timestamp;
 
+use crate::config::ServiceConfig;
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId};
 use crate::model::image_config::ConfigChange;
@@ -284,6 +285,29 @@ pub enum SwarmResult {
     Failed(String),
     /// A transient error; the step must be retried.
     Transient(SwarmError),
+}
+
+/// Something that makes work due, or that others do. It changes nothing durable, so it counts at once.
+#[derive(Debug, Clone)]
+pub enum Notice<'a> {
+    /// A check is requested, if [`Service::may_check`](crate::service::Service::may_check).
+    Check {
+        /// Whether the request is from a poll cycle or a user, not from a push notification of a registry (DECISIONS 7: the
+        /// gate command runs once per cycle).
+        is_new: bool,
+    },
+    /// The containers are to be inspected as soon as possible.
+    Inspect,
+    /// A registry has reported a push that may be a newer tag.
+    TagPushed,
+    /// All services of the compose project, in the order in which they are considered as healers.
+    Siblings(Arc<[Arc<ServiceConfig>]>),
+    /// Another service, of this name, has begun to change the project.
+    SiblingBegins(&'a str),
+    /// The project is free again.
+    SiblingEnds,
+    /// The service is no longer configured.
+    Retired,
 }
 
 /// A user request to a service.

@@ -1,6 +1,6 @@
 //! The decision core: one pure state machine per service. Inputs go in, events and the next action come out.
 //!
-//! No I/O, no `await`, no clock: the time is an argument. [`Service::next`] is level-triggered: it decides from the
+//! No I/O, no `await`, no clock: the time is an argument. [`Service::act`] is level-triggered: it decides from the
 //! current state, not from the event that woke it, so a lost or repeated event makes no difference.
 //!
 //! # Life of a service
@@ -11,7 +11,7 @@
 //! 2. **Check.** A poll cycle or a request makes a check due. The worker reads registry, engine and compose files, and returns
 //!    an [`Observation`]. `decide/image.rs` compares each image and asks the gates; `decide/check.rs` decides on one [`Cause`]
 //!    for a deployment, or on none. A digest that a gate holds is no cause; the check is repeated when the gate opens.
-//! 3. **Deployment.** [`Service::next`] turns the cause into a plan that never changes, and a phase. A phase asks for one
+//! 3. **Deployment.** [`Service::act`] turns the cause into a plan that never changes, and a phase. A phase asks for one
 //!    step, or for inspections; the result leads to the next phase. The phase is stored before its step runs.
 //! 4. **Probation.** Inspections and probes show whether the new containers become and stay healthy. If so, the images count
 //!    as proven. If not, they are blocked, and the deployment continues as a rollback, with a probation of its own.
@@ -22,9 +22,10 @@
 //! 7. **End.** A service that is no longer configured finishes its deployment and returns its leases. At shutdown, the running
 //!    containers are recorded for the next start.
 //!
-//! The worker applies an input to a clone, writes the new [`Durable`] and the audit entries in one transaction, replaces the
-//! old value, and only then performs the action. Calls that only make something due, such as [`Service::check`], change the
-//! value in place. Only `durable` survives a restart: all other fields are read again from outside, or start empty.
+//! From outside, a service changes in two ways (`decide/draft.rs`). [`Service::decide`], [`Service::answer`] and
+//! [`Service::act`] return a draft: the worker writes its [`Durable`] and its audit entries in one transaction, replaces the
+//! old value by it, and only then performs the action. [`Service::notice`] makes something due and changes nothing that is
+//! written. Only `durable` survives a restart: all other fields are read again from outside, or start empty.
 //!
 //! # Rooms
 //!
@@ -270,15 +271,21 @@ impl Service {
         self.durable.is_deploying() || !self.restarting.is_empty()
     }
 
-    /// Requests a check; returns whether one will follow. `is_new`: the request is from a poll cycle or a user, not from
-    /// a push notification of a registry (DECISIONS 7: the gate command runs once per cycle).
-    pub fn check(&mut self, is_new: bool) -> bool {
-        if self.is_deploying() || self.wanted.is_some() || !self.can_check() {
-            return false;
+    /// Whether the service is no longer configured, and has nothing left to finish but to return its leases.
+    pub fn is_retired(&self) -> bool {
+        self.permits.is_retired && !self.durable.is_deploying()
+    }
+
+    /// Whether a check can be made now.
+    pub fn may_check(&self) -> bool {
+        !self.is_deploying() && self.wanted.is_none() && self.can_check()
+    }
+
+    fn check(&mut self, is_new: bool) {
+        if self.may_check() {
+            self.checks.request();
+            self.gate_command.new_cycle |= is_new;
         }
-        self.checks.request();
-        self.gate_command.new_cycle |= is_new;
-        true
     }
 
     fn can_check(&self) -> bool {
@@ -302,13 +309,8 @@ impl Service {
         self.generation += 1;
     }
 
-    /// Schedules an inspection of the containers as soon as possible.
-    pub fn inspect_soon(&mut self, now: Timestamp) {
-        self.inspections.request_by(now);
-    }
-
     /// Applies an input; returns the resulting audit entries.
-    pub fn apply(&mut self, input: Input, now: Timestamp) -> Vec<AuditEntry> {
+    fn apply(&mut self, input: Input, now: Timestamp) -> Vec<AuditEntry> {
         self.last_input = now;
         match input {
             Input::Checked { generation, is_manual, result } => {
@@ -392,9 +394,7 @@ impl Service {
 
     /// Returns the next action, if any, and marks it as begun. Nothing is changed while another service is changing
     /// the project.
-    ///
-    /// Call this on a clone: if the resulting state can't be written, drop the clone and nothing has changed.
-    pub fn next(&mut self, now: Timestamp) -> Option<Action> {
+    fn next(&mut self, now: Timestamp) -> Option<Action> {
         if let Some(release) = self.lease_to_return(now) {
             return Some(release);
         }
@@ -450,7 +450,7 @@ impl Service {
         self.steps.is_running()
     }
 
-    /// When to call [`Self::next`] again if no input arrives before.
+    /// When to call [`Self::act`] again if no input arrives before.
     pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
         let is_free = !self.project.is_busy();
         let inspect_at = self.inspections.next_at();

@@ -44,7 +44,7 @@ use crate::model::{
     Container, EngineError, EventKind, HealthState, HealthTiming, Members, PullPolicy, State, UpMode,
 };
 use crate::ports::PullProgress;
-use crate::service::action::{Action, DisplacedTag, Step};
+use crate::service::action::{Action, BringUp, DisplacedTag, Step};
 use crate::service::boot::{Boot, StartReason};
 use crate::service::input::{Input, ServiceReply, ServiceRequest, StepResult};
 use crate::service::observation::{Files, ImageView, LocalImage, Observation};
@@ -86,7 +86,7 @@ fn boot_of(now: &str, before: &str) -> Boot {
 }
 
 /// An answer at this time, while the engine answers and the state can be written.
-pub(super) fn undisturbed(now: Timestamp) -> StatusContext<'static> {
+pub(super) fn undisturbed(now: Timestamp) -> StatusContext {
     StatusContext { now, next_poll: None, engine_error: None, state_error: None }
 }
 
@@ -290,7 +290,7 @@ fn a_blocked_image_that_was_tagged_manually_is_not_started() {
     scenario.service.durable.images.of(IMAGE).proven = Some(good.clone());
     scenario.check(seen);
     match scenario.act() {
-        Some(Action::Step(Step::Start { tags, .. })) => {
+        Some(Action::Step(Step::Start(BringUp { tags, .. }))) => {
             assert_eq!(tags, [(Reference::parse(IMAGE).unwrap(), good)]);
         }
         other => panic!("{other:?}"),
@@ -394,7 +394,7 @@ fn a_deployment_ends_in_the_project_it_began_in() {
         scenario.at(2);
         assert_eq!(scenario.service.project_name(), Some(expected));
         match scenario.act() {
-            Some(Action::Step(Step::Start { project, .. })) => {
+            Some(Action::Step(Step::Start(BringUp { project, .. }))) => {
                 let file = format!("/srv/{expected}.yml");
                 assert_eq!((&*project.name, project.files), (expected, vec![file.into()]));
             }
@@ -414,7 +414,7 @@ fn a_deployment_ends_in_the_project_it_began_in() {
         assert!(matches!(scenario.act(), Some(Action::Step(Step::Diagnose { .. }))));
         scenario.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
         match scenario.act() {
-            Some(Action::Step(Step::Start { project, .. })) => assert_eq!(project.name, expected),
+            Some(Action::Step(Step::Start(BringUp { project, .. }))) => assert_eq!(project.name, expected),
             other => panic!("{other:?}"),
         }
         let mut old = running("a");

@@ -127,7 +127,7 @@ impl Events {
         let ran_before = std::mem::replace(&mut self.ran_since, engine_since);
         let is_same_run = engine_since.is_some() && engine_since == ran_before;
         let engine_since = if is_same_run { Some(Timestamp::UNIX_EPOCH) } else { engine_since };
-        self.read_past(since, now).await;
+        self.read_past(since).await;
         let at = self.clock.now();
         self.send_all(|| Command::Input(Box::new(Input::EngineBack { at, engine_since })));
         self.send_all(|| Command::Inspect);
@@ -158,7 +158,9 @@ impl Events {
 
     /// Passes on what the engine remembers, before any service is told that the engine is back: a person who is stopping a
     /// container must not be taken for a container that is unwell. The stream sends these events once more.
-    async fn read_past(&mut self, since: i64, until: i64) {
+    async fn read_past(&mut self, since: i64) {
+        // As late as possible: until the stream was open, nobody has listened.
+        let until = i64::try_from(self.clock.now().as_nanosecond()).unwrap_or(i64::MAX);
         let Ok(mut past) = self.engine.events(since, Some(until)).await else { return };
         let all = async {
             while let Some(event) = past.next().await {

@@ -111,7 +111,7 @@ impl<'de> Visitor<'de> for Node<'_> {
             let path = self.path.key(&key);
             let value = source.next_value_seed(Node { path: path.clone(), findings: &mut *self.findings })?;
             if map.insert(key, value).is_some() {
-                self.findings.warn(&path, "is given more than once; the last one is used");
+                self.findings.repeat(path);
             }
         }
         Ok(Value::Object(map))

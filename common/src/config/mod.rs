@@ -139,6 +139,7 @@ impl fmt::Display for Finding {
 pub struct Findings {
     faults: BTreeMap<KeyPath, String>,
     warnings: Vec<Finding>,
+    repeated: Vec<KeyPath>,
 }
 
 impl Findings {
@@ -155,6 +156,17 @@ impl Findings {
     /// Records a warning.
     pub fn warn(&mut self, at: &KeyPath, message: impl Into<String>) {
         self.warnings.push(Finding { at: at.clone(), message: message.into() });
+    }
+
+    /// Records that a key is given more than once, of which the last counts.
+    pub(super) fn repeat(&mut self, at: KeyPath) {
+        self.warn(&at, "is given more than once; the last one is used");
+        self.repeated.push(at);
+    }
+
+    /// The keys that are given more than once.
+    pub fn repeated(&self) -> &[KeyPath] {
+        &self.repeated
     }
 
     /// The fault at exactly this location.

@@ -125,6 +125,14 @@ impl ComposeCli {
         variables: &[(String, String)],
     ) -> Command {
         let mut command = self.bare_command(folder, variables);
+        // The project directory, as where a person runs compose. Its versions differ in whether they set it themselves, and
+        // the agent's own is another one.
+        if !variables.iter().any(|(name, _)| name == "PWD") {
+            command.env("PWD", project.folder.as_deref().unwrap_or(folder));
+        }
+        if let Some(compatibility) = project.compatibility {
+            command.env("COMPOSE_COMPATIBILITY", compatibility.to_string());
+        }
         command.args(self.arguments(project, task));
         command
     }
@@ -137,6 +145,8 @@ impl ComposeCli {
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         // Use the agent's engine.
         command.env("DOCKER_HOST", &self.endpoint);
+        // Compose reads it from `.env` as well. Containers of services that are no longer in the files are a person's to remove.
+        command.env("COMPOSE_REMOVE_ORPHANS", "false");
         if self.runtime == Runtime::Podman {
             command.env("CONTAINER_HOST", &self.endpoint).env("PODMAN_COMPOSE_WARNING_LOGS", "false");
         }

@@ -210,7 +210,9 @@ async fn compose_runs_with_the_filtered_environment_in_the_first_files_folder() 
     let compose = scripted();
     compose.withhold(&BTreeSet::from(["SECRET".to_owned()]));
     compose.up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap();
-    let own = ["PWD=", "_=", "SHLVL=", "OLDPWD=", "PATH="];
+    let own = ["_=", "SHLVL=", "OLDPWD=", "PATH="];
+    let folder = stage.folder.path().canonicalize().unwrap();
+    let pwd = format!("PWD={}", folder.display());
     let env = stage.read("env.txt");
     let seen: Vec<_> = env.lines().filter(|line| !own.iter().any(|own| line.starts_with(own))).collect();
     assert_eq!(
@@ -218,9 +220,11 @@ async fn compose_runs_with_the_filtered_environment_in_the_first_files_folder() 
         [
             "BAR=bar",
             "COMPOSE_PROFILES=blue",
+            "COMPOSE_REMOVE_ORPHANS=false",
             "DOCKER_HOST=unix:///run/test.sock",
             "FOO=of the file",
             "HOME=/home/agent",
+            &*pwd,
             "SEEN=.bar",
             "SHELL_NAME=a b",
             "TAG=v2",
@@ -228,9 +232,44 @@ async fn compose_runs_with_the_filtered_environment_in_the_first_files_folder() 
         ]
     );
     assert!(!env.contains("evil"), "{env}");
-    let folder = stage.folder.path().canonicalize().unwrap();
     assert_eq!(stage.read("pwd.txt").trim(), folder.to_str().unwrap());
     assert_eq!(stage.read("stdin.txt"), "");
+}
+
+/// A shell would set it itself, so this is what compose gets.
+#[test]
+fn compose_finds_the_project_directory_in_pwd_whatever_the_agent_was_started_in() {
+    let compose = ComposeCli::new(
+        Runtime::Docker,
+        &Endpoint::Unix("/run/test.sock".into()),
+        [("PWD".into(), "/".into())],
+    );
+    let of = |project: &Project, variables: &[(&str, &str)]| {
+        let variables: Vec<_> = variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        variable(&compose.command(project, &["config"], Path::new("/srv/shop"), &variables), "PWD")
+    };
+    let plain = Project::default();
+    assert_eq!(of(&plain, &[]).as_deref(), Some("/srv/shop"));
+    let elsewhere = Project { folder: Some("/srv/other".into()), ..Project::default() };
+    assert_eq!(of(&elsewhere, &[]).as_deref(), Some("/srv/other"));
+    assert_eq!(of(&plain, &[("PWD", "/data")]).as_deref(), Some("/data"), "the env file's");
+}
+
+#[test]
+fn compose_separates_the_parts_of_names_as_those_of_the_containers() {
+    let compose = cli(Runtime::Docker);
+    for (compatibility, expected) in [(None, None), (Some(true), Some("true")), (Some(false), Some("false"))]
+    {
+        let project = Project { compatibility, ..Project::default() };
+        let command = compose.command(&project, &["up"], Path::new("/srv/shop"), &[]);
+        assert_eq!(variable(&command, "COMPOSE_COMPATIBILITY").as_deref(), expected);
+    }
+}
+
+/// A variable that a command is run with.
+fn variable(command: &Command, wanted: &str) -> Option<String> {
+    let mut set = command.as_std().get_envs().filter(|(name, _)| *name == wanted);
+    set.next().and_then(|(_, value)| value?.to_str().map(str::to_owned))
 }
 
 #[tokio::test]

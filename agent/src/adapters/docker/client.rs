@@ -41,11 +41,11 @@ pub(super) struct Client {
 
 /// Negotiates the API version with an engine, using an unversioned request.
 pub(super) async fn negotiate(transport: &Arc<Transport>) -> Result<Client, Error> {
-    let supported = match ask(transport, Method::GET, "/version", Bytes::new()).await {
+    let supported = match ask(transport, Method::GET, "/version", Bytes::new(), None).await {
         Ok(response) => Supported::from_version(&json(response).await?),
         // A proxy may forbid this request. `/_ping`, which proxies allow, returns the newest version in a header.
         Err(Error::DockerResponseServerError { status_code: 400..=499, .. }) => {
-            let pong = ask(transport, Method::GET, "/_ping", Bytes::new()).await?;
+            let pong = ask(transport, Method::GET, "/_ping", Bytes::new(), None).await?;
             let header = pong.headers().get("api-version").and_then(|version| version.to_str().ok());
             Supported::from_ping(header.unwrap_or_default())
         }
@@ -78,49 +78,31 @@ pub(super) async fn negotiate(transport: &Arc<Transport>) -> Result<Client, Erro
 }
 
 impl Client {
-    /// Sends a `GET` request and returns the JSON response.
-    pub(super) async fn get(&self, path: &str, query: Query<'_>) -> Result<Value, Error> {
-        json(self.stream(path, query).await?).await
+    /// Sends a `GET` request and returns the JSON response. The engine forwards `login` to a registry.
+    pub(super) async fn get(
+        &self,
+        path: &str,
+        query: Query<'_>,
+        login: Option<&HeaderValue>,
+    ) -> Result<Value, Error> {
+        json(ask(&self.transport, Method::GET, &self.path(path, query), Bytes::new(), login).await?).await
     }
 
     /// Sends a `GET` request and returns the response with its body still to be read.
     pub(super) async fn stream(&self, path: &str, query: Query<'_>) -> Result<Response<Incoming>, Error> {
-        ask(&self.transport, Method::GET, &self.path(path, query), Bytes::new()).await
+        ask(&self.transport, Method::GET, &self.path(path, query), Bytes::new(), None).await
     }
 
-    /// Sends a `GET` request that the engine forwards to a registry with these credentials.
-    pub(super) async fn get_with_login(
-        &self,
-        path: &str,
-        login: Option<&HeaderValue>,
-    ) -> Result<Value, Error> {
-        let path = self.path(path, &[]);
-        json(ask_with(&self.transport, Method::GET, &path, Bytes::new(), login).await?).await
-    }
-
-    /// Sends a `POST` request with registry credentials.
-    pub(super) async fn send_with_login(
-        &self,
-        path: &str,
-        query: Query<'_>,
-        body: Bytes,
-        login: Option<&HeaderValue>,
-    ) -> Result<(), Error> {
-        let path = self.path(path, query);
-        let answer = ask_with(&self.transport, Method::POST, &path, body, login).await?;
-        let _ = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await;
-        Ok(())
-    }
-
-    /// Sends a request whose response body is ignored.
+    /// Sends a request whose response body is ignored. The engine forwards `login` to a registry.
     pub(super) async fn send(
         &self,
         method: Method,
         path: &str,
         query: Query<'_>,
         body: Bytes,
+        login: Option<&HeaderValue>,
     ) -> Result<(), Error> {
-        let answer = ask(&self.transport, method, &self.path(path, query), body).await?;
+        let answer = ask(&self.transport, method, &self.path(path, query), body, login).await?;
         // Draining the body allows the connection to be reused.
         let _ = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await;
         Ok(())
@@ -139,18 +121,9 @@ fn versioned(version: ApiVersion, path: &str) -> String {
     format!("/v{version}{path}")
 }
 
-/// Sends a request. A status other than success is returned as the engine's error.
+/// Sends a request, with the registry's credentials (`X-Registry-Auth`) if it needs any. A status other than success is
+/// returned as the engine's error.
 async fn ask(
-    transport: &Transport,
-    method: Method,
-    path: &str,
-    body: Bytes,
-) -> Result<Response<Incoming>, Error> {
-    ask_with(transport, method, path, body, None).await
-}
-
-/// Like [`ask`], with registry credentials (`X-Registry-Auth`).
-async fn ask_with(
     transport: &Transport,
     method: Method,
     path: &str,

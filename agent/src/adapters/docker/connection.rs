@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bollard::errors::Error;
+use serde_json::Value;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
-use super::client::{ANSWER_LIMIT_SECS, Client, negotiate};
+use super::client::{ANSWER_LIMIT_SECS, Client, Query, negotiate};
 use super::endpoint::Endpoint;
 use super::transport::{AT_ONCE, Transport};
 use crate::model::EngineError;
@@ -64,6 +65,11 @@ impl Connection {
         Fut: Future<Output = Result<T, Error>>,
     {
         self.read_in(&self.permits, doing, READ, ask).await
+    }
+
+    /// Sends a read request and returns the JSON response.
+    pub(super) async fn get(&self, doing: &str, path: &str, query: Query<'_>) -> Result<Value, EngineError> {
+        self.read(doing, |client| async move { client.get(path, query, None).await }).await
     }
 
     /// Requests a container's stats. Engines before 24.0 answer all pending requests when their collector runs, once a

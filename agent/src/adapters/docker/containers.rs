@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::names::{checked, escaped};
 use super::transport::AT_ONCE;
-use super::{DockerEngine, PING, answer, convert, events};
+use super::{DockerEngine, PING, answer, convert, events, listed};
 use crate::model::output::stable;
 use crate::model::{Container, EngineError, Members, NetworkOwner, NetworkOwnerState, State};
 use crate::ports::HOLD_LABEL;
@@ -159,15 +159,7 @@ impl DockerEngine {
         let filters = filters.to_string();
         let query = [("all", "true"), ("filters", filters.as_str())];
         let doing = "list containers";
-        let listed = self
-            .connection
-            .read(doing, |client| async move { client.get("/containers/json", &query).await })
-            .await?;
-        match listed {
-            Value::Array(listed) => Ok(listed),
-            Value::Null => Ok(Vec::new()),
-            _ => Err(EngineError::Refused(format!("{doing}: the answer is not a list"))),
-        }
+        listed(doing, self.connection.get(doing, "/containers/json", &query).await?)
     }
 
     /// Inspects a listed container. One that cannot be inspected must not hide the others: the fields of the list are

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::names::checked;
-use super::{DockerEngine, answer, convert};
+use super::{DockerEngine, answer, convert, listed};
 use crate::model::output::stable;
 use crate::model::{EngineError, Running};
 
@@ -26,9 +26,8 @@ impl DockerEngine {
             let Some(id) = answer::text(container, "/Image").filter(|id| !images.contains_key(*id)) else {
                 continue;
             };
-            let path = &*format!("/images/{}/json", checked(id)?);
-            let doing = format!("inspect image {id}");
-            match self.connection.read(&doing, |client| async move { client.get(path, &[]).await }).await {
+            let path = format!("/images/{}/json", checked(id)?);
+            match self.connection.get(&format!("inspect image {id}"), &path, &[]).await {
                 Ok(seen) => {
                     // Without it, the image's part of the container's configuration is unknown.
                     let config = seen.get("Config").filter(|config| config.is_object()).cloned();
@@ -47,14 +46,6 @@ impl DockerEngine {
         let filters = json!({ "label": [format!("{}={project}", convert::PROJECT_LABEL)] }).to_string();
         let query = [("filters", filters.as_str())];
         let doing = "list networks";
-        let listed = self
-            .connection
-            .read(doing, |client| async move { client.get("/networks", &query).await })
-            .await?;
-        match listed {
-            Value::Array(networks) => Ok(networks),
-            Value::Null => Ok(Vec::new()),
-            _ => Err(EngineError::Refused(format!("{doing}: the answer is not a list"))),
-        }
+        listed(doing, self.connection.get(doing, "/networks", &query).await?)
     }
 }

@@ -9,8 +9,8 @@ use super::answer;
 use super::connection::Connection;
 use super::names::checked;
 use super::{CHANGE, STATS};
-use crate::model::EngineError;
 use crate::model::image::{ImageId, Reference};
+use crate::model::{EngineError, IfFound};
 
 /// Removes an image and its `tags` if no container uses it and it has no other tags. Returns whether the image is gone.
 pub(super) async fn remove(
@@ -20,14 +20,9 @@ pub(super) async fn remove(
 ) -> Result<bool, EngineError> {
     let name = checked(&id.0)?;
     let doing = format!("remove image {id}");
-    let record = format!("/images/{name}/json");
-    let record = record.as_str();
-    let seen = connection.read(&doing, |client| async move { client.get(record, &[]).await }).await;
-    let named = match seen {
-        Ok(seen) => answer::texts(&seen, "/RepoTags"),
-        Err(EngineError::NotFound(_)) => return Ok(true),
-        Err(error) => return Err(error),
-    };
+    let seen = connection.get(&doing, &format!("/images/{name}/json"), &[]).await.found()?;
+    let Some(seen) = seen else { return Ok(true) };
+    let named = answer::texts(&seen, "/RepoTags");
     let mut names = Vec::new();
     for tag in named.iter().filter(|tag| !tag.starts_with("<none>")) {
         match Reference::parse(tag) {
@@ -53,19 +48,19 @@ pub(super) async fn remove(
 async fn is_used(connection: &Connection, doing: &str, id: &str) -> Result<bool, EngineError> {
     let filters = json!({"ancestor": [id]}).to_string();
     let query = [("all", "true"), ("filters", filters.as_str())];
-    let users = connection.read(doing, |client| async move { client.get("/containers/json", &query).await });
-    Ok(users.await?.as_array().is_none_or(|users| !users.is_empty()))
+    let users = connection.get(doing, "/containers/json", &query).await?;
+    Ok(users.as_array().is_none_or(|users| !users.is_empty()))
 }
 
 /// Removes a tag or an image ID without force: the engine refuses if a container uses the image or another repository
 /// refers to it. Returns false if it refuses.
-async fn delete(connection: &Connection, doing: &str, name: &str) -> Result<bool, EngineError> {
+pub(super) async fn delete(connection: &Connection, doing: &str, name: &str) -> Result<bool, EngineError> {
     let path = format!("/images/{name}");
     let path = path.as_str();
     let query = [("force", "false"), ("noprune", "true")];
     connection
         .call(doing, CHANGE, |client| async move {
-            match client.send(Method::DELETE, path, &query, Bytes::new()).await {
+            match client.send(Method::DELETE, path, &query, Bytes::new(), None).await {
                 Err(Error::DockerResponseServerError { status_code: 409, .. }) => Ok(false),
                 Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(true),
                 done => done.map(|()| true),
@@ -77,7 +72,7 @@ async fn delete(connection: &Connection, doing: &str, name: &str) -> Result<bool
 /// Returns the free bytes on the engine's image storage, or `None` if this process cannot access it.
 pub(super) async fn free_space(connection: &Connection) -> Result<Option<u64>, EngineError> {
     let doing = "read the engine's data directory";
-    let info = connection.call(doing, STATS, |client| async move { client.get("/info", &[]).await });
+    let info = connection.call(doing, STATS, |client| async move { client.get("/info", &[], None).await });
     let info = info.await?;
     let folder = answer::text(&info, "/DockerRootDir").filter(|_| connection.is_local());
     // Inside a container, the directory is missing or a different one.

@@ -42,7 +42,7 @@ pub use self::endpoint::{Endpoint, EndpointError, HostEnvironment};
 use self::names::checked;
 use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::output::{Tail, says, stable};
-use crate::model::{Container, ContainerEvent, EngineError, Members, Platform, Running, Usage};
+use crate::model::{Container, ContainerEvent, EngineError, IfFound, Members, Platform, Running, Usage};
 use crate::ports::{Engine, ExecEnd, HOLD_LABEL, Image, PullProgress};
 
 const PING: Duration = Duration::from_secs(5);
@@ -86,16 +86,14 @@ impl DockerEngine {
         let path = format!("/containers/{name}/json");
         let ask = |client: Client| {
             let path = path.as_str();
-            async move { Ok((client.get(path, &[]).await?, client.podman)) }
+            async move { Ok((client.get(path, &[], None).await?, client.podman)) }
         };
         loop {
-            match self.connection.read(doing, ask).await {
-                Ok((seen, _)) if convert::may_be_oom_killed(&seen, Timestamp::now()) => {
+            match self.connection.read(doing, ask).await.found()? {
+                Some((seen, _)) if convert::may_be_oom_killed(&seen, Timestamp::now()) => {
                     sleep(OOM_PAUSE).await;
                 }
-                Ok(seen) => return Ok(Some(seen)),
-                Err(EngineError::NotFound(_)) => return Ok(None),
-                Err(error) => return Err(error),
+                seen => return Ok(seen),
             }
         }
     }
@@ -169,20 +167,7 @@ impl DockerEngine {
 
     /// Removes a tag or digest reference. The image stays while another name or a container refers to it.
     async fn remove_name(&self, name: &str) -> Result<(), EngineError> {
-        let path = format!("/images/{name}");
-        let path = path.as_str();
-        // Without force, the engine refuses if this is the last name of an image that a container uses, running or not.
-        let query = [("force", "false"), ("noprune", "true")];
-        let done = self
-            .connection
-            .call(&format!("remove tag {name}"), CHANGE, |client| async move {
-                match client.send(Method::DELETE, path, &query, Bytes::new()).await {
-                    Err(Error::DockerResponseServerError { status_code: 409, .. }) => Ok(()),
-                    done => done,
-                }
-            })
-            .await;
-        absent_is_fine(done)
+        images::delete(&self.connection, &format!("remove tag {name}"), name).await.map(drop)
     }
 
     async fn create_anchor(&self, name: &str, id: &ImageId, project: &str) -> Result<(), EngineError> {
@@ -209,7 +194,7 @@ impl DockerEngine {
         self.connection
             .call(&doing, CHANGE, |client| {
                 let body = body.clone();
-                async move { client.send(Method::POST, "/containers/create", &[("name", name)], body).await }
+                async move { client.send(Method::POST, "/containers/create", &[("name", name)], body, None).await }
             })
             .await
             .map_err(|error| match error {
@@ -243,15 +228,10 @@ impl Engine for DockerEngine {
     async fn image(&self, name: &str) -> Result<Option<Image>, EngineError> {
         let name = checked(name)?;
         let doing = format!("inspect image {name}");
-        let path = &*format!("/images/{name}/json");
-        let seen = self.connection.read(&doing, |client| async move { client.get(path, &[]).await }).await;
-        match seen {
-            Ok(seen) => convert::image(&seen)
-                .map(Some)
-                .ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no Id"))),
-            Err(EngineError::NotFound(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let path = format!("/images/{name}/json");
+        let Some(seen) = self.connection.get(&doing, &path, &[]).await.found()? else { return Ok(None) };
+        let image = convert::image(&seen);
+        image.map(Some).ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no Id")))
     }
 
     async fn pull(
@@ -307,12 +287,8 @@ impl Engine for DockerEngine {
     async fn tags(&self, repository: &Repository) -> Result<Vec<Reference>, EngineError> {
         let filters = json!({ "reference": [format!("{repository}:*")] }).to_string();
         let query = [("filters", filters.as_str())];
-        let listed = self
-            .connection
-            .read(&format!("list the tags of {repository}"), |client| async move {
-                client.get("/images/json", &query).await
-            })
-            .await?;
+        let doing = format!("list the tags of {repository}");
+        let listed = self.connection.get(&doing, "/images/json", &query).await?;
         // Images are listed with all their names, including those in other repositories.
         let names = answer::list(&listed, "").iter().flat_map(|image| answer::texts(image, "/RepoTags"));
         let mut tags: Vec<Reference> = names.filter_map(|name| Reference::parse(&name).ok()).collect();
@@ -376,7 +352,7 @@ impl Engine for DockerEngine {
                 }
             })
             .await;
-        absent_is_fine(done)
+        done.found().map(drop)
     }
 
     async fn running(&self, project: &str, containers: &[String]) -> Result<Running, EngineError> {
@@ -466,26 +442,26 @@ impl Engine for DockerEngine {
         // Without one-shot, the engine takes two readings a second apart to compute rates, which we compute ourselves.
         let query = [("stream", "false"), ("one-shot", "true")];
         let doing = format!("read the stats of {name}");
-        let ask = |client: Client| async move { client.get(path, &query).await };
-        match self.connection.read_stats(&doing, STATS, ask).await {
-            Ok(seen) => Ok(stats::usage(&seen)),
-            Err(EngineError::NotFound(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let ask = |client: Client| async move { client.get(path, &query, None).await };
+        let seen = self.connection.read_stats(&doing, STATS, ask).await.found()?;
+        Ok(seen.as_ref().and_then(stats::usage))
     }
 
     async fn machine_memory(&self) -> Result<u64, EngineError> {
         let doing = "read the machine's memory";
-        let info = self.connection.call(doing, STATS, |client| async move { client.get("/info", &[]).await });
+        let info =
+            self.connection.call(doing, STATS, |client| async move { client.get("/info", &[], None).await });
         let memory = answer::amount(&info.await?, "/MemTotal").filter(|bytes| *bytes > 0);
         memory.ok_or_else(|| EngineError::Refused(format!("{doing}: the answer has no MemTotal")))
     }
 }
 
-fn absent_is_fine(done: Result<(), EngineError>) -> Result<(), EngineError> {
-    match done {
-        Err(EngineError::NotFound(_)) => Ok(()),
-        done => done,
+/// Returns the elements of an answer that must be a list.
+fn listed(doing: &str, answer: Value) -> Result<Vec<Value>, EngineError> {
+    match answer {
+        Value::Array(elements) => Ok(elements),
+        Value::Null => Ok(Vec::new()),
+        _ => Err(EngineError::Refused(format!("{doing}: the answer is not a list"))),
     }
 }
 

@@ -25,7 +25,7 @@ impl Survey for DockerEngine {
         let (info, version, is_podman) = self
             .connection
             .read(doing, |client| async move {
-                Ok((client.get("/info", &[]).await?, client.version, client.podman))
+                Ok((client.get("/info", &[], None).await?, client.version, client.podman))
             })
             .await?;
         let text = |pointer| answer::text(&info, pointer).unwrap_or_default().to_owned();
@@ -54,7 +54,7 @@ impl Survey for DockerEngine {
         let refused = || EngineError::Refused(format!("{doing}: no such method"));
         let method = &Method::from_bytes(method.as_bytes()).map_err(|_| refused())?;
         let ask = |client: Client| async move {
-            match client.send(method.clone(), path, &[], body.to_owned().into()).await {
+            match client.send(method.clone(), path, &[], body.to_owned().into(), None).await {
                 Ok(()) => Ok(200),
                 Err(Error::DockerResponseServerError { status_code, .. }) => Ok(status_code),
                 Err(error) => Err(error),

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderValue, Method};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ impl Swarm for DockerEngine {
         let login = login.as_ref();
         let asked = self
             .connection
-            .call(&doing, REGISTRY, |client| async move { client.get_with_login(path, login).await });
+            .call(&doing, REGISTRY, |client| async move { client.get(path, &[], login).await });
         let (manifest, nodes) = tokio::join!(asked, self.swarm_read("list nodes", "/nodes", &[]));
         // If the engine can list its nodes, the other error is the registry's or about reaching the registry.
         let available = node_platforms(&nodes?);
@@ -146,8 +146,7 @@ impl Swarm for DockerEngine {
 
 impl DockerEngine {
     async fn swarm_read(&self, doing: &str, path: &str, query: Query<'_>) -> Result<Value, SwarmError> {
-        let read = self.connection.read(doing, |client| async move { client.get(path, query).await });
-        read.await.map_err(fault)
+        self.connection.get(doing, path, query).await.map_err(fault)
     }
 
     /// Returns the service with exactly this name, as raw JSON.
@@ -189,7 +188,7 @@ impl DockerEngine {
         let (path, query, login) = (path.as_str(), query.as_slice(), login.as_ref());
         let done = self.connection.call(&doing, CHANGE, |client| {
             let body = body.clone();
-            async move { client.send_with_login(path, query, body, login).await }
+            async move { client.send(Method::POST, path, query, body, login).await }
         });
         done.await.map_err(fault)
     }
@@ -201,7 +200,7 @@ impl DockerEngine {
         let (path, login) = (path.as_str(), self.registry_login(image).await.ok()?);
         let login = login.as_ref();
         let asked = self.connection.call("ask the registry for platforms", REGISTRY, |client| async move {
-            client.get_with_login(path, login).await
+            client.get(path, &[], login).await
         });
         let manifest = asked.await.ok()?;
         let known = |one: &&Value| text(one, "/architecture").is_some_and(|name| name != "unknown");

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::convert;
 use super::{CHANGE, DockerEngine, answer};
-use crate::model::EngineError;
 use crate::model::output::stable;
 use crate::model::snapshot::overlap;
+use crate::model::{EngineError, IfFound};
 use crate::ports::HOLD_LABEL;
 use crate::ports::snapshot::{Mounter, Volume, Volumes};
 
@@ -25,13 +25,7 @@ impl Volumes for DockerEngine {
         let name = checked_volume(name)?;
         let doing = format!("inspect volume {}", stable(name));
         let path = format!("/volumes/{name}");
-        let path = path.as_str();
-        let seen = self.connection.read(&doing, |client| async move { client.get(path, &[]).await }).await;
-        match seen {
-            Ok(seen) => Ok(Some(volume(&seen))),
-            Err(EngineError::NotFound(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(self.connection.get(&doing, &path, &[]).await.found()?.map(|seen| volume(&seen)))
     }
 
     async fn bind_volume(
@@ -69,10 +63,7 @@ impl Volumes for DockerEngine {
                 client.docker.remove_volume(name, None::<query::RemoveVolumeOptions>).await
             })
             .await;
-        match removed {
-            Err(EngineError::NotFound(_)) => Ok(()),
-            removed => removed,
-        }
+        removed.found().map(drop)
     }
 
     async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError> {

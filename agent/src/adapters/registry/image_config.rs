@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::fault::Fault;
 use super::{Host, RegistryClient, subject};
-use crate::model::image::{Digest, Reference, Repository};
+use crate::model::image::{Digest, Repository};
 use crate::model::image_config::ImageConfig;
 use crate::model::{Platform, RegistryError};
 use crate::ports::Urgency;
@@ -137,9 +137,8 @@ impl RegistryClient {
         let mut digest = digest.clone();
         // An index, then the image of one platform. An index may also list attestations, whose platform is unknown.
         for _ in 0..2 {
-            let pinned =
-                Reference { repository: repository.clone(), tag: None, digest: Some(digest.clone()) };
-            let body = self.manifest(host, &pinned).await?.filter(|body| digest.is_of(body));
+            let body =
+                self.manifest(host, &repository.pinned(&digest)).await?.filter(|body| digest.is_of(body));
             let Some(manifest) = body.and_then(|body| serde_json::from_slice::<Manifest>(&body).ok()) else {
                 break;
             };

@@ -351,6 +351,15 @@ impl RegistryClient {
         Ok(access)
     }
 
+    /// Asks the registry itself, even if it has mirrors.
+    async fn hashed_by_registry(&self, reference: &Reference) -> Result<Digest, RegistryError> {
+        let host = self.host(&reference.repository.host).await?;
+        let pass = host.gate.pass(Urgency::Manual).await?;
+        let outcome = Box::pin(self.hash(&host, reference)).await;
+        pass.settle(&outcome);
+        Ok(outcome?)
+    }
+
     /// Returns the digest of the manifest's content, and remembers a wrong digest header.
     async fn hash(&self, host: &Host, reference: &Reference) -> Result<Digest, Fault> {
         let claimed = self.head(host, reference).await?;
@@ -412,18 +421,15 @@ impl Registry for RegistryClient {
             let outcome = Box::pin(self.hash(&mirror, reference)).await;
             pass.settle(&outcome);
             if let Ok(digest) = outcome {
-                return Ok(digest);
+                // A mirror may say what the tag was a day ago, and be older than what runs.
+                return Ok(self.hashed_by_registry(reference).await.unwrap_or(digest));
             }
         }
-        let host = self.host(&reference.repository.host).await?;
-        let pass = host.gate.pass(Urgency::Manual).await?;
-        let outcome = Box::pin(self.hash(&host, reference)).await;
-        pass.settle(&outcome);
-        Ok(outcome?)
+        self.hashed_by_registry(reference).await
     }
 
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
-        let pinned = Reference { repository: repository.clone(), tag: None, digest: Some(digest.clone()) };
+        let pinned = repository.pinned(digest);
         for mirror in self.mirrors(&repository.host).await {
             let Ok(pass) = mirror.gate.pass(Urgency::Routine).await else { continue };
             let outcome = Box::pin(self.serves(&mirror, &pinned)).await;

@@ -318,9 +318,18 @@ mod tests {
     }
 
     fn of_mirrors(mirrors: &[String], credentials: Credentials) -> RegistryClient {
+        of_mirrors_and(("http://registry.example", "registry.example"), mirrors, credentials)
+    }
+
+    /// With this registry, at this address.
+    fn of_mirrors_and(
+        (home, home_host): (&str, &str),
+        mirrors: &[String],
+        credentials: Credentials,
+    ) -> RegistryClient {
         let settings = RegistrySettings {
-            home: "http://registry.example".to_owned(),
-            home_host: "registry.example".to_owned(),
+            home: home.to_owned(),
+            home_host: home_host.to_owned(),
             insecure: false,
             concurrency: 2,
         };
@@ -356,6 +365,26 @@ mod tests {
         // Other registries have no mirrors.
         let other = Reference::parse("127.0.0.1:1/nginx:1.27").unwrap();
         assert!(client.digest(&other, Urgency::Manual).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn before_a_mirrors_digest_is_acted_on_docker_hub_itself_is_asked() {
+        use wiremock::matchers::any;
+        use wiremock::{Mock, MockServer, ResponseTemplate};
+        let (old, new) = (r#"{"schemaVersion":2,"was":"yesterday"}"#, r#"{"schemaVersion":2}"#);
+        let (mirror, hub) = (MockServer::start().await, MockServer::start().await);
+        for (server, manifest) in [(&mirror, old), (&hub, new)] {
+            let found = ResponseTemplate::new(200).set_body_string(manifest);
+            Mock::given(any()).respond_with(found).mount(server).await;
+        }
+        let none = || Credentials::new(None, String::new().into());
+        let image = Reference::parse("docker.io/library/nginx:1.27").unwrap();
+        let client = of_mirrors_and((&hub.uri(), HUB), &[mirror.uri()], none());
+        assert_eq!(client.digest(&image, Urgency::Routine).await.unwrap(), Digest::of(old.as_bytes()));
+        assert_eq!(client.digest_from_content(&image).await.unwrap(), Digest::of(new.as_bytes()));
+        // Where only the mirror can be reached, its answer is all there is.
+        let client = of_mirrors_and(("http://127.0.0.1:1", HUB), &[mirror.uri()], none());
+        assert_eq!(client.digest_from_content(&image).await.unwrap(), Digest::of(old.as_bytes()));
     }
 
     #[tokio::test]

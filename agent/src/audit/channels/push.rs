@@ -1,6 +1,7 @@
 //! The push to the warden: entries with their sequence numbers, as an array if several are queued (spec 5, DECISIONS 3, 5
 //! and 8).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -268,12 +269,14 @@ fn serialised(entries: &[AuditEntry]) -> Vec<String> {
     texts
 }
 
-/// Parses which entries of an array the warden rejected. An answer in another format rejects none.
+/// Parses which entries of an array the warden rejected, each once. An answer in another format rejects none.
 fn refused(body: &[u8], sent: usize, redactor: &Redactor) -> Vec<(usize, String)> {
     let reply: Option<IngestReply> = serde_json::from_slice(body).ok();
-    let rejected = reply.into_iter().flat_map(|reply| reply.rejected);
-    let rejected = rejected.filter(|rejected| rejected.index < sent);
-    rejected.map(|rejected| (rejected.index, shown(&rejected.error, redactor, false))).collect()
+    let mut errors = BTreeMap::new();
+    for rejected in reply.into_iter().flat_map(|reply| reply.rejected).filter(|one| one.index < sent) {
+        errors.entry(rejected.index).or_insert(rejected.error);
+    }
+    errors.into_iter().map(|(index, error)| (index, shown(&error, redactor, false))).collect()
 }
 
 /// A warden's answers to a probe that sends no entries.

@@ -84,6 +84,7 @@ async fn a_warden_without_array_support_gets_entries_one_by_one() {
 async fn rejected_entries_of_an_array_are_reported() {
     let reply = json!({"status": "accepted", "rejected": [
         {"index": 1, "error": "no event\nof token-1"}, {"index": 99, "error": "nonsense"},
+        {"index": 1, "error": "said again, and again"},
     ]});
     let warden = answers(move |_| ResponseTemplate::new(200).set_body_json(reply.clone())).await;
     let mut redactor = Redactor::default();

@@ -61,10 +61,9 @@ struct RegistryPart {
 
 /// Prints the configuration. 0: it has at least one service; 1: it has none, or the engine does not answer.
 pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(adopt(args.project.as_deref(), config)),
-        Err(error) => Err(anyhow::anyhow!("cannot start the async runtime: {error}")),
+    let outcome = match super::block_on(adopt(args.project.as_deref(), config)) {
+        Ok(outcome) => outcome,
+        Err(code) => return code,
     };
     match outcome {
         Ok(file) if file.services.is_empty() => {

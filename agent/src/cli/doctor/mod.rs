@@ -39,7 +39,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use evenkeel_common::cli::eprint_line;
 use evenkeel_common::config::{ConfigSource, source};
 use evenkeel_common::http::{self, BasePath, BindError};
 use evenkeel_common::permissions::is_private;
@@ -84,16 +83,10 @@ pub struct Args {
 
 /// Runs all checks and prints the findings. 0: nothing worse than a warning; 1: at least one error.
 pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprint_line(format_args!("evenkeel: cannot start the async runtime: {error}"));
-            return ExitCode::FAILURE;
-        }
+    let report = match super::block_on(examine(config, args.preflight)) {
+        Ok(report) => report,
+        Err(code) => return code,
     };
-    let report = runtime.block_on(examine(config, args.preflight));
-    // Do not wait for a thread that is blocked by a hanging file system.
-    runtime.shutdown_background();
     if args.json {
         print(&format!("{}\n", serde_json::json!(report)));
     } else {

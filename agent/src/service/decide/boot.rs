@@ -93,7 +93,7 @@ impl Service {
     }
 
     /// The agent is shutting down: records the running containers.
-    pub fn on_shutdown(&mut self) {
+    pub(in crate::service) fn on_shutdown(&mut self) {
         // Nothing is known before the first inspection.
         if self.known.containers.is_none() || self.boot.now.is_empty() {
             return;

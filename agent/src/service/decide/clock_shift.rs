@@ -19,7 +19,7 @@ fn move_by(at: &mut Timestamp, by: SignedDuration) {
 impl Service {
     /// Shifts all deadlines after the clock was set by `by`, so that the remaining time does not change. Times reported by
     /// the engine are not shifted; they are only compared with each other.
-    pub fn shift(&mut self, by: SignedDuration) {
+    pub(in crate::service) fn shift(&mut self, by: SignedDuration) {
         let moved = |at: &mut Timestamp| move_by(at, by);
         let moved_if = |at: &mut Option<Timestamp>| at.iter_mut().for_each(moved);
         self.durable.shift(by);

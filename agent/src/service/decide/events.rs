@@ -56,7 +56,7 @@ impl Service {
     }
 
     /// Takes the audit entries of all events since the last call, to be recorded once the decision is durable.
-    pub fn take_entries(&mut self) -> Vec<AuditEntry> {
+    pub(in crate::service) fn take_entries(&mut self) -> Vec<AuditEntry> {
         let events = std::mem::take(&mut self.emitted.events);
         let Self { config, .. } = self;
         let reference = |name: &str| {
@@ -80,12 +80,12 @@ impl Service {
     }
 
     /// Takes the log lines since the last call.
-    pub fn take_notes(&mut self) -> Vec<String> {
+    pub(in crate::service) fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.emitted.notes).iter().map(wording::note).collect()
     }
 
     /// Takes the deployment that ended since the last call, to be counted once the decision is durable.
-    pub fn take_ended(&mut self) -> Option<Ended> {
+    pub(in crate::service) fn take_ended(&mut self) -> Option<Ended> {
         self.emitted.ended.take()
     }
 }

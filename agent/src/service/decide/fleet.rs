@@ -33,9 +33,4 @@ impl Service {
     pub(in crate::service) fn fleet(&self) -> &FleetView {
         &self.fleet
     }
-
-    /// Sets the initial view, before a warden has answered.
-    pub fn set_fleet(&mut self, view: std::sync::Arc<FleetView>) {
-        self.fleet = view;
-    }
 }

@@ -97,7 +97,7 @@ impl Service {
     }
 
     /// A registry has reported a push that may be a newer tag: schedules a look-up.
-    pub fn tag_was_pushed(&mut self, now: Timestamp) {
+    pub(in crate::service) fn tag_was_pushed(&mut self, now: Timestamp) {
         let maintenance = &mut self.maintenance;
         maintenance.is_pushed = true;
         let soon = maintenance.last_tag_lookup.map_or(now, |at| now.max(at + TAG_MIN_INTERVAL));

@@ -9,6 +9,7 @@ mod check;
 pub mod clock_shift;
 mod compose_run;
 mod declined;
+pub mod draft;
 mod events;
 mod failed_update;
 mod fleet;

@@ -161,7 +161,7 @@ impl Service {
     }
 
     /// Returns the release of a lease that is no longer needed, if there is one.
-    pub fn lease_to_return(&mut self, now: Timestamp) -> Option<Action> {
+    pub(in crate::service) fn lease_to_return(&mut self, now: Timestamp) -> Option<Action> {
         let leases = self.leases();
         let at = leases.iter().position(|ask| !self.needs_lease(ask, now));
         self.permits.leased = leases;
@@ -195,22 +195,12 @@ impl Service {
         permit.state == PermitState::Asking || is_checking || is_wanted()
     }
 
-    /// The service is no longer configured: leases of updates that have not begun are released.
-    pub fn retire(&mut self) {
-        self.permits.is_retired = true;
-    }
-
     /// Whether the service has, is requesting or is releasing a lease.
     pub fn has_leases(&self) -> bool {
         let is_asking = |permit: &Permit| permit.state == PermitState::Asking;
         !self.leases().is_empty()
             || !self.permits.releasing.is_empty()
             || self.permits.requested.iter().any(is_asking)
-    }
-
-    /// Takes over the possible leases of this service under its previous configuration.
-    pub fn inherit_leases(&mut self, before: &Self) {
-        self.permits = before.permits.inherited();
     }
 
     /// A deployment has begun: clears the verdicts of the previous one, and the triggers for the deployed digests.

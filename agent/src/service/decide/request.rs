@@ -10,7 +10,7 @@ use crate::service::{Service, wording};
 
 impl Service {
     /// A user requested a check of all services, including this one.
-    pub fn on_global_trigger(&mut self) {
+    pub(in crate::service) fn on_global_trigger(&mut self) {
         if !self.is_deploying() {
             self.on_manual_action();
         }
@@ -34,7 +34,11 @@ impl Service {
     }
 
     /// Handles a user request.
-    pub fn handle_request(&mut self, ask: ServiceRequest, now: Timestamp) -> (ServiceReply, Vec<AuditEntry>) {
+    pub(in crate::service) fn handle_request(
+        &mut self,
+        ask: ServiceRequest,
+        now: Timestamp,
+    ) -> (ServiceReply, Vec<AuditEntry>) {
         let answer = match ask {
             ServiceRequest::Check | ServiceRequest::CheckGated if self.config.silent => {
                 ServiceReply::Skipped(wording::SILENT)

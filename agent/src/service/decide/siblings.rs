@@ -1,7 +1,5 @@
 //! The other services of the compose project, and which of them is changing it.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 
 use crate::config::{ConfiguredImage, ServiceConfig};
@@ -10,11 +8,6 @@ use crate::service::Service;
 use crate::service::rollout::plan::Cause;
 
 impl Service {
-    /// Sets all services of the compose project, in the order in which they are considered as healers.
-    pub fn set_siblings(&mut self, services: Arc<[Arc<ServiceConfig>]>) {
-        self.project.services = services;
-    }
-
     /// The other services of the project.
     pub(in crate::service) fn siblings(&self) -> impl Iterator<Item = &ServiceConfig> {
         let all = self.project.services.iter().map(|service| &**service);
@@ -22,7 +15,7 @@ impl Service {
     }
 
     /// Another service has begun to change the project.
-    pub fn sibling_begins(&mut self, name: &str) {
+    pub(in crate::service) fn sibling_begins(&mut self, name: &str) {
         if self.project.busy_with.is_none() {
             self.project.changes += 1;
         }
@@ -37,7 +30,7 @@ impl Service {
     }
 
     /// The project is free again: earlier reads are stale, and planned actions must be decided again.
-    pub fn sibling_ends(&mut self, now: Timestamp) {
+    pub(in crate::service) fn sibling_ends(&mut self, now: Timestamp) {
         if self.project.busy_with.take().is_none() {
             return;
         }

@@ -218,7 +218,8 @@ fn definition(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let Some(hold) = &candidate.definition else {
         return open(DEFINITION, "nothing but the image would change");
     };
-    cleared_by(redeploy(rules), held(DEFINITION, wording::definition_differs(hold, rules.service)))
+    let clear = wording::definition_cleared_by(hold, rules.service);
+    cleared_by(clear, held(DEFINITION, wording::definition_differs(hold, rules.service)))
 }
 
 fn order(_: &Rules<'_>, candidate: &Candidate) -> Gate {

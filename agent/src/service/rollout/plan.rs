@@ -157,7 +157,7 @@ impl ImageChange {
     }
 
     pub(in crate::service) fn source(&self, digest: &Digest) -> Reference {
-        Reference { repository: self.reference.repository.clone(), tag: None, digest: Some(digest.clone()) }
+        self.reference.repository.pinned(digest)
     }
 }
 

@@ -36,7 +36,7 @@ fn a_failing_compose_up_is_not_retried_forever_when_the_event_stream_keeps_break
     let crashed = Container { state: State::Exited, exit_code: 1, ..of_image_two("b") };
     let mut ups = 0;
     while scenario.service.durable().images.get(IMAGE).blocked.is_none() {
-        assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { .. }))), "{:?}", scenario.entries);
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))), "{:?}", scenario.entries);
         scenario.engine_gap().input(Input::Stepped(failed(vec![crashed.clone()])));
         ups += 1;
         assert!(ups < 20, "compose up is retried forever");
@@ -50,7 +50,7 @@ fn a_running_image_is_not_blocked_if_compose_fails_after_an_interruption() {
     let mut scenario = on_probation();
     let new = Container { compose_service: "a".into(), ..of_image_two("b") };
     scenario.look(&[&new]).engine_gap().engine_back().at(5);
-    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { .. }))));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
     scenario.input(Input::Stepped(failed(vec![new.clone()])));
     assert!(scenario.service.durable().images.blocked().next().is_none());
     scenario.look(&[&new]).at(100).look(&[&new]);

@@ -29,7 +29,7 @@ fn present() -> FleetView {
 
 fn scenario(view: FleetView) -> Scenario {
     let mut scenario = Scenario::of(config());
-    scenario.service.set_fleet(Arc::new(view));
+    scenario.service.fleet = Arc::new(view);
     scenario.at(0).check(found('2'));
     scenario
 }
@@ -159,8 +159,8 @@ fn a_reconfigured_service_releases_the_leases_it_does_not_need() {
     assert!(before.asks_fleet());
     for (auto_update, returned) in [(true, false), (false, true)] {
         let mut scenario = Scenario::of(ServiceConfig { auto_update, ..config() });
-        scenario.service.set_fleet(Arc::new(present()));
-        scenario.service.inherit_leases(&before.service);
+        scenario.service.fleet = Arc::new(present());
+        scenario.service = scenario.service.with_leases_of(&before.service);
         scenario.at(0).check(found('2'));
         if returned {
             assert!(scenario.releases(), "the old service can't use the answer");
@@ -181,7 +181,7 @@ fn a_service_that_is_no_longer_configured_releases_its_unused_leases() {
         if is_answered {
             scenario.fleet_answers(go());
         }
-        scenario.service.retire();
+        scenario.service.permits.is_retired = true;
         if !is_answered {
             assert_eq!(
                 (scenario.service.lease_to_return(scenario.now), scenario.service.has_leases()),
@@ -198,7 +198,7 @@ fn a_service_that_is_no_longer_configured_releases_its_unused_leases() {
     let mut scenario = scenario(present());
     assert!(scenario.asks_fleet());
     assert!(scenario.fleet_answers(Ok(answer(Permission::Go, 30))).begins());
-    scenario.service.retire();
+    scenario.service.permits.is_retired = true;
     assert_eq!(
         (scenario.service.lease_to_return(scenario.now), scenario.service.leases()),
         (None, vec![question()])
@@ -235,7 +235,7 @@ fn a_deployment_without_a_verdict_releases_its_lease() {
 fn a_swarm_service_keeps_its_lease_exactly_until_its_verdict() {
     let service = ServiceConfig { swarm_service: Some("web".into()), ..config() };
     let mut scenario = Scenario::of(service);
-    scenario.service.set_fleet(Arc::new(present()));
+    scenario.service.fleet = Arc::new(present());
     let swarm = SwarmService {
         id: "s".into(),
         name: "web".into(),
@@ -291,7 +291,7 @@ fn an_update_that_the_fleet_defers_is_shown_and_asked_about_again() {
 fn a_freeze_holds_until_its_end_or_a_thaw_and_a_trigger_does_not_pass_it() {
     let mut scenario = Scenario::of(config());
     let frozen = FleetView { freezes: vec![freeze_for(&scenario, 600)], ..present() };
-    scenario.service.set_fleet(Arc::new(frozen));
+    scenario.service.fleet = Arc::new(frozen);
     scenario.at(0);
     scenario.service.handle_request(ServiceRequest::Check, scenario.now);
     let generation = scenario.service.generation;
@@ -310,7 +310,7 @@ fn a_freeze_holds_until_its_end_or_a_thaw_and_a_trigger_does_not_pass_it() {
 fn a_freeze_is_reported_even_if_no_update_waits() {
     let mut scenario = Scenario::of(config());
     let frozen = FleetView { freezes: vec![freeze_for(&scenario, 600)], ..present() };
-    scenario.service.set_fleet(Arc::new(frozen));
+    scenario.service.fleet = Arc::new(frozen);
     scenario.at(0).check(found('1'));
     let why = |scenario: &Scenario| {
         let report = scenario.why();
@@ -443,7 +443,7 @@ fn aged() -> Scenario {
 fn first_seen_is_when_the_fleet_saw_it_if_earlier() {
     for (ago, lifts) in [(0, Some(3600)), (600, Some(3000)), (3600, None), (u64::MAX, None)] {
         let mut scenario = aged();
-        scenario.service.set_fleet(Arc::new(present()));
+        scenario.service.fleet = Arc::new(present());
         scenario.at(0).check(found('2'));
         assert_eq!(scenario.record().waiting.and_then(|waiting| waiting.lifts_at), scenario.seconds(3600));
         let received = present().with_decisions(seen(ago), None, scenario.start);
@@ -472,7 +472,7 @@ fn first_seen_is_when_the_fleet_saw_it_if_earlier() {
 fn a_digest_is_no_older_than_this_agents_last_look_at_another() {
     let mut scenario = aged();
     let received = present().with_decisions(seen(1_000_000), None, scenario.start);
-    scenario.service.set_fleet(Arc::new(received));
+    scenario.service.fleet = Arc::new(received);
     // The tag names the running digest at 100 s and the new one at 400 s: 300 s of it rely on the fleet.
     scenario.at(100).check(found('1'));
     scenario.at(400).check(found('2'));

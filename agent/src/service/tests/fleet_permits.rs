@@ -46,7 +46,7 @@ fn deploying_two_images() -> Scenario {
     let mut images = config().images;
     images.push(ConfiguredImage { configured: API.into(), reference: reference.clone() });
     let mut scenario = Scenario::of(ServiceConfig { images, ..config() });
-    scenario.service.set_fleet(Arc::new(present()));
+    scenario.service.fleet = Arc::new(present());
     let (web, api) = (
         running("web"),
         Container { config_image: API.into(), image: ImageId("sha256:api".into()), ..running("api") },

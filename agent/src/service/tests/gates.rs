@@ -288,7 +288,7 @@ fn the_previous_image_is_started_while_its_update_waits() {
     };
     scenario.at(0).poll(view('2'));
     match scenario.act() {
-        Some(Action::Step(Step::Start { tags, .. })) => {
+        Some(Action::Step(Step::Start(BringUp { tags, .. }))) => {
             assert!(tags.iter().all(|(_, image)| image.id == ImageId("sha256:one".into())), "{tags:?}");
         }
         other => panic!("expected a start, got {other:?}"),
@@ -446,7 +446,7 @@ fn of_any_two_holding_gates_the_first_in_the_table_is_shown_and_both_must_open()
             }
             let config = with(update);
             let mut scenario = Scenario::of(config.clone());
-            scenario.service.set_fleet(Arc::new(fleet));
+            scenario.service.fleet = Arc::new(fleet);
             scenario.at(0).poll(seen.clone());
             // The command is asked only if the gates before it are open.
             let asks = *word == "command";

@@ -226,7 +226,7 @@ fn a_container_that_has_exited_goes_back_too() {
     scenario.performs_step(StepResult::ImagesPinned { missing: Vec::new() });
     scenario
         .performs_step(StepResult::Pulled { ids: vec![(IMAGE.into(), id('1'))], labels: BTreeMap::new() });
-    let Some(Action::Step(Step::Start { up_mode, .. })) = scenario.act() else { panic!("no start") };
+    let Some(Action::Step(Step::Start(BringUp { up_mode, .. }))) = scenario.act() else { panic!("no start") };
     assert_eq!(up_mode, UpMode::Services(vec![on('2').compose_service]));
 }
 

@@ -435,7 +435,7 @@ fn deploys(scenario: &mut Scenario, containers: &[&Container]) {
             Step::Pull { .. } => {
                 StepResult::Pulled { ids: vec![(IMAGE.into(), two.clone())], labels: BTreeMap::new() }
             }
-            Step::Start { .. } => StepResult::Started {
+            Step::Start(_) => StepResult::Started {
                 up: Ok(String::new()),
                 named: Vec::new(),
                 containers: containers.iter().map(|c| (*c).clone()).collect(),

@@ -124,7 +124,7 @@ fn finish(scenario: &mut Scenario) -> (Vec<&'static str>, Vec<String>) {
                     let ids = images.into_iter().map(|(image, _)| (image, ImageId("sha256:v2".into())));
                     ("pull", StepResult::Pulled { ids: ids.collect(), labels: BTreeMap::new() })
                 }
-                Step::Start { tags, down, .. } => {
+                Step::Start(BringUp { tags, down, .. }) => {
                     let web = Reference::parse(IMAGE).unwrap();
                     if let Some((_, image)) = tags.iter().find(|(tag, _)| *tag == web) {
                         there.id = format!("web-{second}");

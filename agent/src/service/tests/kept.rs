@@ -49,7 +49,7 @@ impl Scenario {
                     let ids = images.into_iter().map(|(image, _)| (image, ImageId("sha256:new".into())));
                     StepResult::Pulled { ids: ids.collect(), labels: BTreeMap::new() }
                 }
-                Some(Action::Step(Step::Start { .. })) => {
+                Some(Action::Step(Step::Start(_))) => {
                     let (up, named) = (Ok(String::new()), Vec::new());
                     StepResult::Started { up, named, containers: containers.clone() }
                 }

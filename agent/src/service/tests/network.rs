@@ -118,7 +118,7 @@ fn a_container_whose_network_owner_was_replaced_is_recreated_by_compose() {
     };
     let orphan = with_network_of_none(OLD_ID, &client);
     assert_eq!(scenario.at(10).look(&[&orphan]).act(), None, "someone may still be replacing it");
-    let Some(Action::Step(Step::Start { up_mode, down: false, tags, .. })) =
+    let Some(Action::Step(Step::Start(BringUp { up_mode, down: false, tags, .. }))) =
         scenario.at(20).look(&[&orphan]).act()
     else {
         panic!("it is not recreated: {:?}", scenario.entries)
@@ -146,7 +146,7 @@ fn a_container_that_cannot_be_recreated_waits_for_its_network_owner() {
     let client = Container { started_at: scenario.seconds(0), ..running("client") };
     let orphan = with_network_of_none(OLD_ID, &client);
     scenario.at(10).look(&[&orphan]);
-    assert!(matches!(scenario.at(20).look(&[&orphan]).act(), Some(Action::Step(Step::Start { .. }))));
+    assert!(matches!(scenario.at(20).look(&[&orphan]).act(), Some(Action::Step(Step::Start(_)))));
     // The network owner itself is missing: compose leaves a container
     // that could not be started, and that names its owner.
     let half = Container {

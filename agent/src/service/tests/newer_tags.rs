@@ -50,7 +50,7 @@ impl Scenario {
             ..with_health("web", HealthState::Unhealthy)
         };
         self.input(Input::Stepped(StepResult::TagWritten));
-        assert!(matches!(self.act(), Some(Action::Step(Step::Start { .. }))));
+        assert!(matches!(self.act(), Some(Action::Step(Step::Start(_)))));
         self.input(Input::Stepped(started(&sick)));
         self.now += SignedDuration::from_secs(60);
         self.look(&[&sick]);
@@ -59,7 +59,7 @@ impl Scenario {
             let result = match self.act() {
                 Some(Action::Step(Step::Diagnose { .. })) => StepResult::Diagnosed { log: String::new() },
                 Some(Action::Step(Step::WriteTag { .. })) => StepResult::TagWritten,
-                Some(Action::Step(Step::Start { .. })) => {
+                Some(Action::Step(Step::Start(_))) => {
                     old.started_at = Some(self.now);
                     started(&old)
                 }
@@ -233,7 +233,7 @@ fn while_all_newer_tags_are_blocked_another_digest_under_the_one_in_force_is_dep
     assert_eq!((scenario.kinds(), blocked(&scenario)), (vec![Kind::UNBLOCKED], Some(digest('2'))));
     scenario.check(in_force('3'));
     assert_eq!((scenario.kinds(), blocked(&scenario)), (vec![], Some(digest('2'))));
-    let Some(Action::Step(Step::Start { .. })) = scenario.up_to_write() else { panic!("no line is written") };
+    let Some(Action::Step(Step::Start(_))) = scenario.up_to_write() else { panic!("no line is written") };
 }
 
 #[test]

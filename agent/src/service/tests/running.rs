@@ -143,7 +143,7 @@ fn the_available_digest_is_reported_even_if_blocked_or_unsigned() {
     for (name, change) in cases {
         let mut scenario = Scenario::of(config());
         let view = FleetView { link: Link::Present, ..FleetView::default() };
-        scenario.service.set_fleet(Arc::new(view));
+        scenario.service.fleet = Arc::new(view);
         let mut seen = runs('2', "one", '1');
         change(&mut scenario, &mut seen);
         scenario.at(5).check(seen.clone());

@@ -32,7 +32,7 @@ impl Scenario {
     fn brought_up(&mut self, result: StepResult) -> Option<Scope> {
         loop {
             match self.act() {
-                Some(Action::Step(Step::Start { scope, .. })) => {
+                Some(Action::Step(Step::Start(BringUp { scope, .. }))) => {
                     self.input(Input::Stepped(result));
                     return scope;
                 }

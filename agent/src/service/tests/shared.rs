@@ -26,8 +26,8 @@ impl Pair {
         let gated = ServiceConfig { name: "gated".into(), update: Some(Arc::new(gated)), ..config() };
         let all: Arc<[Arc<ServiceConfig>]> = [Arc::new(free.clone()), Arc::new(gated.clone())].into();
         let (mut free, mut gated) = (Scenario::of(free), Scenario::of(gated));
-        free.service.set_siblings(all.clone());
-        gated.service.set_siblings(all);
+        free.service.project.services = all.clone();
+        gated.service.project.services = all;
         Self { free, gated }
     }
 
@@ -175,7 +175,7 @@ fn a_service_that_is_not_updated_or_has_another_image_holds_nothing() {
     let asleep = ServiceConfig { auto_update: false, ..pair.gated.service.config().clone() };
     pair.gated.service.config = Arc::new(asleep.clone());
     let all: Arc<[_]> = [pair.free.service.shared_config(), Arc::new(asleep)].into();
-    pair.free.service.set_siblings(all);
+    pair.free.service.project.services = all;
     pair.at(0).check_free();
     assert!(begins(&mut pair.free));
 
@@ -185,7 +185,7 @@ fn a_service_that_is_not_updated_or_has_another_image_holds_nothing() {
     let other = ServiceConfig { images, ..pair.gated.service.config().clone() };
     pair.gated.service.config = Arc::new(other.clone());
     let all: Arc<[_]> = [pair.free.service.shared_config(), Arc::new(other)].into();
-    pair.free.service.set_siblings(all);
+    pair.free.service.project.services = all;
     pair.at(0).check_free();
     assert!(begins(&mut pair.free));
 }

@@ -14,7 +14,7 @@ fn named(name: &str, image: &str, auto_heal: bool) -> Arc<ServiceConfig> {
 fn healed(services: &[Arc<ServiceConfig>], containers: &[&Container]) -> Vec<Vec<String>> {
     let of_one = |config: &Arc<ServiceConfig>| {
         let mut scenario = Scenario::of((**config).clone());
-        scenario.service.set_siblings(services.into());
+        scenario.service.project.services = services.into();
         scenario.look(containers);
         scenario.entries.into_iter().filter_map(|entry| entry.container).collect()
     };

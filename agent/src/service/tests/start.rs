@@ -21,8 +21,10 @@ fn auto_start_pulls_and_starts_what_the_machine_has_never_run() {
         let mut seen = observed('1', &[], &containers);
         seen.images[0].tagged = is_here.then(|| local("sha256:built", &[]));
         scenario.check(seen.clone());
-        let pulls =
-            matches!(scenario.act(), Some(Action::Step(Step::Start { pull: PullPolicy::Missing, .. })));
+        let pulls = matches!(
+            scenario.act(),
+            Some(Action::Step(Step::Start(BringUp { pull: PullPolicy::Missing, .. })))
+        );
         assert_eq!(pulls, starts, "{seen:?}");
         assert_eq!(scenario.record().not_found.is_some(), !starts, "{seen:?}");
         assert_eq!(scenario.kinds().contains(&Kind::NOT_FOUND), !starts, "{seen:?}");
@@ -40,14 +42,17 @@ fn a_gate_holds_the_first_start_too() {
     scenario.service.handle_request(ServiceRequest::Approve(None), scenario.now);
     scenario.check(observed('1', &[], &[]));
     let step = scenario.act();
-    assert!(matches!(step, Some(Action::Step(Step::Start { pull: PullPolicy::Missing, .. }))), "{step:?}");
+    assert!(
+        matches!(step, Some(Action::Step(Step::Start(BringUp { pull: PullPolicy::Missing, .. })))),
+        "{step:?}"
+    );
 }
 
 #[test]
 fn a_project_that_does_not_run_is_started_when_the_digests_match() {
     let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
     scenario.check(observed('1', &[local("sha256:one", &['1'])], &[&exited("a", 137)]));
-    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { down: false, .. }))));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(BringUp { down: false, .. })))));
     let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![running("a")] };
     scenario.input(Input::Stepped(up));
     assert_eq!(scenario.kinds(), [Kind::STARTED]);
@@ -66,7 +71,9 @@ fn compose_may_pull_missing_images_unless_an_image_of_the_service_is_withheld() 
         let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
         before(&mut scenario);
         scenario.check(observed(remote, &[local("sha256:one", &['1'])], &[&exited("a", 137)]));
-        let Some(Action::Step(Step::Start { pull, .. })) = scenario.act() else { panic!("not started") };
+        let Some(Action::Step(Step::Start(BringUp { pull, .. }))) = scenario.act() else {
+            panic!("not started")
+        };
         assert_eq!(pull, expected, "{remote}");
     }
 }
@@ -89,7 +96,7 @@ fn stuck_containers_are_brought_up_first_and_taken_down_once_per_cooldown() {
         while let Some(Action::Step(step)) = scenario.act() {
             let containers = vec![created.clone()];
             scenario.input(Input::Stepped(match step {
-                Step::Start { down, .. } => {
+                Step::Start(BringUp { down, .. }) => {
                     forced.push((second, down));
                     StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers }
                 }
@@ -113,7 +120,7 @@ fn stuck_containers_are_forced_up_without_waiting_for_the_next_cycle() {
     scenario.at(10);
     assert!(matches!(scenario.service.next(scenario.now), Some(Action::Check { .. })), "by itself");
     scenario.check(seen());
-    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { down: false, .. }))));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(BringUp { down: false, .. })))));
 }
 
 #[test]
@@ -130,7 +137,9 @@ fn only_the_stuck_services_are_forced_up_and_no_service_that_a_person_has_stoppe
         for second in [0, 10] {
             scenario.at(second).check(seen.clone());
         }
-        let Some(Action::Step(Step::Start { up_mode, .. })) = scenario.act() else { panic!("it is stuck") };
+        let Some(Action::Step(Step::Start(BringUp { up_mode, .. }))) = scenario.act() else {
+            panic!("it is stuck")
+        };
         assert_eq!(up_mode, expected);
     }
 }
@@ -149,7 +158,7 @@ fn a_restarting_container_is_taken_down_despite_the_events_of_its_restart_policy
         }
     }
     assert!(
-        matches!(scenario.act(), Some(Action::Step(Step::Start { down: true, .. }))),
+        matches!(scenario.act(), Some(Action::Step(Step::Start(BringUp { down: true, .. })))),
         "in the second cycle"
     );
     let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
@@ -168,7 +177,7 @@ fn a_failed_start_is_a_fault_until_its_containers_run() {
         while let Some(Action::Step(step)) = scenario.act() {
             let error = crate::model::ComposeError { cause: "port is taken".into(), output: String::new() };
             scenario.input(Input::Stepped(match step {
-                Step::Start { .. } => {
+                Step::Start(_) => {
                     StepResult::Started { up: Err(error), named: Vec::new(), containers: Vec::new() }
                 }
                 Step::RestoreTags { .. } => StepResult::TagsRestored,
@@ -224,7 +233,7 @@ fn changed_compose_files_are_deployed_once_and_retried_after_a_failure() {
     scenario.check(seen("one"));
     assert_eq!(scenario.act(), None, "the first check only records the hash");
     scenario.at(10).check(seen("two"));
-    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { .. }))));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
     assert_eq!(scenario.service.durable().deployment.as_ref().unwrap().plan().cause, Cause::ComposeChanged);
     assert_eq!(scenario.service.durable().files_hash.as_deref(), Some("two"), "stored when it is journaled");
     let error = crate::model::ComposeError { cause: "port is taken".into(), output: String::new() };
@@ -241,10 +250,7 @@ fn changed_compose_files_are_deployed_once_and_retried_after_a_failure() {
     assert_eq!(scenario.act(), None);
 
     scenario.at(20).check(seen("two"));
-    assert!(
-        matches!(scenario.act(), Some(Action::Step(Step::Start { .. }))),
-        "a failed deploy stays pending"
-    );
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))), "a failed deploy stays pending");
     scenario.input(Input::Stepped(StepResult::Started {
         up: Ok(String::new()),
         named: Vec::new(),
@@ -303,7 +309,9 @@ fn settings_of_an_unlisted_compose_file_are_never_lost_by_accident() {
 
     let mut scenario = Scenario::of(ServiceConfig { auto_start: true, ..config() });
     scenario.check(unlisted_files(observed('2', &old, &[&exited("a", 1)])));
-    let Some(Action::Step(Step::Start { up_mode, down, .. })) = scenario.act() else { panic!("it is down") };
+    let Some(Action::Step(Step::Start(BringUp { up_mode, down, .. }))) = scenario.act() else {
+        panic!("it is down")
+    };
     assert_eq!((up_mode, down), (UpMode::StartOnly, false), "started as it is");
     scenario.input(Input::Stepped(StepResult::Started {
         up: Ok(String::new()),

@@ -255,7 +255,7 @@ fn a_compose_deployment_finishes_after_its_service_became_a_swarm_service() {
         Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Reload, scenario.now);
     let mut scenario = Scenario { service, ..scenario };
     match scenario.at(2).act() {
-        Some(Action::Step(Step::Start { .. })) => {
+        Some(Action::Step(Step::Start(_))) => {
             let containers = vec![running("b")];
             let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers };
             scenario.input(Input::Stepped(up));

@@ -82,7 +82,9 @@ fn the_line_is_written_after_the_pull_and_restored_before_compose_runs_for_a_rol
     assert_eq!(&read, scenario.service.durable());
 
     scenario.input(Input::Stepped(StepResult::TagWritten));
-    let Some(Action::Step(Step::Start { project, tags, .. })) = scenario.act() else { panic!("compose") };
+    let Some(Action::Step(Step::Start(BringUp { project, tags, .. }))) = scenario.act() else {
+        panic!("compose")
+    };
     assert_eq!(project.set["WEB_TAG"], "2");
     assert_eq!(tags[0].0, tagged("2"));
     let sick = Container {
@@ -99,7 +101,9 @@ fn the_line_is_written_after_the_pull_and_restored_before_compose_runs_for_a_rol
     };
     assert_eq!((tag.as_str(), back, project.set["WEB_TAG"].as_str()), ("1", true, "1"));
     scenario.input(Input::Stepped(StepResult::TagLineChanged));
-    let Some(Action::Step(Step::Start { project, tags, .. })) = scenario.act() else { panic!("compose") };
+    let Some(Action::Step(Step::Start(BringUp { project, tags, .. }))) = scenario.act() else {
+        panic!("compose")
+    };
     assert_eq!(project.set["WEB_TAG"], "1", "whatever the file says");
     assert_eq!(tags[0].0, tagged("1"));
     let told = scenario.entries.iter().find(|entry| entry.event == Kind::ERROR).expect("it is reported");
@@ -111,7 +115,7 @@ fn the_line_is_written_after_the_pull_and_restored_before_compose_runs_for_a_rol
 fn the_fleet_is_asked_about_the_newer_tag() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
     let present = FleetView { link: Link::Present, ..FleetView::default() };
-    scenario.service.set_fleet(Arc::new(present));
+    scenario.service.fleet = Arc::new(present);
     scenario.check(newer('2'));
     let Some(Action::AskFleet { image, ask }) = scenario.act() else { panic!("it is asked") };
     assert_eq!((image.as_str(), ask.digest.as_str()), (IMAGE, digest('2').as_str()));
@@ -159,7 +163,9 @@ fn a_tag_written_by_an_operator_is_deployed_without_touching_the_line() {
     (seen.images[0].reference, seen.images[0].newer) = (tagged("2"), None);
     seen.tag.as_mut().unwrap().setting = find_tag("WEB_TAG=2", "WEB_TAG").unwrap();
     scenario.check(seen);
-    let Some(Action::Step(Step::Start { project, .. })) = scenario.up_to_write() else { panic!("compose") };
+    let Some(Action::Step(Step::Start(BringUp { project, .. }))) = scenario.up_to_write() else {
+        panic!("compose")
+    };
     assert_eq!(project.set["WEB_TAG"], "2");
 }
 

@@ -57,7 +57,7 @@ fn an_unavailable_registry_delays_neither_compose_watch_nor_a_start_of_the_previ
         scenario.check(seen("a"));
         assert_eq!(scenario.act(), None);
         scenario.at(10).check(seen("b"));
-        assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { .. }))), "{why:?}");
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))), "{why:?}");
 
         let start = ServiceConfig { auto_start: true, ..two_images() };
         let db = |image: &str| Container {
@@ -70,7 +70,7 @@ fn an_unavailable_registry_delays_neither_compose_watch_nor_a_start_of_the_previ
             let seen = observed('1', &[local("sha256:one", &['1'])], &[&exited("a", 143), &db(ran)]);
             scenario.check(with_unavailable_registry(seen, &why, "sha256:db"));
             let action = scenario.act();
-            assert_eq!(matches!(action, Some(Action::Step(Step::Start { .. }))), starts, "{ran}: {action:?}");
+            assert_eq!(matches!(action, Some(Action::Step(Step::Start(_)))), starts, "{ran}: {action:?}");
         }
     }
 }
@@ -85,7 +85,7 @@ fn a_dead_registry_is_one_fault_that_a_start_does_not_clear() {
     scenario.check(seen(&running("a")));
     assert_eq!((scenario.kinds(), scenario.status()), (vec![Kind::ERROR], StatusValue::Errored));
     scenario.at(60).check(seen(&exited("a", 143)));
-    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start { .. }))));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
     let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![running("a")] };
     scenario.input(Input::Stepped(up));
     scenario.act();

@@ -192,7 +192,7 @@ fn a_sibling_whose_tag_has_moved_keeps_its_image_even_during_a_rollback() {
         labels: BTreeMap::new(),
     });
     let sibling_tags = |step: &Step| match step {
-        Step::Start { displaced, .. } => displaced.clone(),
+        Step::Start(BringUp { displaced, .. }) => displaced.clone(),
         step => panic!("{step:?}"),
     };
     let held_on = |image: &str| {
@@ -248,7 +248,7 @@ fn a_changed_grace_applies_from_the_next_deployment_on() {
         scenario.reconnected();
         // A step in progress is repeated.
         let action = scenario.at(7).act();
-        assert!(matches!(action, Some(Action::Step(Step::Start { .. }))), "{action:?}");
+        assert!(matches!(action, Some(Action::Step(Step::Start(_)))), "{action:?}");
         scenario.input(Input::Stepped(StepResult::Started {
             up: Ok(String::new()),
             named: Vec::new(),
@@ -317,7 +317,9 @@ fn after_a_failed_rollback_a_redeploy_or_a_trigger_restores_the_proven_image() {
             let error = ComposeError { cause: "env file x does not exist".into(), output: String::new() };
             let failed =
                 StepResult::Started { up: Err(error), named: Vec::new(), containers: vec![bad.clone()] };
-            let Step::Start { up_mode, .. } = scenario.takes_step(failed) else { panic!("not the rollback") };
+            let Step::Start(BringUp { up_mode, .. }) = scenario.takes_step(failed) else {
+                panic!("not the rollback")
+            };
             recreates.push(up_mode);
             waits += 40;
             scenario.at(waits);
@@ -338,7 +340,9 @@ fn after_a_failed_rollback_a_redeploy_or_a_trigger_restores_the_proven_image() {
             named: Vec::new(),
             containers: vec![restored.clone()],
         };
-        let Step::Start { tags, .. } = scenario.takes_step(up) else { panic!("nothing is brought up") };
+        let Step::Start(BringUp { tags, .. }) = scenario.takes_step(up) else {
+            panic!("nothing is brought up")
+        };
         let [(_, image)] = &tags[..] else { panic!("{tags:?}") };
         assert_eq!(image.id, ImageId("sha256:v1".into()));
         scenario.at(waits + 100).look(&[&restored]);
@@ -357,7 +361,7 @@ fn an_unblocked_image_has_to_prove_itself() {
     scenario.rolls_back(&[&bad]);
     for at in (4..200).step_by(3) {
         scenario.at(at).look(&[&bad]);
-        if let Some(Action::Step(Step::Start { .. })) = scenario.act() {
+        if let Some(Action::Step(Step::Start(_))) = scenario.act() {
             let up = StepResult::Started {
                 up: Ok(String::new()),
                 named: Vec::new(),
@@ -433,7 +437,9 @@ fn an_image_that_fails_to_start_in_a_stopped_project_is_blocked_and_rolled_back(
     let mut scenario = fails_to_start_what_was_stopped(&half_made);
     assert!(scenario.is_blocked(), "{:?}", scenario.entries);
     let back = on("web", IMAGE, "v1", 3);
-    let Step::Start { tags, .. } = scenario.rolls_back(&[&back]) else { panic!("nothing is brought up") };
+    let Step::Start(BringUp { tags, .. }) = scenario.rolls_back(&[&back]) else {
+        panic!("nothing is brought up")
+    };
     assert_eq!(tags[0].1.id, ImageId("sha256:v1".into()));
     scenario.at(20).look(&[&back]);
     assert_eq!(scenario.last().event, Kind::ROLLED_BACK, "{:?}", scenario.entries);
@@ -479,7 +485,7 @@ fn a_stopped_container_that_a_failed_up_replaced_is_rolled_back_while_others_run
     let containers = vec![db.clone(), half_made];
     scenario.takes_step(StepResult::Started { up, named: vec!["web".into()], containers });
     assert!(scenario.is_blocked());
-    assert!(matches!(scenario.rolls_back(&[&db, &on("web", IMAGE, "v1", 3)]), Step::Start { .. }));
+    assert!(matches!(scenario.rolls_back(&[&db, &on("web", IMAGE, "v1", 3)]), Step::Start(_)));
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Published {
     }
 
     /// Returns the record to answer with.
-    pub fn record(&self, context: &StatusContext<'_>) -> ServiceStatus {
+    pub fn record(&self, context: &StatusContext) -> ServiceStatus {
         self.service.record(self.pulled, context)
     }
 
@@ -49,22 +49,22 @@ impl Published {
 }
 
 /// The inputs of a record besides its service, at the time of the answer.
-#[derive(Debug, Clone, Copy)]
-pub struct StatusContext<'a> {
+#[derive(Debug, Clone)]
+pub struct StatusContext {
     /// Time of the answer.
     pub now: Timestamp,
     /// Start of the next poll cycle.
     pub next_poll: Option<Timestamp>,
     /// Why the container engine is considered unavailable.
-    pub engine_error: Option<&'a str>,
+    pub engine_error: Option<String>,
     /// Why the state can't be written.
-    pub state_error: Option<&'a str>,
+    pub state_error: Option<String>,
 }
 
 impl Service {
     /// Returns the record to answer with (spec 2.1). This is the only place where a status is computed. `pulled`: progress of
     /// the pull in progress.
-    pub fn record(&self, pulled: PullProgress, context: &StatusContext<'_>) -> ServiceStatus {
+    pub fn record(&self, pulled: PullProgress, context: &StatusContext) -> ServiceStatus {
         let mut record = self.facts(pulled, context);
         correct(&mut record, context);
         record.status = value(&record);
@@ -73,7 +73,7 @@ impl Service {
     }
 
     /// The record as far as it follows from the service alone.
-    fn facts(&self, pulled: PullProgress, context: &StatusContext<'_>) -> ServiceStatus {
+    fn facts(&self, pulled: PullProgress, context: &StatusContext) -> ServiceStatus {
         let config = self.config();
         let durable = self.durable();
         let show_containers =
@@ -254,7 +254,7 @@ impl Service {
         if is(Condition::Starting) || is(Condition::Unmeasured) { None } else { Some(Ok(())) }
     }
 
-    fn container_record(&self, container: &Container, context: &StatusContext<'_>) -> ContainerRecord {
+    fn container_record(&self, container: &Container, context: &StatusContext) -> ContainerRecord {
         let runtime = Runtime::of(container);
         let used = self.usage_of(&container.id).filter(|_| is_running(container));
         ContainerRecord {
@@ -382,14 +382,14 @@ impl Service {
 }
 
 /// Corrects a record by what is known of the agent's surroundings.
-fn correct(record: &mut ServiceStatus, context: &StatusContext<'_>) {
-    if let Some(error) = context.state_error {
-        record.errored = Some(error.to_owned());
+fn correct(record: &mut ServiceStatus, context: &StatusContext) {
+    if let Some(error) = &context.state_error {
+        record.errored = Some(error.clone());
         // Without a journal no deployment is possible, and no rollback either. The check of the way back can't record this
         // risk, because its result could not be written.
         if record.way_back.is_some() {
             record.way_back = Some(WayBackValue::AtRisk);
-            record.way_back_reason.get_or_insert_with(|| error.to_owned());
+            record.way_back_reason.get_or_insert_with(|| error.clone());
         }
     }
     // The last known health may be outdated (spec 3.1: `ok` means running and healthy).

@@ -22,10 +22,10 @@ const ROWS: [Row; 9] = [
     (StatusValue::Unknown, |_| {}),
 ];
 
-const NO_ERRORS: StatusContext<'_> =
+const NO_ERRORS: StatusContext =
     StatusContext { now: Timestamp::UNIX_EPOCH, next_poll: None, engine_error: None, state_error: None };
 
-fn shown(mut record: ServiceStatus, context: &StatusContext<'_>) -> ServiceStatus {
+fn shown(mut record: ServiceStatus, context: &StatusContext) -> ServiceStatus {
     correct(&mut record, context);
     record.status = value(&record);
     record
@@ -49,7 +49,7 @@ fn of_any_two_conditions_the_higher_row_of_the_spec_wins() {
 
 #[test]
 fn without_the_engine_no_service_is_ok_or_healthy_and_higher_rows_stay() {
-    let away = StatusContext { engine_error: Some("connection refused"), ..NO_ERRORS };
+    let away = StatusContext { engine_error: Some("connection refused".to_owned()), ..NO_ERRORS };
     for (value, holds) in ROWS {
         let mut status = record();
         holds(&mut status);
@@ -64,7 +64,7 @@ fn without_the_engine_no_service_is_ok_or_healthy_and_higher_rows_stay() {
 
 #[test]
 fn a_state_that_can_not_be_written_is_a_fault_of_every_service() {
-    let full = StatusContext { state_error: Some("disk full"), ..NO_ERRORS };
+    let full = StatusContext { state_error: Some("disk full".to_owned()), ..NO_ERRORS };
     for (value, holds) in ROWS {
         let mut status = record();
         holds(&mut status);

@@ -22,7 +22,7 @@ struct View<'a> {
     service: &'a Service,
     decisions: &'a [ImageDecision<'a>],
     registry_error: Option<&'a str>,
-    context: &'a StatusContext<'a>,
+    context: &'a StatusContext,
 }
 
 impl View<'_> {
@@ -36,7 +36,7 @@ impl View<'_> {
 const GATES: [fn(&View<'_>) -> Gate; 7] = [config, engine, registry, deploying, blocked, not_found, fault];
 
 /// The state of every gate of a service, with the first reason in one sentence.
-pub fn why(service: &Service, context: &StatusContext<'_>) -> WhyReport {
+pub fn why(service: &Service, context: &StatusContext) -> WhyReport {
     let record = service.record(PullProgress::default(), context);
     let decisions = service.seen_decisions(context.now);
     let registry_error = service.registry_error();
@@ -64,9 +64,9 @@ fn digest_gates<'a>(view: &'a View<'_>) -> impl Iterator<Item = Gate> + 'a {
 }
 
 fn engine(view: &View<'_>) -> Gate {
-    match (view.context.engine_error, view.context.state_error) {
+    match (&view.context.engine_error, &view.context.state_error) {
         (Some(error), _) => held("engine", format!("the container engine does not answer: {error}")),
-        (None, Some(error)) => held("engine", error),
+        (None, Some(error)) => held("engine", error.clone()),
         (None, None) => open("engine", "the container engine answers"),
     }
 }

@@ -17,7 +17,7 @@ use crate::service::tests::{config, undisturbed};
 use crate::service::{Durable, Service};
 
 /// The change that a test case makes to a service that is up to date.
-type Change = fn(&mut Service, &mut StatusContext<'_>);
+type Change = fn(&mut Service, &mut StatusContext);
 
 fn report(change: Change) -> WhyReport {
     let (mut service, _) = Service::new(
@@ -43,7 +43,7 @@ fn each_gate_alone_holds_and_gives_the_answer() {
             service.config = Arc::new(ServiceConfig { auto_update: false, ..config() });
         }),
         ("engine", "connection refused", |_, context| {
-            context.engine_error = Some("connection refused");
+            context.engine_error = Some("connection refused".to_owned());
         }),
         ("registry", "no route", |service, _| {
             let unanswered = [("web".to_owned(), Unanswered::Failed("no route".into()))].into();
@@ -116,7 +116,7 @@ fn an_up_to_date_service_waits_for_the_next_check() {
 #[test]
 fn the_first_gate_that_holds_gives_the_answer_and_each_gate_is_listed_once() {
     let report = report(|service, context| {
-        context.engine_error = Some("away");
+        context.engine_error = Some("away".to_owned());
         service.fault = Some(Fault { text: "broken".into(), from_check: false });
     });
     assert!(report.answer.contains("away"), "{report:#?}");

@@ -6,7 +6,7 @@ use crate::service::event::{GoBackEnd, GoBackResult};
 use crate::service::rollout::plan::{GoBack, GoBackReason, ImageChange, LateFailure};
 use crate::service::rollout::probation::{Failure, Reason};
 use crate::service::rollout::snapshot::DataBack;
-use crate::service::wording::{but, rejection, snapshot, some, with_digests};
+use crate::service::wording::{New, but, rejection, snapshot, some, with_digests};
 
 /// The reason of an entry about a rollback by hand, and of the block of what was left.
 pub(in crate::service) const BY_HAND: &str = "rolled back by hand";
@@ -49,7 +49,7 @@ fn targets(back: &GoBack) -> String {
 }
 
 /// The entry about the end of a way back.
-pub(super) fn entry(end: GoBackEnd, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
+pub(super) fn entry(end: GoBackEnd, new: New<'_>) -> AuditEntry {
     let GoBackEnd { back, result } = end;
     match result {
         GoBackResult::Proven { changes, data } => with_data(gone_back(&back, &changes, new), data.as_ref()),
@@ -67,11 +67,7 @@ fn with_data(entry: AuditEntry, data: Option<&DataBack>) -> AuditEntry {
 }
 
 /// The entry about earlier images that are proven again. As in every `rolled_back`, the new digest is the one that was left.
-fn gone_back(
-    back: &GoBack,
-    changes: &[ImageChange],
-    new: impl Fn(Kind, Level, String) -> AuditEntry,
-) -> AuditEntry {
+fn gone_back(back: &GoBack, changes: &[ImageChange], new: New<'_>) -> AuditEntry {
     let (names, targets) = (names(back), targets(back));
     let blocked = "what was left is blocked until the registry has another digest";
     let entry = match &back.why {
@@ -94,12 +90,7 @@ fn gone_back(
 }
 
 /// The entry about a way back that was not taken.
-fn not_gone_back(
-    back: &GoBack,
-    why: String,
-    output: String,
-    new: impl Fn(Kind, Level, String) -> AuditEntry,
-) -> AuditEntry {
+fn not_gone_back(back: &GoBack, why: String, output: String, new: New<'_>) -> AuditEntry {
     let message = format!("{} was not rolled back to {}; nothing was changed", names(back), targets(back));
     AuditEntry { reason: Some(why), output, ..new(Kind::ROLLBACK_FAILED, level(back), message) }
 }
@@ -110,7 +101,7 @@ fn undone(
     failure: Failure,
     output: String,
     remaining: Option<&Reason>,
-    new: impl Fn(Kind, Level, String) -> AuditEntry,
+    new: New<'_>,
 ) -> AuditEntry {
     let but = but(remaining);
     let message = format!(

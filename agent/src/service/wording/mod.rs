@@ -30,7 +30,9 @@ pub(super) use crate::service::wording::container::{
     STOPPED_BY_HAND, interference, managed, note, probe_names_no_service, probed, rejection, trouble,
     unhealthy_reason,
 };
-pub(super) use crate::service::wording::definition::{definition_differs, unreadable_definition};
+pub(super) use crate::service::wording::definition::{
+    definition_cleared_by, definition_differs, unreadable_definition,
+};
 pub(super) use crate::service::wording::images::{
     blocked, blocked_elsewhere, failed_because, held_elsewhere, not_checked_yet, played_back, rollback_risks,
     tag_taken, unsigned, unsigned_elsewhere,
@@ -77,10 +79,13 @@ pub(super) const NOTHING_RUNS: &str = "none of its containers is running";
 /// Maximum size of an entry's output in bytes; the end is kept.
 const MAX_OUTPUT: usize = 8 * 1024;
 
+/// Makes an entry with the time and the service of an event.
+type New<'a> = &'a dyn Fn(Kind, Level, String) -> AuditEntry;
+
 /// The audit entry for an event; `None` if the event is only counted.
 pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Option<AuditEntry> {
     let (service, in_swarm) = (&config.name, config.swarm_service.as_deref());
-    let new = |kind: Kind, level: Level, message: String| AuditEntry::new(at, service, kind, level, message);
+    let new: New<'_> = &|kind, level, message| AuditEntry::new(at, service, kind, level, message);
     Some(match event {
         Event::Resumed { image_changes, step, reason } => {
             resumed(&image_changes, in_swarm, step, reason, new)
@@ -160,17 +165,12 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
     })
 }
 
-fn approved(image: &str, digest: &Digest, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
+fn approved(image: &str, digest: &Digest, new: New<'_>) -> AuditEntry {
     let entry = new(Kind::APPROVED, Level::Info, format!("the update of {image} was approved"));
     with_digests(entry, None, Some(digest))
 }
 
-fn last_hook_failed(
-    event: HookEvent,
-    why: String,
-    output: String,
-    new: impl Fn(Kind, Level, String) -> AuditEntry,
-) -> AuditEntry {
+fn last_hook_failed(event: HookEvent, why: String, output: String, new: New<'_>) -> AuditEntry {
     let message = format!("the hook {} failed; the deployment is not affected", event.key());
     AuditEntry { output, ..because(why, new(Kind::ERROR, Level::Warning, message)) }
 }
@@ -184,12 +184,7 @@ fn because(reason: String, entry: AuditEntry) -> AuditEntry {
     AuditEntry { reason: Some(reason), ..entry }
 }
 
-fn checked(
-    has_blocked: bool,
-    has_not_found: bool,
-    waits: Option<String>,
-    new: impl Fn(Kind, Level, String) -> AuditEntry,
-) -> AuditEntry {
+fn checked(has_blocked: bool, has_not_found: bool, waits: Option<String>, new: New<'_>) -> AuditEntry {
     let message = match (waits, has_blocked, has_not_found) {
         (Some(why), ..) => format!("checked: an update waits: {why}"),
         (None, false, false) => "checked: everything is up to date".to_owned(),
@@ -223,7 +218,7 @@ fn resumed(
     in_swarm: Option<&str>,
     step: &str,
     reason: StartReason,
-    new: impl Fn(Kind, Level, String) -> AuditEntry,
+    new: New<'_>,
 ) -> AuditEntry {
     let reason = match reason {
         StartReason::Start => "the agent was stopped in the middle of it",
@@ -251,7 +246,7 @@ fn rollback_failed(
     failed: FailedDeployment,
     why: &RollbackProblem,
     containers: &[ContainerSummary],
-    new: impl Fn(Kind, Level, String) -> AuditEntry,
+    new: New<'_>,
 ) -> AuditEntry {
     let back = match why {
         RollbackProblem::NoOldImage => "there is no earlier image to roll back to",
@@ -274,7 +269,7 @@ fn rollback_failed(
     AuditEntry { reason: Some(reason), ..entry }
 }
 
-fn container_entry(event: Event, new: impl Fn(Kind, Level, String) -> AuditEntry) -> Option<AuditEntry> {
+fn container_entry(event: Event, new: New<'_>) -> Option<AuditEntry> {
     let (kind, level, message, container, reason) = match event {
         Event::Unhealthy { container, ended, problem } => {
             let (kind, verb) =
@@ -320,11 +315,7 @@ fn container_entry(event: Event, new: impl Fn(Kind, Level, String) -> AuditEntry
     Some(AuditEntry { container: Some(container), reason, ..new(kind, level, message) })
 }
 
-fn redeployed(
-    in_swarm: Option<&str>,
-    kept: &[KeptImage],
-    new: impl Fn(Kind, Level, String) -> AuditEntry,
-) -> AuditEntry {
+fn redeployed(in_swarm: Option<&str>, kept: &[KeptImage], new: New<'_>) -> AuditEntry {
     let mut message = match in_swarm {
         Some(service) => format!("the tasks of {service} were recreated, and passed their probation"),
         None => "the project was pulled and recreated, and passed its probation".to_owned(),
@@ -341,13 +332,7 @@ fn redeployed(
     AuditEntry { reason: some(reasons.join("; ")), ..new(Kind::FORCE_REDEPLOY, Level::Info, message) }
 }
 
-fn not_found(
-    image: &str,
-    remote: &Digest,
-    local: Local,
-    in_swarm: Option<&str>,
-    new: impl Fn(Kind, Level, String) -> AuditEntry,
-) -> AuditEntry {
+fn not_found(image: &str, remote: &Digest, local: Local, in_swarm: Option<&str>, new: New<'_>) -> AuditEntry {
     if in_swarm.is_some() {
         let entry = new(Kind::NOT_FOUND, Level::Warning, swarm::no_digest(image));
         return with_digests(entry, None, Some(remote));
@@ -370,7 +355,7 @@ fn not_found(
     with_digests(entry, None, Some(remote))
 }
 
-fn unblocked(unblock: Unblock, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
+fn unblocked(unblock: Unblock, new: New<'_>) -> AuditEntry {
     let (message, reason, blocked, remote) = match unblock {
         Unblock::Manual { blocked } => {
             let images: Vec<String> =
@@ -391,7 +376,7 @@ fn unblocked(unblock: Unblock, new: impl Fn(Kind, Level, String) -> AuditEntry) 
     with_digests(entry, blocked.as_ref(), remote.as_ref())
 }
 
-fn updated(updated: Updated, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
+fn updated(updated: Updated, new: New<'_>) -> AuditEntry {
     let Updated { change, is_same, labels, used, took, also_recreated, left_behind, stopped_first, problems } =
         updated;
     let image = &change.configured;
@@ -426,7 +411,7 @@ fn rolled_back(
     remaining: Option<&Reason>,
     also_recreated: &[String],
     is_uninterrupted: bool,
-    new: impl Fn(Kind, Level, String) -> AuditEntry,
+    new: New<'_>,
 ) -> AuditEntry {
     let but = but(remaining);
     let served = if is_uninterrupted { "; the service was not interrupted" } else { "" };
@@ -435,7 +420,7 @@ fn rolled_back(
     failed_deployment(failed, new(Kind::ROLLED_BACK, Level::Warning, message))
 }
 
-fn brought_up(cause: &Cause, new: impl Fn(Kind, Level, String) -> AuditEntry) -> Option<AuditEntry> {
+fn brought_up(cause: &Cause, new: New<'_>) -> Option<AuditEntry> {
     let (kind, message, reason) = match cause {
         Cause::ComposeChanged => {
             (Kind::COMPOSE_DRIFT, "the compose files changed and were applied", "compose_watch is on")
@@ -463,7 +448,7 @@ fn brought_up(cause: &Cause, new: impl Fn(Kind, Level, String) -> AuditEntry) ->
     Some(AuditEntry { reason: Some(reason.to_owned()), ..new(kind, Level::Info, message.to_owned()) })
 }
 
-fn resource_alert(alert: ResourceAlert, new: impl Fn(Kind, Level, String) -> AuditEntry) -> AuditEntry {
+fn resource_alert(alert: ResourceAlert, new: New<'_>) -> AuditEntry {
     let ResourceAlert { resource, container, percent, threshold, largest } = alert;
     let of = container.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
     let message = format!("{resource}{of} is at {percent:.2} %, above the threshold of {threshold} %");

@@ -295,7 +295,7 @@ impl Agent {
     }
 }
 
-fn context(fake: &FakeWorld) -> StatusContext<'static> {
+fn context(fake: &FakeWorld) -> StatusContext {
     StatusContext { now: fake.clock().now(), next_poll: None, engine_error: None, state_error: None }
 }
 

@@ -187,12 +187,9 @@ impl Search<'_> {
 
     async fn referrers(&mut self, referrers: Vec<Descriptor>) -> Result<Found, Fault> {
         for referrer in referrers.iter().filter(|referrer| referrer.may_hold_signatures()) {
-            let pinned = Reference {
-                repository: self.repository.clone(),
-                tag: None,
-                digest: Some(referrer.digest.clone()),
+            let Some(manifest) = self.manifest(self.repository.pinned(&referrer.digest)).await? else {
+                continue;
             };
-            let Some(manifest) = self.manifest(pinned).await? else { continue };
             if let found @ Found::Valid(_) = self.layers(&manifest).await? {
                 return Ok(found);
             }
@@ -250,12 +247,7 @@ impl Search<'_> {
         if let Some(judged) = self.expected.bundle(&bundle) {
             return Ok(judged.map(|()| bundle.integrated()));
         }
-        let image = Reference {
-            repository: self.repository.clone(),
-            tag: None,
-            digest: Some(self.expected.digest.clone()),
-        };
-        let manifest = self.manifest(image).await?;
+        let manifest = self.manifest(self.repository.pinned(&self.expected.digest)).await?;
         Ok(manifest
             .ok_or(SignatureFlaw::Malformed)
             .and_then(|manifest| self.expected.message(&bundle, &manifest))

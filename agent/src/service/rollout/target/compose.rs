@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::image::Reference;
 use crate::model::{HookEvent, Model, ModelService, Project, PullPolicy};
 use crate::ports::HookCall;
-use crate::service::action::{Replaced, Step};
+use crate::service::action::{BringUp, Replaced, Step};
 use crate::service::images::OldImage;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange, PlannedHooks};
@@ -33,7 +33,17 @@ impl Deployment {
             let definition = self.definition();
             let is_guarded =
                 definition.is_none() && !matches!(plan.cause, Cause::Redeploy | Cause::ComposeChanged);
-            Step::Start { tags, displaced, project, down, up_mode, scope, pull, definition, is_guarded }
+            Step::Start(BringUp {
+                tags,
+                displaced,
+                project,
+                down,
+                up_mode,
+                scope,
+                pull,
+                definition,
+                is_guarded,
+            })
         };
         if let (Some(step), Phase::Unpin) = (self.snapshot_step(), &self.phase) {
             return Some(Step::Snapshot(step));
