@@ -41,7 +41,8 @@ impl Service {
         let of_this_run =
             |stop: &Timestamp| container.started_at.is_none_or(|start| *stop >= start || start > at);
         let is_stopped = stop.is_some_and(of_this_run);
-        let has_finished = exit_code == 0 && !container.restarts_itself;
+        // It has finished its work, even if the engine starts it again (DECISIONS 5).
+        let has_finished = exit_code == 0;
         let exit = (at, id.to_owned());
         if is_own || is_stopped || has_finished || watch.exits.contains(&exit) {
             return;

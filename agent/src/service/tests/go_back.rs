@@ -332,6 +332,17 @@ fn stops_the_engine_and_long_intervals_are_no_crashes() {
 }
 
 #[test]
+fn a_container_that_finishes_its_work_again_and_again_has_not_crashed() {
+    let mut scenario = on_watch();
+    scenario.look(&[&Container { restarts_itself: true, ..on('2') }]);
+    for _ in 0..3 {
+        scenario.later(30).event("web-2", EventKind::Die { exit_code: 0 });
+    }
+    scenario.later(60).looks();
+    assert_eq!(scenario.goes_back(), None);
+}
+
+#[test]
 fn a_watched_update_on_which_the_healer_gives_up_is_rolled_back() {
     let mut scenario = on_watch();
     let given_up =
