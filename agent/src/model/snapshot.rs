@@ -57,6 +57,16 @@ pub struct Room {
     pub available: u64,
     /// Whether the copy shares its blocks with the data (reflink), and so needs no room and next to no time.
     pub is_shared: bool,
+    /// How many copies are there at most: two if the copy can't take the place of the data by its name, so that the data is
+    /// set aside by copying it as well.
+    pub copies: u64,
+}
+
+impl Room {
+    /// Bytes that the copies need.
+    pub fn needed(&self) -> u64 {
+        if self.is_shared { 0 } else { self.bytes.saturating_mul(self.copies) }
+    }
 }
 
 /// Why a folder can't be copied or put back, in words, with the path.
@@ -118,9 +128,11 @@ impl Source {
     /// outside the folders that the engine prunes.
     pub fn place(&self, id: &str) -> Place {
         let live = self.folder.clone();
-        // .../volumes/NAME/_data
+        // .../volumes/NAME/_data, unless a link leads out of the engine's folders
+        let is_engines = |volume: &&String| self.folder.ends_with(Path::new(volume).join("_data"));
+        let volume = self.volume.as_ref().filter(is_engines);
         let name = |kind: &str| {
-            if let (Some(volume), Some(engine)) = (&self.volume, self.folder.ancestors().nth(3)) {
+            if let (Some(volume), Some(engine)) = (volume, self.folder.ancestors().nth(3)) {
                 return engine.join(BESIDE_VOLUMES).join(format!("{volume}-{id}{kind}"));
             }
             let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
@@ -208,6 +220,14 @@ pub struct Mounter {
     /// The compose services of its project that it depends on.
     #[serde(default)]
     pub depends_on: Vec<String>,
+    /// Whether it is paused: nothing can stop it and leave it paused afterwards.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_paused: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// Reports whether one of two folders contains the other, or they are the same.
@@ -252,6 +272,10 @@ mod tests {
         let place = volume.place("7");
         assert_eq!(place.copy, Path::new("/var/lib/docker/evenkeel-snapshots/web_db-7"));
         assert_eq!(place.aside, Path::new("/var/lib/docker/evenkeel-snapshots/web_db-7-set-aside"));
+        let linked = Source { folder: "/mnt/disk/db".into(), ..volume.clone() };
+        assert_eq!(linked.place("7").copy, Path::new("/mnt/disk/.db.evenkeel-7"));
+        let moved = Source { folder: "/mnt/disk/volumes/web_db/_data".into(), ..volume };
+        assert_eq!(moved.place("7").copy, Path::new("/mnt/disk/evenkeel-snapshots/web_db-7"));
         let directory = Source { of: "/srv/up".into(), volume: None, folder: "/srv/up".into() };
         assert_eq!(directory.place("7").copy, Path::new("/srv/.up.evenkeel-7"));
     }
@@ -263,6 +287,7 @@ mod tests {
             name: service.into(),
             service: ("p".into(), service.into()),
             depends_on: depends_on.iter().map(|name| (*name).to_owned()).collect(),
+            is_paused: false,
         };
         let names = |all: &[Mounter]| {
             let group = |group: Vec<&Mounter>| group.iter().map(|one| one.name.clone()).collect::<Vec<_>>();

@@ -1,7 +1,7 @@
 //! Copies of a service's data on this machine (DECISIONS 13).
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
@@ -13,7 +13,10 @@ pub use crate::model::snapshot::{Copied, FolderId, Mounter, Place, Room, Snapsho
 /// containers that mount it. Every call can be repeated after it was killed in the middle.
 #[async_trait]
 pub trait Snapshots: Send + Sync + 'static {
-    /// Measures a folder, for a copy next to `copy`.
+    /// Returns the folder that a path leads to, which is what is measured and copied: links are not followed there.
+    async fn resolve(&self, folder: &Path) -> Result<PathBuf, SnapshotError>;
+
+    /// Measures a folder, for a copy next to `copy`. Refuses what could not be copied.
     async fn measure(&self, live: &Path, copy: &Path) -> Result<Room, SnapshotError>;
 
     /// Copies a folder and waits until the copy is on disk. Reports the bytes that were copied so far. One that is there
@@ -51,6 +54,6 @@ pub trait Volumes: Send + Sync + 'static {
     async fn remove_volume(&self, name: &str) -> Result<(), EngineError>;
 
     /// Returns the running containers, whoever's they are, that mount one of these folders, a part of it, or a folder that
-    /// contains it. With `writable`, only those that can write to it.
+    /// contains it; not that of the agent itself. With `writable`, only those that can write to it.
     async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError>;
 }

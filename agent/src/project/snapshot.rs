@@ -11,12 +11,12 @@ use crate::model::snapshot::{
     CopyMade, EarlierData, KeptFolder, Mounter, Named, Place, SnapshotError, SnapshotRules, Source, named,
     stop_order,
 };
-use crate::model::{EngineError, IfFound, Members, Model};
+use crate::model::{Container, EngineError, IfFound, Members, Model};
 use crate::ports::snapshot::{Snapshots, Volumes};
 use crate::ports::{Engine, PullProgress};
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
-use crate::service::input::{SnapshotStepped, StepResult};
+use crate::service::input::{NotStarted, SnapshotStepped, StepResult};
 
 /// What snapshots need of the world.
 #[derive(Clone)]
@@ -54,6 +54,9 @@ impl Data {
             }
             sources.push(source);
         }
+        if let Some(why) = self.hindrance(&sources).await? {
+            return Ok(Err(why));
+        }
         let mut seen = SnapshotSeen { sources, rooms, dumps: self.dumps.clone(), earlier: None };
         if let Some(earlier) = earlier
             && let Err(why) = self.find_earlier(earlier, &mut seen).await
@@ -61,6 +64,19 @@ impl Data {
             return Ok(Err(format!("the data of {} can't be put back: {why}", earlier.at)));
         }
         Ok(Ok(seen))
+    }
+
+    /// Why what writes to the data can't be stopped.
+    async fn hindrance(&self, sources: &[Source]) -> Result<Option<String>, EngineError> {
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        let folders: Vec<&Path> = sources.iter().map(|source| source.folder.as_path()).collect();
+        match self.volumes.mounters(&folders, true).await.and_then(none_paused) {
+            Ok(_) => Ok(None),
+            Err(EngineError::Refused(why)) => Ok(Some(format!("the data can't be copied: {why}"))),
+            Err(error) => Err(error),
+        }
     }
 
     async fn find_earlier(&self, earlier: &EarlierData, seen: &mut SnapshotSeen) -> Result<(), String> {
@@ -80,8 +96,9 @@ impl Data {
             let Some(kept) = earlier.folders.iter().find(|kept| kept.of == source.of) else { continue };
             let identity = self.folders.identify(&kept.folder).await.map_err(|SnapshotError(why)| why)?;
             let of_now = self.folders.identify(&source.folder).await.map_err(|SnapshotError(why)| why)?;
-            // The folders are exchanged, which takes no room.
-            room.is_shared |= identity.device == of_now.device;
+            // The folders are exchanged, which takes no room, or the data of now is copied.
+            room.is_shared |= room.copies == 1 && identity.device == of_now.device;
+            room.copies = 1;
             found.push(identity);
         }
         seen.earlier = Some((earlier.clone(), found));
@@ -91,18 +108,22 @@ impl Data {
     async fn find(&self, of: &str, model: &Model) -> Result<Result<Source, String>, EngineError> {
         let of = of.to_owned();
         let volume = match named(&of, model) {
-            Ok(Named::Directory(folder)) => return Ok(Ok(Source { of, volume: None, folder })),
+            Ok(Named::Directory(folder)) => return Ok(self.source(of, None, &folder).await),
             Ok(Named::Volume(volume)) => volume,
             Err(why) => return Ok(Err(why)),
         };
         let Some(seen) = self.volumes.volume(&volume).await? else {
             return Ok(Err(format!("there is no volume {volume}")));
         };
-        Ok(seen.data().map(|(folder, is_engines)| Source {
-            of,
-            volume: is_engines.then_some(volume),
-            folder,
-        }))
+        match seen.data() {
+            Ok((folder, is_engines)) => Ok(self.source(of, is_engines.then_some(volume), &folder).await),
+            Err(why) => Ok(Err(why)),
+        }
+    }
+
+    async fn source(&self, of: String, volume: Option<String>, folder: &Path) -> Result<Source, String> {
+        let folder = self.folders.resolve(folder).await.map_err(|SnapshotError(why)| why)?;
+        Ok(Source { of, volume, folder })
     }
 
     /// Performs a step. Every step can be repeated after a crash in the middle of it.
@@ -115,7 +136,8 @@ impl Data {
         let stepped = match step {
             SnapshotStep::Quiesce { stop, of, writable } => {
                 let folders: Vec<&Path> = of.iter().map(|source| source.folder.as_path()).collect();
-                SnapshotStepped::Running(self.quiesce(engine, &stop, &folders, writable).await?)
+                let running = self.quiesce(engine, &stop, &folders, writable).await?;
+                SnapshotStepped::Running(none_paused(running)?)
             }
             SnapshotStep::Copy { places, labels, id } => self.copy(places, &labels, &id, progress).await?,
             SnapshotStep::Restore { stop, copies, labels, id } => {
@@ -123,33 +145,20 @@ impl Data {
                 if !running.is_empty() {
                     return Ok(StepResult::Snapshot(SnapshotStepped::Running(running)));
                 }
-                for (CopyMade { source, copied }, place) in &copies {
-                    self.folders.restore(place, copied).await.map_err(refused)?;
-                    self.show(source, &place.aside, &format!("{id}-set-aside"), &labels).await?;
+                let stepped = self.exchange_all(&copies, Way::Back).await?;
+                if stepped == SnapshotStepped::Done {
+                    self.show_set_aside(&copies, &labels, &id).await?;
                 }
-                SnapshotStepped::Done
+                stepped
             }
             SnapshotStep::UndoRestore { stop, copies } => {
                 let running = self.at_rest(engine, &stop, &copies).await?;
                 if !running.is_empty() {
                     return Ok(StepResult::Snapshot(SnapshotStepped::Running(running)));
                 }
-                for (CopyMade { copied, .. }, place) in &copies {
-                    self.folders.undo(place, copied).await.map_err(refused)?;
-                }
-                SnapshotStepped::Done
+                self.exchange_all(&copies, Way::Forth).await?
             }
-            SnapshotStep::Resume { start, project } => {
-                for container in start.iter().rev() {
-                    match engine.start(container).await.found() {
-                        Err(error) if error.is_unavailable() => return Err(error),
-                        Err(error) => tracing::warn!(%error, "a container that was stopped can't be started"),
-                        Ok(_) => {}
-                    }
-                }
-                let containers = engine.containers(&Members::Project(project)).await?;
-                SnapshotStepped::Resumed { containers }
-            }
+            SnapshotStep::Resume { start, project } => self.resume(engine, start, project).await?,
             SnapshotStep::Expire { remove } => {
                 for KeptFolder { folder, volume, .. } in &remove {
                     if let Some(volume) = volume {
@@ -161,6 +170,82 @@ impl Data {
             }
         };
         Ok(StepResult::Snapshot(stepped))
+    }
+
+    /// Puts all copies in place of the data, or none of them, and the same the other way: images never find a part of their
+    /// data. Every call can be repeated, so what was put back before the process was killed is no special case.
+    async fn exchange_all(
+        &self,
+        copies: &[(CopyMade, Place)],
+        way: Way,
+    ) -> Result<SnapshotStepped, EngineError> {
+        for (nth, (made, place)) in copies.iter().enumerate() {
+            let Err(SnapshotError(why)) = self.exchange(made, place, way).await else { continue };
+            let mut left = Vec::new();
+            for (made, place) in copies[..=nth].iter().rev() {
+                if let Err(SnapshotError(why)) = self.exchange(made, place, way.reverse()).await {
+                    let Place { live, copy, aside } = place;
+                    let (live, copy, aside) = (live.display(), copy.display(), aside.display());
+                    left.push(format!("{live} ({why}; see also {copy} and {aside})"));
+                }
+            }
+            if left.is_empty() {
+                return Err(EngineError::Refused(why));
+            }
+            let why = format!("{why}; what was done could not be undone in {}", left.join(", "));
+            return Ok(SnapshotStepped::Mixed { why });
+        }
+        Ok(SnapshotStepped::Done)
+    }
+
+    async fn exchange(&self, made: &CopyMade, place: &Place, way: Way) -> Result<(), SnapshotError> {
+        match way {
+            Way::Back => self.folders.restore(place, &made.copied).await,
+            Way::Forth => self.folders.undo(place, &made.copied).await,
+        }
+    }
+
+    /// Shows what was set aside. The data is in place, so that a volume which can't be created is no reason to fail.
+    async fn show_set_aside(
+        &self,
+        copies: &[(CopyMade, Place)],
+        labels: &[(String, String)],
+        id: &str,
+    ) -> Result<(), EngineError> {
+        for (CopyMade { source, .. }, place) in copies {
+            match self.show(source, &place.aside, &format!("{id}-set-aside"), labels).await {
+                Err(error) if error.is_unavailable() => return Err(error),
+                Err(error) => tracing::warn!(%error, "no volume stands for what was set aside"),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts what was stopped, as far as that does not change what it is.
+    async fn resume(
+        &self,
+        engine: &dyn Engine,
+        start: Vec<Mounter>,
+        project: String,
+    ) -> Result<SnapshotStepped, EngineError> {
+        let (mut not_started, mut gone) = (Vec::new(), Vec::new());
+        for one in start.into_iter().rev() {
+            if one.is_paused {
+                let why = "it was paused, and would run now".to_owned();
+                not_started.push(NotStarted { name: one.name, why });
+                continue;
+            }
+            match engine.start(&one.id).await {
+                Ok(()) => {}
+                Err(EngineError::NotFound(_)) => gone.push(one),
+                Err(error) if error.is_unavailable() => return Err(error),
+                Err(error) => not_started.push(NotStarted { name: one.name, why: error.to_string() }),
+            }
+        }
+        let containers = engine.containers(&Members::Project(project.clone())).await?;
+        not_started.extend(lost(gone, &project, &containers));
+        Ok(SnapshotStepped::Resumed { containers, not_started })
     }
 
     /// Stops containers before the data is exchanged. Whoever only reads it would go on to see what is set aside.
@@ -206,7 +291,7 @@ impl Data {
                     return Ok(SnapshotStepped::Copied(copies));
                 }
                 self.remove_copies(&places).await?;
-                Ok(SnapshotStepped::Running(running))
+                Ok(SnapshotStepped::Running(none_paused(running)?))
             }
             Err(error) => {
                 // The service, which is started again, may need the room.
@@ -270,6 +355,204 @@ impl Data {
     }
 }
 
+/// Which way data is exchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// The copies take the place of the data.
+    Back,
+    /// The data that was set aside is put where it was.
+    Forth,
+}
+
+impl Way {
+    fn reverse(self) -> Self {
+        match self {
+            Self::Back => Self::Forth,
+            Self::Forth => Self::Back,
+        }
+    }
+}
+
+/// The containers that are gone, but for those of the project that the update has made anew.
+fn lost(gone: Vec<Mounter>, project: &str, containers: &[Container]) -> impl Iterator<Item = NotStarted> {
+    let is_new = move |one: &Mounter| {
+        one.service.0 == project && containers.iter().any(|c| c.compose_service == one.service.1)
+    };
+    let lost = gone.into_iter().filter(move |one| !is_new(one));
+    lost.map(|one| NotStarted { name: one.name, why: "it is gone".to_owned() })
+}
+
+/// Fails if one of these containers is paused: it would run afterwards.
+fn none_paused(running: Vec<Mounter>) -> Result<Vec<Mounter>, EngineError> {
+    match running.iter().find(|one| one.is_paused) {
+        Some(paused) => Err(EngineError::Refused(format!(
+            "container {} mounts it and is paused, and could not be put back into that state after it was stopped; unpause or \
+             stop it",
+            paused.name
+        ))),
+        None => Ok(running),
+    }
+}
+
 fn refused(SnapshotError(why): SnapshotError) -> EngineError {
     EngineError::Refused(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::model::snapshot::{Copied, FolderId, Room, Volume};
+
+    /// Folders by path, of which some can't be put back, and some can't be undone.
+    #[derive(Default)]
+    struct Folders {
+        exchanged: Mutex<BTreeMap<PathBuf, bool>>,
+        fails: Mutex<Vec<(PathBuf, Way)>>,
+    }
+
+    impl Folders {
+        fn go(&self, place: &Place, way: Way) -> Result<(), SnapshotError> {
+            if self.fails.lock().contains(&(place.live.clone(), way)) {
+                return Err(SnapshotError(format!("can't put back {}", place.live.display())));
+            }
+            self.exchanged.lock().insert(place.live.clone(), way == Way::Back);
+            Ok(())
+        }
+    }
+
+    #[async_trait]
+    impl Snapshots for Folders {
+        async fn resolve(&self, folder: &Path) -> Result<PathBuf, SnapshotError> {
+            Ok(folder.to_owned())
+        }
+
+        async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
+            Err(SnapshotError("not asked for".into()))
+        }
+
+        async fn copy(&self, _: &Place, _: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
+            Err(SnapshotError("not asked for".into()))
+        }
+
+        async fn restore(&self, place: &Place, _: &Copied) -> Result<(), SnapshotError> {
+            self.go(place, Way::Back)
+        }
+
+        async fn undo(&self, place: &Place, _: &Copied) -> Result<(), SnapshotError> {
+            self.go(place, Way::Forth)
+        }
+
+        async fn identify(&self, _: &Path) -> Result<FolderId, SnapshotError> {
+            Err(SnapshotError("not asked for".into()))
+        }
+
+        async fn remove(&self, _: &Path) -> Result<(), SnapshotError> {
+            Ok(())
+        }
+    }
+
+    struct NoVolumes;
+
+    #[async_trait]
+    impl Volumes for NoVolumes {
+        async fn volume(&self, _: &str) -> Result<Option<Volume>, EngineError> {
+            Ok(None)
+        }
+
+        async fn bind_volume(
+            &self,
+            _: &str,
+            _: &Path,
+            _: BTreeMap<String, String>,
+        ) -> Result<(), EngineError> {
+            Err(EngineError::Refused("there are no volumes".into()))
+        }
+
+        async fn remove_volume(&self, _: &str) -> Result<(), EngineError> {
+            Ok(())
+        }
+
+        async fn mounters(&self, _: &[&Path], _: bool) -> Result<Vec<Mounter>, EngineError> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn copies(names: &[&str]) -> Vec<(CopyMade, Place)> {
+        let copy = |name: &&str| {
+            let folder = PathBuf::from(format!("/srv/{name}"));
+            let source = Source { of: folder.display().to_string(), volume: None, folder };
+            let (place, folder) = (source.place("7"), FolderId { device: 1, inode: 1 });
+            (CopyMade { source, copied: Copied { bytes: 1, folder } }, place)
+        };
+        names.iter().map(copy).collect()
+    }
+
+    #[tokio::test]
+    async fn all_folders_are_put_back_or_none() {
+        for way in [Way::Back, Way::Forth] {
+            let folders = Arc::new(Folders::default());
+            let data = Data { folders: folders.clone(), volumes: Arc::new(NoVolumes), dumps: PathBuf::new() };
+            let all = copies(&["a", "b", "c"]);
+            let seen = || folders.exchanged.lock().clone();
+            let each = |of: &[(&str, bool)]| -> BTreeMap<PathBuf, bool> {
+                of.iter().map(|(name, it)| (Path::new("/srv").join(name), *it)).collect()
+            };
+            let is_back = way == Way::Back;
+            *folders.fails.lock() = vec![("/srv/b".into(), way)];
+            let error = data.exchange_all(&all, way).await.unwrap_err().to_string();
+            assert_eq!(error, "can't put back /srv/b");
+            assert_eq!(seen(), each(&[("a", !is_back), ("b", !is_back)]), "as it was");
+            *folders.fails.lock() = Vec::new();
+            assert_eq!(data.exchange_all(&all, way).await.unwrap(), SnapshotStepped::Done);
+            assert_eq!(seen(), each(&[("a", is_back), ("b", is_back), ("c", is_back)]));
+            *folders.fails.lock() = vec![("/srv/b".into(), way), ("/srv/a".into(), way.reverse())];
+            let stepped = data.exchange_all(&all, way).await.unwrap();
+            let SnapshotStepped::Mixed { why } = stepped else { panic!("{stepped:?}") };
+            let parts = ["can't put back /srv/b;", "/srv/a (", "/srv/.a.evenkeel-7-set-aside)"];
+            assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_can_not_stand_for_what_was_set_aside_hinders_nothing() {
+        let data = Data {
+            folders: Arc::new(Folders::default()),
+            volumes: Arc::new(NoVolumes),
+            dumps: PathBuf::new(),
+        };
+        let mut all = copies(&["a"]);
+        all[0].0.source.volume = Some("p_a".into());
+        data.show_set_aside(&all, &[], "7").await.unwrap();
+    }
+
+    fn mounter(name: &str, project: &str) -> Mounter {
+        Mounter {
+            id: name.into(),
+            name: name.into(),
+            service: (project.into(), name.into()),
+            depends_on: Vec::new(),
+            is_paused: false,
+        }
+    }
+
+    #[test]
+    fn a_container_that_is_gone_is_lost_unless_the_update_has_made_it_anew() {
+        let gone = [("web", "p"), ("cron", "p"), ("web", "other"), ("task", "")];
+        let gone = gone.iter().map(|(name, project)| mounter(name, project)).collect();
+        let containers = [Container::running("web", "web")];
+        let lost: Vec<NotStarted> = lost(gone, "p", &containers).collect();
+        let names: Vec<&str> = lost.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["cron", "web", "task"]);
+    }
+
+    #[test]
+    fn a_container_that_is_paused_is_not_stopped() {
+        let one = |name: &str, is_paused: bool| Mounter { is_paused, ..mounter(name, "p") };
+        assert!(none_paused(vec![one("a", false)]).is_ok());
+        let error = none_paused(vec![one("a", false), one("b", true)]).unwrap_err().to_string();
+        assert!(error.contains("container b mounts it and is paused"), "{error}");
+    }
 }

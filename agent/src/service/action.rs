@@ -350,7 +350,7 @@ pub enum SnapshotStep {
     /// Start containers that were stopped, as far as they are still there.
     Resume {
         /// The containers to start, in the reverse order.
-        start: Vec<String>,
+        start: Vec<Mounter>,
         /// The compose project whose containers are looked at afterwards.
         project: String,
     },

@@ -130,6 +130,8 @@ pub(in crate::service) enum Event {
     TagLineNotRestored { tag: TagChange, why: Option<String> },
     /// A hook that ran after a deployment has failed.
     HookFailed { event: HookEvent, why: String, output: String },
+    /// Containers that were stopped for a snapshot don't run again: their names, and why.
+    NotStartedAgain { containers: Vec<(String, String)> },
     /// A rollback would fail now, or for a different reason than before.
     WayBackAtRisk { risk: String },
     /// A rollback would succeed again; `risk` is the previous obstacle.

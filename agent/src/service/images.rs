@@ -53,6 +53,9 @@ pub struct ImageMemory {
     /// Digest that an operator has replaced in the swarm although the registry has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declined: Option<Digest>,
+    /// Digest whose update has failed because the data could not be copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_copied: Option<NotCopied>,
     /// Records of the digests in the registry, if gates may hold them: one per tag that was queried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub found: Vec<Found>,
@@ -113,6 +116,19 @@ impl Found {
         let earliest = self.not_before.unwrap_or(Timestamp::MIN);
         self.first_seen = since.max(earliest).min(self.first_seen);
     }
+}
+
+/// An update that was not begun because the data could not be copied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotCopied {
+    /// Its digest.
+    pub digest: Digest,
+    /// Why the data could not be copied.
+    pub why: String,
+    /// How often it was tried.
+    pub tries: u32,
+    /// When it is tried again, unless a person asks for it before.
+    pub until: Timestamp,
 }
 
 /// The digest of an image that last passed its probation.
@@ -263,6 +279,11 @@ impl ImageMemory {
         deployed.push(DeployedImage { id: id.clone(), proven, tags });
         let surplus = deployed.len().saturating_sub(MAX_DEPLOYED);
         deployed.drain(..surplus);
+    }
+
+    /// Returns the record of a digest whose update has failed because the data could not be copied.
+    pub(super) fn not_copied(&self, digest: &Digest) -> Option<&NotCopied> {
+        self.not_copied.as_ref().filter(|known| known.digest == *digest)
     }
 
     /// Returns the record of what a reference points to in its registry.

@@ -182,9 +182,25 @@ pub enum SnapshotStepped {
     Resumed {
         /// The containers.
         containers: Vec<Container>,
+        /// Those that were stopped and don't run again.
+        not_started: Vec<NotStarted>,
+    },
+    /// Some folders have their earlier data, others not, and that can't be undone.
+    Mixed {
+        /// Why, and where the data is.
+        why: String,
     },
     /// The step is done.
     Done,
+}
+
+/// A container that was stopped for a snapshot and does not run again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotStarted {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub why: String,
 }
 
 /// Why a check returned no observation.

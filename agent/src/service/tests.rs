@@ -23,6 +23,7 @@ mod running;
 mod scope;
 mod shared;
 mod siblings;
+mod snapshot;
 mod start;
 mod stops;
 mod swarm;

@@ -1,22 +1,34 @@
 //! Snapshots: the data goes back with the image, whenever the agent is killed.
 
 use evenkeel_agent::model::snapshot::SnapshotRules;
+use evenkeel_common::wire::AuditEntry;
 
+use super::world::DiskFault;
 use super::*;
 
 /// An update of a service with data, which every new image migrates.
 async fn with_data(behaviour: Behaviour) -> (FakeWorld, Arc<ServiceConfig>) {
+    with_volumes(behaviour, None).await
+}
+
+/// The same, with a second volume and what the disk refuses.
+async fn with_volumes(behaviour: Behaviour, more: Option<DiskFault>) -> (FakeWorld, Arc<ServiceConfig>) {
     let fake = new_world();
     let web = reference(WEB);
     fake.compose_service("web", &web);
     fake.has_data();
+    let mut of = vec!["data".to_owned()];
+    if let Some(fault) = more {
+        fake.has_more_data(fault);
+        of.push("more".to_owned());
+    }
     fake.add_image(&web, "web v1", Behaviour::Good, true);
     fake.push(&web, "web v1", Behaviour::Good);
     fake.trust("web v1");
     fake.operator_up();
     until_healthy(&fake, "web").await;
     fake.push(&web, "web v2", behaviour);
-    let snapshot = SnapshotRules { of: vec!["data".to_owned()], keep: 2, max_bytes: 1 << 20 };
+    let snapshot = SnapshotRules { of, keep: 2, max_bytes: 1 << 20 };
     let update = UpdateConfig { snapshot: Some(snapshot), ..UpdateConfig::default() };
     let config = ServiceConfig { update: Some(Arc::new(update)), ..(*config(&[WEB])).clone() };
     (fake, Arc::new(config))
@@ -39,6 +51,8 @@ async fn assert_matches(fake: &FakeWorld, is_good: bool, what: &str) {
     assert_eq!(durable.deployment, None, "{what}: a deployment was left unfinished");
     let (image, version) = if is_good { ("web v2", 2) } else { ("web v1", 1) };
     assert_eq!(fake.running("web"), [id_of(image)], "{what}");
+    let is_lost = |entry: &AuditEntry| entry.message.starts_with("not started again");
+    assert!(!fake.entries().iter().any(is_lost), "{what}: compose has made it anew");
     let [live, copies, aside] = fake.data_versions();
     assert_eq!(live, [version], "{what}: image and data match");
     if is_good {
@@ -58,6 +72,40 @@ async fn the_data_goes_back_with_the_image() {
         assert_matches(&fake, is_good, &what).await;
         let kind = if is_good { Kind::UPDATED } else { Kind::ROLLED_BACK };
         assert_eq!(fake.entries().iter().filter(|entry| entry.event == kind).count(), 1, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_folder_that_can_not_be_put_back_leaves_no_data_of_two_times_to_an_image() {
+    for (nr, fault) in
+        [DiskFault::None, DiskFault::PutBack, DiskFault::PutBackAndUndo].into_iter().enumerate()
+    {
+        let kills = [None].into_iter().chain(every(47, nr).map(Some));
+        for at in kills {
+            let (fake, config) = with_volumes(Behaviour::Unhealthy, Some(fault)).await;
+            fake.crash_at(at);
+            let has_ended = run_agent(&fake, &config, LONG, Script::Poll).await;
+            if at.is_some() && has_ended {
+                break;
+            }
+            fake.crash_at(None);
+            if !has_ended {
+                assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+            }
+            let what = format!("{fault:?}, killed at call {at:?}\n{}", fake.transcript().join("\n"));
+            assert_eq!(fake.violations(), Vec::<String>::new(), "{what}");
+            let durable = fake.durable(&state_key("shop")).await;
+            assert_eq!(durable.deployment, None, "{what}");
+            assert_eq!(durable.rollback_failed, fault != DiskFault::None, "{what}");
+            let (image, live) = match fault {
+                DiskFault::None => (Some("web v1"), [1, 1]),
+                DiskFault::PutBack => (Some("web v2"), [2, 2]),
+                // Nothing runs on it.
+                DiskFault::PutBackAndUndo => (None, [1, 2]),
+            };
+            assert_eq!(fake.data_versions()[0], live, "{what}");
+            assert_eq!(fake.up("web"), image.map(id_of).into_iter().collect::<Vec<_>>(), "{what}");
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod events;
 mod images;
 mod lifecycle;
 mod names;
+mod own;
 mod pull;
 mod stats;
 mod survey;

@@ -9,6 +9,7 @@ use bollard::query_parameters as query;
 use serde_json::Value;
 
 use super::convert;
+use super::own::Traces;
 use super::{CHANGE, DockerEngine, answer};
 use crate::model::output::stable;
 use crate::model::snapshot::overlap;
@@ -69,14 +70,7 @@ impl Volumes for DockerEngine {
     async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError> {
         // Podman rejects a filter with a state that it does not have.
         let listed = self.list_all().await?;
-        let folders: Vec<PathBuf> = folders.iter().map(|folder| resolved(folder)).collect();
-        let mut found: Vec<Mounter> = listed
-            .iter()
-            .filter(|one| may_write(one) && mounts(one, &folders, writable))
-            .filter_map(mounter)
-            .collect();
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(found)
+        mounters(&listed, folders, writable, &Traces::read())
     }
 }
 
@@ -131,6 +125,21 @@ fn mounts(listed: &Value, folders: &[PathBuf], writable: bool) -> bool {
     })
 }
 
+/// The listed containers that mount these folders, without that of the agent itself.
+fn mounters(
+    listed: &[Value],
+    folders: &[&Path],
+    writable: bool,
+    traces: &Traces,
+) -> Result<Vec<Mounter>, EngineError> {
+    let folders: Vec<PathBuf> = folders.iter().map(|folder| resolved(folder)).collect();
+    let users = listed.iter().filter(|one| may_write(one) && mounts(one, &folders, writable)).collect();
+    let users = traces.without_own(users, listed)?;
+    let mut found: Vec<Mounter> = users.into_iter().filter_map(mounter).collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
 /// Containers of the agent's own that hold images never run, so they are none.
 fn mounter(listed: &Value) -> Option<Mounter> {
     let labels = answer::map(listed, "/Labels").unwrap_or_default();
@@ -144,6 +153,7 @@ fn mounter(listed: &Value) -> Option<Mounter> {
         name,
         service: (label(convert::PROJECT_LABEL), label(convert::SERVICE_LABEL)),
         depends_on: services.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+        is_paused: answer::text(listed, "/State") == Some("paused"),
     })
 }
 
@@ -213,6 +223,24 @@ mod tests {
             (one.name.as_str(), one.depends_on),
             ("p-web-1", vec!["db".to_owned(), "cache".to_owned()])
         );
+    }
+
+    #[test]
+    fn the_agent_is_no_mounter_of_the_data() {
+        let id = |digit: &str| digit.repeat(64);
+        let one = |digit: &str, state: &str| {
+            json!({"Id": id(digit), "Names": [format!("/{digit}")], "State": state,
+                "Mounts": [{"Source": "/data", "RW": true}]})
+        };
+        let listed = [one("a", "running"), one("b", "paused")];
+        let mountinfo =
+            format!("1 2 8:1 /var/lib/docker/containers/{}/hosts /etc/hosts rw - ext4 x rw", id("a"));
+        let traces = Traces { mountinfo, cgroup: "0::/".into() };
+        let found = mounters(&listed, &[Path::new("/data/db")], true, &traces).unwrap();
+        let found: Vec<(&str, bool)> = found.iter().map(|one| (one.name.as_str(), one.is_paused)).collect();
+        assert_eq!(found, [("b", true)]);
+        let found = mounters(&listed, &[Path::new("/data/db")], true, &Traces::default()).unwrap();
+        assert_eq!(found.len(), 2, "the agent runs on the machine");
     }
 
     #[test]

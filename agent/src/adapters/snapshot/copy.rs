@@ -55,11 +55,25 @@ pub(super) fn contents(from: &Path, to: &Path, progress: &watch::Sender<u64>) ->
     rustix::fs::syncfs(&target.handle).map_err(|error| because("sync", to)(error.into()))
 }
 
-/// The bytes that the files in a folder take up.
-pub(super) fn size(folder: &Path) -> Result<u64, SnapshotError> {
+/// The size of a folder.
+#[derive(Debug, Default)]
+pub(super) struct Size {
+    /// The bytes that its files take up.
+    pub(super) bytes: u64,
+    /// The regular file that takes up the most.
+    pub(super) largest: Option<PathBuf>,
+}
+
+/// Measures a folder, which a service may be writing to. Refuses what a copy would refuse.
+pub(super) fn size(folder: &Path) -> Result<Size, SnapshotError> {
     let mut seen = HashSet::new();
-    let (mut bytes, mut left) = (0_u64, vec![folder.to_owned()]);
-    while let Some(folder) = left.pop() {
+    let (mut bytes, mut largest) = (0_u64, None);
+    let device = fs::symlink_metadata(folder).map_err(because("read", folder))?.dev();
+    let mut left = vec![(folder.to_owned(), 0)];
+    while let Some((folder, depth)) = left.pop() {
+        if depth > MAX_DEPTH {
+            return Err(too_deep(&folder));
+        }
         let entries = fs::read_dir(&folder).map_err(because("read", &folder))?;
         for entry in entries {
             let path = entry.map_err(because("read", &folder))?.path();
@@ -68,14 +82,29 @@ pub(super) fn size(folder: &Path) -> Result<u64, SnapshotError> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 found => found.map_err(because("read", &path))?,
             };
+            if found.dev() != device {
+                return Err(other_file_system(&path));
+            }
             if found.is_dir() {
-                left.push(path);
-            } else if found.nlink() < 2 || seen.insert((found.dev(), found.ino())) {
+                left.push((path, depth + 1));
+            } else if found.nlink() < 2 || seen.insert(found.ino()) {
                 bytes = bytes.saturating_add(found.blocks().saturating_mul(512));
+                let is_larger = largest.as_ref().is_none_or(|(blocks, _)| found.blocks() > *blocks);
+                if found.is_file() && found.blocks() > 0 && is_larger {
+                    largest = Some((found.blocks(), path));
+                }
             }
         }
     }
-    Ok(bytes)
+    Ok(Size { bytes, largest: largest.map(|(_, path)| path) })
+}
+
+fn too_deep(folder: &Path) -> SnapshotError {
+    SnapshotError(format!("{} is too deep to be copied", folder.display()))
+}
+
+fn other_file_system(path: &Path) -> SnapshotError {
+    SnapshotError(format!("{} is another file system, which is not copied", path.display()))
 }
 
 /// An open folder. Its entries are reached through the open file, so that nobody can put a link in place of a part of their
@@ -124,7 +153,7 @@ struct Copying<'a> {
 impl Copying<'_> {
     fn folder(&mut self, from: &Folder, to: &Folder, at: &Path, depth: usize) -> Result<(), SnapshotError> {
         if depth > MAX_DEPTH {
-            return Err(SnapshotError(format!("{} is too deep to be copied", from.path.display())));
+            return Err(too_deep(&from.path));
         }
         let entries = fs::read_dir(from.inside(OsStr::new(""))).map_err(because("read", &from.path))?;
         for entry in entries {
@@ -133,8 +162,7 @@ impl Copying<'_> {
             let shown = from.path.join(&name);
             let seen = fs::symlink_metadata(&source).map_err(because("read", &shown))?;
             if seen.dev() != self.device {
-                let what = format!("{} is another file system, which is not copied", shown.display());
-                return Err(SnapshotError(what));
+                return Err(other_file_system(&shown));
             }
             let kind = seen.file_type();
             if kind.is_socket() {

@@ -7,13 +7,13 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use tokio::sync::watch;
 
-use super::{FolderId, Place, SnapshotError, because, copy, identity, remove, sync_parent};
+use super::{FolderId, Place, SnapshotError, because, copy, identity, nearest, partial, remove, sync_parent};
 
 /// Puts the copy in place of the folder, whose data is set aside. What was done before the process was killed is seen by the
 /// identity of the folders.
 pub(super) fn restore(place: &Place, copied: FolderId) -> Result<(), SnapshotError> {
     let Place { live, copy, aside } = place;
-    if identity(live)? != copied {
+    if !is_copy(live, place, copied)? {
         if !copy.is_dir() {
             return Err(SnapshotError(format!("the copy {} is gone", copy.display())));
         }
@@ -32,19 +32,33 @@ pub(super) fn restore(place: &Place, copied: FolderId) -> Result<(), SnapshotErr
 pub(super) fn undo(place: &Place, copied: FolderId) -> Result<(), SnapshotError> {
     let Place { live, copy, aside } = place;
     // The data is set aside under its name, still has the name of the copy, or was never touched.
-    let has_begun = aside.exists() || (copy.exists() && identity(copy)? != copied);
+    let has_begun = aside.exists() || (copy.exists() && !is_copy(copy, place, copied)?);
     if !has_begun {
-        return Ok(());
+        // What a run left that was killed.
+        return remove(&partial(aside));
     }
     let left = if aside.exists() { aside } else { copy };
-    if identity(left)? != copied && !exchange(left, live)? {
+    if !is_copy(left, place, copied)? && !exchange(left, live)? {
         clear(live)?;
-        return copy::contents(left, live, &watch::Sender::new(0));
+        copy::contents(left, live, &watch::Sender::new(0))?;
+        // The data is in the folder again. A later run must not take a part of what was set aside for all of it.
+        let used_up = partial(left);
+        remove(&used_up)?;
+        fs::rename(left, &used_up).map_err(because("name", &used_up))?;
+        sync_parent(&used_up)?;
+        return remove(&used_up);
     }
     if !copy.exists() {
         fs::rename(left, copy).map_err(because("name", copy))?;
     }
     sync_parent(copy)
+}
+
+/// Reports whether a folder is the copy, whatever its name is by now. The number of a device may be another one after a
+/// restart of the machine, so it is that of the folder in which the copies are.
+fn is_copy(folder: &Path, place: &Place, copied: FolderId) -> Result<bool, SnapshotError> {
+    let device = identity(nearest(place.copy.parent().unwrap_or(&place.copy)))?.device;
+    Ok(identity(folder)? == FolderId { device, ..copied })
 }
 
 /// Exchanges two folders; `false` if that can't be done with these: a mount point, two file systems, or one that can't
@@ -63,7 +77,10 @@ fn by_contents(place: &Place) -> Result<(), SnapshotError> {
     let Place { live, copy, aside } = place;
     let progress = watch::Sender::new(0);
     if !aside.exists() {
-        copy::complete(live, aside, &progress)?;
+        copy::complete(live, aside, &progress).inspect_err(|_| {
+            // It takes up the room that the service needs. The next run would remove it, too.
+            let _ = remove(&partial(aside));
+        })?;
     }
     clear(live)?;
     copy::contents(copy, live, &progress)

@@ -4,6 +4,7 @@
 mod attributes;
 mod copy;
 mod exchange;
+mod measure;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +27,12 @@ pub struct FolderSnapshots;
 impl Snapshots for FolderSnapshots {
     async fn measure(&self, live: &Path, copy: &Path) -> Result<Room, SnapshotError> {
         let (live, copy) = (live.to_owned(), copy.to_owned());
-        in_thread(move || measure(&live, &copy)).await
+        in_thread(move || measure::room(&live, &copy)).await
+    }
+
+    async fn resolve(&self, folder: &Path) -> Result<PathBuf, SnapshotError> {
+        let folder = folder.to_owned();
+        in_thread(move || measure::resolved(&folder)).await
     }
 
     async fn copy(&self, place: &Place, progress: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
@@ -35,7 +41,7 @@ impl Snapshots for FolderSnapshots {
             if !place.copy.exists() {
                 copy::complete(&place.live, &place.copy, &progress)?;
             }
-            let bytes = copy::size(&place.copy)?;
+            let bytes = copy::size(&place.copy)?.bytes;
             Ok(Copied { bytes, folder: identity(&place.copy)? })
         })
         .await
@@ -109,57 +115,4 @@ fn sync_parent(path: &Path) -> Result<(), SnapshotError> {
 /// The nearest folder on the way to a path that exists.
 fn nearest(path: &Path) -> &Path {
     path.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"))
-}
-
-/// What copies of other users' files take, by bit number (capabilities(7)).
-const CAPABILITIES: [(u32, &str); 3] = [(0, "CAP_CHOWN"), (1, "CAP_DAC_OVERRIDE"), (3, "CAP_FOWNER")];
-
-/// The capabilities that this process lacks for faithful copies.
-fn lacking(status: &str) -> Vec<&'static str> {
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or_default();
-    let lacks = |(bit, _): &&(u32, &str)| effective & (1 << bit) == 0;
-    CAPABILITIES.iter().filter(lacks).map(|(_, name)| *name).collect()
-}
-
-fn measure(live: &Path, copy: &Path) -> Result<Room, SnapshotError> {
-    let lacking = lacking(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    if !lacking.is_empty() {
-        let what =
-            format!("the agent may not copy the files of other users: it lacks {}", lacking.join(", "));
-        return Err(SnapshotError(what));
-    }
-    if !live.is_dir() {
-        return Err(SnapshotError(format!("{} is no directory that the agent can see", live.display())));
-    }
-    let target = nearest(copy);
-    let free = rustix::fs::statvfs(target).map_err(|error| because("measure", target)(error.into()))?;
-    let available = free.f_bavail.saturating_mul(free.f_frsize);
-    Ok(Room { bytes: copy::size(live)?, available, is_shared: shares_blocks(live, target)? })
-}
-
-/// Tries whether a file next to the data can be copied by sharing its blocks. A copy has to be written, too.
-fn shares_blocks(live: &Path, target: &Path) -> Result<bool, SnapshotError> {
-    let name = |end: &str| format!(".evenkeel-probe-{}-{end}", std::process::id());
-    let written = Probe(target.join(name("b")));
-    let to = File::create(&written.0).map_err(because("write in", target))?;
-    let Some(beside) = live.parent() else { return Ok(false) };
-    let device = |folder: &Path| fs::metadata(folder).map(|found| found.dev()).ok();
-    if device(beside) != device(live) {
-        return Ok(false);
-    }
-    let original = Probe(beside.join(name("a")));
-    let shared = fs::write(&original.0, "evenkeel")
-        .and_then(|()| File::open(&original.0))
-        .and_then(|from| Ok(rustix::fs::ioctl_ficlone(to, from)?));
-    Ok(shared.is_ok())
-}
-
-/// A file that is removed when it is no longer needed.
-struct Probe(PathBuf);
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags}
 use super::*;
 
 /// What tells one entry from another: kind, mode, owner, time, size, content, attributes, and the names of the same file.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     facts: (u32, u32, u32, i64, i64, u64, u64),
     content: Vec<u8>,
@@ -124,6 +124,12 @@ fn place(root: &Path) -> Place {
     Place { live, copy, aside }
 }
 
+/// The copy as recorded before the machine was restarted, which has given its device another number since.
+fn elsewhere(copied: Copied) -> Copied {
+    let FolderId { device, inode } = copied.folder;
+    Copied { folder: FolderId { device: device + 1, inode }, ..copied }
+}
+
 async fn copy(place: &Place) -> Result<Copied, SnapshotError> {
     FolderSnapshots.copy(place, &watch::Sender::new(0)).await
 }
@@ -176,16 +182,19 @@ async fn a_copy_is_put_back_however_often_that_is_tried() {
     fs::remove_dir_all(place.live.join("a")).unwrap();
     fs::write(place.live.join("spoiled"), "x").unwrap();
     let spoiled = manifest(&place.live);
-    for _ in 0..2 {
+    // After a restart of the machine, the device may have another number.
+    for copied in [copied, elsewhere(copied)] {
         FolderSnapshots.restore(&place, &copied).await.unwrap();
         assert_eq!(manifest(&place.live), before);
         assert_eq!(manifest(&place.aside), spoiled, "the evidence is kept");
         assert!(!place.copy.exists(), "the copy is used up");
     }
     // Killed between the exchange and the name of what is set aside.
-    fs::rename(&place.aside, &place.copy).unwrap();
-    FolderSnapshots.restore(&place, &copied).await.unwrap();
-    assert_eq!((manifest(&place.live), manifest(&place.aside)), (before, spoiled));
+    for copied in [copied, elsewhere(copied)] {
+        fs::rename(&place.aside, &place.copy).unwrap();
+        FolderSnapshots.restore(&place, &copied).await.unwrap();
+        assert_eq!((manifest(&place.live), manifest(&place.aside)), (before.clone(), spoiled.clone()));
+    }
     FolderSnapshots.remove(&place.aside).await.unwrap();
     FolderSnapshots.remove(&place.aside).await.unwrap();
     assert!(!place.aside.exists() && place.live.exists());
@@ -219,7 +228,8 @@ async fn what_was_put_back_is_undone_however_far_it_had_come() {
             rename(&folder.path().join("other"), &place.aside);
         },
     ];
-    for kill in kills {
+    let restarted = [copied, elsewhere(copied)];
+    for (kill, copied) in kills.iter().flat_map(|kill| restarted.map(|copied| (kill, copied))) {
         FolderSnapshots.undo(&place, &copied).await.unwrap();
         assert_eq!(manifest(&place.live), of_now, "not begun");
         FolderSnapshots.restore(&place, &copied).await.unwrap();
@@ -277,18 +287,98 @@ async fn data_that_can_not_be_exchanged_is_copied_back() {
         // Killed in the middle.
         fs::remove_file(place.live.join("setuid")).unwrap();
     }
-    for _ in 0..2 {
+    for copied in [elsewhere(copied), copied] {
         FolderSnapshots.undo(&place, &copied).await.unwrap();
         assert_eq!(manifest(&place.live), spoiled);
         assert_eq!(manifest(&place.copy), before);
+        assert!(!place.aside.exists(), "it is used up");
+    }
+    // Killed while what was set aside was being removed.
+    fs::write(place.live.join("newer"), "x").unwrap();
+    let newer = manifest(&place.live);
+    fs::create_dir(partial(&place.aside)).unwrap();
+    FolderSnapshots.undo(&place, &copied).await.unwrap();
+    assert_eq!(manifest(&place.live), newer, "nothing is left to be undone");
+    assert!(!partial(&place.aside).exists());
+    // It can't be set aside.
+    fs::create_dir(place.live.join("inside")).unwrap();
+    let _inside = Mounted::at(&place.live.join("inside"), Path::new("/proc"));
+    assert!(FolderSnapshots.restore(&place, &copied).await.is_err());
+    assert!(!partial(&place.aside).exists(), "what there is of it takes up room");
+    assert_eq!(manifest(&place.copy), before);
+}
+
+#[tokio::test]
+async fn what_can_not_be_exchanged_needs_room_for_two_copies() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    fs::create_dir_all(folder.path().join("below")).unwrap();
+    fs::create_dir(&place.live).unwrap();
+    let copies =
+        |place: Place| async move { FolderSnapshots.measure(&place.live, &place.copy).await.unwrap().copies };
+    assert_eq!(copies(place.clone()).await, 1);
+    // A bind mount has the same device.
+    let mounted = Mounted::at(&place.live, &folder.path().join("below"));
+    assert_eq!(copies(place.clone()).await, 2);
+    drop(mounted);
+    let other = Place { copy: "/proc/copies/one".into(), ..place.clone() };
+    assert!(FolderSnapshots.measure(&other.live, &other.copy).await.is_err(), "nothing can be written there");
+}
+
+#[tokio::test]
+async fn what_a_copy_would_refuse_is_refused_when_it_is_measured() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    fs::create_dir_all(place.live.join("a/inside")).unwrap();
+    let mounted = Mounted::at(&place.live.join("a/inside"), Path::new("/proc"));
+    let measured = FolderSnapshots.measure(&place.live, &place.copy).await.unwrap_err();
+    assert_eq!(measured, copy(&place).await.unwrap_err());
+    assert!(measured.0.contains("a/inside is another file system"), "{measured}");
+    drop(mounted);
+    let mut deep = place.live.join("a");
+    for _ in 0..250 {
+        deep.push("d");
+    }
+    fs::create_dir_all(deep).unwrap();
+    let measured = FolderSnapshots.measure(&place.live, &place.copy).await.unwrap_err();
+    assert_eq!(measured, copy(&place).await.unwrap_err());
+    assert!(measured.0.ends_with("is too deep to be copied"), "{measured}");
+}
+
+#[tokio::test]
+async fn a_folder_is_resolved_before_it_is_copied() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    let link = folder.path().join("link");
+    fs::create_dir(&place.live).unwrap();
+    symlink(&place.live, &link).unwrap();
+    let resolved = FolderSnapshots.resolve(&link).await.unwrap();
+    assert_eq!(resolved, place.live.canonicalize().unwrap());
+    copy(&Place { live: resolved, ..place.clone() }).await.unwrap();
+    for other in ["file", "gone"] {
+        fs::write(folder.path().join("file"), "x").unwrap();
+        let error = FolderSnapshots.resolve(&folder.path().join(other)).await.unwrap_err();
+        assert!(error.0.ends_with("is no directory that the agent can see"), "{error}");
     }
 }
 
 #[test]
-fn what_the_process_may_not_do_is_named() {
-    let with = |bits: &str| lacking(&format!("Name:\tx\nCapEff:\t{bits}\nSeccomp:\t2\n"));
-    assert_eq!(with("000001ffffffffff"), [""; 0]);
-    assert_eq!(with("0000000000000000"), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
-    assert_eq!(with("0000000000000009"), ["CAP_DAC_OVERRIDE"]);
-    assert_eq!(lacking(""), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
+fn blocks_are_tried_to_be_shared_with_the_largest_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("a/large");
+    assert_eq!(copy::size(folder.path()).unwrap().largest, None);
+    fs::create_dir(folder.path().join("a")).unwrap();
+    write_sparse(&folder.path().join("holes take no room"));
+    fs::write(&large, vec![1; 1 << 20]).unwrap();
+    fs::write(folder.path().join("small"), vec![1; 1 << 10]).unwrap();
+    assert_eq!(copy::size(folder.path()).unwrap().largest, Some(large));
 }

@@ -77,7 +77,7 @@ mod tests {
                 volume: Some("p_db".into()),
                 folder: "/v/p_db/_data".into(),
             }],
-            rooms: vec![("/v".into(), Room { bytes: 3 << 30, available: 1 << 40, is_shared })],
+            rooms: vec![("/v".into(), Room { bytes: 3 << 30, available: 1 << 40, is_shared, copies: 1 })],
             dumps: "/state/snapshots".into(),
             earlier: None,
         };

@@ -183,6 +183,7 @@ impl Service {
                 _ => Some(Ok(Vec::new())),
             },
             snapshot: observation.snapshot.clone(),
+            not_copied: self.durable.images.get(&view.configured).not_copied(&remote).cloned(),
             probe_lacks: self.probe_lacks(observation),
             fleet: self.fleet_hold(&view.configured, &remote),
             digest: remote,

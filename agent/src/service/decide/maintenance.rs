@@ -202,7 +202,7 @@ impl Service {
             })
         });
         let images = images.filter(|image| !image.id.0.is_empty()).collect();
-        Some(MaintenanceTask::CheckWayBack { project: self.compose_project(), images })
+        Some(MaintenanceTask::CheckWayBack { project: self.compose_project().map(Box::new), images })
     }
 
     fn way_back_checked(&mut self, risks: Option<Vec<RollbackRisk>>, now: Timestamp) {

@@ -74,6 +74,7 @@ impl Service {
             orders: BTreeMap::new(),
             configs: own.and_then(|(seen, own)| seen.configs.get(&own.configured)).cloned(),
             snapshot: own.and_then(|(seen, _)| seen.snapshot.clone()),
+            not_copied: self.durable.images.get(&image.configured).not_copied(digest).cloned(),
             probe_lacks: None,
             fleet: None,
             others: Vec::new(),

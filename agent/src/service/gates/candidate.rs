@@ -14,6 +14,7 @@ use crate::model::snapshot::{EarlierData, FolderId, Room, Source};
 use crate::model::{Difference, Obstacle, Project, SignatureFlaw};
 use crate::ports::GateAnswer;
 use crate::service::fleet::FleetHold;
+use crate::service::images::NotCopied;
 
 /// Why a valid signature is none for today.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub struct Candidate {
     pub orders: BTreeMap<String, Option<Obstacle>>,
     /// The data that is copied before the update, or why it can't be; `None` if it has not been looked at yet.
     pub snapshot: Option<Result<SnapshotSeen, String>>,
+    /// The last failure to copy the data before its update.
+    pub not_copied: Option<NotCopied>,
     /// The compose service that the probe names, if the compose files do not have it.
     pub probe_lacks: Option<String>,
     /// The same digest as seen by other services of the project that use the same image.

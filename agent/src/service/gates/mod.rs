@@ -22,7 +22,7 @@ use crate::model::image::Digest;
 use crate::model::image_config::ConfigDifference;
 use crate::ports::GateAnswer;
 use crate::service::fleet::FleetView;
-use crate::service::gates::candidate::{Candidate, SharedCandidate, Unsigned};
+use crate::service::gates::candidate::{Candidate, SharedCandidate, SnapshotSeen, Unsigned};
 use crate::service::gates::config::{faulty, probes_nothing};
 use crate::service::gates::fleet::{freeze, immunity, ring};
 use crate::service::gates::rules::{Asker, CONFIG, FREEZE, Rules, cleared_by, held, open, redeploy, trigger};
@@ -109,7 +109,8 @@ pub(in crate::service) const DIGEST_GATES: [DigestGate; 14] = [
     },
     // A change that only a person can judge; a trigger says nothing about it.
     DigestGate { word: BREAKING, is_configured: |_| true, judge: breaking, passed_by: &[Asker::Redeploy] },
-    // No request passes it: the copy was asked for, and without room there is none.
+    // No request passes it: the copy was asked for, and without room there is none. That it waits after a failure, it knows
+    // by itself who asks.
     DigestGate {
         word: SNAPSHOT,
         is_configured: |rules| rules.update.snapshot.is_some(),
@@ -280,11 +281,21 @@ fn snapshot(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         None => ("the data has not been looked at yet".to_owned(), "wait for the next check"),
         Some(Err(why)) => (why.clone(), "correct the configuration, or make the data visible to the agent"),
         Some(Ok(seen)) => match wording::snapshot::lacks_room(seen, wanted) {
-            None => return open(SNAPSHOT, wording::snapshot::will_copy(seen)),
+            None => return copied_again(rules, candidate, seen),
             Some(why) => (why, "make room, or raise update.snapshot.max_mib"),
         },
     };
     cleared_by(clear, held(SNAPSHOT, why))
+}
+
+/// Holds an update whose data could not be copied: each attempt is an outage, so the next one waits, unless a person asks.
+fn copied_again(rules: &Rules<'_>, candidate: &Candidate, seen: &SnapshotSeen) -> Gate {
+    let waits = candidate.not_copied.as_ref().filter(|failed| failed.until > rules.now);
+    let Some(failed) = waits.filter(|_| rules.asker == Asker::Cycle) else {
+        return open(SNAPSHOT, wording::snapshot::will_copy(seen));
+    };
+    let gate = held(SNAPSHOT, wording::snapshot::copied_again(failed));
+    cleared_by(trigger(rules), Gate { lifts_at: Some(failed.until), ..gate })
 }
 
 /// Holds an update whose image differs in what `ask_on` names, and one that can't be compared.

@@ -84,6 +84,10 @@ pub struct DataBack {
 pub struct SnapshotState {
     /// The containers that are stopped, or about to be.
     pub stopped: Vec<Mounter>,
+    /// How often running containers were found on the data since it was last at rest.
+    pub rounds: u32,
+    /// How many copies were made in vain, because something wrote to the data in the meantime.
+    pub discarded: u32,
     /// Since when the data has been at rest for the copy.
     pub at: Option<Timestamp>,
     /// The copies.

@@ -33,7 +33,7 @@ pub enum MaintenanceTask {
     /// Check whether a rollback to the currently running images would be possible.
     CheckWayBack {
         /// The compose project; `None` for a swarm service, because each node pulls missing images itself.
-        project: Option<Project>,
+        project: Option<Box<Project>>,
         /// The running images.
         images: Vec<RunningImage>,
     },

@@ -154,6 +154,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             because(why, new(Kind::ERROR, Level::Warning, images::tag_line_left(&tag)))
         }
         Event::HookFailed { event, why, output } => last_hook_failed(event, why, output, new),
+        Event::NotStartedAgain { containers } => snapshot::not_started(&containers, new),
         Event::WayBackAtRisk { risk } => {
             because(risk, new(Kind::WAY_BACK, Level::Warning, "a rollback would fail now".to_owned()))
         }

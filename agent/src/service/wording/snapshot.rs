@@ -1,7 +1,11 @@
 //! The words for snapshots (DECISIONS 13).
 
+use evenkeel_common::wire::{AuditEntry, Kind, Level};
+
+use super::{New, because, seconds};
 use crate::model::snapshot::{KeptFolder, SnapshotRules};
 use crate::service::gates::candidate::SnapshotSeen;
+use crate::service::images::NotCopied;
 use crate::service::rollout::snapshot::DataBack;
 
 /// A number of bytes, as people write it.
@@ -26,9 +30,11 @@ pub(crate) fn lacks_room(seen: &SnapshotSeen, rules: &SnapshotRules) -> Option<S
         ));
     }
     // Several may go to the same file system: none of them has more room than all need together.
-    let (folder, room) = copied.into_iter().find(|(_, room)| room.available < bytes)?;
-    let (needed, available) = (size(bytes), size(room.available));
-    Some(format!("the copy of the data needs {needed}, {available} free in {}", folder.display()))
+    let needed: u64 = copied.iter().map(|(_, room)| room.needed()).sum();
+    let twice = if needed > bytes { ", since what it takes the place of is copied, too" } else { "" };
+    let (folder, room) = copied.into_iter().find(|(_, room)| room.available < needed)?;
+    let (needed, available) = (size(needed), size(room.available));
+    Some(format!("the copy of the data needs {needed}{twice}, {available} free in {}", folder.display()))
 }
 
 /// What will be copied.
@@ -46,6 +52,35 @@ pub(in crate::service) fn will_copy(seen: &SnapshotSeen) -> String {
 /// Why an update was not begun.
 pub(in crate::service) fn not_copied(why: &str) -> String {
     format!("the data could not be copied, so nothing was deployed: {why}")
+}
+
+/// Why an update waits whose data could not be copied.
+pub(in crate::service) fn copied_again(failed: &NotCopied) -> String {
+    let times = if failed.tries > 1 { format!(" {} times", failed.tries) } else { String::new() };
+    let (why, again) = (&failed.why, seconds(failed.until));
+    format!(
+        "the data could not be copied{times}: {why}; the service is stopped for the next attempt at {again}"
+    )
+}
+
+/// Why data that has to be at rest is not.
+pub(in crate::service) fn not_staying_stopped(names: &[&str]) -> String {
+    let verb = if names.len() == 1 { "does" } else { "do" };
+    format!("{} {verb} not stay stopped", names.join(", "))
+}
+
+/// Why nothing was started on data of which only a part was put back.
+pub(in crate::service) fn left_stopped(why: &str, names: &[&str]) -> String {
+    format!("{why}; no image may run on data of two times, so these stay stopped: {}", names.join(", "))
+}
+
+/// The entry of containers that were stopped for a snapshot and don't run again.
+pub(super) fn not_started(containers: &[(String, String)], new: New<'_>) -> AuditEntry {
+    let names: Vec<&str> = containers.iter().map(|(name, _)| name.as_str()).collect();
+    let message = format!("not started again after the data was at rest: {}", names.join(", "));
+    let reasons: Vec<String> = containers.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+    let container = containers.first().map(|(name, _)| name.clone()).filter(|_| containers.len() == 1);
+    AuditEntry { container, ..because(reasons.join("; "), new(Kind::ERROR, Level::Warning, message)) }
 }
 
 /// Why a rollback ended without its data.
@@ -68,4 +103,31 @@ fn places(folders: &[KeptFolder]) -> String {
         None => kept.folder.display().to_string(),
     };
     folders.iter().map(place).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::snapshot::Room;
+
+    #[test]
+    fn data_that_can_not_be_exchanged_needs_room_for_two_copies() {
+        let rules = SnapshotRules { of: Vec::new(), keep: 1, max_bytes: 100 << 20 };
+        let lacks = |copies: u64, is_shared: bool, mib: u64| {
+            let room = Room { bytes: 60 << 20, available: mib << 20, is_shared, copies };
+            let rooms = vec![("/v".into(), room)];
+            let seen = SnapshotSeen { sources: Vec::new(), rooms, dumps: "/s".into(), earlier: None };
+            lacks_room(&seen, &rules)
+        };
+        assert_eq!(lacks(1, false, 60), None);
+        assert_eq!(lacks(2, true, 0), None);
+        assert_eq!(lacks(2, false, 120), None, "max_mib is about the copy that is kept");
+        let why = lacks(2, false, 119).unwrap();
+        assert!(
+            why.contains("needs 120.0 MiB, since what it takes the place of is copied, too, 119"),
+            "{why}"
+        );
+        let why = lacks(1, false, 59).unwrap();
+        assert_eq!(why, "the copy of the data needs 60.0 MiB, 59.0 MiB free in /v");
+    }
 }

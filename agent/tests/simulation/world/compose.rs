@@ -131,7 +131,7 @@ impl Compose for FakeWorld {
         };
         let services: serde_json::Map<String, serde_json::Value> =
             inner.definitions(Some(project)).iter().map(|s| (s.name.clone(), element(s))).collect();
-        let volumes = serde_json::json!({ "data": { "name": "p_data" } });
+        let volumes = serde_json::json!({ "data": { "name": "p_data" }, "more": { "name": "p_more" } });
         let model = serde_json::json!({ "services": services, "volumes": volumes });
         Ok(serde_json::from_value(model).expect("a model"))
     }

@@ -14,8 +14,26 @@ use super::{FakeWorld, Inner};
 const NEWER: &str = "no container runs on data that a newer image has written, unless that image was proven";
 const AT_REST: &str = "data is copied and put back only while nothing that mounts it runs";
 const DELETED: &str = "only copies of data are deleted";
+const MIXED: &str = "no container runs on data of which a part is older than the rest";
 /// The volume's folder.
 const LIVE: &str = "/engine/volumes/p_data/_data";
+/// The folder of a second volume, which not every service has.
+const MORE: &str = "/engine/volumes/p_more/_data";
+
+fn is_live(folder: &Path) -> bool {
+    [LIVE, MORE].iter().any(|live| folder == Path::new(live))
+}
+
+/// What the disk refuses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum DiskFault {
+    #[default]
+    None,
+    /// The second volume can't be put back.
+    PutBack,
+    /// Neither can that be undone with the first one.
+    PutBackAndUndo,
+}
 
 /// A folder on the disk.
 #[derive(Debug, Clone, Copy)]
@@ -30,16 +48,13 @@ struct Folder {
 pub(super) struct Data {
     folders: BTreeMap<PathBuf, Folder>,
     next_inode: u64,
+    fault: DiskFault,
 }
 
 impl Data {
     fn new_folder(&mut self, version: u32) -> Folder {
         self.next_inode += 1;
         Folder { inode: self.next_inode, version }
-    }
-
-    pub(super) fn is_used(&self) -> bool {
-        !self.folders.is_empty()
     }
 }
 
@@ -50,20 +65,36 @@ impl FakeWorld {
         let folder = inner.data.new_folder(1);
         inner.data.folders.insert(LIVE.into(), folder);
     }
+
+    /// The images of the containers of a service that run now.
+    pub(crate) fn up(&self, service: &str) -> Vec<ImageId> {
+        let inner = self.lock();
+        let running = inner.containers.iter().filter(|c| c.service == service && c.is_up());
+        running.map(|c| c.image.clone()).collect()
+    }
+
+    /// Gives `web` a second volume, and the disk this fault.
+    pub(crate) fn has_more_data(&self, fault: DiskFault) {
+        let mut inner = self.lock();
+        let folder = inner.data.new_folder(1);
+        inner.data.folders.insert(MORE.into(), folder);
+        inner.data.fault = fault;
+    }
 }
 
 impl FakeWorld {
     /// The versions that have written to the volume, to its copies, and to what was set aside.
     pub(crate) fn data_versions(&self) -> [Vec<u32>; 3] {
         let inner = self.lock();
-        let of = |is: fn(&str) -> bool| {
-            let folders = inner.data.folders.iter().filter(|(path, _)| is(&path.to_string_lossy()));
+        let of = |is: fn(&Path) -> bool| {
+            let folders = inner.data.folders.iter().filter(|(path, _)| is(path));
             folders.map(|(_, folder)| folder.version).collect()
         };
+        let is_aside = |path: &Path| path.to_string_lossy().ends_with("-set-aside");
         [
-            of(|path| path == LIVE),
-            of(|path| path != LIVE && !path.ends_with("-set-aside")),
-            of(|path| path.ends_with("-set-aside")),
+            of(is_live),
+            of(|path| !is_live(path) && !path.to_string_lossy().ends_with("-set-aside")),
+            of(is_aside),
         ]
     }
 }
@@ -88,7 +119,14 @@ impl Inner {
                 self.violated(format!("{NEWER}: web v{own} on data of v{written}"));
             }
         }
-        if let Some(live) = self.data.folders.get_mut(Path::new(LIVE)) {
+        let more = self.data.folders.get(Path::new(MORE)).map(|more| more.version);
+        if more.is_some_and(|more| more != written) {
+            self.violated(format!(
+                "{MIXED}: web v{own} on data of v{written} and v{}",
+                more.unwrap_or_default()
+            ));
+        }
+        for (_, live) in self.data.folders.iter_mut().filter(|(path, _)| is_live(path)) {
             live.version = written.max(own);
         }
     }
@@ -105,8 +143,10 @@ impl Inner {
 impl Volumes for FakeWorld {
     async fn volume(&self, name: &str) -> Result<Option<Volume>, EngineError> {
         self.call(|inner, _| {
-            let volume = Volume { driver: "local".into(), options: BTreeMap::new(), folder: LIVE.into() };
-            Ok((name == "p_data" && inner.data.is_used()).then_some(volume))
+            let folder = PathBuf::from(if name == "p_more" { MORE } else { LIVE });
+            let is_known = matches!(name, "p_data" | "p_more") && inner.data.folders.contains_key(&folder);
+            let volume = Volume { driver: "local".into(), options: BTreeMap::new(), folder };
+            Ok(is_known.then_some(volume))
         })
         .await
     }
@@ -125,8 +165,9 @@ impl Volumes for FakeWorld {
             let mounter = |c: &super::FakeContainer| Mounter {
                 id: c.id.clone(),
                 name: c.name(),
-                service: ("p".to_owned(), c.service.clone()),
+                service: ("shop".to_owned(), c.service.clone()),
                 depends_on: Vec::new(),
+                is_paused: c.is_paused,
             };
             Ok(running.map(mounter).collect())
         })
@@ -136,8 +177,12 @@ impl Volumes for FakeWorld {
 
 #[async_trait]
 impl Snapshots for FakeWorld {
+    async fn resolve(&self, folder: &Path) -> Result<PathBuf, SnapshotError> {
+        Ok(folder.to_owned())
+    }
+
     async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
-        Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false })
+        Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false, copies: 1 })
     }
 
     async fn copy(&self, place: &Place, progress: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
@@ -166,6 +211,9 @@ impl Snapshots for FakeWorld {
             let live = inner.data.folders.get(&place.live).copied();
             if live.is_none_or(|live| live.inode != copied.folder.inode) {
                 inner.check_at_rest("put back");
+                if inner.data.fault != DiskFault::None && place.live == Path::new(MORE) {
+                    return Err(SnapshotError("the disk is full".to_owned()));
+                }
                 let Some(copy) = inner.data.folders.remove(&place.copy) else {
                     return Err(SnapshotError("the copy is gone".to_owned()));
                 };
@@ -187,6 +235,9 @@ impl Snapshots for FakeWorld {
             let is_there = |folder: Option<&Folder>| folder.is_some_and(|it| it.inode == copied.folder.inode);
             if is_there(inner.data.folders.get(&place.live)) {
                 inner.check_at_rest("put back again");
+                if inner.data.fault == DiskFault::PutBackAndUndo {
+                    return Err(SnapshotError("the disk is read-only".to_owned()));
+                }
                 let Some(left) = inner.data.folders.remove(&place.aside) else {
                     return Err(SnapshotError("what was set aside is gone".to_owned()));
                 };
@@ -210,7 +261,7 @@ impl Snapshots for FakeWorld {
         self.point().await;
         {
             let mut inner = self.lock();
-            if folder == Path::new(LIVE) {
+            if is_live(folder) {
                 inner.violated(format!("{DELETED}: {}", folder.display()));
             }
             inner.data.folders.remove(folder);

@@ -47,6 +47,7 @@ use tokio::sync::Notify;
 
 pub(crate) use container::Behaviour;
 use container::{FakeContainer, FakeImage, Run};
+pub(crate) use data::DiskFault;
 pub(crate) use env_file::VARIABLE;
 pub(crate) use events::EventFault;
 pub(crate) use operators::Act;

@@ -247,7 +247,7 @@ impl Search<'_> {
         if let Some(judged) = self.expected.bundle(&bundle) {
             return Ok(judged.map(|()| bundle.integrated()));
         }
-        let manifest = self.manifest(self.repository.pinned(&self.expected.digest)).await?;
+        let manifest = self.manifest(self.repository.pinned(self.expected.digest)).await?;
         Ok(manifest
             .ok_or(SignatureFlaw::Malformed)
             .and_then(|manifest| self.expected.message(&bundle, &manifest))

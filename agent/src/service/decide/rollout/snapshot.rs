@@ -1,13 +1,16 @@
 //! The snapshot of a deployment: planned, taken, put back, expired.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use evenkeel_common::backoff;
 use jiff::Timestamp;
 
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
 use crate::service::action::SnapshotStep;
-use crate::service::event::{Note, RollbackProblem};
-use crate::service::input::{SnapshotStepped, StepResult};
+use crate::service::event::{Event, Note, RollbackProblem};
+use crate::service::images::NotCopied;
+use crate::service::input::{NotStarted, SnapshotStepped, StepResult};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::Cause;
 use crate::service::rollout::probation::Failed;
@@ -17,6 +20,11 @@ use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 
 /// How often a copy is tried: the service is down, and what has failed, say for lack of room, may have taken minutes.
 const COPY_ATTEMPTS: u32 = 2;
+/// How many copies may be made in vain because something has started that mounts the data.
+const MAX_DISCARDED: u32 = 3;
+/// How long images wait whose data could not be copied, the first time and at most.
+const COPY_AGAIN: Duration = Duration::from_hours(1);
+const LONGEST_COPY_AGAIN: Duration = Duration::from_hours(24);
 
 impl Service {
     /// Plans the snapshot of a deployment of other images; the reason if the data can't be copied.
@@ -83,18 +91,20 @@ impl Service {
                 }
                 self.stop_more(&running, now);
             }
-            // Somebody has started one in the meantime: the copy is that of no moment.
+            // Somebody has started one in the meantime: the copy is that of no moment. Before earlier data is put in place,
+            // nothing was copied.
             (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+                deployment.snapshot.discarded += u32::from(!deployment.has_earlier_data());
                 deployment.enter(Phase::Quiesce, now);
                 self.stop_more(&running, now);
             }
             (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Copied(copies))) => {
                 deployment.snapshot.copies = copies;
                 deployment.snapshot.is_unused = true;
-                deployment.enter(Phase::Start, now);
+                self.data_in_place(now);
             }
             // The earlier data is in place.
-            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Done)) => deployment.enter(Phase::Start, now),
+            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Done)) => self.data_in_place(now),
             (Phase::Restore(_), StepResult::Snapshot(SnapshotStepped::Running(running))) => {
                 self.stop_more(&running, now);
             }
@@ -102,10 +112,14 @@ impl Service {
                 deployment.snapshot.is_restored = true;
                 deployment.enter(deployment.way_back(failed), now);
             }
-            (phase, StepResult::Snapshot(SnapshotStepped::Resumed { containers })) => {
+            (phase, StepResult::Snapshot(SnapshotStepped::Resumed { containers, not_started })) => {
                 deployment.outage.look(&containers, now);
                 self.known.containers = Some(containers.into());
+                self.not_started_again(not_started, now);
                 self.resumed(phase, now);
+            }
+            (phase, StepResult::Snapshot(SnapshotStepped::Mixed { why })) => {
+                self.data_mixed(phase, &why, now);
             }
             (Phase::Expire { .. }, StepResult::Snapshot(SnapshotStepped::Done)) => {
                 self.durable.snapshots.retain(|kept| !kept.is_expired);
@@ -115,26 +129,67 @@ impl Service {
         }
     }
 
-    /// Adds to the containers that are stopped. They are in the journal before that.
+    /// The data is at rest, and as the new images are to find it.
+    fn data_in_place(&mut self, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.snapshot.rounds = 0;
+        for change in &deployment.plan().image_changes {
+            self.durable.images.of(&change.configured).not_copied = None;
+        }
+        deployment.enter(Phase::Start, now);
+    }
+
+    /// Adds to the containers that are stopped. They are in the journal before that. One that was stopped and runs again,
+    /// perhaps with a new ID, is started by somebody who insists: that is tried so often, and a copy is made anew so often.
     fn stop_more(&mut self, running: &[Mounter], now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        let known = &deployment.snapshot.stopped;
-        let new: Vec<Mounter> = running.iter().filter(|one| !known.contains(one)).cloned().collect();
-        // One that was stopped runs again: somebody insists.
-        if new.is_empty() && deployment.interrupt() {
+        let state = &mut deployment.snapshot;
+        state.rounds += 1;
+        for one in running {
+            let is_same = |known: &&mut Mounter| known.id == one.id || known.name == one.name;
+            match state.stopped.iter_mut().find(is_same) {
+                Some(known) => *known = one.clone(),
+                None => state.stopped.push(one.clone()),
+            }
+        }
+        let is_copied_in_vain = state.discarded >= MAX_DISCARDED && deployment.phase == Phase::Quiesce;
+        if is_copied_in_vain || (deployment.snapshot.rounds > 1 && deployment.interrupt()) {
             let names: Vec<&str> = running.iter().map(|one| one.name.as_str()).collect();
-            let why = format!("{} does not stay stopped", names.join(", "));
+            let why = wording::snapshot::not_staying_stopped(&names);
             let phase = deployment.phase.clone();
             deployment.attempt = ROLLBACK_ATTEMPTS;
-            return self.snapshot_step_failed(phase, &why, now);
+            self.snapshot_step_failed(phase, &why, now);
         }
-        deployment.snapshot.stopped.extend(new);
+    }
+
+    /// Tells of containers that were stopped for the snapshot and don't run again.
+    fn not_started_again(&mut self, not_started: Vec<NotStarted>, now: Timestamp) {
+        if !not_started.is_empty() {
+            let containers = not_started.into_iter().map(|one| (one.name, one.why)).collect();
+            self.emit(Event::NotStartedAgain { containers }, now);
+        }
+    }
+
+    /// A part of the folders has the data of before, and that can't be undone. No image may run on it, so what was stopped
+    /// stays stopped.
+    fn data_mixed(&mut self, phase: Phase, why: &str, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let is_last = deployment.attempt + 1 >= ROLLBACK_ATTEMPTS;
+        let why = if is_last && matches!(phase, Phase::Restore(_)) {
+            let stopped = std::mem::take(&mut deployment.snapshot.stopped);
+            let names: Vec<&str> = stopped.iter().map(|one| one.name.as_str()).collect();
+            wording::snapshot::left_stopped(why, &names)
+        } else {
+            why.to_owned()
+        };
+        self.snapshot_step_failed(phase, &why, now);
     }
 
     /// What was stopped runs again.
     fn resumed(&mut self, phase: Phase, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.snapshot.stopped.clear();
+        deployment.snapshot.rounds = 0;
         match phase {
             Phase::Resume { failed: None } => self.begin_probation(now),
             Phase::Resume { failed: Some(failed) } => self.verify_old(failed, now),
@@ -162,9 +217,39 @@ impl Service {
                 self.fail_for_good(failed, RollbackProblem::Step(why), now);
             }
             Phase::Expire { .. } => self.unpinned(now),
-            // They stay stopped, which the probation will show.
-            phase @ (Phase::Resume { .. } | Phase::Unpin) => self.resumed(phase, now),
-            _ => self.abandon(wording::snapshot::not_copied(why), String::new(), now),
+            phase @ (Phase::Resume { .. } | Phase::Unpin) => {
+                let stopped = deployment.snapshot.stopped.iter();
+                let not_started =
+                    stopped.map(|one| NotStarted { name: one.name.clone(), why: why.to_owned() });
+                let not_started = not_started.collect();
+                self.not_started_again(not_started, now);
+                self.resumed(phase, now);
+            }
+            _ => self.copy_failed(why, now),
+        }
+    }
+
+    /// Gives up on the copy. The service was down for it, so the same images have to wait before that is done again.
+    fn copy_failed(&mut self, why: &str, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let cause = deployment.plan().cause.clone();
+        let changes = deployment.changes().map(|change| (change.configured.clone(), change.digest.clone()));
+        let changes: Vec<_> = changes.collect();
+        let text = wording::snapshot::not_copied(why);
+        self.abandon(text.clone(), String::new(), now);
+        if matches!(cause, Cause::GoBack(_)) {
+            return;
+        }
+        for (image, digest) in changes {
+            let memory = self.durable.images.of(&image);
+            let tries = memory.not_copied.as_ref().filter(|known| known.digest == digest);
+            let tries = tries.map_or(0, |known| known.tries).saturating_add(1);
+            let until = now + backoff::after(tries, COPY_AGAIN, LONGEST_COPY_AGAIN);
+            memory.not_copied = Some(NotCopied { digest, why: why.to_owned(), tries, until });
+        }
+        // From now on they wait, and say why: the next failure is an outage of its own, and told as such.
+        if self.may_be_held() && self.fault.as_ref().is_some_and(|fault| fault.text == text) {
+            (self.fault, self.fault_since) = (None, None);
         }
     }
 
@@ -263,8 +348,7 @@ impl Deployment {
             Phase::Restore(_) => restore(),
             Phase::Resume { .. } | Phase::Unpin if self.must_resume() => {
                 let project = self.plan().project.as_ref().map(|project| project.name.clone());
-                let start = state.stopped.iter().map(|one| one.id.clone()).collect();
-                SnapshotStep::Resume { start, project: project.unwrap_or_default() }
+                SnapshotStep::Resume { start: state.stopped.clone(), project: project.unwrap_or_default() }
             }
             Phase::Expire { remove } => SnapshotStep::Expire { remove: remove.clone() },
             _ => return None,

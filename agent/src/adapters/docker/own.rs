@@ -1,0 +1,210 @@
+//! The container that the agent itself runs in, if it runs in one. It mounts what the manual tells people to mount, and
+//! would stop itself if it counted as a user of the data.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::Value;
+
+use super::answer;
+use crate::model::EngineError;
+
+/// The files that an engine mounts into each container from a folder of its own that is named by the container's ID. With
+/// the network of another container they are that one's. Other lines of the table say nothing: who mounts `/var/lib/docker`
+/// with everything in it sees the files of all containers.
+const OF_NETWORK: [&str; 3] = ["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"];
+/// A file that podman mounts for the container itself, whatever network it has.
+const OF_CONTAINER: &str = "/run/.containerenv";
+
+/// What the kernel tells of this process.
+#[derive(Debug, Default)]
+pub(super) struct Traces {
+    /// `/proc/self/mountinfo`.
+    pub(super) mountinfo: String,
+    /// `/proc/self/cgroup`.
+    pub(super) cgroup: String,
+}
+
+impl Traces {
+    /// Reads them. On a system that has none, the agent runs in no container.
+    pub(super) fn read() -> Self {
+        let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+        Self { mountinfo: read("mountinfo"), cgroup: read("cgroup") }
+    }
+
+    /// Returns the listed containers that the agent may run in: none if it runs in none of this engine, several if it can't
+    /// be told which of those with the same network it is.
+    fn candidates<'a>(&self, listed: &'a [Value]) -> Vec<&'a Value> {
+        let of = |ids: &BTreeSet<&str>| -> Vec<&'a Value> {
+            listed.iter().filter(|one| ids.contains(id(one))).collect()
+        };
+        let mut certain: BTreeSet<&str> = self.cgroup.lines().flat_map(ids).collect();
+        certain.extend(self.mounted_at(&[OF_CONTAINER]));
+        let own = of(&certain);
+        if !own.is_empty() {
+            return own;
+        }
+        // The owner of the network may be gone, and the others have it still.
+        let owners = self.mounted_at(&OF_NETWORK);
+        let named = of(&owners);
+        let shares = |one: &&Value| {
+            let network = answer::text(one, "/HostConfig/NetworkMode").unwrap_or_default();
+            let other = network.strip_prefix("container:");
+            other
+                .is_some_and(|other| owners.contains(other) || named.iter().any(|owner| name(owner) == other))
+        };
+        let sharing = listed.iter().filter(shares);
+        named.iter().copied().chain(sharing).filter(|one| is_running(one)).collect()
+    }
+
+    /// The IDs in the folders that the files at these places are mounted from.
+    fn mounted_at(&self, places: &[&str]) -> BTreeSet<&str> {
+        let mounts = self.mountinfo.lines().filter_map(mount);
+        mounts.filter(|(_, place)| places.contains(place)).filter_map(|(root, _)| id_in(root)).collect()
+    }
+
+    /// Removes the agent's own container from those that use data. Fails if it may be one of them, and it is not known which.
+    pub(super) fn without_own<'a>(
+        &self,
+        users: Vec<&'a Value>,
+        listed: &[Value],
+    ) -> Result<Vec<&'a Value>, EngineError> {
+        let own = self.candidates(listed);
+        let is_own = |one: &&'a Value| own.iter().any(|own| id(own) == id(one));
+        if own.len() > 1 && users.iter().any(is_own) {
+            let mut names: Vec<&str> = own.into_iter().map(name).collect();
+            names.sort_unstable();
+            return Err(EngineError::Refused(format!(
+                "the agent runs in one of the containers {}, which share a network, and can't tell in which, so it may not \
+                 stop those that mount the data; run the agent with a network of its own",
+                names.join(", ")
+            )));
+        }
+        Ok(users.into_iter().filter(|one| !is_own(one)).collect())
+    }
+}
+
+const ID_LENGTH: usize = 64;
+
+/// What is mounted from its file system, and where.
+fn mount(line: &str) -> Option<(&str, &str)> {
+    let mut fields = line.split(' ');
+    Some((fields.nth(3)?, fields.next()?))
+}
+
+/// The ID in `.../containers/ID/hostname` or `.../overlay-containers/ID/userdata/hostname`.
+fn id_in(root: &str) -> Option<&str> {
+    let parts: Vec<&str> = root.split('/').collect();
+    let mut pairs = parts.windows(2).rev();
+    pairs.find(|pair| pair[0].ends_with("containers") && is_id(pair[1])).map(|pair| pair[1])
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == ID_LENGTH && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// The IDs in a line: `/docker/ID`, `/system.slice/docker-ID.scope`, `/machine.slice/libpod-ID.scope/container`.
+fn ids(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| is_id(part))
+}
+
+fn id(listed: &Value) -> &str {
+    answer::text(listed, "/Id").unwrap_or_default()
+}
+
+fn name(listed: &Value) -> &str {
+    answer::text(listed, "/Names/0").unwrap_or_else(|| id(listed)).trim_start_matches('/')
+}
+
+fn is_running(listed: &Value) -> bool {
+    answer::text(listed, "/State").is_none_or(|state| state == "running")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn hex(digit: char) -> String {
+        digit.to_string().repeat(ID_LENGTH)
+    }
+
+    fn container(digit: char, network: &str) -> Value {
+        json!({"Id": hex(digit), "Names": [format!("/{digit}")], "State": "running",
+            "HostConfig": {"NetworkMode": network}})
+    }
+
+    fn mounted(root: &str, at: &str) -> String {
+        format!("812 790 8:1 {root} {at} rw,relatime - ext4 /dev/sda1 rw\n")
+    }
+
+    #[test]
+    fn the_own_container_is_found_by_what_the_engine_mounts_into_it() {
+        let docker = |digit: char| format!("/var/lib/docker/containers/{}/hostname", hex(digit));
+        let podman = |digit: char, file: &str| {
+            format!("/containers/storage/overlay-containers/{}/userdata/{file}", hex(digit))
+        };
+        let listed = [container('a', "bridge"), container('b', "host"), container('c', "bridge")];
+        let unified = "0::/\n".to_owned();
+        // All of /var/lib/docker is mounted with what is mounted in it.
+        let bound = mounted(&docker('c'), "/var/lib/docker/containers/x/hostname");
+        for (what, mountinfo, cgroup, expected) in [
+            ("docker", bound.clone() + &mounted(&docker('a'), "/etc/hostname"), unified.clone(), vec!['a']),
+            ("docker on its own disk", mounted(&docker('b')[8..], "/etc/hosts"), unified.clone(), vec!['b']),
+            ("podman", mounted(&podman('b', "hosts"), "/etc/hosts"), unified.clone(), vec!['b']),
+            ("on the machine", bound.clone(), "0::/system.slice/evenkeel-agent.service\n".into(), vec![]),
+            ("of another engine", mounted(&docker('d'), "/etc/hosts"), unified.clone(), vec![]),
+            ("cgroup v1", String::new(), format!("12:pids:/docker/{}\n", hex('c')), vec!['c']),
+            (
+                "cgroup of the machine",
+                mounted(&docker('a'), "/etc/hosts"),
+                format!("0::/system.slice/docker-{}.scope\n", hex('c')),
+                vec!['c'],
+            ),
+            (
+                "podman, in a pod",
+                mounted(&podman('a', "hosts"), "/etc/hosts")
+                    + &mounted(&podman('b', ".containerenv"), "/run/.containerenv"),
+                unified.clone(),
+                vec!['b'],
+            ),
+            ("nothing to read", String::new(), String::new(), vec![]),
+            ("no table", "x\n\n1 2 3\n".into(), "\n".into(), vec![]),
+        ] {
+            let found = Traces { mountinfo, cgroup };
+            let found: Vec<&str> = found.candidates(&listed).into_iter().map(name).collect();
+            let expected: Vec<String> = expected.into_iter().map(String::from).collect();
+            assert_eq!(found, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn an_agent_with_the_network_of_another_container_stops_neither() {
+        let network = format!("container:{}", hex('a'));
+        let listed = [container('a', "bridge"), container('b', &network), container('c', "bridge")];
+        let mountinfo = mounted(&format!("/var/lib/docker/containers/{}/hosts", hex('a')), "/etc/hosts");
+        let users = |digits: &[usize]| digits.iter().map(|nr| &listed[*nr]).collect::<Vec<_>>();
+        let traces = Traces { mountinfo: mountinfo.clone(), cgroup: "0::/\n".into() };
+        for ambiguous in [[0, 2], [1, 2]] {
+            let error = traces.without_own(users(&ambiguous), &listed).unwrap_err().to_string();
+            assert!(error.contains("containers a, b,") && error.contains("network of its own"), "{error}");
+        }
+        assert_eq!(traces.without_own(users(&[2]), &listed).unwrap(), users(&[2]), "it does not matter");
+        // The cgroup knows.
+        let cgroup = format!("0::/system.slice/docker-{}.scope\n", hex('b'));
+        let traces = Traces { mountinfo: mountinfo.clone(), cgroup };
+        assert_eq!(traces.without_own(users(&[0, 1, 2]), &listed).unwrap(), users(&[0, 2]));
+        // The container is gone whose network it has.
+        let traces = Traces { mountinfo: mountinfo.clone(), cgroup: "0::/\n".into() };
+        let left = &listed[1..];
+        assert_eq!(traces.without_own(users(&[1, 2]), left).unwrap(), users(&[2]));
+        // Nobody shares the network while its other container does not run.
+        let mut stopped = container('b', &network);
+        stopped["State"] = json!("exited");
+        let listed = [container('a', "bridge"), stopped];
+        let traces = Traces { mountinfo, cgroup: String::new() };
+        let users: Vec<&Value> = listed.iter().take(1).collect();
+        assert_eq!(traces.without_own(users, &listed).unwrap(), Vec::<&Value>::new());
+    }
+}

@@ -1,0 +1,138 @@
+//! What a copy of a folder would take, and what stands in its way.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::{Room, SnapshotError, because, copy, nearest};
+
+/// What copies of other users' files take, by bit number (capabilities(7)).
+const CAPABILITIES: [(u32, &str); 3] = [(0, "CAP_CHOWN"), (1, "CAP_DAC_OVERRIDE"), (3, "CAP_FOWNER")];
+
+/// The capabilities that this process lacks for faithful copies.
+fn lacking(status: &str) -> Vec<&'static str> {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or_default();
+    let lacks = |(bit, _): &&(u32, &str)| effective & (1 << bit) == 0;
+    CAPABILITIES.iter().filter(lacks).map(|(_, name)| *name).collect()
+}
+
+fn check_rights() -> Result<(), SnapshotError> {
+    let lacking = lacking(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let what = format!("the agent may not copy the files of other users: it lacks {}", lacking.join(", "));
+    Err(SnapshotError(what))
+}
+
+/// The folder itself, wherever links lead: a copy follows none.
+pub(super) fn resolved(folder: &Path) -> Result<PathBuf, SnapshotError> {
+    check_rights()?;
+    match folder.canonicalize() {
+        Ok(found) if found.is_dir() => Ok(found),
+        _ => Err(unseen(folder)),
+    }
+}
+
+fn unseen(folder: &Path) -> SnapshotError {
+    SnapshotError(format!("{} is no directory that the agent can see", folder.display()))
+}
+
+/// Measures a folder, for a copy.
+pub(super) fn room(live: &Path, copy: &Path) -> Result<Room, SnapshotError> {
+    check_rights()?;
+    if !live.is_dir() {
+        return Err(unseen(live));
+    }
+    let target = nearest(copy);
+    let free = rustix::fs::statvfs(target).map_err(|error| because("measure", target)(error.into()))?;
+    let available = free.f_bavail.saturating_mul(free.f_frsize);
+    let size = copy::size(live)?;
+    let is_shared = shares_blocks(live, size.largest.as_deref(), target)?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let takes_place = device(target) == device(live) && !is_mount_point(&mounts, live);
+    Ok(Room { bytes: size.bytes, available, is_shared, copies: if takes_place { 1 } else { 2 } })
+}
+
+fn device(folder: &Path) -> Option<u64> {
+    fs::metadata(folder).map(|found| found.dev()).ok()
+}
+
+/// Reports whether something is mounted on a folder, according to `/proc/self/mountinfo`. It can't be renamed, although a bind
+/// mount has the device of its surroundings.
+fn is_mount_point(mounts: &str, folder: &Path) -> bool {
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    places.map(unescaped).any(|place| place.as_bytes() == folder.as_os_str().as_bytes())
+}
+
+/// Blanks, newlines and backslashes are written as three octal digits there.
+fn unescaped(text: &str) -> OsString {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, others)) = rest.split_first() {
+        let digits = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        if let Some(byte) = byte.filter(|_| *first == b'\\') {
+            bytes.push(byte);
+            rest = &others[3..];
+        } else {
+            bytes.push(*first);
+            rest = others;
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+/// Tries whether the data can be copied by sharing its blocks, with its largest file: those of a database may be marked as
+/// not to be copied on write, which a fresh file beside them is not. A copy has to be written, too.
+fn shares_blocks(live: &Path, largest: Option<&Path>, target: &Path) -> Result<bool, SnapshotError> {
+    let name = |end: &str| format!(".evenkeel-probe-{}-{end}", std::process::id());
+    let written = Probe(target.join(name("b")));
+    let to = File::create(&written.0).map_err(because("write in", target))?;
+    let shares = |from: &Path| File::open(from).and_then(|from| Ok(rustix::fs::ioctl_ficlone(to, from)?));
+    if let Some(largest) = largest {
+        return Ok(shares(largest).is_ok());
+    }
+    let Some(beside) = live.parent() else { return Ok(false) };
+    if device(beside) != device(live) {
+        return Ok(false);
+    }
+    let original = Probe(beside.join(name("a")));
+    Ok(fs::write(&original.0, "evenkeel").and_then(|()| shares(&original.0)).is_ok())
+}
+
+/// A file that is removed when it is no longer needed.
+struct Probe(PathBuf);
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_process_may_not_do_is_named() {
+        let with = |bits: &str| lacking(&format!("Name:\tx\nCapEff:\t{bits}\nSeccomp:\t2\n"));
+        assert_eq!(with("000001ffffffffff"), [""; 0]);
+        assert_eq!(with("0000000000000000"), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
+        assert_eq!(with("0000000000000009"), ["CAP_DAC_OVERRIDE"]);
+        assert_eq!(lacking(""), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
+    }
+
+    #[test]
+    fn a_mount_point_is_found_whatever_its_name_is() {
+        let mounts = "1 2 8:1 / / rw - ext4 x rw\n3 1 8:1 /b /srv/my\\040data rw - ext4 x rw\n4 1 8:1 /c /srv/ä\\134 rw";
+        for (folder, expected) in
+            [("/srv/my data", true), ("/srv/my", false), ("/srv", false), ("/", true), ("/srv/ä\\", true)]
+        {
+            assert_eq!(is_mount_point(mounts, Path::new(folder)), expected, "{folder}");
+        }
+    }
+}

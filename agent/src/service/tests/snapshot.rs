@@ -1,0 +1,248 @@
+//! Scenarios with snapshots (DECISIONS 13): what is stopped, what is told, and when a copy that has failed is tried again.
+
+use evenkeel_common::wire::Level;
+
+use super::*;
+use crate::config::UpdateConfig;
+use crate::model::snapshot::{Copied, CopyMade, FolderId, Mounter, Room, SnapshotRules, Source};
+use crate::service::action::SnapshotStep;
+use crate::service::gates::candidate::SnapshotSeen;
+use crate::service::input::{NotStarted, SnapshotStepped};
+
+const OLD: &str = "sha256:v1";
+const NEW: &str = "sha256:v2";
+
+fn with_data() -> Scenario {
+    let rules = SnapshotRules { of: vec!["/srv/a".into(), "/srv/b".into()], keep: 2, max_bytes: 1 << 30 };
+    let update = UpdateConfig { snapshot: Some(rules), ..UpdateConfig::default() };
+    Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() })
+}
+
+fn source(of: &str) -> Source {
+    Source { of: of.into(), volume: None, folder: of.into() }
+}
+
+fn update() -> Observation {
+    let room = Room { bytes: 1, available: 1 << 30, is_shared: false, copies: 1 };
+    let data = SnapshotSeen {
+        sources: vec![source("/srv/a"), source("/srv/b")],
+        rooms: vec![("/srv".into(), room)],
+        dumps: "/state".into(),
+        earlier: None,
+    };
+    Observation { snapshot: Some(Ok(data)), ..observed('2', &[local(OLD, &['1'])], &[&old_container()]) }
+}
+
+fn old_container() -> Container {
+    Container { image: ImageId(OLD.into()), ..running("web-1") }
+}
+
+fn new_container() -> Container {
+    Container { id: "web-2".into(), image: ImageId(NEW.into()), ..running("web-1") }
+}
+
+fn mounter(id: &str, name: &str) -> Mounter {
+    Mounter {
+        id: id.into(),
+        name: name.into(),
+        service: (String::new(), String::new()),
+        depends_on: Vec::new(),
+        is_paused: false,
+    }
+}
+
+impl Scenario {
+    fn snapshot_step(&mut self) -> SnapshotStep {
+        match self.act() {
+            Some(Action::Step(Step::Snapshot(step))) => step,
+            other => panic!("no step of a snapshot, but {other:?}"),
+        }
+    }
+
+    fn step_ends(&mut self, result: StepResult) -> &mut Self {
+        let action = self.act();
+        assert!(matches!(action, Some(Action::Step(_))), "no step is due, but {action:?}");
+        self.input(Input::Stepped(result))
+    }
+
+    fn step_of_snapshot_ends(&mut self, stepped: SnapshotStepped) -> SnapshotStep {
+        let step = self.snapshot_step();
+        self.input(Input::Stepped(StepResult::Snapshot(stepped)));
+        step
+    }
+
+    fn runs(&mut self, running: &[Mounter]) -> SnapshotStep {
+        self.step_of_snapshot_ends(SnapshotStepped::Running(running.to_vec()))
+    }
+
+    /// The new image is on the disk.
+    fn fetches(&mut self) -> &mut Self {
+        self.step_ends(StepResult::ImagesPinned { missing: Vec::new() });
+        let ids = vec![(IMAGE.into(), ImageId(NEW.into()))];
+        self.step_ends(StepResult::Pulled { ids, labels: BTreeMap::new() })
+    }
+
+    /// The copy fails as often as it is tried, and the update is given up.
+    fn can_not_copy(&mut self) {
+        self.fetches().runs(&[]);
+        for _ in 0..2 {
+            assert!(matches!(self.snapshot_step(), SnapshotStep::Copy { .. }));
+            self.input(Input::Stepped(StepResult::Failed("/srv/a is full".into())));
+            self.now += SignedDuration::from_mins(1);
+        }
+        self.step_ends(StepResult::TagsRestored).step_ends(StepResult::Unpinned);
+        // What there is of the copies.
+        let step = self.step_of_snapshot_ends(SnapshotStepped::Done);
+        assert!(matches!(step, SnapshotStep::Expire { .. }), "{step:?}");
+        assert_eq!(self.service.durable().deployment, None);
+    }
+
+    /// The new image runs and crashes, and the data is about to be put back.
+    fn fails_with_data(&mut self) {
+        self.check(update()).fetches().runs(&[]);
+        let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
+        let copies = ["/srv/a", "/srv/b"].map(|of| CopyMade { source: source(of), copied });
+        self.step_of_snapshot_ends(SnapshotStepped::Copied(copies.to_vec()));
+        let new = new_container();
+        let containers = vec![new.clone()];
+        self.step_ends(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers });
+        let crashed = Container { state: State::Exited, exit_code: 1, ..new };
+        self.look(&[&crashed]).at(5).look(&[&crashed]);
+        self.step_ends(StepResult::Diagnosed { log: String::new() });
+    }
+
+    fn told(&self, kind: &Kind) -> Vec<&AuditEntry> {
+        self.entries.iter().filter(|entry| entry.event == *kind).collect()
+    }
+}
+
+#[test]
+fn an_update_whose_data_could_not_be_copied_waits_longer_and_longer() {
+    let mut scenario = with_data();
+    let mut at = 0;
+    for (nr, hours) in [1, 2, 4, 8, 16, 24, 24].into_iter().enumerate() {
+        scenario.at(at).check(update()).can_not_copy();
+        let errors = scenario.told(&Kind::ERROR);
+        assert_eq!(errors.len(), nr + 1, "each outage is told: {errors:#?}");
+        assert!(errors[nr].message.contains("nothing was deployed: /srv/a is full"), "{errors:#?}");
+        scenario.now += SignedDuration::from_secs(300);
+        scenario.check(update());
+        assert_eq!(scenario.act(), None, "the service is not stopped again at the next poll");
+        let waiting = scenario.record().waiting.expect("it waits");
+        assert_eq!((waiting.gate.as_str(), waiting.clear.as_str()), ("snapshot", "POST /trigger/web"));
+        assert!(waiting.why.contains("/srv/a is full"), "{}", waiting.why);
+        let until = waiting.lifts_at.expect("it is tried again");
+        assert_eq!(until.duration_since(scenario.now).as_hours(), hours - 1, "the {nr}. time");
+        assert!(scenario.why().answer.contains("next attempt at"), "{}", scenario.why().answer);
+        assert_eq!(scenario.record().errored, None);
+        at = until.duration_since(scenario.start).as_secs() + 1;
+    }
+    let durable: Durable =
+        serde_json::from_str(&serde_json::to_string(scenario.service.durable()).unwrap()).unwrap();
+    assert_eq!(durable.images.get(IMAGE).not_copied.as_ref().map(|one| one.tries), Some(7));
+}
+
+#[test]
+fn a_person_or_another_digest_ends_the_wait_for_another_copy() {
+    let mut scenario = with_data();
+    scenario.check(update()).can_not_copy();
+    scenario.at(300).check(update());
+    assert_eq!(scenario.act(), None);
+    scenario.trigger(update());
+    scenario.can_not_copy();
+    scenario.at(900).check(update());
+    assert_eq!(scenario.act(), None, "it has failed again");
+    let mut other = update();
+    other.images[0].remote = Some(digest('3'));
+    scenario.at(1200).check(other);
+    scenario.fetches().runs(&[]);
+    let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
+    let copies = vec![CopyMade { source: source("/srv/a"), copied }];
+    scenario.step_of_snapshot_ends(SnapshotStepped::Copied(copies));
+    assert_eq!(scenario.service.durable().images.get(IMAGE).not_copied, None, "it can be copied");
+}
+
+#[test]
+fn a_container_that_comes_back_under_another_id_is_the_same_and_copies_are_made_so_often() {
+    let mut scenario = with_data();
+    scenario.check(update()).fetches().runs(&[mounter("1", "task")]);
+    for nr in 2..=4 {
+        let SnapshotStep::Quiesce { stop, .. } = scenario.runs(&[]) else { panic!("it is not stopped") };
+        assert_eq!(stop, [mounter(&(nr - 1).to_string(), "task")], "the last of its name");
+        let copies = scenario.runs(&[mounter(&nr.to_string(), "task")]);
+        assert!(matches!(copies, SnapshotStep::Copy { .. }), "{copies:?}");
+    }
+    let error = scenario.told(&Kind::ERROR).pop().expect("it is told");
+    assert!(error.message.ends_with("task does not stay stopped"), "{error:?}");
+    scenario.step_ends(StepResult::TagsRestored);
+    let SnapshotStep::Resume { start, .. } = scenario.snapshot_step() else { panic!("it stays stopped") };
+    assert_eq!(start, [mounter("4", "task")]);
+}
+
+#[test]
+fn containers_that_always_start_again_end_the_update_before_anything_is_copied() {
+    let mut scenario = with_data();
+    scenario.check(update()).fetches();
+    let mut rounds = 0;
+    while scenario.told(&Kind::ERROR).is_empty() {
+        rounds += 1;
+        assert!(rounds < 20, "it goes on and on");
+        scenario.runs(&[mounter(&rounds.to_string(), &format!("cron-{rounds}"))]);
+    }
+    assert!(rounds > 3, "a few may start meanwhile: {rounds}");
+    let error = scenario.told(&Kind::ERROR).pop().expect("it is told");
+    assert!(error.message.ends_with(&format!("cron-{rounds} does not stay stopped")), "{error:?}");
+}
+
+#[test]
+fn containers_that_are_not_started_again_are_told_of() {
+    let mut scenario = with_data();
+    scenario.check(update()).fetches().runs(&[mounter("1", "backup"), mounter("2", "cron")]);
+    scenario.runs(&[]);
+    scenario.snapshot_step();
+    for _ in 0..2 {
+        scenario.input(Input::Stepped(StepResult::Failed("/srv/a is full".into())));
+        scenario.now += SignedDuration::from_mins(1);
+        scenario.act();
+    }
+    scenario.input(Input::Stepped(StepResult::TagsRestored));
+    let not_started = |name: &str, why: &str| NotStarted { name: name.into(), why: why.into() };
+    let not_started = vec![not_started("backup", "its port is taken"), not_started("cron", "it is gone")];
+    scenario.step_of_snapshot_ends(SnapshotStepped::Resumed { containers: Vec::new(), not_started });
+    let entry = scenario.told(&Kind::ERROR).pop().expect("it is told");
+    assert_eq!(entry.level, Level::Warning);
+    assert!(entry.message.ends_with("backup, cron"), "{entry:?}");
+    assert_eq!(entry.reason.as_deref(), Some("backup: its port is taken; cron: it is gone"));
+}
+
+#[test]
+fn nothing_is_started_on_data_of_which_a_part_was_put_back() {
+    for is_mixed in [true, false] {
+        let mut scenario = with_data();
+        scenario.fails_with_data();
+        let step = scenario.runs(&[mounter("web-2", "web-1"), mounter("9", "backup")]);
+        assert!(matches!(step, SnapshotStep::Restore { .. }), "{step:?}");
+        for _ in 0..5 {
+            let why = "can't put back /srv/b".to_owned();
+            let result = if is_mixed {
+                StepResult::Snapshot(SnapshotStepped::Mixed { why })
+            } else {
+                StepResult::Failed(why)
+            };
+            scenario.snapshot_step();
+            scenario.input(Input::Stepped(result));
+            scenario.now += SignedDuration::from_mins(10);
+        }
+        let entry = scenario.told(&Kind::ROLLBACK_FAILED).pop().expect("a person has to act");
+        let reason = entry.reason.clone().unwrap_or_default();
+        assert_eq!(reason.contains("these stay stopped: web-1, backup"), is_mixed, "{reason}");
+        let next = scenario.act();
+        match next {
+            Some(Action::Step(Step::Unpin { .. })) => assert!(is_mixed, "what was stopped stays stopped"),
+            Some(Action::Step(Step::Snapshot(SnapshotStep::Resume { start, .. }))) => {
+                assert!(!is_mixed, "{start:?} would run on mixed data");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
