@@ -62,7 +62,7 @@ pub(super) async fn retain(client: &Client, limits: Retention, now: Timestamp) -
     Ok(removed)
 }
 
-/// Adds some owners. Returns how many, and whether every entry had its owner before.
+/// Adds some owners. Returns how many, and whether every entry has its owner now.
 async fn add_owners(client: &Client) -> Result<(i64, bool), Fault> {
     let row = client.query_typed_one("SELECT agents_from FROM evenkeel.meta", &[]).await?;
     let from: i64 = row.try_get(0)?;
@@ -74,7 +74,7 @@ async fn add_owners(client: &Client) -> Result<(i64, bool), Fault> {
     let (owned, first): (i64, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
     let next = first.filter(|_| owned == OWNED_AT_ONCE).unwrap_or(0);
     client.batch_execute(&format!("UPDATE evenkeel.meta SET agents_from = {next}")).await?;
-    Ok((owned, false))
+    Ok((owned, next == 0))
 }
 
 /// Removes some entries that arrived before a time. Returns how many.

@@ -178,8 +178,10 @@ async fn add_entries(
     let agents = of(|entry| &entry.agent);
     let owned =
         [(&ids as _, Type::INT8_ARRAY), (&agents as _, Type::TEXT_ARRAY), (&sizes as _, Type::INT4_ARRAY)];
-    // Both are sent at once.
-    tokio::try_join!(client.execute_typed(sql, &added), client.execute_typed(ADD_OWNERS, &owned))?;
+    // Both are sent at once. If the first fails, the second only says that it was not tried.
+    let (added, owned) =
+        tokio::join!(client.execute_typed(sql, &added), client.execute_typed(ADD_OWNERS, &owned));
+    added.and(owned)?;
     meta.next_id += entries.len() as u64;
     meta.entries = meta.entries.saturating_add(number(entries.len() as u64));
     meta.bytes += sizes.iter().copied().map(i64::from).sum::<i64>();
