@@ -74,11 +74,14 @@ pub(super) fn size(folder: &Path) -> Result<Size, SnapshotError> {
         if depth > MAX_DEPTH {
             return Err(too_deep(&folder));
         }
-        let entries = fs::read_dir(&folder).map_err(because("read", &folder))?;
+        let entries = match fs::read_dir(&folder) {
+            // A service that runs may remove it in the meantime.
+            Err(error) if depth > 0 && error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries.map_err(because("read", &folder))?,
+        };
         for entry in entries {
             let path = entry.map_err(because("read", &folder))?.path();
             let found = match fs::symlink_metadata(&path) {
-                // A service that runs may remove it in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 found => found.map_err(because("read", &path))?,
             };
