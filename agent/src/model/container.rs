@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::image::{ImageId, Reference};
-use super::project::Origin;
+use super::project::{Origin, Project};
 
 /// Selects containers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -129,12 +129,27 @@ impl Container {
 }
 
 impl Origin {
-    /// Returns the origin of these containers: of the first live one that has one, or else of any. `None` if no container
-    /// says where it comes from.
-    pub fn of(containers: &[Container]) -> Option<Self> {
-        let known = || containers.iter().filter(|container| container.origin != Self::default());
-        let live = known().find(|container| container.is_live());
-        live.or_else(|| known().next()).map(|container| container.origin.clone())
+    /// Returns the origin of these containers for a project of these files: of one that was made from them if possible, and
+    /// of a live one. `None` if no container says where it comes from.
+    ///
+    /// Compose keeps a container whose definition has not changed, with the labels of the folder that the project was moved
+    /// from, and two projects may have one name.
+    pub fn of(containers: &[Container], files: &[PathBuf]) -> Option<Self> {
+        let known = containers.iter().filter(|container| container.origin != Self::default());
+        let is_of_files =
+            |container: &Container| files.first().is_some_and(|file| container.compose_files.contains(file));
+        known
+            .min_by_key(|container| (!is_of_files(container), !container.is_live()))
+            .map(|container| container.origin.clone())
+    }
+}
+
+impl Project {
+    /// Returns the project as a person has started it, according to its containers.
+    #[must_use]
+    pub fn as_started_by(self, containers: &[Container]) -> Self {
+        let origin = Origin::of(containers, &self.files);
+        self.as_started(origin.as_ref())
     }
 }
 
@@ -341,5 +356,40 @@ impl Container {
             network_of: None,
             mounts: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_project_is_where_a_container_made_from_its_files_was_started() {
+        let made = |name: &str, folder: &str, is_live: bool| {
+            let mut one = Container::running(name, "web:1");
+            one.compose_files = vec![format!("{folder}/compose.yml").into()];
+            one.origin = Origin { folder: Some(folder.into()), env_files: Vec::new() };
+            if !is_live {
+                one.state = State::Exited;
+            }
+            one
+        };
+        let files = [PathBuf::from("/opt/web/compose.yml")];
+        let (moved, kept) = (made("web", "/opt/web", true), made("cache", "/root/web", true));
+        let stopped = made("job", "/opt/web", false);
+        for (what, containers, expected) in [
+            (
+                "an unchanged container has the folder of before",
+                vec![kept.clone(), moved.clone()],
+                "/opt/web",
+            ),
+            ("a stopped one says where it is", vec![kept.clone(), stopped.clone()], "/opt/web"),
+            ("a live one says it better", vec![stopped, moved], "/opt/web"),
+            ("no container is of these files", vec![kept], "/root/web"),
+        ] {
+            let origin = Origin::of(&containers, &files).expect("all have one");
+            assert_eq!(origin.folder, Some(expected.into()), "{what}");
+        }
+        assert_eq!(Origin::of(&[Container::running("web", "web:1")], &files), None);
     }
 }

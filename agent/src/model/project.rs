@@ -129,7 +129,8 @@ impl Project {
     pub fn as_started(mut self, origin: Option<&Origin>) -> Self {
         if let Some(origin) = origin {
             self.folder.clone_from(&origin.folder);
-            if self.env_file.is_none() {
+            // Given with `--env-file`, a file replaces `.env`, which compose would read beside the variables of this one.
+            if self.env_file.as_ref().is_none_or(|file| origin.env_files.contains(file)) {
                 self.env_files.clone_from(&origin.env_files);
             }
         }
@@ -140,5 +141,22 @@ impl Project {
     #[must_use]
     pub fn defined_by(self, model: Arc<Model>) -> Self {
         Self { definition: Some(model), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_env_file_that_the_project_was_started_with_replaces_the_default_one() {
+        let origin = Origin { folder: Some("/srv".into()), env_files: vec!["/srv/prod.env".into()] };
+        let with = |env_file: Option<&str>| {
+            let project = Project { env_file: env_file.map(PathBuf::from), ..Project::default() };
+            project.as_started(Some(&origin)).env_files
+        };
+        assert_eq!(with(None), origin.env_files);
+        assert_eq!(with(Some("/srv/prod.env")), origin.env_files);
+        assert_eq!(with(Some("/srv/other.env")), [PathBuf::new(); 0], "the configuration says otherwise");
     }
 }

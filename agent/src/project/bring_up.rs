@@ -231,8 +231,10 @@ async fn keep_hashes(
     if needed.is_empty() {
         return Ok(None);
     }
+    // Both from the model: the hash of the files lacks the variables of env files.
+    let whole = project.clone().defined_by(model.clone());
     let alone = project.clone().defined_by(Arc::new(Model::clone(model).with_dependencies(|_, _| false)));
-    let (whole, alone) = (world.1.hashes(project).await?, world.1.hashes(&alone).await?);
+    let (whole, alone) = (world.1.hashes(&whole).await?, world.1.hashes(&alone).await?);
     let is_same = |name: &String| whole.by_service.get(name) == alone.by_service.get(name);
     if names.iter().all(is_same) {
         return Ok(None);

@@ -52,16 +52,18 @@ impl Comparison {
         let mut rendered = Rendered {
             model: model.clone(),
             hashes: hashes.by_service,
-            accepted: BTreeMap::new(),
             version: hashes.version,
             unset: hashes.unset,
-            incomplete: BTreeSet::new(),
+            ..Rendered::default()
         };
         find_incomplete(compose, project, services, &mut rendered).await?;
-        let unexplained = rendered.unexplained(services, &running);
-        if !unexplained.is_empty() {
-            let project = project.clone().defined_by(Arc::new(running.applied_to(model.clone())));
-            rendered.accepted = compose.hashes(&project).await?.by_service;
+        let by_model = |model: Model| project.clone().defined_by(Arc::new(model));
+        if !rendered.unexplained(services, &running).is_empty() {
+            rendered.resolved = compose.hashes(&by_model(model.clone())).await?.by_service;
+        }
+        if !rendered.unexplained(services, &running).is_empty() {
+            rendered.accepted =
+                compose.hashes(&by_model(running.applied_to(model.clone()))).await?.by_service;
         }
         Ok(Self { rendered, running })
     }
@@ -85,7 +87,7 @@ impl Comparison {
                 difference.what.insert(0, what);
             } else {
                 let unset = rendered.unset.clone();
-                all.push(Difference { service, what: vec![what], unset });
+                all.push(Difference { service, what: vec![what], unset, connected: Vec::new() });
             }
         }
         all
@@ -267,7 +269,12 @@ mod tests {
         let renders = Renders { is_picky: false };
         let of = |service: &str, what: &[&str], unset: &[&str]| {
             let all = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-            Difference { service: service.to_owned(), what: all(what), unset: all(unset) }
+            Difference {
+                service: service.to_owned(),
+                what: all(what),
+                unset: all(unset),
+                connected: Vec::new(),
+            }
         };
         assert_eq!(differences(&renders, &[]).await, [of("web", &["secret db"], &["DB_PASS"])]);
         let found = differences(&renders, &["TOKEN"]).await;

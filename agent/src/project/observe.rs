@@ -11,9 +11,7 @@ use tokio::sync::watch;
 
 use crate::config::{ConfiguredImage, ServiceConfig, TagVariable};
 use crate::model::image::{Digest, ImageId, Reference, digests_in};
-use crate::model::{
-    Container, EngineError, Members, Origin, Project, RegistryError, SignatureVerdict, Signers,
-};
+use crate::model::{Container, EngineError, Members, Project, RegistryError, SignatureVerdict, Signers};
 use crate::ports::{Engine, Registry};
 use crate::service::action::{CheckAsked, FilesAsked};
 use crate::service::fleet::FleetView;
@@ -110,7 +108,7 @@ impl Check {
             view.intern_digests(self.asked.published.get(&view.configured), &ids);
             images.push(view);
         }
-        let project = config.project().map(|project| project.as_started(Origin::of(&containers).as_ref()));
+        let project = config.project().map(|project| project.as_started_by(&containers));
         let unlisted_files = Box::pin(unlisted_files(world, project.as_ref(), &containers)).await;
         let definition = Box::pin(self.compared(project.as_ref(), &images, &containers)).await?;
         let snapshot = Box::pin(self.look_at_data(project.as_ref(), definition.as_ref(), &images)).await?;

@@ -11,7 +11,7 @@ use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::probe::{Probe, Target};
 use crate::model::snapshot::{CopyMade, EarlierData, KeptFolder, Mounter, Place, Source};
-use crate::model::{Container, Drain, Members, Model, Origin, Project, PullPolicy, UpMode};
+use crate::model::{Container, Drain, Members, Model, Project, PullPolicy, UpMode};
 use crate::ports::{DrainCall, GateQuestion, HookCall};
 use crate::service::images::OldImage;
 use crate::service::rollout::tag::LineChange;
@@ -119,12 +119,7 @@ impl FilesAsked {
     /// Returns the same files where these containers were started from.
     #[must_use]
     pub fn as_started(&self, containers: &[Container]) -> Self {
-        let origin = Origin::of(containers);
-        let project = match &origin {
-            Some(_) => self.project.clone().as_started(origin.as_ref()),
-            None => self.project.clone(),
-        };
-        Self { project, ..self.clone() }
+        Self { project: self.project.clone().as_started_by(containers), ..self.clone() }
     }
 }
 

@@ -32,7 +32,9 @@ impl DockerEngine {
     }
 
     async fn of_project(&self, project: &str) -> Result<Vec<Container>, EngineError> {
-        let listed = self.list("label", format!("{}={project}", convert::PROJECT_LABEL)).await?;
+        let mut listed = self.list("label", format!("{}={project}", convert::PROJECT_LABEL)).await?;
+        listed
+            .retain(|one| !answer::map(one, "/Labels").is_some_and(|labels| convert::are_of_image(&labels)));
         self.inspect_all(listed, |_| true).await
     }
 

@@ -32,6 +32,10 @@ const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
 const ENV_FILES_LABEL: &str = "com.docker.compose.project.environment_file";
 /// Label with the dependencies of a compose service as `service:condition:restart`, separated by commas.
 const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
+/// Label with the number of a container among those of its compose service. All containers of all composes have it.
+const NUMBER_LABEL: &str = "com.docker.compose.container-number";
+/// Label with the version of compose.
+const VERSION_LABEL: &str = "com.docker.compose.version";
 /// Label of containers created by `compose run`. Podman's compose does not set it, which counts as no.
 pub(super) const ONE_OFF_LABEL: &str = "com.docker.compose.oneoff";
 /// Podman's label with the name of the systemd unit that runs the container.
@@ -98,6 +102,13 @@ fn health(seen: &Value, timing: &HealthTiming) -> Option<HealthState> {
     Some(if state == HealthState::Unhealthy && !is_measured { HealthState::Unmeasured } else { state })
 }
 
+/// Reports whether a container has its compose labels from its image. Compose labels an image that it builds with project,
+/// service and its own version (`getImageBuildLabels`), and each container that it creates also with a number. A
+/// `docker run` of such an image belongs to no project.
+pub(super) fn are_of_image(labels: &HashMap<String, String>) -> bool {
+    labels.contains_key(VERSION_LABEL) && !labels.contains_key(NUMBER_LABEL)
+}
+
 /// Builds a container from its list entry and its inspection; either may be null. Fields missing in the inspection are
 /// taken from the list entry. Returns `None` without an ID.
 pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Container> {
@@ -110,6 +121,9 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
     // The status of a stopped or paused container is meaningless: the last one, or unhealthy.
     let health = health_timing.filter(|_| state == State::Running).and_then(|timing| health(seen, &timing));
     let mut labels = map(seen, "/Config/Labels").or_else(|| map(listed, "/Labels")).unwrap_or_default();
+    if are_of_image(&labels) {
+        labels.retain(|name, _| !name.starts_with("com.docker.compose."));
+    }
     let mounts = if seen["Mounts"].is_array() { seen } else { listed };
     let mut mounts: Vec<_> = list(mounts, "/Mounts").iter().map(mount).collect();
     // Compose's `tmpfs:` and `docker run --tmpfs` are listed here only, those with `type: tmpfs` among the mounts.
@@ -430,7 +444,11 @@ pub(super) fn event(seen: &Value) -> Option<ContainerEvent> {
         time_nano: event_time(seen).unwrap_or(0),
         id,
         name: attributes.get("name").cloned().unwrap_or_default(),
-        project: attributes.get(PROJECT_LABEL).cloned().unwrap_or_default(),
+        project: attributes
+            .get(PROJECT_LABEL)
+            .filter(|_| !are_of_image(&attributes))
+            .cloned()
+            .unwrap_or_default(),
         what,
     })
 }

@@ -198,8 +198,33 @@ fn an_event_keeps_its_nanoseconds_name_and_project() {
     let seen = event(&message).unwrap();
     assert_eq!(seen.time_nano, 1_714_557_600_123_456_789);
     assert_eq!((seen.name.as_str(), seen.project.as_str()), ("p-web-1", "p"));
+    let of_image = json!({"Action": "oom", "Actor": {"ID": "c1", "Attributes": {"name": "migration",
+        "com.docker.compose.project": "p", "com.docker.compose.version": "2.40.0"}}});
+    assert_eq!(event(&of_image).unwrap().project, "", "the labels are those of the image");
     assert!(event(&json!({})).is_none());
     assert!(event(&json!({"Type": "image", "Action": "oom", "Actor": {"ID": "c1"}})).is_none());
+}
+
+#[test]
+fn labels_that_compose_gave_to_an_image_make_its_containers_no_part_of_the_project() {
+    let labels = |more: &[&str]| {
+        let mut labels = json!({"com.docker.compose.project": "p", "com.docker.compose.service": "web",
+            "com.docker.compose.project.working_dir": "/srv/p"});
+        for name in more {
+            labels[format!("com.docker.compose.{name}")] = json!("1");
+        }
+        made(&json!({"Config": {"Labels": labels}}))
+    };
+    let of_image = labels(&["version"]);
+    assert_eq!((of_image.compose_service.as_str(), of_image.origin), ("", Origin::default()));
+    for of_compose in [&["version", "container-number"][..], &["container-number"], &[]] {
+        let one = labels(of_compose);
+        assert_eq!(
+            (one.compose_service.as_str(), one.origin.folder),
+            ("web", Some("/srv/p".into())),
+            "{of_compose:?}"
+        );
+    }
 }
 
 #[test]

@@ -86,7 +86,8 @@ fn insecure(info: &Value) -> Vec<String> {
 fn running_container(listed: &Value) -> RunningContainer {
     let labels = answer::map(listed, "/Labels").unwrap_or_default();
     let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
-    let origin = label(convert::PROJECT_LABEL).map(|project| Origin {
+    let project = label(convert::PROJECT_LABEL).filter(|_| !convert::are_of_image(&labels));
+    let origin = project.map(|project| Origin {
         project: project.clone(),
         folder: label(FOLDER_LABEL).map(PathBuf::from),
         env_files: label(ENV_FILES_LABEL)
@@ -123,6 +124,8 @@ mod tests {
         assert_eq!((origin.project.as_str(), origin.folder), ("shop", Some("/srv/shop".into())));
         assert_eq!(origin.env_files, [PathBuf::from("/srv/a.env"), PathBuf::from("/srv/b.env")]);
         assert_eq!(running_container(&json!({"Id": "ab", "Labels": null})).origin, None);
+        let of_image = json!({"com.docker.compose.project": "shop", "com.docker.compose.version": "2.40.0"});
+        assert_eq!(running_container(&json!({"Id": "ab", "Labels": of_image})).origin, None);
     }
 
     #[test]

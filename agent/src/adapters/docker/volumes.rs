@@ -143,7 +143,8 @@ fn mounters(
 /// Containers of the agent's own that hold images never run, so they are none.
 fn mounter(listed: &Value) -> Option<Mounter> {
     let labels = answer::map(listed, "/Labels").unwrap_or_default();
-    let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
+    let is_of_compose = !convert::are_of_image(&labels);
+    let label = |name: &str| labels.get(name).filter(|_| is_of_compose).cloned().unwrap_or_default();
     let id = answer::text(listed, "/Id").filter(|_| !labels.contains_key(HOLD_LABEL))?;
     let name = answer::text(listed, "/Names/0").unwrap_or(id).trim_start_matches('/').to_owned();
     let depends_on = label(DEPENDS_ON_LABEL);

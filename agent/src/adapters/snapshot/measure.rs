@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::{Room, SnapshotError, because, copy, nearest};
@@ -91,7 +92,7 @@ fn unescaped(text: &str) -> OsString {
 fn shares_blocks(live: &Path, largest: Option<&Path>, target: &Path) -> Result<bool, SnapshotError> {
     let name = |end: &str| format!(".evenkeel-probe-{}-{end}", std::process::id());
     let written = Probe(target.join(name("b")));
-    let to = File::create(&written.0).map_err(because("write in", target))?;
+    let to = written.create().map_err(because("write in", target))?;
     let shares = |from: &Path| File::open(from).and_then(|from| Ok(rustix::fs::ioctl_ficlone(to, from)?));
     if let Some(largest) = largest {
         return Ok(shares(largest).is_ok());
@@ -101,11 +102,20 @@ fn shares_blocks(live: &Path, largest: Option<&Path>, target: &Path) -> Result<b
         return Ok(false);
     }
     let original = Probe(beside.join(name("a")));
-    Ok(fs::write(&original.0, "evenkeel").and_then(|()| shares(&original.0)).is_ok())
+    let filled = original.create().and_then(|mut file| file.write_all(b"evenkeel"));
+    Ok(filled.and_then(|()| shares(&original.0)).is_ok())
 }
 
 /// A file that is removed when it is no longer needed.
 struct Probe(PathBuf);
+
+impl Probe {
+    /// Creates it anew. Others may write in its folder, and may have put a link in its place.
+    fn create(&self) -> io::Result<File> {
+        let _ = fs::remove_file(&self.0);
+        File::options().write(true).create_new(true).mode(0o600).open(&self.0)
+    }
+}
 
 impl Drop for Probe {
     fn drop(&mut self) {
@@ -124,6 +134,21 @@ mod tests {
         assert_eq!(with("0000000000000000"), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
         assert_eq!(with("0000000000000009"), ["CAP_DAC_OVERRIDE"]);
         assert_eq!(lacking(""), ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]);
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_probe_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (live, secret) = (folder.path().join("data"), folder.path().join("secret"));
+        fs::create_dir(&live).unwrap();
+        fs::write(&secret, "kept").unwrap();
+        for end in ["a", "b"] {
+            let name = format!(".evenkeel-probe-{}-{end}", std::process::id());
+            std::os::unix::fs::symlink(&secret, folder.path().join(name)).unwrap();
+        }
+        shares_blocks(&live, None, folder.path()).unwrap();
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "kept");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "the probes are removed");
     }
 
     #[test]

@@ -304,13 +304,6 @@ fn images(project: &Project, remark: &mut impl FnMut(String)) -> Vec<String> {
 /// Returns the env file, unless compose finds it by default.
 fn env_file(project: &Project, files: &[PathBuf], remark: &mut impl FnMut(String)) -> Option<PathBuf> {
     let beside = files.first().and_then(|file| file.parent());
-    let folder = project.origin.folder.as_deref();
-    if folder.is_some() && folder != beside && !is_same(folder, beside) {
-        let shown = folder.unwrap_or(Path::new("")).display();
-        remark(format!(
-            "compose was run in the folder {shown}: relative paths in the files now resolve to other places"
-        ));
-    }
     let default = beside.map(|folder| folder.join(".env"));
     let named: Vec<&PathBuf> =
         project.origin.env_files.iter().filter(|file| Some(*file) != default.as_ref()).collect();
@@ -321,17 +314,9 @@ fn env_file(project: &Project, files: &[PathBuf], remark: &mut impl FnMut(String
             remark(format!("env file {} can't be used: it does not exist", one.display()));
             None
         }
-        [..] => {
-            let names: Vec<String> = named.iter().map(|file| file.display().to_string()).collect();
-            remark(format!("a service has only one env_file; merge these files: {}", names.join(", ")));
-            None
-        }
+        // The agent finds them in the labels of the containers.
+        [..] => None,
     }
-}
-
-fn is_same(a: Option<&Path>, b: Option<&Path>) -> bool {
-    let real = |path: Option<&Path>| path?.canonicalize().ok();
-    real(a).is_some() && real(a) == real(b)
 }
 
 /// Adds a remark if updates could be without an interruption.

@@ -95,11 +95,6 @@ fn parts_that_can_not_be_adopted_are_reported() {
             true,
         ),
         (
-            |project, _| project.origin.env_files = vec!["/a.env".into(), "/b.env".into()],
-            "merge these files: /a.env, /b.env",
-            true,
-        ),
-        (
             |project, _| project.rendered = Some(Ok(Model::default())),
             "left out because they are no longer in the files: web",
             false,
@@ -174,8 +169,13 @@ fn an_env_file_is_adopted_unless_compose_finds_it_by_default() {
     assert!(service.unwrap().env_file.is_some_and(|path| path.ends_with("prod.env")), "{said}");
     let (service, _) = remarks(|project, folder| named(project, folder, ".env"));
     assert_eq!(service.unwrap().env_file, None);
-    let (_, said) = remarks(|project, _| project.origin.folder = Some("/elsewhere".into()));
-    assert!(said.contains("relative paths in the files now resolve"), "{said}");
+    let (service, said) = remarks(|project, folder| {
+        named(project, folder, "prod.env");
+        project.origin.env_files.push(folder.join("more.env"));
+        project.origin.folder = Some("/elsewhere".into());
+    });
+    assert_eq!(service.unwrap().env_file, None, "the labels name them all");
+    assert!(!said.contains("env"), "{said}");
 }
 
 #[test]

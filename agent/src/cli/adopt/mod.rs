@@ -19,9 +19,10 @@ use self::labels::Labels;
 use super::terminal::print;
 use crate::app::clients::{EngineClients, RegistryClients};
 use crate::config::Config;
-use crate::model::Project as ComposeProject;
 use crate::model::image::digests_in;
-use crate::model::{Container, EngineError, Members, Reference};
+use crate::model::{
+    Container, EngineError, Members, Origin as Started, Project as ComposeProject, Reference,
+};
 use crate::ports::Urgency;
 use crate::ports::survey::{Origin, RunningContainer};
 use crate::project::definition::bound_files;
@@ -164,21 +165,30 @@ fn reference_of(container: &Container) -> Option<Reference> {
 
 /// Gathers the facts about a project.
 async fn look_at(
-    origin: Origin,
+    mut origin: Origin,
     containers: Vec<Container>,
     running: &[RunningContainer],
     clients: &EngineClients,
     registries: &RegistryClients,
 ) -> Result<Project, EngineError> {
     let folder = origin.folder.clone();
-    // Containers that were created at different times may list different files; the longest list is taken as complete.
-    let lists: BTreeSet<&Vec<PathBuf>> =
-        containers.iter().map(|container| &container.compose_files).collect();
-    let files = lists.iter().max_by_key(|list| list.len()).map(|list| (*list).clone()).unwrap_or_default();
+    let lists: BTreeSet<Vec<PathBuf>> =
+        containers.iter().map(|container| container.compose_files.clone()).collect();
     let lists_differ = lists.len() > 1;
-    let look =
-        move || files.into_iter().map(|file| FileSeen::look(&file, folder.as_deref())).collect::<Vec<_>>();
+    let look = move || {
+        let seen = |list: Vec<PathBuf>| -> Vec<FileSeen> {
+            list.iter().map(|file| FileSeen::look(file, folder.as_deref())).collect()
+        };
+        // Containers that were created at different times may list different files; the longest list is taken as complete.
+        // A project may have been moved since some of them were created.
+        let is_there = |list: &Vec<FileSeen>| list.first().is_some_and(|file| file.usable.is_ok());
+        lists.into_iter().map(seen).max_by_key(|list| (is_there(list), list.len())).unwrap_or_default()
+    };
     let files = tokio::task::spawn_blocking(look).await.unwrap_or_default();
+    let named: Vec<PathBuf> = files.iter().map(|file| file.named.clone()).collect();
+    if let Some(started) = Started::of(&containers, &named).filter(|started| started.folder.is_some()) {
+        (origin.folder, origin.env_files) = (started.folder, started.env_files);
+    }
     let mut runs = Vec::new();
     for container in containers {
         let image = match &*container.image.0 {
@@ -205,7 +215,8 @@ async fn look_at(
     let containers: Vec<Container> = runs.iter().map(|one| one.container.clone()).collect();
     let bound_files = bound_files(&containers).await;
     let mut project = Project { origin, files, lists_differ, runs, rendered: None, bound_files };
-    if let Some(compose) = describe::project(&project).service.and_then(|service| as_compose(&service)) {
+    let described = describe::project(&project).service;
+    if let Some(compose) = described.and_then(|service| as_compose(&service, &project.origin)) {
         let model = timeout(REQUEST_LIMIT, clients.compose.model(&compose)).await;
         let model = model.unwrap_or_else(|_| {
             Err(crate::model::ComposeError {
@@ -218,14 +229,12 @@ async fn look_at(
     Ok(project)
 }
 
-fn as_compose(service: &Service) -> Option<ComposeProject> {
+fn as_compose(service: &Service, origin: &Origin) -> Option<ComposeProject> {
     let name = service.compose_project.clone()?;
-    let env_file = service.env_file.clone();
-    (!service.compose_files.is_empty()).then(|| ComposeProject {
-        name,
-        files: service.compose_files.clone(),
-        env_file,
-        ..ComposeProject::default()
+    let started = Started { folder: origin.folder.clone(), env_files: origin.env_files.clone() };
+    (!service.compose_files.is_empty()).then(|| {
+        let (files, env_file) = (service.compose_files.clone(), service.env_file.clone());
+        ComposeProject { name, files, env_file, ..ComposeProject::default() }.as_started(Some(&started))
     })
 }
 

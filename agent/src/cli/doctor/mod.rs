@@ -57,7 +57,7 @@ use crate::app::clients::{EngineClients, RegistryClients};
 use crate::audit::trial::ask_wardens;
 use crate::config::{Config, ConfiguredImage, PushConfig, ServiceConfig};
 use crate::model::probe::{Answer, Target};
-use crate::model::{Container, Difference, Digest, Members, Model, Origin, Project, Reference, SwarmError};
+use crate::model::{Container, Difference, Digest, Members, Model, Project, Reference, SwarmError};
 use crate::ports::survey::{EngineInfo, RunningContainer};
 use crate::ports::{Registry, Urgency};
 use crate::project::definition::{Comparison, bound_files};
@@ -341,7 +341,7 @@ async fn look_at<'a>(
         containers.iter().flat_map(|container| container.compose_files.iter().cloned()).collect();
     let configured = config.compose_files.clone();
     let files = blocking(move || facts::Files::look(&configured, &labelled)).await.unwrap_or_default();
-    let project = config.project().map(|project| project.as_started(Origin::of(&containers).as_ref()));
+    let project = config.project().map(|project| project.as_started_by(&containers));
     let project = project.filter(|_| compose_is_usable);
     let model = match &project {
         Some(project) => timeout(REQUEST_LIMIT, clients.compose.model(project)).await.ok(),

@@ -9,6 +9,7 @@ use crate::config::ServiceConfig;
 use crate::model::image::digests_in;
 use crate::model::probe::{Answer, Probe};
 use crate::model::{Container, Difference, Reference, State};
+use crate::service::wording;
 
 /// Returns the findings for a service.
 pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
@@ -228,11 +229,15 @@ fn differences(facts: &Facts<'_>) -> Vec<Finding> {
         let words = Words {
             what: format!("the compose files no longer define what runs: {difference}"),
             why: "an update would change more than the image, so that it waits",
-            remedy: format!(
-                "apply the files with `docker compose -p {project} … up -d {0}` or `evenkeel redeploy {1}`, or undo the edit; if \
-                 a path or a variable differs only for the agent, write it into the files or an env file",
-                difference.service, facts.config.name
-            ),
+            remedy: if difference.is_of_connections() {
+                wording::add_networks(std::slice::from_ref(difference))
+            } else {
+                format!(
+                    "apply the files with `docker compose -p {project} … up -d {0}` or `evenkeel redeploy {1}`, or undo the \
+                     edit; if a path or a variable differs only for the agent, write it into the files or an env file",
+                    difference.service, facts.config.name
+                )
+            },
         };
         words.error(AREA, facts.config.name.as_str())
     };

@@ -238,9 +238,16 @@ fn files_under_another_path_are_the_same_files() {
 fn what_an_update_would_change_beyond_the_image_is_reported() {
     let edited = |stage: &mut Stage| {
         let what = vec!["volume /data".to_owned()];
-        stage.differences = vec![Difference { service: "web".to_owned(), what, unset: Vec::new() }];
+        let (unset, connected) = (Vec::new(), Vec::new());
+        stage.differences = vec![Difference { service: "web".to_owned(), what, unset, connected }];
     };
     assert_found(edited, Error, "no longer define what runs: web: volume /data", "up -d web`");
+    let connected = |stage: &mut Stage| {
+        let what = vec!["network shop (connected since)".to_owned()];
+        let (unset, connected) = (Vec::new(), vec!["shop".to_owned()]);
+        stage.differences = vec![Difference { service: "web".to_owned(), what, unset, connected }];
+    };
+    assert_found(connected, Error, "web: network shop (connected since)", "add shop to the networks of web");
 }
 
 #[test]

@@ -109,6 +109,26 @@ pub(super) fn differences(
     what
 }
 
+/// Returns the networks that a container is connected to and that its definition does not name: compose connects it to no
+/// others, so that somebody did later.
+pub(super) fn connected_since(name: &str, model: &Model, container: &Value) -> Vec<String> {
+    let Some(service) = model.service(name) else { return Vec::new() };
+    let sides = Sides { service: service.element(), model, container, image: None };
+    sides.other_networks().unwrap_or_default()
+}
+
+/// Reports whether compose changes a service further before it computes the hash for the label, so that no hash of the files
+/// can equal it: it resolves `volumes_from` to containers, and adds what models and its own socket need.
+pub(super) fn is_completed_by_up(service: &Value) -> bool {
+    let is_set = |key: &str| match service.get(key) {
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::Array(list)) => !list.is_empty(),
+        Some(Value::Object(map)) => !map.is_empty(),
+        Some(_) => true,
+    };
+    ["volumes_from", "models", "use_api_socket"].into_iter().any(is_set)
+}
+
 impl Sides<'_> {
     fn wanted(&self, key: &str) -> Option<&Value> {
         self.service.get(key).filter(|value| !value.is_null())
@@ -138,14 +158,29 @@ impl Sides<'_> {
             .collect();
         if self.image.is_some() {
             let of_image = variables(self.of_image("/Env"));
+            let of_models = self.variables_of_models();
             let is_added = |name: &str, value: &str| {
                 !wanted.contains_key(name)
+                    && !of_models.contains(name)
                     && of_image.get(name).map(String::as_str) != Some(value)
                     && (is_passed_through(name) || !PROXIES.contains(&name.to_lowercase().as_str()))
             };
             what.extend(actual.iter().filter(|(name, value)| is_added(name, value)).map(|(n, _)| n.clone()));
         }
         what.into_iter().map(|name| format!("environment {name}")).collect()
+    }
+
+    /// Variables that compose sets for the service's models when it starts them.
+    fn variables_of_models(&self) -> BTreeSet<String> {
+        let models = self.wanted("models").and_then(Value::as_object).into_iter().flatten();
+        let of_model = |(name, options): (&String, &Value)| {
+            let plain = name.to_uppercase().replace('-', "_");
+            [("endpoint_var", "URL"), ("model_var", "MODEL")].map(|(key, end)| {
+                let named = options.get(key).and_then(Value::as_str).filter(|name| !name.is_empty());
+                named.map_or_else(|| format!("{plain}_{end}"), str::to_owned)
+            })
+        };
+        models.flat_map(of_model).collect()
     }
 
     fn labels(&self) -> Vec<String> {
@@ -430,6 +465,17 @@ impl Sides<'_> {
                 || address("ipv6_address", "IPv6Address")
                 || wanted.iter().any(|alias| !aliases.contains(alias))
         })
+    }
+
+    /// The networks that it is connected to beside those that it is to be; `None` if the files or the engine name none.
+    fn other_networks(&self) -> Option<Vec<String>> {
+        if self.wanted("network_mode").is_some() {
+            return None;
+        }
+        let actual = self.actual("/NetworkSettings/Networks")?.as_object()?;
+        let wanted: Vec<String> =
+            self.wanted("networks")?.as_object()?.keys().map(|key| self.network_name(key)).collect();
+        Some(actual.keys().filter(|name| !wanted.contains(name)).cloned().collect())
     }
 
     fn network_name(&self, key: &str) -> String {

@@ -38,6 +38,9 @@ pub struct Rendered {
     pub model: Model,
     /// The hash of each compose service's definition.
     pub hashes: BTreeMap<String, String>,
+    /// The same hashes, computed from the model. `config --hash` leaves the variables of a service's env files out, which are
+    /// in the label of a container and in the model. Only computed if the hashes of the files do not explain what runs.
+    pub resolved: BTreeMap<String, String>,
     /// Hashes that count as equal: those of [`Running::applied_to`].
     pub accepted: BTreeMap<String, String>,
     /// The version of compose, such as `2.26.1`; empty if it is not known.
@@ -69,6 +72,17 @@ pub struct Difference {
     /// Variables that compose reports as not set, which may be the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unset: Vec<String>,
+    /// Networks that a container was connected to after compose had made it, among what differs. A new container would not
+    /// be connected to them, whatever the files say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connected: Vec<String>,
+}
+
+impl Difference {
+    /// Reports whether the files define what runs but for networks that were connected since.
+    pub fn is_of_connections(&self) -> bool {
+        !self.connected.is_empty() && self.what.len() == self.connected.len()
+    }
 }
 
 impl fmt::Display for Difference {
@@ -91,10 +105,15 @@ impl Rendered {
     pub fn differences(&self, services: &[String], running: &Running) -> Vec<Difference> {
         let mut all: Vec<Difference> = Vec::new();
         for name in services {
-            let mut what: Vec<String> = Vec::new();
+            let (mut what, mut connected): (Vec<String>, BTreeSet<String>) = Default::default();
             for container in running.of_service(name) {
-                what.extend(self.difference(name, container, running));
+                if self.is_known_hash(name, label(container, HASH_LABEL)) {
+                    connected.extend(fields::connected_since(name, &self.model, container));
+                } else {
+                    what.extend(self.difference(name, container, running));
+                }
             }
+            what.extend(connected.iter().map(|network| format!("network {network} (connected since)")));
             if running.of_service(name).next().is_some() && !self.incomplete.is_empty() {
                 let copied = copied::used_by(&self.model, std::slice::from_ref(name));
                 what.extend(copied.into_keys().filter(|file| self.incomplete.contains(file)));
@@ -102,7 +121,8 @@ impl Rendered {
             what.sort();
             what.dedup();
             if !what.is_empty() {
-                all.push(Difference { service: name.clone(), what, unset: self.unset.clone() });
+                let connected = connected.into_iter().collect();
+                all.push(Difference { service: name.clone(), what, unset: self.unset.clone(), connected });
             }
         }
         all.extend(networks::differences(&self.model, services, &running.networks));
@@ -113,13 +133,14 @@ impl Rendered {
         let Some(service) = self.model.service(name) else {
             return vec!["it is not in the compose files".to_owned()];
         };
-        if self.is_known_hash(name, label(container, HASH_LABEL)) {
-            return Vec::new();
-        }
         let image = container.get("Image").and_then(Value::as_str).and_then(|id| running.images.get(id));
         let found = fields::differences(service.element(), &self.model, container, image);
         let is_same_compose = !self.version.is_empty() && label(container, VERSION_LABEL) == self.version;
-        if found.is_empty() && is_same_compose && !self.hashes.is_empty() {
+        if found.is_empty()
+            && is_same_compose
+            && !self.hashes.is_empty()
+            && !fields::is_completed_by_up(service.element())
+        {
             return vec!["a setting that the engine does not report".to_owned()];
         }
         found
@@ -128,14 +149,12 @@ impl Rendered {
     /// Reports whether the containers of a compose service were created from exactly this definition, so that compose
     /// would not recreate them.
     pub fn is_exact(&self, name: &str, running: &Running) -> bool {
-        let expected = self.hashes.get(name).map(String::as_str);
-        running.of_service(name).all(|container| Some(label(container, HASH_LABEL)) == expected)
+        let of_definition = [&self.hashes, &self.resolved];
+        running.of_service(name).all(|container| is_one_of(of_definition, name, label(container, HASH_LABEL)))
     }
 
     fn is_known_hash(&self, name: &str, hash: &str) -> bool {
-        !hash.is_empty()
-            && (self.hashes.get(name).is_some_and(|known| known == hash)
-                || self.accepted.get(name).is_some_and(|known| known == hash))
+        is_one_of([&self.hashes, &self.resolved, &self.accepted], name, hash)
     }
 
     /// Returns the compose services whose containers have a label with another hash.
@@ -145,6 +164,10 @@ impl Rendered {
         };
         services.iter().filter(differs).cloned().collect()
     }
+}
+
+fn is_one_of<const N: usize>(known: [&BTreeMap<String, String>; N], service: &str, hash: &str) -> bool {
+    !hash.is_empty() && known.iter().any(|hashes| hashes.get(service).is_some_and(|known| known == hash))
 }
 
 impl Running {

@@ -44,7 +44,12 @@ pub(super) fn differences(model: &Model, services: &[String], existing: &[Value]
             let what = fields(defined, network);
             if !what.is_empty() {
                 let what = what.into_iter().map(|field| format!("network {key} ({field})")).collect();
-                all.push(Difference { service: service.clone(), what, unset: Vec::new() });
+                all.push(Difference {
+                    service: service.clone(),
+                    what,
+                    unset: Vec::new(),
+                    connected: Vec::new(),
+                });
             }
         }
     }

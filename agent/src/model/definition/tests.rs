@@ -348,3 +348,66 @@ fn what_a_health_check_leaves_out_comes_from_the_image() {
         assert_eq!(found, expected, "{service} {check} {image:?}");
     }
 }
+
+/// How a container whose label has this hash, made by the compose in use, differs from a file whose hash is `new`.
+fn made_with(hash: &str, service: Value, container: Value) -> Vec<Difference> {
+    let mut model = json!({ "services": {}, "networks": { "default": { "name": "p_default" } } });
+    model["services"]["web"] = service;
+    let rendered = Rendered {
+        model: serde_json::from_value(model).expect("a model"),
+        hashes: BTreeMap::from([("web".to_owned(), "new".to_owned())]),
+        version: COMPOSE.to_owned(),
+        ..Rendered::default()
+    };
+    let mut container = container;
+    container["Config"]["Labels"] = json!({ SERVICE_LABEL: "web", HASH_LABEL: hash, VERSION_LABEL: COMPOSE });
+    let running = Running { containers: vec![container], ..Running::default() };
+    rendered.differences(&["web".to_owned()], &running)
+}
+
+#[test]
+fn a_network_that_was_connected_later_differs_although_the_hash_is_equal() {
+    let service = || json!({ "networks": { "default": null } });
+    let connected = |networks: Value| json!({ "NetworkSettings": { "Networks": networks } });
+    let more = || connected(json!({ "p_default": {}, "shop_default": {} }));
+    let [difference] = &made_with("new", service(), more())[..] else { panic!("no difference") };
+    assert_eq!(difference.what, ["network shop_default (connected since)"]);
+    assert!(difference.is_of_connections());
+    for (service, container) in [
+        (service(), connected(json!({ "p_default": {} }))),
+        (service(), json!({})),
+        (json!({ "network_mode": "host" }), connected(json!({ "host": {} }))),
+        (json!({}), more()),
+    ] {
+        assert_eq!(made_with("new", service.clone(), container), [], "{service}");
+    }
+    let [edited] = &made_with("old", service(), more())[..] else { panic!("no difference") };
+    assert_eq!((edited.what.clone(), edited.is_of_connections()), (vec!["networks".to_owned()], false));
+}
+
+#[test]
+fn a_service_whose_hash_can_not_be_computed_from_the_files_is_compared_by_what_is_known() {
+    let unknown = "a setting that the engine does not report";
+    let what = |service: Value, container: Value| -> Vec<String> {
+        made_with("old", service, container).into_iter().flat_map(|difference| difference.what).collect()
+    };
+    assert_eq!(what(json!({}), json!({})), [unknown]);
+    assert_eq!(
+        what(json!({ "models": {}, "volumes_from": null, "use_api_socket": false }), json!({})),
+        [unknown]
+    );
+    let none: [&str; 0] = [];
+    let shared = json!({ "HostConfig": { "VolumesFrom": ["0123"] } });
+    assert_eq!(what(json!({ "volumes_from": ["app"] }), shared), none);
+    assert_eq!(what(json!({ "use_api_socket": true }), json!({})), none);
+    let models =
+        json!({ "models": { "small-llm": null, "big": { "endpoint_var": "BIG", "model_var": "" } } });
+    let variables = ["SMALL_LLM_URL=u", "SMALL_LLM_MODEL=m", "BIG=u", "BIG_MODEL=m"];
+    let set = |more: &str| {
+        let mut variables = variables.to_vec();
+        variables.push(more);
+        of(models.clone(), json!({ "Config": { "Env": variables } }), Some(json!({ "Env": ["PATH=/bin"] })))
+    };
+    assert_eq!(set("PATH=/bin"), none);
+    assert_eq!(set("BIG_URL=u"), ["environment BIG_URL"]);
+}

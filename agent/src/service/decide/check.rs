@@ -161,7 +161,7 @@ impl Service {
 
     /// Takes over where the project was started from, and how its definition differs from what runs.
     fn follow_definition(&mut self, observation: &Observation) {
-        if let Some(origin) = Origin::of(&observation.containers) {
+        if let Some(origin) = Origin::of(&observation.containers, &self.config.compose_files) {
             self.durable.origin = Some(origin);
         }
         if !observation.is_pending() || observation.definition.is_some() {

@@ -200,7 +200,12 @@ fn nothing_but_the_image_goes_back() {
     scenario.updated_to(&[('1', '2')]);
     scenario.asked_back(None);
     let mut edited = seen('2', '2');
-    let difference = Difference { service: "web".into(), what: vec!["entrypoint".into()], unset: Vec::new() };
+    let difference = Difference {
+        service: "web".into(),
+        what: vec!["entrypoint".into()],
+        unset: Vec::new(),
+        connected: Vec::new(),
+    };
     edited.definition = Some(Ok(Definition {
         model: Arc::default(),
         differences: [(IMAGE.to_owned(), vec![difference])].into(),

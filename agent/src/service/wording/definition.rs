@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::Project;
+use crate::model::{Difference, Project};
 use crate::service::gates::candidate::DefinitionHold;
 
 /// Why an update waits: something other than the image would change with it.
@@ -12,6 +12,12 @@ pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &st
     services.dedup();
     let command = up_command(&hold.project, &services);
     let what = format!("the compose files no longer define what runs: {}", texts.join("; "));
+    if hold.differences.iter().all(Difference::is_of_connections) {
+        return format!(
+            "{what}. A new container would not be connected: {}",
+            add_networks(&hold.differences)
+        );
+    }
     let unset = unset(hold);
     if unset.is_empty() {
         return format!(
@@ -29,11 +35,22 @@ pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &st
 /// What ends the wait for a definition that differs from what runs. Where variables are not set here, a redeployment might
 /// bring the services up without them.
 pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: &str) -> String {
+    if hold.differences.iter().all(Difference::is_of_connections) {
+        return add_networks(&hold.differences);
+    }
     let unset = unset(hold);
     if unset.is_empty() {
         return format!("POST /redeploy/{service}");
     }
     format!("set {} in env_file", unset.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+/// What keeps containers connected to the networks that they were connected to since they were made.
+pub(crate) fn add_networks(differences: &[Difference]) -> String {
+    let of_service =
+        |one: &Difference| format!("{} to the networks of {}", one.connected.join(", "), one.service);
+    let all: Vec<String> = differences.iter().map(of_service).collect();
+    format!("add {} in the compose file, or disconnect them", all.join(" and "))
 }
 
 /// Variables of the differing services' files that have no value here.
@@ -69,7 +86,6 @@ fn up_command(project: &Project, services: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Difference;
 
     #[test]
     fn a_variable_that_is_not_set_here_is_no_reason_to_redeploy_without_it() {
@@ -79,6 +95,7 @@ mod tests {
                 service: "web".into(),
                 what: vec!["environment SECRET".into()],
                 unset: unset.iter().map(|name| (*name).to_owned()).collect(),
+                connected: Vec::new(),
             }],
         };
         let edited = definition_differs(&hold(&[]), "shop");
@@ -88,5 +105,26 @@ mod tests {
         assert!(unset.contains("If SECRET had a value") && unset.contains("env_file"), "{unset}");
         assert!(!unset.contains("POST /redeploy") && !unset.contains("compose_watch"), "{unset}");
         assert_eq!(definition_cleared_by(&hold(&["SECRET"]), "shop"), "set SECRET in env_file");
+    }
+
+    #[test]
+    fn a_network_that_was_connected_since_is_not_applied_but_added() {
+        let difference = Difference {
+            service: "proxy".into(),
+            what: vec!["network shop_default (connected since)".into()],
+            unset: Vec::new(),
+            connected: vec!["shop_default".into()],
+        };
+        let mut hold = DefinitionHold { project: Project::default(), differences: vec![difference] };
+        let text = definition_differs(&hold, "proxy");
+        assert!(text.contains("add shop_default to the networks of proxy"), "{text}");
+        assert!(!text.contains("redeploy") && !text.contains("up -d"), "{text}");
+        let cleared_by = definition_cleared_by(&hold, "proxy");
+        assert_eq!(
+            cleared_by,
+            "add shop_default to the networks of proxy in the compose file, or disconnect them"
+        );
+        hold.differences[0].what.push("volume /data".into());
+        assert!(definition_differs(&hold, "proxy").contains("redeploy"), "the files were edited as well");
     }
 }
