@@ -1,6 +1,6 @@
 //! Compares what compose makes of its files with what runs, before anything is brought up (DECISIONS 4a).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
