@@ -33,7 +33,7 @@ async fn a_service_that_was_left_out_is_watched_once_its_files_exist_but_an_edit
     let deps = ServiceDeps {
         source,
         replace_registry: Box::new(|_| Ok(())),
-        withhold: Box::new(|_| ()),
+        withhold: Box::new(|_| {}),
         manager: Arc::new(ServiceManager::new(&|_| None)),
         deliveries: Deliveries::new(outbox.clone(), fake.clock(), stop.clone()),
         workers: workers.clone(),
