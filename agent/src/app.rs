@@ -22,6 +22,7 @@ use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::systemd::{self, ServiceManager};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use futures_util::{FutureExt, StreamExt};
+use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
@@ -61,7 +62,7 @@ use crate::tasks::fleet;
 use crate::tasks::monitor::Monitor;
 use crate::tasks::poller::Poller;
 use crate::tasks::registry_events::{RegistryEventSender, RegistryEvents};
-use crate::tasks::reload::{Reloader, ReplaceRegistry, ServiceDeps};
+use crate::tasks::reload::{self, Reloader, ReplaceRegistry, ServiceDeps};
 use crate::tasks::state_health::StateHealth;
 use crate::tasks::status_publisher::{Publisher, StatusFrames};
 
@@ -368,8 +369,7 @@ async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Load
     // With a new outbox, it is unknown which entries were recorded before.
     let recorded = continued.then(|| audit.journal().recent(queue::HISTORY));
     let record = record(&audit);
-    let message = format!("watching {}", text::count(config.services.len(), "service"));
-    record(AuditEntry::new(started, PROGRAM, Kind::STARTED, Level::Info, message));
+    record(started_entry(&config, started));
     supervisor.spawn("shutdown", record_shutdown(record.clone(), parts.clock.clone(), supervisor.token()));
 
     let known = fleet::load(store.as_ref(), &config, parts.clock.now()).await;
@@ -380,6 +380,16 @@ async fn load(parts: &Parts, supervisor: &mut Supervisor) -> anyhow::Result<Load
     let mut reloader = Reloader::new(parts.service_deps(deliveries), Arc::new(world), supervisor.token());
     reloader.load(recorded, warnings).await;
     Ok(Loaded { store, record, reloader })
+}
+
+/// The entry about the start. It is a warning if a fault in the file leaves something out: nobody may be reading the log.
+fn started_entry(config: &Config, at: Timestamp) -> AuditEntry {
+    let faults = reload::faults(config);
+    let level = if faults.is_empty() { Level::Info } else { Level::Warning };
+    let message = format!("watching {}", text::count(config.services.len(), "service"));
+    let mut entry = AuditEntry::new(at, PROGRAM, Kind::STARTED, level, message);
+    entry.reason = Some(faults.join("; ")).filter(|text| !text.is_empty());
+    entry
 }
 
 /// Opens the state on disk, or in memory if it can't be kept on disk.

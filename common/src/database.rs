@@ -1,6 +1,7 @@
 //! A redb file with a lock on its folder. A damaged file is moved aside. A disk error only fails the current call: the file
-//! is closed and reopened by the next call.
+//! is closed and reopened by the next call, without the check of the whole file unless the error says that it is damaged.
 
+use std::any::Any;
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -80,12 +81,17 @@ pub struct SetAside {
     pub path: PathBuf,
 }
 
+enum Slot {
+    Open(Database),
+    /// Closed after an error. The next call opens it with these options.
+    Closed(Options),
+}
+
 /// An open database file.
 pub struct DatabaseFile {
     path: PathBuf,
     options: Options,
-    /// `None` after an error, until the next call reopens it.
-    database: Mutex<Option<Database>>,
+    database: Mutex<Slot>,
     /// Keeps other processes out, even while the database is closed after an error; `None` for a database in memory.
     _lock: Option<File>,
 }
@@ -95,7 +101,7 @@ impl DatabaseFile {
     pub fn in_memory(options: Options) -> Result<Self, redb::DatabaseError> {
         let backend = redb::backends::InMemoryBackend::new();
         let database = Database::builder().set_cache_size(options.cache).create_with_backend(backend)?;
-        Ok(Self { path: "memory".into(), options, database: Mutex::new(Some(database)), _lock: None })
+        Ok(Self { path: "memory".into(), options, database: Mutex::new(Slot::Open(database)), _lock: None })
     }
 
     /// Opens the file in the folder `dir`, creating both if they do not exist. A damaged file is moved aside and replaced
@@ -114,7 +120,7 @@ impl DatabaseFile {
             }
             other => (other?, None),
         };
-        Ok((Self { path, options, database: Mutex::new(Some(database)), _lock: Some(lock) }, aside))
+        Ok((Self { path, options, database: Mutex::new(Slot::Open(database)), _lock: Some(lock) }, aside))
     }
 
     /// The path of the file.
@@ -124,26 +130,37 @@ impl DatabaseFile {
 
     /// Runs `work` on the database; calls are serialized. Any error closes the database, since redb refuses to continue
     /// after one.
-    pub fn run<R, E: Display>(
+    pub fn run<R, E: Display + 'static>(
         &self,
         doing: &'static str,
         work: impl FnOnce(&Database) -> Result<R, E>,
     ) -> Result<R, StoreError> {
         let fail = |cause: String| StoreError { doing, path: self.path.clone(), cause };
         let mut slot = self.guard();
-        let database = match slot.take() {
-            Some(database) => database,
-            None => open_database(&self.path, self.options, OpenMode::MustExist)
-                .map_err(|error| fail(error.to_string()))?,
+        let database = match std::mem::replace(&mut *slot, Slot::Closed(self.options)) {
+            Slot::Open(database) => database,
+            Slot::Closed(options) => match open_database(&self.path, options, OpenMode::MustExist) {
+                Ok(database) => database,
+                Err(error) => {
+                    if !matches!(error, OpenError::Damaged(_)) {
+                        *slot = Slot::Closed(options);
+                    }
+                    return Err(fail(error.to_string()));
+                }
+            },
         };
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| work(&database)));
         match outcome {
             Ok(Ok(value)) => {
-                *slot = Some(database);
+                *slot = Slot::Open(database);
                 Ok(value)
             }
             Ok(Err(error)) => {
                 close(database);
+                if is_of_disk(&error) {
+                    // It was checked when it was opened first. A full disk fails many calls, and each would check it again.
+                    *slot = Slot::Closed(Options { check: false, ..self.options });
+                }
                 Err(fail(error.to_string()))
             }
             Err(panic) => {
@@ -153,9 +170,16 @@ impl DatabaseFile {
         }
     }
 
-    fn guard(&self) -> MutexGuard<'_, Option<Database>> {
+    fn guard(&self) -> MutexGuard<'_, Slot> {
         self.database.lock()
     }
+}
+
+/// Reports whether the disk has failed, for example because it is full, and nothing says that the content is damaged.
+fn is_of_disk(error: &dyn Any) -> bool {
+    let is_damage =
+        |error: &io::Error| matches!(OpenError::from(io::Error::from(error.kind())), OpenError::Damaged(_));
+    matches!(error.downcast_ref(), Some(redb::Error::Io(error)) if !is_damage(error))
 }
 
 /// Creates the folder and locks it. The lock is held as long as the returned handle is open.
@@ -231,5 +255,49 @@ fn close(database: Database) {
         tracing::warn!(
             "cannot close the state file after an error; it will be repaired when it is next opened"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: Options = Options { file: "test.redb", cache: 64 * 1024, check: true };
+
+    #[test]
+    fn a_file_is_checked_again_after_damage_but_not_after_a_failure_of_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, aside) = DatabaseFile::open(folder.path(), OPTIONS).unwrap();
+        assert_eq!(aside, None);
+        let failed = |kind: ErrorKind| redb::Error::Io(kind.into());
+        for (error, is_checked) in [
+            (failed(ErrorKind::StorageFull), false),
+            (failed(ErrorKind::ReadOnlyFilesystem), false),
+            (failed(ErrorKind::UnexpectedEof), true),
+            (failed(ErrorKind::InvalidData), true),
+            (redb::Error::Corrupted("a page".to_owned()), true),
+        ] {
+            let what = error.to_string();
+            file.run("write", |_| Err::<(), _>(error)).unwrap_err();
+            assert!(matches!(&*file.guard(), Slot::Closed(options) if options.check == is_checked), "{what}");
+            file.run("read", |_| Ok::<_, redb::Error>(())).unwrap();
+            assert!(matches!(&*file.guard(), Slot::Open(_)), "{what}");
+        }
+        file.run("write", |_| -> Result<(), redb::Error> { panic!("an assertion of redb") }).unwrap_err();
+        assert!(matches!(&*file.guard(), Slot::Closed(Options { check: true, .. })));
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_opened_again_because_it_is_damaged_is_checked_from_then_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, _) = DatabaseFile::open(folder.path(), OPTIONS).unwrap();
+        let full = redb::Error::Io(ErrorKind::StorageFull.into());
+        file.run("write", |_| Err::<(), _>(full)).unwrap_err();
+        let good = fs::read(file.path()).unwrap();
+        fs::write(file.path(), "").unwrap();
+        file.run("read", |_| Ok::<_, redb::Error>(())).unwrap_err();
+        assert!(matches!(&*file.guard(), Slot::Closed(Options { check: true, .. })));
+        fs::write(file.path(), good).unwrap();
+        file.run("read", |_| Ok::<_, redb::Error>(())).unwrap();
     }
 }

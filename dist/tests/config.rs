@@ -250,6 +250,42 @@ fn every_sample_of_the_pages_about_gates_and_swarms_is_accepted() {
     }
 }
 
+#[test]
+fn the_longest_entry_is_within_what_the_receivers_of_the_recipes_accept() {
+    let page = text("docs/notifications.md");
+    let samples = blocks(&page);
+    let samples: Vec<Value> =
+        samples.iter().filter_map(|(_, block)| serde_json::from_str(block).ok()).collect();
+    let webhooks = samples.iter().flat_map(|sample| sample["notifications"]["webhooks"].as_array());
+    let recipe = |name: &str| webhooks.clone().flatten().find(|webhook| webhook["name"] == name).unwrap();
+    let at = "2026-01-02T03:04:05Z".parse().unwrap();
+    for filler in ["x", "\n", "\"", "é", "😀"] {
+        let long = filler.repeat(9000);
+        let mut entry = AuditEntry::new(at, "web", Kind::ROLLBACK_FAILED, Level::Critical, long.clone());
+        (entry.reason, entry.output, entry.machine) = (Some(long.clone()), long, "m".repeat(64));
+        let sent = |name: &str| -> Value {
+            let body = recipe(name)["body"].as_str().unwrap();
+            serde_json::from_str(&render_template(body, &entry).unwrap()).unwrap()
+        };
+        let telegram = sent("telegram");
+        let units = telegram["text"].as_str().unwrap().encode_utf16().count();
+        assert!(units > 700 && units <= 4096, "{filler:?}: {units}");
+        // Longer ones become attachments, or are refused if the server has none.
+        let ntfy = sent("ntfy");
+        let bytes = ntfy["message"].as_str().unwrap().len();
+        assert!(bytes > 700 && bytes <= 4096, "{filler:?}: {bytes}");
+        assert!(sent("slack").to_string().len() <= 40_000 && sent("teams").to_string().len() <= 28_000);
+    }
+}
+
+/// The file systems of compose files may be remote ones.
+#[test]
+fn the_shipped_unit_starts_the_agent_after_remote_file_systems() {
+    let unit = text("systemd/evenkeel-agent.service");
+    let after = unit.lines().find_map(|line| line.strip_prefix("After=")).unwrap();
+    assert!(after.split(' ').any(|target| target == "remote-fs.target"), "{after}");
+}
+
 /// What a registry or a container can put into a message, against what chat services interpret.
 #[test]
 fn recipes_of_the_manual_escape_for_their_receiver_and_carry_time_machine_and_reason() {

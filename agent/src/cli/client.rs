@@ -1,6 +1,6 @@
 //! The HTTP client of the subcommands for the APIs of a running agent and of a warden.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_common::cli::eprint_line;
@@ -39,7 +39,7 @@ pub(super) enum ClientError {
     /// The configuration file, which holds the address, has faults.
     #[error("{0}")]
     Config(ConfigErrors),
-    /// There is no answer from the address.
+    /// There is no answer from the address, or none of the peer.
     #[error("no {peer} answers at {api}: {cause}")]
     Unreachable {
         /// The kind of server.
@@ -210,19 +210,21 @@ impl Client {
         let response =
             request.timeout(ANSWER_TIMEOUT).send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
+        let is_busy = response.headers().contains_key(RETRY_AFTER);
         let body = self.body(response).await?;
         // All fields of a warden's answers have defaults, so the body of an error would parse as an answer.
         if let (Peer::Warden(_), false) = (&self.peer, status.is_success()) {
-            return Err(ClientError::Refused(self.refused(status, &body)));
+            return Err(self.failure(status, is_busy, &body));
         }
         match serde_json::from_slice(&body) {
             Ok(answer) => Ok(answer),
-            Err(_) if !status.is_success() => Err(ClientError::Refused(self.refused(status, &body))),
-            Err(error) => Err(ClientError::Unexpected {
+            Err(_) if !status.is_success() => Err(self.failure(status, is_busy, &body)),
+            Err(error) if error.is_data() => Err(ClientError::Unexpected {
                 peer: self.peer.name(),
                 api: self.api.to_string(),
                 cause: error.to_string(),
             }),
+            Err(_) => Err(self.foreign("an answer that is not JSON")),
         }
     }
 
@@ -230,10 +232,28 @@ impl Client {
         let status = response.status();
         let is_busy = response.headers().contains_key(RETRY_AFTER);
         match self.body(response).await {
-            Ok(body) if is_busy => ClientError::Busy(self.refused(status, &body)),
-            Ok(body) => ClientError::Refused(self.refused(status, &body)),
+            Ok(body) => self.failure(status, is_busy, &body),
             Err(error) => error,
         }
+    }
+
+    /// Builds the error for an answer with this status. `is_busy`: it asks for a retry.
+    fn failure(&self, status: StatusCode, is_busy: bool, body: &[u8]) -> ClientError {
+        match self.refused(status, body) {
+            Some(text) if is_busy => ClientError::Busy(text),
+            Some(text) => ClientError::Refused(text),
+            None => self.foreign(&status.to_string()),
+        }
+    }
+
+    /// Builds the error for an answer of another program, which may have the port, or of a proxy that does not reach the peer.
+    fn foreign(&self, answer: &str) -> ClientError {
+        let peer = self.peer.name();
+        let cause = format!(
+            "what answers is not an Evenkeel {peer} ({answer}); if it listens elsewhere, give its address with {} URL",
+            self.peer.flag()
+        );
+        ClientError::Unreachable { peer, api: self.api.to_string(), cause }
     }
 
     /// Reads the body of an answer, whose end a server may never send.
@@ -271,17 +291,17 @@ impl Client {
         ClientError::Unreachable { peer: self.peer.name(), api: self.api.to_string(), cause: chain(error) }
     }
 
-    /// Builds the message for an error answer.
-    fn refused(&self, status: StatusCode, body: &[u8]) -> String {
-        let said = serde_json::from_slice::<ErrorBody>(body).map(|body| body.error);
+    /// Returns the message of an error answer; `None` if it is not from the peer.
+    fn refused(&self, status: StatusCode, body: &[u8]) -> Option<String> {
         match (&self.peer, status) {
-            (Peer::Warden(_), StatusCode::UNAUTHORIZED) => {
-                format!("the warden at {} does not accept this token; use the warden's api.token", self.api)
-            }
+            (Peer::Warden(_), StatusCode::UNAUTHORIZED) => Some(format!(
+                "the warden at {} does not accept this token; use the warden's api.token",
+                self.api
+            )),
             (Peer::Warden(_), StatusCode::NOT_FOUND) => {
-                format!("the warden at {} has no fleet API; is it an older version?", self.api)
+                Some(format!("the warden at {} has no fleet API; is it an older version?", self.api))
             }
-            _ => said.unwrap_or_else(|_| format!("the {} answered {status}", self.peer.name())),
+            _ => serde_json::from_slice::<ErrorBody>(body).ok().map(|body| body.error),
         }
     }
 }
@@ -289,6 +309,11 @@ impl Client {
 /// Reads the configuration file; `None` if there is none that this user may read.
 fn read(config: &Path) -> Result<Option<Config>, ClientError> {
     ConfigSource::of_process(config.to_owned()).load_if_readable().map_err(ClientError::Config)
+}
+
+/// Returns `audit.path` of the configuration file.
+pub(super) fn audit_path(config: &Path) -> Option<PathBuf> {
+    read(config).ok()??.audit_path
 }
 
 /// Returns the address of the agent in the configuration file, or else the default address.

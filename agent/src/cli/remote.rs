@@ -13,15 +13,16 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::answer::{line, show};
-use super::client::{Client, ClientError};
+use super::client::{self, Client, ClientError};
 use super::terminal::Terminal;
 use super::wait::{self, Wait};
 use super::{attention, block_on, follow, rollback, views};
 use crate::model::image::Digest;
 
-/// What to say where `GET /audit` has no entries.
-const NO_AUDIT_FILE: &str = "there is no audit file, or it is empty: these are the last entries in the agent's memory, up to 50; \
-    to keep more, set \"audit\": {\"path\": \"/var/log/evenkeel/audit.jsonl\"} in the configuration and restart the agent";
+/// What to say where `GET /audit` has no entries, after the reason.
+const IN_MEMORY: &str = "these are the last entries in the agent's memory, up to 50";
+/// What to do about it.
+const KEEP_MORE: &str = "to keep more, set \"audit\": {\"path\": \"/var/log/evenkeel/audit.jsonl\"} in the configuration and restart the agent";
 /// `EX_UNAVAILABLE` of sysexits.h.
 const EXIT_UNREACHABLE: u8 = 69;
 const EXIT_USAGE: u8 = 2;
@@ -287,7 +288,9 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
                     // Without an audit file, the agent keeps the entries that it replays to streams.
                     entries = follow::replayed(&client).await?;
                     entries.truncate(usize::try_from(*limit).unwrap_or(usize::MAX));
-                    eprint_line(format_args!("evenkeel: {NO_AUDIT_FILE}"));
+                    // Another agent's configuration is not known.
+                    let path = target.api.is_none().then(|| client::audit_path(config)).flatten();
+                    eprint_line(format_args!("evenkeel: {}", why_no_file(path.as_deref())));
                 }
                 let _ = entries.iter().rev().all(show_entry);
             }
@@ -298,6 +301,18 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
             target.show(&health, || views::health(&health, terminal));
             Ok(health.status == "ok" && health.state.is_none())
         }
+    }
+}
+
+/// Says why there are no entries in the audit file, whose path is configured, and what to do about it.
+fn why_no_file(path: Option<&Path>) -> String {
+    match path {
+        None => format!("there is no audit file, or it is empty: {IN_MEMORY}; {KEEP_MORE}"),
+        Some(path) => format!(
+            "{} has no entries yet, or can't be written: {IN_MEMORY}; `evenkeel doctor` says whether it can; if audit.path \
+             was set after the agent was started, restart the agent",
+            path.display()
+        ),
     }
 }
 

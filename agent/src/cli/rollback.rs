@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::answer::{line, show};
 use super::client::{Client, ClientError};
 use super::views;
-use super::wait::Progress;
+use super::wait::{Progress, patiently};
 
 /// Time between two looks at the record.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -44,8 +44,14 @@ pub(super) async fn run(
     client: &Client,
     json: bool,
 ) -> Result<ExitCode, ClientError> {
-    let before: ServiceStatus = client.get(&["status", name]).await?;
-    let reply: RollbackReply = client.post_json(&["rollback", name], asked).await?;
+    let look = async || client.get::<ServiceStatus>(&["status", name]).await;
+    // Not if there is no answer: the first request may have been carried out, and another one would go back further.
+    let ask = async || client.post_json::<RollbackReply>(&["rollback", name], asked).await;
+    let (before, reply) = if limit.is_some() {
+        (patiently(false, look).await?, patiently(false, ask).await?)
+    } else {
+        (look().await?, ask().await?)
+    };
     show(json, &reply, || match &reply {
         RollbackReply::RollingBack { service, to } => line(&format!("{service}: rolling back to {to}")),
         RollbackReply::Skipped { reason } => line(&format!("nothing was started: {reason}")),

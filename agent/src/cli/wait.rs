@@ -9,7 +9,6 @@ use std::time::Duration;
 use evenkeel_common::cli::eprint_line;
 use evenkeel_common::wire::{DeployProgress, ServiceStatus, TriggerReply};
 use jiff::Timestamp;
-use reqwest::StatusCode;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
@@ -21,7 +20,8 @@ use crate::model::output::clean;
 
 /// Pause between two looks at the record.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long an agent that answered before may be unreachable: it may be restarted, and finishes what it began.
+/// How long an agent may take to start, and one that answered before may be unreachable: it may be restarted, and finishes what
+/// it began.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// How many times an agent that has been restarted, or a deployment that was joined, is asked to check again.
 const MAX_REQUESTS: u32 = 5;
@@ -158,19 +158,28 @@ pub(super) async fn run(wait: &Wait, client: &Client, json: bool) -> Result<Outc
 }
 
 async fn request(wait: &Wait, client: &Client) -> Result<TriggerReply, ClientError> {
-    let path = ["trigger", &wait.name];
-    if wait.passes { client.post(&path).await } else { client.post_with(&path, &[("pass", "false")]).await }
+    let query: &[_] = if wait.passes { &[] } else { &[("pass", "false")] };
+    // If it was carried out and its answer was lost, the agent only checks once more.
+    patiently(true, async || client.post_with(&["trigger", &wait.name], query).await).await
 }
 
-/// Reads the record. An agent that is starting gets some time, and one that has answered before (`is_known`) may be restarted.
+/// Reads the record. An agent that has answered before (`is_known`) may be restarted.
 async fn look(wait: &Wait, client: &Client, is_known: bool) -> Result<ServiceStatus, ClientError> {
+    patiently(is_known, async || client.get(&["status", &wait.name]).await).await
+}
+
+/// Repeats a request while the agent starts, for some time. If `may_be_away`, also while it does not answer: it may be
+/// restarted.
+pub(super) async fn patiently<T>(
+    may_be_away: bool,
+    ask: impl AsyncFn() -> Result<T, ClientError>,
+) -> Result<T, ClientError> {
     let end = Instant::now() + PATIENCE;
     loop {
-        let answer = client.get(&["status", &wait.name]).await;
+        let answer = ask().await;
         let is_repeated = match &answer {
-            Err(ClientError::Unreachable { .. }) => is_known,
-            // While it loads its services, it answers 503.
-            Err(ClientError::Refused(text)) => text.contains(&StatusCode::SERVICE_UNAVAILABLE.to_string()),
+            Err(ClientError::Unreachable { .. }) => may_be_away,
+            Err(ClientError::Busy(_)) => true,
             _ => false,
         };
         if !is_repeated || Instant::now() >= end {

@@ -1,6 +1,7 @@
 //! Parses a configuration into a [`Config`], or reports all of its faults at once (DECISIONS 2).
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 
 use evenkeel_common::config::expand::Env;
@@ -61,6 +62,7 @@ impl Configuration for Config {
             faulty_channels: Vec::new(),
             unusable_services: None,
             warnings: Vec::new(),
+            text_hash: hash_of(text),
         };
         named_channels.retain(|name| !channels::is_on(&config, name));
         config.faulty_channels = named_channels;
@@ -88,6 +90,12 @@ impl Configuration for Config {
     fn extent(&self) -> Extent {
         notes::extent(self)
     }
+}
+
+fn hash_of(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Removes the key `api.port` of an older version and reports it as a fault.

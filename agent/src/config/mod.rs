@@ -101,6 +101,8 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// Remarks for someone who checks the file.
     pub notes: Vec<String>,
+    /// Distinguishes the text of the file from an edited one.
+    pub text_hash: u64,
 }
 
 /// A service that is left out because its part of the file has a fault.

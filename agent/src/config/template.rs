@@ -18,6 +18,9 @@ use super::template_syntax::{self, LONGEST};
 const FUEL: u64 = 50_000;
 /// Keyword arguments for `tojson`: none.
 const NO_OPTIONS: [(&str, Value); 0] = [];
+/// Maximum number of bytes of `message` and of `reason`. Telegram refuses a text of more than 4096 UTF-16 units, ntfy one of more
+/// than 4096 bytes, and a refused entry delays those behind it.
+const LONGEST_TEXT: usize = 1500;
 /// Maximum length of the body, and of any string that a filter produces.
 const LONGEST_BODY: usize = 256 * 1024;
 
@@ -191,8 +194,8 @@ type Field = (&'static str, &'static str, fn(&AuditEntry) -> String);
 const FIELDS: [Field; 12] = [
     ("service", "Service", |entry| entry.service.clone()),
     ("event", "Event", |entry| entry.event.to_string()),
-    ("message", "Message", |entry| entry.message.clone()),
-    ("reason", "Reason", |entry| entry.reason.clone().unwrap_or_default()),
+    ("message", "Message", |entry| short(&entry.message)),
+    ("reason", "Reason", |entry| short(entry.reason.as_deref().unwrap_or_default())),
     ("old_digest", "OldDigest", |entry| entry.old_digest.clone().unwrap_or_default()),
     ("new_digest", "NewDigest", |entry| entry.new_digest.clone().unwrap_or_default()),
     ("image", "Image", |entry| entry.image.clone().unwrap_or_default()),
@@ -202,6 +205,12 @@ const FIELDS: [Field; 12] = [
     ("level", "Level", |entry| entry.level.to_string()),
     ("machine", "Machine", |entry| entry.machine.clone()),
 ];
+
+/// Returns the beginning of `text` that receivers with a limit accept, with an ellipsis if it was cut.
+fn short(text: &str) -> String {
+    let end = text.floor_char_boundary(LONGEST_TEXT);
+    if end == text.len() { text.to_owned() } else { format!("{}…", &text[..end]) }
+}
 
 /// Rewrites `{{ .OldDigest }}` to `{{ old_digest }}` and leaves everything else unchanged.
 fn from_go(body: &str) -> String {
@@ -249,6 +258,23 @@ mod tests {
 
     fn render(body: &str, escape: Escape) -> Result<String, String> {
         Template::new(body, escape)?.render(&entry())
+    }
+
+    #[test]
+    fn a_long_message_and_a_long_reason_are_cut_at_a_character() {
+        for (filler, kept) in [("x", 1500), ("é", 750), ("😀", 375), ("€", 500)] {
+            let mut entry = entry();
+            entry.message = filler.repeat(4000);
+            entry.reason = Some(entry.message.clone());
+            let cut = format!("{}…", filler.repeat(kept));
+            let template = Template::new("{{ message }}|{{ reason }}", Escape::None).unwrap();
+            assert_eq!(template.render(&entry).unwrap(), format!("{cut}|{cut}"));
+        }
+        let whole = AuditEntry { message: "x".repeat(1500), ..entry() };
+        assert_eq!(
+            Template::new("{{ message }}", Escape::None).unwrap().render(&whole).unwrap(),
+            whole.message
+        );
     }
 
     #[test]

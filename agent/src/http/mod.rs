@@ -166,7 +166,9 @@ fn refused(fault: &ServiceError) -> Response {
         }
     };
     let answer = error(status, fault.to_string());
-    if *fault == ServiceError::Starting { retry_soon(answer) } else { answer }
+    // An agent that stops is usually restarted.
+    let is_soon_over = matches!(fault, ServiceError::Starting | ServiceError::Stopping);
+    if is_soon_over { retry_soon(answer) } else { answer }
 }
 
 /// Adds `Retry-After: 1` to a response.

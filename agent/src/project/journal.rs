@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use evenkeel_common::backoff::Backoff;
 use evenkeel_common::store::StoreError;
 use evenkeel_common::wire::AuditEntry;
 use tokio::time::Instant;
@@ -13,8 +14,9 @@ use crate::service::Durable;
 
 use super::world::{Commit, state_key};
 
-/// Delay before a failed write is retried.
-const RETRY: Duration = Duration::from_secs(2);
+/// The first and the longest pause before a failed write is retried. A disk that was freed is noticed after the longest.
+const FIRST_RETRY: Duration = Duration::from_secs(2);
+const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// Writes the durable state of a service.
 pub(super) struct Journal {
@@ -23,6 +25,9 @@ pub(super) struct Journal {
     is_behind: bool,
     /// Error of the last write if it failed, and when to retry.
     failed: Option<(StoreError, Instant)>,
+    backoff: Backoff,
+    /// The last error in the log, until a write succeeds.
+    logged: Option<StoreError>,
     /// Entries about the initial state, which are written with the next write.
     initial_entries: Vec<AuditEntry>,
 }
@@ -30,7 +35,14 @@ pub(super) struct Journal {
 impl Journal {
     /// Creates a journal with nothing to write.
     pub(super) fn new(commit: Commit) -> Self {
-        Self { commit, is_behind: false, failed: None, initial_entries: Vec::new() }
+        Self {
+            commit,
+            is_behind: false,
+            failed: None,
+            backoff: Backoff::new(FIRST_RETRY, LAST_RETRY),
+            logged: None,
+            initial_entries: Vec::new(),
+        }
     }
 
     /// Notes that a service with the stored state `left` continues with the state `first`. The state and its `entries` are
@@ -62,15 +74,23 @@ impl Journal {
         let row = || serde_json::to_vec(durable).expect("the state has only text keys and finite numbers");
         let changes = if is_same { Vec::new() } else { vec![(state_key(name), Some(row()))] };
         if let Err(error) = (self.commit)(changes, entries).await {
-            tracing::error!(service = name, %error, "nothing is deployed or healed until the state can be written");
-            self.failed = Some((error.clone(), Instant::now() + RETRY));
+            // The same failure may last for days.
+            if self.logged.as_ref() != Some(&error) {
+                tracing::error!(service = name, %error, "nothing is deployed or healed until the state can be written");
+                self.logged = Some(error.clone());
+            }
+            self.failed = Some((error.clone(), Instant::now() + self.backoff.failed()));
             return Err(error);
+        }
+        if self.logged.take().is_some() {
+            tracing::info!(service = name, "the state can be written again");
         }
         if durable.step() != before.step() {
             let step = durable.step().map_or("done", |(step, _)| step);
             tracing::info!(service = name, step, "journaled");
         }
         self.failed = None;
+        self.backoff.succeeded();
         self.initial_entries.clear();
         self.is_behind = false;
         Ok(())
@@ -98,5 +118,94 @@ impl Journal {
         if self.may_retry() {
             self.failed = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::FutureExt as _;
+    use parking_lot::Mutex;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Metadata, Subscriber};
+
+    use super::*;
+
+    /// Counts the lines of the log.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<AtomicUsize>);
+
+    impl Lines {
+        /// Returns the number of lines since the last call.
+        fn take(&self) -> usize {
+            self.0.swap(0, Ordering::Relaxed)
+        }
+    }
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_that_lasts_is_logged_once_and_its_write_is_retried_at_least_every_half_minute() {
+        let lines = Lines::default();
+        let _guard = tracing::subscriber::set_default(lines.clone());
+        let failure = Arc::new(Mutex::new(Some("No space left on device")));
+        let of_disk = failure.clone();
+        let mut journal = Journal::new(Arc::new(move |_, _| {
+            let cause = *of_disk.lock();
+            let error = |cause: &str| StoreError { doing: "write", path: "/s".into(), cause: cause.into() };
+            async move { cause.map_or(Ok(()), |cause| Err(error(cause))) }.boxed()
+        }));
+        let state = Durable::default();
+        journal.is_behind = true;
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            journal.retry();
+            assert!(journal.write("web", &state, &state, Vec::new()).await.is_err());
+            let pause = journal.retry_in().expect("it waits");
+            pauses.push(pause.as_secs());
+            tokio::time::advance(pause).await;
+        }
+        assert_eq!((pauses, lines.take()), (vec![2, 4, 8, 16, 30, 30, 30], 1));
+
+        *failure.lock() = Some("Input/output error");
+        journal.retry();
+        assert!(journal.write("web", &state, &state, Vec::new()).await.is_err());
+        assert_eq!(lines.take(), 1, "another failure");
+
+        *failure.lock() = None;
+        tokio::time::advance(LAST_RETRY).await;
+        journal.retry();
+        assert_eq!(journal.write("web", &state, &state, Vec::new()).await, Ok(()));
+        assert_eq!(lines.take(), 1, "it works again");
+        journal.is_behind = true;
+        assert_eq!(journal.write("web", &state, &state, Vec::new()).await, Ok(()));
+        assert_eq!(lines.take(), 0);
+
+        *failure.lock() = Some("No space left on device");
+        journal.is_behind = true;
+        assert!(journal.write("web", &state, &state, Vec::new()).await.is_err());
+        assert_eq!((journal.retry_in(), lines.take()), (Some(FIRST_RETRY), 1), "it begins anew");
     }
 }

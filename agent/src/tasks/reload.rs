@@ -15,6 +15,7 @@ use evenkeel_common::wire::{AuditEntry, Kind, Level};
 use futures_util::future::join_all;
 use tokio::signal::unix::Signal;
 use tokio::sync::{oneshot, watch};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::PROGRAM;
@@ -35,8 +36,11 @@ use crate::service::rollout::plan::{ImageChange, Plan};
 
 mod losses;
 
-use losses::losses;
+pub(crate) use losses::faults;
+use losses::{losses, watches_more};
 
+/// Time between attempts to watch services that are left out: a file system may be mounted after the start.
+const RETRY: Duration = Duration::from_mins(1);
 /// Time limit for stopping all workers; the limit of each worker is shorter.
 const STOP_GRACE: Duration = Duration::from_secs(25);
 
@@ -144,7 +148,7 @@ impl Reloader {
     }
 
     /// Reloads the configuration on each of `hangups` until the agent stops, then waits for the workers. Returns early if a
-    /// worker has panicked.
+    /// worker has panicked. While services are left out, it tries again to watch them.
     pub async fn run(mut self, mut hangups: Signal) {
         let (stop, tasks) = (self.stop.clone(), self.tasks.clone());
         loop {
@@ -152,20 +156,37 @@ impl Reloader {
                 () = stop.cancelled() => break,
                 () = tasks.panicked() => return,
                 Some(()) = hangups.recv() => self.reload().await,
+                () = sleep(RETRY), if !self.config().left_out.is_empty() => self.retry().await,
             }
         }
         tasks.finish(STOP_GRACE).await;
     }
 
+    /// Reads the file.
+    async fn read(&self) -> Result<Config, String> {
+        let source = self.deps.source.clone();
+        match tokio::task::spawn_blocking(move || source.load::<Config>()).await {
+            Ok(loaded) => loaded.map_err(|faults| faults.in_one_line()),
+            Err(_) => Err("reading the file failed".to_owned()),
+        }
+    }
+
+    /// Watches services that were left out and no longer have a fault, because what the file names exists now. A file that was
+    /// edited waits for its reload.
+    async fn retry(&mut self) {
+        // A remote file system that hangs must not delay the end of the agent.
+        let Some(Ok(config)) = self.stop.run_until_cancelled(self.read()).await else { return };
+        if watches_more(&self.config(), &config) && self.apply(config).await.is_ok() {
+            self.deps.manager.ready(&self.summary());
+        }
+    }
+
     async fn reload(&mut self) {
         self.deps.manager.reloading();
-        let source = self.deps.source.clone();
-        let loaded = tokio::task::spawn_blocking(move || source.load::<Config>()).await;
-        let applied = match loaded {
-            Ok(Ok(Config { unusable_services: Some(why), .. })) => Err(why),
-            Ok(Ok(config)) => self.apply(config).await,
-            Ok(Err(faults)) => Err(faults.in_one_line()),
-            Err(_) => Err("reading the file failed".to_owned()),
+        let applied = match self.read().await {
+            Ok(Config { unusable_services: Some(why), .. }) => Err(why),
+            Ok(config) => self.apply(config).await,
+            Err(why) => Err(why),
         };
         let mut status = self.summary();
         if let Err(reason) = applied {

@@ -16,7 +16,7 @@ use crate::PROGRAM;
 
 use crate::project::world::Record;
 
-/// Interval between probes, and required period without failures. Workers retry more often than that.
+/// Interval between probes, and required period without failures.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// Key and size of the probe record. The size matters because a full disk often has room for a small write.
 const PROBE: &str = "probe";

@@ -9,7 +9,7 @@
 //! | `swarm.rs` | updates of a swarm service, killed before and after every single call |
 //! | `tags.rs` | newer tags that are written into an env file |
 //! | `handover.rs` | handovers, killed before and after every single call |
-//! | `disk.rs`, `images.rs`, `projects.rs`, `tasks.rs` | scripted runs, each about one subject |
+//! | `disk.rs`, `images.rs`, `projects.rs`, `reload.rs`, `tasks.rs` | scripted runs, each about one subject |
 //! | `run/` | a run: its steps, and how they are executed |
 //! | `world/` | the simulated world, and the safety properties (`world/properties.rs`) |
 //! | `configuration.rs` | the configuration of the services |
@@ -20,6 +20,7 @@ mod handover;
 mod images;
 mod projects;
 mod random;
+mod reload;
 mod run;
 mod snapshot;
 mod swarm;

@@ -179,6 +179,24 @@ fn a_reload_adds_changes_and_removes_services() {
     daemon.wait("so are the warnings", |d| d.get("/health").unwrap().get("config_warnings").is_none());
 }
 
+#[test]
+fn a_start_that_leaves_something_out_is_a_warning_that_says_what_and_why() {
+    let mut daemon = Daemon::start(
+        &json!([service("a"), { "name": "blog", "compose_files": ["/nonexistent/c.yml"] }]),
+        &[],
+    );
+    daemon.wait("the start is recorded", |d| d.entry("started").is_some());
+    let entry = daemon.entry("started").unwrap();
+    assert_eq!((&entry["level"], &entry["message"]), (&json!("warning"), &json!("watching 1 service")));
+    let reason = entry["reason"].as_str().unwrap();
+    assert!(reason.starts_with("blog is not watched: compose_files[0]: \"/nonexistent/c.yml\""), "{reason}");
+
+    let mut whole = Daemon::start(&json!([service("a")]), &[]);
+    whole.wait("the start is recorded", |d| d.entry("started").is_some());
+    let entry = whole.entry("started").unwrap();
+    assert_eq!((&entry["level"], entry["reason"].as_str()), (&json!("info"), None));
+}
+
 /// Creates a compose in `folder` that blocks on the version query, which the agent sends while it loads, until there is a
 /// file `go`. Returns the `PATH` to use.
 fn blocking_compose(folder: &TempDir) -> String {

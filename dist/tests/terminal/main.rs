@@ -29,6 +29,71 @@ impl Api {
         });
         Self(format!("http://{address}"))
     }
+
+    /// Answers the request `GET /x` with what `reply` returns for it, one after the other.
+    fn scripted(mut reply: impl FnMut(&str) -> Reply + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let Some(request) = read_request(&mut stream) else { continue };
+                let Reply { head, body } = reply(&request);
+                let length = body.len();
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 {head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+                );
+            }
+        });
+        Self(format!("http://{address}"))
+    }
+}
+
+/// A response: its status line after the version, with the headers, and its body.
+struct Reply {
+    head: &'static str,
+    body: String,
+}
+
+impl Reply {
+    fn ok(body: &Value) -> Self {
+        Self { head: "200 OK\r\nContent-Type: application/json", body: body.to_string() }
+    }
+
+    /// What an agent answers while it loads its services.
+    fn starting() -> Self {
+        let body = json!({"error": "the agent is starting"}).to_string();
+        Self { head: "503 Service Unavailable\r\nRetry-After: 1\r\nContent-Type: application/json", body }
+    }
+}
+
+/// Reads a request with its body; returns its method and path.
+fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let (mut text, mut part) = (String::new(), [0; 4096]);
+    let length = |head: &str| {
+        let head = head.to_ascii_lowercase();
+        let line = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        line.map_or(0, |text| text.parse().unwrap())
+    };
+    loop {
+        match stream.read(&mut part) {
+            Ok(n) if n > 0 => text.push_str(std::str::from_utf8(&part[..n]).unwrap()),
+            _ => return None,
+        }
+        if let Some((head, body)) = text.split_once("\r\n\r\n")
+            && body.len() >= length(head)
+        {
+            return Some(text.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
+        }
+    }
+}
+
+/// The exit code of a command, its output, and what it said on stderr.
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(arguments).env_clear().output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
 fn answer(mut stream: TcpStream) {
@@ -270,6 +335,113 @@ fn audit_without_a_file_shows_the_entries_in_memory_and_says_how_to_keep_more() 
     let (out, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(output.status.success() && out.lines().count() == 2, "{out}{said}");
     assert!(out.ends_with("second\n") && said.contains("/var/log/evenkeel/audit.jsonl"), "{out}{said}");
+}
+
+#[test]
+fn audit_with_a_file_that_has_no_entries_names_it_and_does_not_ask_to_configure_it() {
+    let api = Api::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.json");
+    let address = api.0.trim_start_matches("http://");
+    let config = json!({
+        "api": {"address": [address], "base_path": "/night"},
+        "audit": {"path": "/nonexistent/audit.jsonl"},
+    });
+    std::fs::write(&file, config.to_string()).unwrap();
+    let (code, out, said) = run(&["audit", "-n", "2", "--config", file.to_str().unwrap()]);
+    assert!(code == 0 && out.ends_with("second\n"), "{out}{said}");
+    assert!(said.contains("/nonexistent/audit.jsonl has no entries yet, or can't be written"), "{said}");
+    assert!(said.contains("evenkeel doctor") && !said.contains("to keep more, set"), "{said}");
+}
+
+/// Each request is refused once, as by an agent that is started at that moment.
+fn starting_between_requests(mut reply: impl FnMut(&str) -> Value + Send + 'static) -> Api {
+    let mut refused = false;
+    Api::scripted(move |request| {
+        refused = !refused;
+        if refused { Reply::starting() } else { Reply::ok(&reply(request)) }
+    })
+}
+
+#[test]
+fn trigger_with_wait_waits_for_an_agent_that_is_starting() {
+    let mut requested = 0;
+    let api = starting_between_requests(move |request| match request {
+        "GET /status/web" => {
+            let checks = json!({"requested": requested, "ended": requested, "undecided": false});
+            service("web", "ok", &json!({"requested_checks": checks}))
+        }
+        "POST /trigger/web" => {
+            requested += 1;
+            json!({"status": "triggered", "scope": "web"})
+        }
+        other => panic!("{other}"),
+    });
+    let (code, out, said) = run(&["trigger", "web", "--wait", "60", "--api", &api.0]);
+    assert_eq!((code, said.as_str()), (0, ""), "{out}");
+    assert!(out.starts_with("web: up to date: "), "{out}");
+}
+
+#[test]
+fn rollback_with_wait_waits_for_an_agent_that_is_starting() {
+    let mut rollbacks = 0;
+    let api = starting_between_requests(move |request| match request {
+        "GET /status/web" => service("web", "ok", &json!({"rollbacks_total": rollbacks})),
+        "POST /rollback/web" => {
+            rollbacks += 1;
+            json!({"status": "rolling_back", "service": "web", "to": "sha256:aa"})
+        }
+        other => panic!("{other}"),
+    });
+    let (code, out, said) = run(&["rollback", "web", "--yes", "--wait", "60", "--api", &api.0]);
+    assert_eq!((code, out.as_str(), said.as_str()), (0, "web: rolling back to sha256:aa\n", ""));
+}
+
+#[test]
+fn without_wait_an_agent_that_is_starting_is_named_and_the_exit_code_is_1() {
+    for arguments in [&["status"][..], &["trigger", "web"], &["rollback", "web", "--yes"], &["audit"]] {
+        let api = Api::scripted(|_| Reply::starting());
+        let (code, _, said) = run(&[arguments, &["--api", &api.0]].concat());
+        assert_eq!((code, said.as_str()), (1, "evenkeel: the agent is starting\n"), "{arguments:?}");
+    }
+}
+
+/// The default port of the agent is also that of Prometheus and Cockpit.
+#[test]
+fn another_program_on_the_port_is_no_agent_for_any_subcommand() {
+    let replies: [fn() -> Reply; 3] = [
+        || Reply { head: "302 Found\r\nLocation: /graph", body: "<a href=\"/graph\">Found</a>.".to_owned() },
+        || Reply { head: "404 Not Found", body: "404 page not found\n".to_owned() },
+        || Reply { head: "200 OK\r\nContent-Type: text/html", body: "<!doctype html>".to_owned() },
+    ];
+    for (reply, shown) in replies.into_iter().zip(["302 Found", "404 Not Found", "not JSON"]) {
+        let api = Api::scripted(move |_| reply());
+        for arguments in [
+            &["status"][..],
+            &["status", "web"],
+            &["why", "web"],
+            &["trigger"],
+            &["trigger", "web", "--wait"],
+            &["redeploy", "web"],
+            &["unblock", "web"],
+            &["rollback", "web", "--yes"],
+            &["rollback", "web", "--yes", "--wait"],
+            &["history", "web"],
+            &["approve", "web"],
+            &["audit"],
+            &["audit", "--follow"],
+            &["health"],
+        ] {
+            let (code, out, said) = run(&[arguments, &["--api", &api.0]].concat());
+            assert_eq!((code, out.as_str()), (69, ""), "{arguments:?}, {shown}: {said}");
+            assert!(said.starts_with("evenkeel: no agent answers at http://127.0.0.1:"), "{said}");
+            let what = format!(
+                "what answers is not an Evenkeel agent ({}",
+                if shown == "not JSON" { "an answer that is not JSON" } else { shown }
+            );
+            assert!(said.contains(&what), "{arguments:?}: {said}");
+        }
+    }
 }
 
 #[test]

@@ -157,8 +157,7 @@ impl Render for Smtp {
             .mailbox(lettre::message::header::To::from(self.to.clone()))
             .subject(subject)
             .date_now()
-            // The same ID for each attempt, so that the receiver can detect duplicates.
-            .message_id(entry.seq.map(|seq| message_id(seq, &entry.machine)))
+            .message_id(entry.seq.map(|seq| message_id(seq, entry)))
             .raw_header(automatic)
             .multipart(MultiPart::alternative_plain_html(plain(entry), html(entry)))
             .map_err(|error| error.to_string())?;
@@ -166,11 +165,15 @@ impl Render for Smtp {
     }
 }
 
-fn message_id(seq: u64, machine: &str) -> String {
+/// The same ID for each attempt, so that the receiver can detect duplicates. Numbers alone would repeat after the state was
+/// restored from a backup, and mail servers drop a repeated ID.
+fn message_id(seq: u64, entry: &AuditEntry) -> String {
+    let at = entry.timestamp.as_millisecond();
+    let machine = entry.machine.chars();
     let host: String =
-        machine.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(100).collect();
+        machine.filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(100).collect();
     let host = host.trim_matches('.').replace("..", ".");
-    format!("<evenkeel.{seq}@{}>", if host.is_empty() { "localhost" } else { &host })
+    format!("<evenkeel.{seq}.{at}@{}>", if host.is_empty() { "localhost" } else { &host })
 }
 
 fn plain(entry: &AuditEntry) -> String {
@@ -273,7 +276,7 @@ mod tests {
             "To: x@b.example, Y <y@b.example>",
             "Subject: [info] updated: web on box 1\r\n",
             "Date: ",
-            "Message-ID: <evenkeel.7@box1>",
+            "Message-ID: <evenkeel.7.0@box1>",
             "Auto-Submitted: auto-generated",
             "text/plain",
             "text/html",
@@ -281,6 +284,19 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
+    }
+
+    #[test]
+    fn each_attempt_has_the_same_id_and_an_entry_that_reuses_a_number_has_another() {
+        let id = |milliseconds| {
+            let at = Timestamp::from_millisecond(milliseconds).unwrap();
+            let text = mail(&AuditEntry::new(at, "web", Kind::UPDATED, Level::Info, "m"));
+            text.lines().find_map(|line| line.strip_prefix("Message-ID: ")).unwrap().to_owned()
+        };
+        assert_eq!(id(1_767_225_600_123), "<evenkeel.7.1767225600123@localhost>");
+        assert_eq!(id(1_767_225_600_123), id(1_767_225_600_123));
+        // The same number, after the state was restored from a backup.
+        assert_ne!(id(1_767_225_600_123), id(1_767_225_600_124));
     }
 
     #[test]

@@ -1,22 +1,36 @@
-//! What a reload takes out of operation because of a fault in the file.
+//! What a fault in the file takes out of operation: at the start, and with a reload.
 
 use crate::config::{Config, LeftOut};
 
+/// Returns the services and channels that are off under this configuration, each with the reason.
+pub(crate) fn faults(config: &Config) -> Vec<String> {
+    beyond(None, config)
+}
+
 /// Returns the services and channels that worked under `old` and are off under `new`, each with the reason.
 pub(super) fn losses(old: &Config, new: &Config) -> Vec<String> {
-    let left_out = new.left_out.iter().filter(|one| !old.left_out.contains(one));
+    beyond(Some(old), new)
+}
+
+fn beyond(old: Option<&Config>, new: &Config) -> Vec<String> {
+    let is_new = |was: &dyn Fn(&Config) -> bool| !old.is_some_and(was);
+    let left_out = new.left_out.iter().filter(|one| is_new(&|old| old.left_out.contains(one)));
     let services = left_out.map(|LeftOut { name, reason }| format!("{name} is not watched: {reason}"));
-    let off: Vec<&str> = new
-        .faulty_channels
-        .iter()
-        .filter(|name| !old.faulty_channels.contains(name))
-        .map(String::as_str)
-        .collect();
+    let off = new.faulty_channels.iter().filter(|name| is_new(&|old| old.faulty_channels.contains(name)));
+    let off: Vec<&str> = off.map(String::as_str).collect();
     let is_of_channels = |text: &&String| text.starts_with("notifications") || text.starts_with("push");
-    let reasons = new.warnings.iter().filter(|text| !old.warnings.contains(text)).filter(is_of_channels);
-    let reasons: Vec<&str> = reasons.map(String::as_str).collect();
+    let reasons = new.warnings.iter().filter(|text| is_new(&|old| old.warnings.contains(text)));
+    let reasons: Vec<&str> = reasons.filter(is_of_channels).map(String::as_str).collect();
     let channels = (!off.is_empty()).then(|| format!("{} is off: {}", off.join(", "), reasons.join("; ")));
     services.chain(channels).collect()
+}
+
+/// Reports whether the same file, read again, leaves out fewer services than before, and none that was watched.
+pub(super) fn watches_more(old: &Config, new: &Config) -> bool {
+    let was_left_out = |one: &LeftOut| old.left_out.iter().any(|before| before.name == one.name);
+    old.text_hash == new.text_hash
+        && new.left_out.len() < old.left_out.len()
+        && new.left_out.iter().all(was_left_out)
 }
 
 #[cfg(test)]
@@ -28,9 +42,12 @@ mod tests {
 
     use super::*;
 
+    fn parse(tree: &Value) -> Config {
+        Config::parse(&tree.to_string(), Path::new("c.json"), &|_| None).unwrap()
+    }
+
     #[test]
     fn a_reload_names_each_service_and_channel_that_a_fault_takes_out_of_operation() {
-        let parse = |tree: &Value| Config::parse(&tree.to_string(), Path::new("c.json"), &|_| None).unwrap();
         let file = |path: &str, hook: &str| {
             json!({
                 "services": [{"name": "web", "container_name": "web"}, {"name": "blog", "compose_files": [path]}],
@@ -49,8 +66,29 @@ mod tests {
         ));
         assert!(lost[1].starts_with("discord is off: notifications.discord.webhook_url: "), "{lost:#?}");
         assert!(lost[1].contains("HOOK"), "{lost:#?}");
+        assert_eq!(faults(&parse(&bad)), lost, "a start tells the same");
+        assert_eq!(faults(&parse(&good)), Vec::<String>::new());
         // What was so before is not repeated, and what is mended is no loss.
         assert_eq!(losses(&parse(&bad), &parse(&bad)), Vec::<String>::new());
         assert_eq!(losses(&parse(&bad), &parse(&good)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn only_a_file_with_the_same_text_that_leaves_out_fewer_services_is_applied_unasked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let service = |name: &str| json!({"name": name, "compose_files": [path(name)]});
+        let file = json!({"services": [service("a"), service("b"), service("c")]});
+        std::fs::write(path("a"), "").unwrap();
+        let before = parse(&file);
+        assert!(!watches_more(&before, &parse(&file)), "nothing has changed");
+        std::fs::write(path("b"), "").unwrap();
+        assert!(watches_more(&before, &parse(&file)), "c may follow later");
+        let edited = json!({"services": [service("a"), service("b")]});
+        assert!(!watches_more(&before, &parse(&edited)), "nobody asked for the edit");
+        std::fs::remove_file(path("a")).unwrap();
+        assert!(!watches_more(&before, &parse(&file)), "a would be lost");
+        std::fs::write(path("c"), "").unwrap();
+        assert!(!watches_more(&before, &parse(&file)), "a would be lost");
     }
 }
