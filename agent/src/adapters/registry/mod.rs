@@ -354,10 +354,7 @@ impl RegistryClient {
     /// Asks the registry itself, even if it has mirrors.
     async fn hashed_by_registry(&self, reference: &Reference) -> Result<Digest, RegistryError> {
         let host = self.host(&reference.repository.host).await?;
-        let pass = host.gate.pass(Urgency::Manual).await?;
-        let outcome = Box::pin(self.hash(&host, reference)).await;
-        pass.settle(&outcome);
-        Ok(outcome?)
+        Ok(host.gate.send(Urgency::Manual, || Box::pin(self.hash(&host, reference))).await??)
     }
 
     /// Returns the digest of the manifest's content, and remembers a wrong digest header.
@@ -384,10 +381,8 @@ impl Registry for RegistryClient {
             return Ok(pinned.clone());
         }
         for mirror in self.mirrors(&reference.repository.host).await {
-            let Ok(pass) = mirror.gate.pass(urgency).await else { continue };
-            let outcome = Box::pin(self.ask(&mirror, reference)).await;
-            pass.settle(&outcome);
-            if let Ok(digest) = outcome {
+            let sent = mirror.gate.send(urgency, || Box::pin(self.ask(&mirror, reference)));
+            if let Ok(Ok(digest)) = sent.await {
                 return Ok(digest);
             }
         }
@@ -397,19 +392,22 @@ impl Registry for RegistryClient {
             return Err(error);
         }
         let asked_at = Instant::now();
-        let pass = match host.gate.pass(urgency).await {
-            Ok(pass) => pass,
-            // The registry was not asked about this image, so its last answer still stands.
-            Err(refusal) if !refusal.is_answer && urgency == Urgency::Routine => {
-                return host.results.last(&image).unwrap_or(Err(refusal.error));
-            }
-            Err(refusal) => return Err(refusal.error),
-        };
         // Boxed only during the request: the future is large, and hundreds may wait for a slot.
-        let outcome = Box::pin(self.ask(&host, reference)).await;
-        pass.settle(&outcome);
-        host.results.record(image, asked_at, &outcome);
-        Ok(outcome?)
+        match host.gate.send(urgency, || Box::pin(self.ask(&host, reference))).await {
+            Ok(outcome) => {
+                host.results.record(image, asked_at, &outcome);
+                Ok(outcome?)
+            }
+            Err(refusal) => {
+                // If the registry was not asked about this image, its last answer still stands.
+                let stands = !refusal.is_answer && urgency == Urgency::Routine;
+                if let Some(last) = host.results.last(&image).filter(|_| stands) {
+                    return last;
+                }
+                host.results.refused(image, &refusal.error);
+                Err(refusal.error)
+            }
+        }
     }
 
     async fn digest_from_content(&self, reference: &Reference) -> Result<Digest, RegistryError> {
@@ -417,10 +415,8 @@ impl Registry for RegistryClient {
             return Ok(pinned.clone());
         }
         for mirror in self.mirrors(&reference.repository.host).await {
-            let Ok(pass) = mirror.gate.pass(Urgency::Manual).await else { continue };
-            let outcome = Box::pin(self.hash(&mirror, reference)).await;
-            pass.settle(&outcome);
-            if let Ok(digest) = outcome {
+            let sent = mirror.gate.send(Urgency::Manual, || Box::pin(self.hash(&mirror, reference)));
+            if let Ok(Ok(digest)) = sent.await {
                 // A mirror may say what the tag was a day ago, and be older than what runs.
                 return Ok(self.hashed_by_registry(reference).await.unwrap_or(digest));
             }
@@ -431,18 +427,13 @@ impl Registry for RegistryClient {
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
         let pinned = repository.pinned(digest);
         for mirror in self.mirrors(&repository.host).await {
-            let Ok(pass) = mirror.gate.pass(Urgency::Routine).await else { continue };
-            let outcome = Box::pin(self.serves(&mirror, &pinned)).await;
-            pass.settle(&outcome);
-            if let Ok(true) = outcome {
+            let sent = mirror.gate.send(Urgency::Routine, || Box::pin(self.serves(&mirror, &pinned)));
+            if let Ok(Ok(true)) = sent.await {
                 return Ok(true);
             }
         }
         let host = self.host(&repository.host).await?;
-        let pass = host.gate.pass(Urgency::Routine).await?;
-        let outcome = Box::pin(self.serves(&host, &pinned)).await;
-        pass.settle(&outcome);
-        Ok(outcome?)
+        Ok(host.gate.send(Urgency::Routine, || Box::pin(self.serves(&host, &pinned))).await??)
     }
 
     async fn config(
