@@ -113,6 +113,11 @@ impl Gate {
         Self { slots: Semaphore::new(slots), state: watch::Sender::new(State::default()) }
     }
 
+    /// Reports whether the registry could not be reached, and has not been since.
+    pub(super) fn is_down(&self) -> bool {
+        self.state.borrow().closed.as_ref().is_some_and(|closed| closed.limited_since.is_none())
+    }
+
     /// Sends a request once it may be sent. If the registry refuses it for a short time only, it is repeated once.
     pub(super) async fn send<T, F>(
         &self,

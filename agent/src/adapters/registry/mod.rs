@@ -165,8 +165,9 @@ impl RegistryClient {
     }
 
     async fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {
-        if let Some(host) = self.hosts.lock().get(name) {
-            return Ok(host.clone());
+        let known = self.hosts.lock().get(name).cloned();
+        if let Some(known) = known {
+            return if known.must_read_settings() { self.read_again(name, known).await } else { Ok(known) };
         }
         let (base, is_final) = Box::pin(self.trusted(name, self.base(name)?)).await?;
         let host = Arc::new(Host::new(base, self.concurrency));
@@ -175,6 +176,22 @@ impl RegistryClient {
             return Ok(self.hosts.lock().entry(name.to_owned()).or_insert(host).clone());
         }
         Ok(host)
+    }
+
+    /// Reads again how the engine reaches a registry. Back-off and results stay unless it has another address now.
+    async fn read_again(&self, name: &str, known: Arc<Host>) -> Result<Arc<Host>, RegistryError> {
+        match Box::pin(self.trusted(name, self.base(name)?)).await {
+            Ok((base, true)) if base != known.base => {
+                let host = Arc::new(Host::new(base, self.concurrency));
+                self.hosts.lock().insert(name.to_owned(), host.clone());
+                Ok(host)
+            }
+            Ok(_) => Ok(known),
+            Err(error) => {
+                known.settings_unread();
+                Err(error)
+            }
+        }
     }
 
     /// Returns the API's base URL for a registry's name in references.
