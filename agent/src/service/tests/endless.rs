@@ -79,7 +79,7 @@ impl Scenario {
     }
 
     /// A person triggers the service.
-    fn triggered(&mut self, seen: &Observation) -> usize {
+    fn pulls_when_triggered(&mut self, seen: &Observation) -> usize {
         self.service.handle_request(ServiceRequest::Check, self.now);
         let check = self.service.next(self.now);
         assert!(matches!(check, Some(Action::Check { is_manual: true, .. })), "{check:?}");
@@ -103,7 +103,7 @@ fn a_pull_that_fails_is_repeated_less_and_less_often() {
         scenario.why().answer
     );
     // What has changed is tried at once.
-    assert_eq!(scenario.triggered(&seen('2')), 1);
+    assert_eq!(scenario.pulls_when_triggered(&seen('2')), 1);
     assert_eq!(scenario.at(7210).pulls(&seen('2')), 0);
     assert_eq!(scenario.pulls(&seen('3')), 1);
     // The registry has the running image again.
