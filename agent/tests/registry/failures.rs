@@ -67,6 +67,48 @@ async fn credentials_are_not_sent_to_another_host_that_asks_for_them() {
     );
 }
 
+#[tokio::test]
+async fn a_registry_may_redirect_to_another_one_that_gives_tokens_without_a_login() {
+    let elsewhere = MockServer::start().await;
+    let token = status(200).set_body_json(serde_json::json!({"token": "anyone"}));
+    Mock::given(path("/token")).respond_with(token).mount(&elsewhere).await;
+    Mock::given(header("authorization", "Bearer anyone"))
+        .respond_with(ok(&manifest_digest()))
+        .with_priority(1)
+        .mount(&elsewhere)
+        .await;
+    let asks = challenge(&format!("Bearer realm=\"{}/token\",service=\"other\"", elsewhere.uri()));
+    Mock::given(path("/moved")).respond_with(asks).mount(&elsewhere).await;
+    let server = MockServer::start().await;
+    let docker = Docker::login(&authority(&server.uri()), "ann:s3cret");
+    let world = World { client: client_of(&server.uri(), docker.credentials()), server };
+    let to = status(307).insert_header("Location", format!("{}/moved", elsewhere.uri()));
+    Mock::given(header("authorization", "Basic YW5uOnMzY3JldA=="))
+        .respond_with(to)
+        .with_priority(1)
+        .mount(&world.server)
+        .await;
+    world.on("HEAD", challenge("Basic realm=x")).await;
+    for _ in 0..2 {
+        assert_eq!(world.digest().await, Ok(manifest_digest()));
+    }
+    let authorizations = |requests: Vec<wiremock::Request>| {
+        let of = |request: &wiremock::Request| {
+            Some(request.headers.get("authorization")?.to_str().ok()?.to_owned())
+        };
+        requests.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let seen = elsewhere.received_requests().await.expect("recorded");
+    assert!(seen.iter().all(|request| !request.url.as_str().contains("ann")));
+    assert_eq!(authorizations(seen), ["Bearer anyone"; 2], "it gets no login");
+    assert_eq!(
+        authorizations(world.requests().await),
+        ["Basic YW5uOnMzY3JldA=="; 2],
+        "and its token stays there"
+    );
+    assert_eq!(world.verbs().await, "HEAD HEAD HEAD", "the registry's own login is kept");
+}
+
 async fn poll_many(world: &World, images: usize) -> Vec<Result<Digest, String>> {
     poll(&world.client, &world.server.uri(), images).await
 }

@@ -318,13 +318,10 @@ impl RegistryClient {
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
-        host.forget(repository);
         if transport::is_other_origin(&wanted.url, &response) {
-            return Err(Fault::Repository(format!(
-                "{subject}: it redirects {} to another server, which requires a login",
-                repository.path
-            )));
+            return self.exchange_elsewhere(repository, wanted, &response).await;
         }
+        host.forget(repository);
         let with_login = access.as_ref().is_some_and(|access| access.with_login);
         let Some(challenge) = Challenge::choose(response.headers()) else {
             return Err(Fault::Repository(format!(
@@ -340,10 +337,47 @@ impl RegistryClient {
         let access = self.open(host, repository, challenge, reach).await?;
         let response = self.transport.send(&subject, request(Some(&access))).await?;
         if response.status() == StatusCode::UNAUTHORIZED {
+            if transport::is_other_origin(&wanted.url, &response) {
+                return self.exchange_elsewhere(repository, wanted, &response).await;
+            }
             host.forget(repository);
             return Err(auth::unauthorized(repository, access.with_login));
         }
         Ok(response)
+    }
+
+    /// Sends a request to the other registry to which this one redirects, with a token that needs no login. The logins of this
+    /// one are not for the other, and the other one's token is not for this one.
+    async fn exchange_elsewhere(
+        &self,
+        repository: &Repository,
+        wanted: &Wanted,
+        refusal: &Response,
+    ) -> Result<Response, Fault> {
+        let subject = subject(repository);
+        let needs_login = || {
+            Fault::Repository(format!(
+                "{subject}: it redirects {} to another server, which requires a login",
+                repository.path
+            ))
+        };
+        let Some(challenge @ Challenge::Bearer { .. }) = Challenge::choose(refusal.headers()) else {
+            return Err(needs_login());
+        };
+        let url = refusal.url();
+        let reach = self.transport.reach(url, refusal).await;
+        let target = auth::Target { base: url, reach, repository, login: None };
+        let opened = auth::open(&self.transport, &self.credentials, &target, challenge).await;
+        let request = Outgoing {
+            method: wanted.method.clone(),
+            url: url.clone(),
+            accept: wanted.accept,
+            authorization: Some(opened.map_err(Fault::elsewhere)?.authorization),
+            form: None,
+        };
+        let response = self.transport.send_within(&subject, request, Some(reach)).await;
+        let response = response.map_err(Fault::elsewhere)?;
+        if response.status() == StatusCode::UNAUTHORIZED { Err(needs_login()) } else { Ok(response) }
     }
 
     /// Answers the same challenge again. If that fails, forgets it, as the registry may send another one next time.
@@ -362,7 +396,8 @@ impl RegistryClient {
         challenge: Challenge,
         reach: Reach,
     ) -> Result<Access, Fault> {
-        let target = auth::Target { base: &host.base, reach, repository, login: host.login(repository) };
+        let login = Some(host.login(repository));
+        let target = auth::Target { base: &host.base, reach, repository, login };
         let access = auth::open(&self.transport, &self.credentials, &target, challenge).await?;
         host.access.lock().insert(repository.path.clone(), access.clone());
         Ok(access)
