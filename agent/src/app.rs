@@ -36,7 +36,7 @@ use crate::adapters::env_file::LocalEnvFiles;
 use crate::adapters::gate_command::GateCommandRunner;
 use crate::adapters::probe::ProbeClient;
 use crate::adapters::registry::{
-    AskInsecure, Credentials, CurrentRegistry, Insecure, RegistryClient, RegistrySettings,
+    AskInsecure, Credentials, CurrentRegistry, RegistryClient, RegistrySettings,
 };
 use crate::adapters::snapshot::FolderSnapshots;
 use crate::adapters::warden::CurrentWardens;
@@ -335,9 +335,8 @@ fn insecure_of(engine: &Arc<DockerEngine>) -> AskInsecure {
     Arc::new(move || {
         let engine = engine.clone();
         Box::pin(async move {
-            let info = engine.about().await.ok()?;
-            let (names, networks) = (info.insecure_registries, info.insecure_networks);
-            Some(Insecure { names, networks, mirrors: info.mirrors })
+            let about = engine.about().await.ok()?;
+            Some(clients::insecure(&about))
         })
     })
 }

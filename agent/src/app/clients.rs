@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
 use crate::adapters::probe::ProbeClient;
-use crate::adapters::registry::{Credentials, RegistryClient, RegistrySettings};
+use crate::adapters::registry::{Credentials, Insecure, RegistryClient, RegistrySettings};
 use crate::adapters::snapshot::FolderSnapshots;
 use crate::config::Config;
-use crate::ports::survey::Survey;
+use crate::ports::survey::{EngineInfo, Survey};
 use crate::ports::{Compose, Engine, Probes, Registry, Swarm};
 use crate::project::snapshot::Data;
 
@@ -63,6 +63,15 @@ impl EngineClients {
     }
 }
 
+/// Returns how the engine reaches registries.
+pub(super) fn insecure(about: &EngineInfo) -> Insecure {
+    Insecure {
+        names: about.insecure_registries.clone(),
+        networks: about.insecure_networks.clone(),
+        mirrors: about.mirrors.clone(),
+    }
+}
+
 /// A registry client that also measures the clock offset between this machine and the registries.
 #[derive(Clone)]
 pub struct RegistryClients {
@@ -72,8 +81,8 @@ pub struct RegistryClients {
 }
 
 impl RegistryClients {
-    /// Builds the client that an agent with this configuration would use. Sends no requests.
-    pub fn new(config: &Config) -> anyhow::Result<Self> {
+    /// Builds the client that an agent with this configuration would use with this engine, if it answers. Sends no requests.
+    pub fn new(config: &Config, about: Option<&EngineInfo>) -> anyhow::Result<Self> {
         let offsets: Arc<Mutex<Vec<SignedDuration>>> = Arc::default();
         let noted = offsets.clone();
         let client =
@@ -82,11 +91,45 @@ impl RegistryClients {
             let offset = SystemClock.now().duration_since(date);
             noted.lock().push(offset);
         }));
+        let client = match about.map(insecure) {
+            Some(insecure) => client.with_engine(Arc::new(move || {
+                let insecure = insecure.clone();
+                Box::pin(async move { Some(insecure) })
+            })),
+            None => client,
+        };
         Ok(Self { registry: Arc::new(client), offsets })
     }
 
     /// Returns how far this machine's clock is ahead of each response so far that had a date.
     pub fn clock_offsets(&self) -> Vec<SignedDuration> {
         self.offsets.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Configuration as _;
+    use crate::model::image::{Digest, Reference};
+    use crate::ports::Urgency;
+
+    #[tokio::test]
+    async fn a_registry_is_reached_as_the_engine_reaches_it() {
+        let server = wiremock::MockServer::start().await;
+        let digest = Digest::of(b"a manifest");
+        let answer =
+            wiremock::ResponseTemplate::new(200).insert_header("docker-content-digest", digest.as_str());
+        wiremock::Mock::given(wiremock::matchers::any()).respond_with(answer).mount(&server).await;
+        // Connects to this host, and is no loopback address.
+        let name = format!("0.0.0.0:{}", server.address().port());
+        let image = Reference::parse(&format!("{name}/web:1")).unwrap();
+        let config = Config::parse("{}", Path::new("c.json"), &|_| None).unwrap();
+        let about = EngineInfo { insecure_registries: vec![name], ..EngineInfo::default() };
+        for (about, is_reached) in [(None, false), (Some(&about), true)] {
+            let clients = RegistryClients::new(&config, about).unwrap();
+            let answer = clients.registry.digest(&image, Urgency::Manual).await;
+            assert_eq!(answer.is_ok(), is_reached, "{answer:?}");
+        }
     }
 }

@@ -8,7 +8,6 @@ use evenkeel_agent::ports::{Registry, Urgency};
 use evenkeel_common::testing::self_signed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::time::Instant;
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer};
 
@@ -68,23 +67,74 @@ async fn credentials_are_not_sent_to_another_host_that_asks_for_them() {
     );
 }
 
+#[tokio::test]
+async fn a_registry_may_redirect_to_another_one_that_gives_tokens_without_a_login() {
+    let elsewhere = MockServer::start().await;
+    let token = status(200).set_body_json(serde_json::json!({"token": "anyone"}));
+    Mock::given(path("/token")).respond_with(token).mount(&elsewhere).await;
+    Mock::given(header("authorization", "Bearer anyone"))
+        .respond_with(ok(&manifest_digest()))
+        .with_priority(1)
+        .mount(&elsewhere)
+        .await;
+    let asks = challenge(&format!("Bearer realm=\"{}/token\",service=\"other\"", elsewhere.uri()));
+    Mock::given(path("/moved")).respond_with(asks).mount(&elsewhere).await;
+    let server = MockServer::start().await;
+    let docker = Docker::login(&authority(&server.uri()), "ann:s3cret");
+    let world = World { client: client_of(&server.uri(), docker.credentials()), server };
+    let to = status(307).insert_header("Location", format!("{}/moved", elsewhere.uri()));
+    Mock::given(header("authorization", "Basic YW5uOnMzY3JldA=="))
+        .respond_with(to)
+        .with_priority(1)
+        .mount(&world.server)
+        .await;
+    world.on("HEAD", challenge("Basic realm=x")).await;
+    for _ in 0..2 {
+        assert_eq!(world.digest().await, Ok(manifest_digest()));
+    }
+    let authorizations = |requests: Vec<wiremock::Request>| {
+        let of = |request: &wiremock::Request| {
+            Some(request.headers.get("authorization")?.to_str().ok()?.to_owned())
+        };
+        requests.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let seen = elsewhere.received_requests().await.expect("recorded");
+    assert!(seen.iter().all(|request| !request.url.as_str().contains("ann")));
+    assert_eq!(authorizations(seen), ["Bearer anyone"; 2], "it gets no login");
+    assert_eq!(
+        authorizations(world.requests().await),
+        ["Basic YW5uOnMzY3JldA=="; 2],
+        "and its token stays there"
+    );
+    assert_eq!(world.verbs().await, "HEAD HEAD HEAD", "the registry's own login is kept");
+}
+
 async fn poll_many(world: &World, images: usize) -> Vec<Result<Digest, String>> {
-    let references: Vec<_> =
-        (0..images).map(|n| reference(&world.server.uri(), &format!("web{n}:1"))).collect();
-    let polls = references.iter().map(|reference| world.client.digest(reference, Urgency::Routine));
+    poll(&world.client, &world.server.uri(), images).await
+}
+
+async fn poll(client: &RegistryClient, home: &str, images: usize) -> Vec<Result<Digest, String>> {
+    let references: Vec<_> = (0..images).map(|n| reference(home, &format!("web{n}:1"))).collect();
+    let polls = references.iter().map(|reference| client.digest(reference, Urgency::Routine));
     let answers = futures_util::future::join_all(polls).await;
     answers.into_iter().map(|answer| answer.map_err(|error| error.to_string())).collect()
+}
+
+/// Lets the client's clock jump ahead.
+async fn pass_time(duration: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(duration).await;
+    tokio::time::resume();
 }
 
 #[tokio::test]
 async fn a_429_stops_requests_for_all_images_and_one_probe_follows_after_its_time() {
     let world = World::new().await;
     Mock::given(method("HEAD"))
-        .respond_with(status(429).insert_header("Retry-After", "3"))
+        .respond_with(status(429).insert_header("Retry-After", "600"))
         .mount(&world.server)
         .await;
-    let started = Instant::now();
-    let mut answers = poll_many(&world, 60).await;
+    let answers = poll_many(&world, 60).await;
     let text = format!("registry {}: 429 too many requests", authority(&world.server.uri()));
     assert!(answers.iter().all(|answer| *answer == Err(text.clone())), "{answers:?}");
     let first = world.requests().await.len();
@@ -92,20 +142,14 @@ async fn a_429_stops_requests_for_all_images_and_one_probe_follows_after_its_tim
     assert_eq!(poll_many(&world, 60).await, answers);
     assert!(world.digest_for_operator().await.is_err());
     assert_eq!(world.requests().await.len(), first, "no requests before the time is over");
-    while world.requests().await.len() == first {
-        assert!(started.elapsed() < Duration::from_mins(1), "the time has an end");
-        assert_eq!(poll_many(&world, 60).await, answers);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    pass_time(Duration::from_secs(661)).await;
+    assert_eq!(poll_many(&world, 60).await, answers);
     assert_eq!(world.requests().await.len(), first + 1, "one probe per window");
 
     world.server.reset().await;
     Mock::given(method("HEAD")).respond_with(ok(&manifest_digest())).mount(&world.server).await;
-    while world.requests().await.is_empty() {
-        assert!(started.elapsed() < Duration::from_mins(1), "recovers by itself");
-        answers = poll_many(&world, 60).await;
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    pass_time(Duration::from_secs(661)).await;
+    let answers = poll_many(&world, 60).await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert_eq!(world.requests().await.len(), 60);
 }
@@ -115,19 +159,64 @@ async fn a_retry_after_date_is_honored_like_seconds() {
     let world = World::new().await;
     let limited = status(429)
         .insert_header("Date", "Thu, 01 Jan 2026 00:00:00 GMT")
-        .insert_header("Retry-After", "Thu, 01 Jan 2026 00:00:01 GMT");
+        .insert_header("Retry-After", "Thu, 01 Jan 2026 00:10:00 GMT");
     world.on("HEAD", script([limited, ok(&manifest_digest())])).await;
-    let started = Instant::now();
     assert!(world.digest().await.is_err());
     assert!(world.digest_for_operator().await.is_err());
     assert_eq!(world.requests().await.len(), 1);
-    while world.requests().await.len() == 1 {
-        assert!(started.elapsed() < Duration::from_mins(1), "the date is honored");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let answer = world.digest().await;
-        assert!(answer.is_err() || answer == Ok(manifest_digest()), "{answer:?}");
-    }
+    pass_time(Duration::from_secs(599)).await;
+    assert!(world.digest().await.is_err());
+    pass_time(Duration::from_secs(62)).await;
     assert_eq!(world.digest().await, Ok(manifest_digest()));
+}
+
+#[tokio::test]
+async fn a_rate_limit_of_less_than_a_second_fails_no_image() {
+    let world = World::new().await;
+    Mock::given(method("HEAD")).respond_with(ok(&manifest_digest())).mount(&world.server).await;
+    assert!(poll_many(&world, 20).await.iter().all(Result::is_ok));
+    world.server.reset().await;
+    let mut heads = vec![ok(&manifest_digest()); 4];
+    heads.extend([status(429).insert_header("Retry-After", "0.7ms"), ok(&manifest_digest())]);
+    Mock::given(method("HEAD")).respond_with(script(heads)).mount(&world.server).await;
+    let answers = poll_many(&world, 20).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(world.requests().await.len(), 21, "the refused request was sent again");
+}
+
+#[tokio::test]
+async fn while_a_registry_is_down_every_cycle_gives_an_image_the_same_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let client = client_of(&format!("http://{address}"), anonymous());
+    let good = format!("HTTP/1.1 200 OK\r\nDocker-Content-Digest: {}\r\n\r\n", manifest_digest());
+    tokio::select! {
+        () = raw_server(listener, |_| good.clone().into_bytes()) => {}
+        known = poll(&client, &address, 20) => assert!(known.iter().all(Result::is_ok), "{known:?}"),
+    }
+    // Nobody listens any more.
+    let down = Err(format!("registry {address}: connection refused"));
+    for _ in 0..3 {
+        assert_eq!(poll(&client, &address, 20).await, vec![down.clone(); 20]);
+    }
+}
+
+#[tokio::test]
+async fn while_a_registry_asks_for_a_long_wait_every_cycle_gives_an_image_the_same_answer() {
+    let world = World::new().await;
+    Mock::given(method("HEAD")).respond_with(ok(&manifest_digest())).mount(&world.server).await;
+    assert!(poll_many(&world, 20).await.iter().all(Result::is_ok));
+    world.server.reset().await;
+    let away = status(503).insert_header("Retry-After", "600");
+    Mock::given(method("HEAD")).respond_with(away).mount(&world.server).await;
+    let first = poll_many(&world, 20).await;
+    let asked = world.requests().await.len();
+    assert!(asked <= 4, "{asked} requests");
+    assert_eq!(first.iter().filter(|answer| answer.is_err()).count(), asked, "the others were not asked");
+    for _ in 0..3 {
+        assert_eq!(poll_many(&world, 20).await, first);
+    }
+    assert_eq!(world.requests().await.len(), asked);
 }
 
 #[tokio::test]

@@ -271,6 +271,27 @@ async fn helpers_are_asked_for_their_hosts_and_the_store_for_all_others() {
 }
 
 #[tokio::test]
+async fn a_helper_wins_over_the_login_in_the_file_as_in_docker() {
+    let auth = || serde_json::json!({"auth": "YW5uOm9sZA=="});
+    let docker = Docker::new(&serde_json::json!({
+        "auths": {"a.example": auth(), "none.example": auth(), "broken.example": auth(), "file.example": auth()},
+        "credsStore": "store",
+        "credHelpers": {"none.example": "none", "broken.example": "broken", "file.example": ""}
+    }))
+    .helper("store", r#"echo '{"Username":"ann","Secret":"new"}'"#)
+    .helper("none", "echo 'credentials not found in native keychain'; exit 1")
+    .helper("broken", "exit 1");
+    let credentials = docker.credentials();
+    let ann = |password: &str| {
+        Ok(Some(Login::UsernamePassword { username: "ann".to_owned(), password: password.to_owned() }))
+    };
+    assert_eq!(credentials.for_host("a.example").await, ann("new"));
+    assert_eq!(credentials.for_host("none.example").await, Ok(None));
+    assert_eq!(credentials.for_host("broken.example").await, ann("old"));
+    assert_eq!(credentials.for_host("file.example").await, ann("old"), "an empty helper means the file");
+}
+
+#[tokio::test]
 async fn a_helper_that_fails_is_named_and_its_secrets_are_not() {
     let config = serde_json::json!({"credHelpers": {
         "absent.example": "absent", "fails.example": "fails", "leaks.example": "leaks",

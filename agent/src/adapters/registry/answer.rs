@@ -17,10 +17,8 @@ use crate::model::image::Digest;
 const MANIFEST_LIMIT: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes read of an error's body.
 const MESSAGE_LIMIT: usize = 16 * 1024;
-/// Default wait after a 429.
-const DEFAULT_WAIT: Duration = Duration::from_mins(1);
 /// Maximum wait in seconds that a registry may request.
-const MAX_WAIT: u64 = 3600;
+const MAX_WAIT: f64 = 3600.0;
 
 /// Returns the digest header, if valid.
 pub(super) fn claimed_digest(headers: &HeaderMap) -> Option<Digest> {
@@ -148,25 +146,54 @@ pub(super) fn refusal(subject: &str, status: StatusCode, headers: &HeaderMap, pa
     let text = format!("{subject}: {}", status_text(status));
     let wait = requested_wait(headers, Timestamp::now());
     match (status.as_u16(), wait) {
-        (429, wait) => Fault::Limited { text, wait: wait.unwrap_or(DEFAULT_WAIT) },
-        (503, Some(wait)) => Fault::Limited { text, wait },
+        (429, wait) | (503, wait @ Some(_)) => Fault::Limited { text, wait },
         _ => Fault::Repository(format!("{text} for {path}")),
     }
 }
 
-/// Returns how long the registry asks us to wait: `Retry-After` in seconds or as a date, `X-Retry-After` also as a Unix time.
+/// Returns how long the registry asks us to wait: `Retry-After` in seconds, as a duration of Go or as a date,
+/// `X-Retry-After` also as a Unix time.
 fn requested_wait(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    // The sign of a microsecond is not ASCII.
+    let text = |name: &str| Some(std::str::from_utf8(headers.get(name)?.as_bytes()).ok()?.trim());
     let date = |text: &str| DateTimeParser::new().parse_timestamp(text).ok();
     // A date refers to the registry's clock, which its `Date` header shows.
-    let now = text(DATE.as_str()).and_then(date).unwrap_or(now).as_second();
+    let now = text(DATE.as_str()).and_then(date).unwrap_or(now);
+    let until = |time: Timestamp| time.duration_since(now).as_secs_f64();
     let wait = |text: &str| match text.parse::<i64>() {
-        Ok(time) if time > 1_000_000_000 => Some(time - now),
-        Ok(seconds) => Some(seconds),
-        Err(_) => Some(date(text)?.as_second() - now),
+        Ok(time) if time > 1_000_000_000 => Some(until(Timestamp::from_second(time).ok()?)),
+        Ok(_) | Err(_) => seconds(text).or_else(|| date(text).map(until)),
     };
     let wait = text(RETRY_AFTER.as_str()).and_then(wait).or_else(|| text("x-retry-after").and_then(wait))?;
-    Some(Duration::from_secs(u64::try_from(wait).unwrap_or(0).clamp(1, MAX_WAIT)))
+    Some(Duration::from_secs_f64(wait.clamp(1.0, MAX_WAIT)))
+}
+
+/// Parses seconds (`120`, `0.7`), or a duration as Go prints it (`714.6µs`, `1m0s`).
+fn seconds(text: &str) -> Option<f64> {
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    if text.trim_start_matches('-').chars().all(is_number) {
+        // More digits than those of a time are no wait.
+        return text.parse().ok().filter(|seconds: &f64| *seconds <= 1e9);
+    }
+    let mut total = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (number, after) = rest.split_at(rest.find(|c: char| !is_number(c))?);
+        let (unit, after) = after.split_at(after.find(is_number).unwrap_or(after.len()));
+        let unit = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            // The micro sign, and the Greek letter.
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok()? * unit;
+        rest = after;
+    }
+    Some(total)
 }
 
 #[cfg(test)]
@@ -174,12 +201,13 @@ mod tests {
     use super::*;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+        let value = |text: &str| http::HeaderValue::from_bytes(text.as_bytes()).unwrap();
+        pairs.iter().map(|(name, text)| (name.parse().unwrap(), value(text))).collect()
     }
 
-    fn wait(pairs: &[(&'static str, &str)]) -> u64 {
+    fn wait(pairs: &[(&'static str, &str)]) -> Option<u64> {
         let wait = requested_wait(&headers(pairs), "2026-01-01T00:00:00Z".parse().unwrap());
-        wait.unwrap_or(DEFAULT_WAIT).as_secs()
+        wait.map(|wait| wait.as_secs())
     }
 
     #[test]
@@ -190,9 +218,12 @@ mod tests {
         let asked = [("retry-after", "600")];
         for code in [429, 503] {
             let fault = of(code, &asked);
-            assert!(matches!(&fault, Fault::Limited { wait, .. } if wait.as_secs() == 600), "{fault:?}");
+            assert!(
+                matches!(&fault, Fault::Limited { wait, .. } if *wait == Some(Duration::from_mins(10))),
+                "{fault:?}"
+            );
         }
-        assert!(matches!(of(429, &[]), Fault::Limited { wait: DEFAULT_WAIT, .. }));
+        assert!(matches!(of(429, &[]), Fault::Limited { wait: None, .. }));
         for fault in [of(503, &[]), of(503, &[("retry-after", "soon")]), of(502, &asked)] {
             assert!(matches!(fault, Fault::Repository(_)), "{fault:?}");
         }
@@ -208,23 +239,45 @@ mod tests {
 
     #[test]
     fn retry_after_is_parsed_in_all_forms() {
-        assert_eq!(wait(&[]), 60);
-        assert_eq!(wait(&[("retry-after", "120")]), 120);
-        assert_eq!(wait(&[("retry-after", "0")]), 1);
-        assert_eq!(wait(&[("retry-after", "-5")]), 1);
-        assert_eq!(wait(&[("retry-after", "999999")]), 3600);
-        assert_eq!(wait(&[("retry-after", "soon")]), 60);
-        assert_eq!(wait(&[("retry-after", "soon"), ("x-retry-after", "30")]), 30);
-        assert_eq!(wait(&[("retry-after", "Thu, 01 Jan 2026 00:02:00 GMT")]), 120);
-        assert_eq!(wait(&[("retry-after", "Thu, 01 Jan 2026 00:00:00 GMT")]), 1);
-        assert_eq!(wait(&[("x-retry-after", "1767225690")]), 90);
-        assert_eq!(wait(&[("retry-after", "99999999999999999999")]), 60);
+        for (text, seconds) in [
+            ("120", Some(120)),
+            ("0", Some(1)),
+            ("-5", Some(1)),
+            ("999999", Some(3600)),
+            ("0.7", Some(1)),
+            ("12.5", Some(12)),
+            ("714.6µs", Some(1)),
+            ("714.6μs", Some(1)),
+            ("700us", Some(1)),
+            ("0.7ms", Some(1)),
+            ("2500ms", Some(2)),
+            ("90s", Some(90)),
+            ("1m0s", Some(60)),
+            ("1m30.5s", Some(90)),
+            ("2h0m0s", Some(3600)),
+            ("Thu, 01 Jan 2026 00:02:00 GMT", Some(120)),
+            ("Thu, 01 Jan 2026 00:00:00 GMT", Some(1)),
+            ("1767225690", Some(90)),
+            ("99999999999999999999", None),
+            ("", None),
+            (".", None),
+            ("s", None),
+            ("5 apples", None),
+            ("1m-5s", None),
+            ("inf", None),
+            ("soon", None),
+        ] {
+            assert_eq!(wait(&[("retry-after", text)]), seconds, "{text}");
+            assert_eq!(wait(&[("x-retry-after", text)]), seconds, "{text}");
+        }
+        assert_eq!(wait(&[]), None);
+        assert_eq!(wait(&[("retry-after", "soon"), ("x-retry-after", "30")]), Some(30));
     }
 
     #[test]
     fn a_date_is_relative_to_the_registrys_own_clock() {
         let date = ("date", "Thu, 01 Jan 2026 05:00:00 GMT");
-        assert_eq!(wait(&[date, ("retry-after", "Thu, 01 Jan 2026 05:00:30 GMT")]), 30);
+        assert_eq!(wait(&[date, ("retry-after", "Thu, 01 Jan 2026 05:00:30 GMT")]), Some(30));
     }
 
     #[test]

@@ -47,8 +47,8 @@ pub(super) struct Target<'a> {
     pub(super) reach: Reach,
     /// The repository to access.
     pub(super) repository: &'a Repository,
-    /// The name under which the login is stored.
-    pub(super) login: &'a str,
+    /// The name under which the login is stored; `None` if it gets none.
+    pub(super) login: Option<&'a str>,
 }
 
 impl Access {
@@ -65,7 +65,10 @@ pub(super) async fn open(
     challenge: Challenge,
 ) -> Result<Access, Fault> {
     let repository = target.repository;
-    let login = credentials.for_host(target.login).await.map_err(|error| Fault::Image(error.0))?;
+    let login = match target.login {
+        Some(name) => credentials.for_host(name).await.map_err(|error| Fault::Image(error.0))?,
+        None => None,
+    };
     let with_login = login.is_some();
     let (authorization, until) = match (&challenge, login) {
         (Challenge::Basic, Some(Login::UsernamePassword { username, password })) => {
@@ -235,7 +238,7 @@ mod tests {
             let repository = Repository { host: "r.example".into(), path: "a".into() };
             let transport = Transport::new(None);
             let reach = Reach::of_literal(&base).unwrap_or(Reach::Public);
-            let login = repository.host.as_str();
+            let login = Some(repository.host.as_str());
             let target = Target { base: &base, reach, repository: &repository, login };
             match ask.send(&transport, &target).await {
                 Err(Fault::Image(text)) => text,

@@ -18,6 +18,11 @@ use crate::ports::Urgency;
 const INITIAL_WAIT: Duration = Duration::from_secs(5);
 /// Maximum backoff after a failure.
 const MAX_WAIT: Duration = Duration::from_mins(1);
+/// The same after a registry has asked for a wait without saying how long.
+const INITIAL_LIMIT: Duration = Duration::from_secs(1);
+/// How long requests wait for a registry that asks for a short wait, instead of being refused. It includes the jitter of five
+/// seconds.
+const PATIENCE: Duration = Duration::from_secs(6);
 
 /// Admits requests to one registry, or fails them immediately.
 #[derive(Debug)]
@@ -40,15 +45,16 @@ struct Closed {
     until: Instant,
     since: Instant,
     failures: u32,
-    /// The registry requested this wait (429, or 503 with `Retry-After`).
-    limited: bool,
+    /// The registry requested this wait (429, or 503 with `Retry-After`); since when it has.
+    limited_since: Option<Instant>,
     error: RegistryError,
 }
 
 enum Verdict {
     Go { probe: bool },
     Refused(Refusal),
-    Wait,
+    WaitUntil(Instant),
+    WaitForProbe,
 }
 
 /// Why no request was sent.
@@ -62,7 +68,14 @@ pub(super) struct Refusal {
 
 impl Closed {
     fn refusal(&self, asked_at: Instant) -> Refusal {
-        Refusal { error: self.error.clone(), is_answer: self.since > asked_at }
+        // That it wants fewer requests says nothing about an image that it was not asked for.
+        let is_answer = self.limited_since.is_none() && self.since > asked_at;
+        Refusal { error: self.error.clone(), is_answer }
+    }
+
+    /// The registry asks for so short a wait that requests wait, too.
+    fn is_short(&self) -> bool {
+        self.limited_since.is_some_and(|since| self.until <= since + PATIENCE)
     }
 }
 
@@ -77,7 +90,7 @@ impl State {
     fn verdict(&self, urgency: Urgency, asked_at: Instant, now: Instant) -> Verdict {
         match &self.closed {
             None => Verdict::Go { probe: false },
-            Some(closed) if urgency == Urgency::Manual && !closed.limited => {
+            Some(closed) if urgency == Urgency::Manual && closed.limited_since.is_none() => {
                 // A failure newer than the request answers it: many concurrent requests cost one timeout.
                 if closed.since > asked_at {
                     Verdict::Refused(closed.refusal(asked_at))
@@ -85,8 +98,9 @@ impl State {
                     Verdict::Go { probe: false }
                 }
             }
+            Some(closed) if now < closed.until && closed.is_short() => Verdict::WaitUntil(closed.until),
             Some(closed) if now < closed.until => Verdict::Refused(closed.refusal(asked_at)),
-            Some(_) if self.probing => Verdict::Wait,
+            Some(_) if self.probing => Verdict::WaitForProbe,
             Some(_) => Verdict::Go { probe: true },
         }
     }
@@ -99,16 +113,48 @@ impl Gate {
         Self { slots: Semaphore::new(slots), state: watch::Sender::new(State::default()) }
     }
 
+    /// Reports whether the registry could not be reached, and has not been since.
+    pub(super) fn is_down(&self) -> bool {
+        self.state.borrow().closed.as_ref().is_some_and(|closed| closed.limited_since.is_none())
+    }
+
+    /// Sends a request once it may be sent. If the registry refuses it for a short time only, it is repeated once.
+    pub(super) async fn send<T, F>(
+        &self,
+        urgency: Urgency,
+        request: impl Fn() -> F,
+    ) -> Result<Result<T, Fault>, Refusal>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let pass = self.pass(urgency).await?;
+        let outcome = request().await;
+        pass.settle(&outcome);
+        if !matches!(outcome, Err(Fault::Limited { .. })) {
+            return Ok(outcome);
+        }
+        let Ok(pass) = self.pass(urgency).await else { return Ok(outcome) };
+        let outcome = request().await;
+        pass.settle(&outcome);
+        Ok(outcome)
+    }
+
     /// Waits for a permit. During backoff, returns the registry's last error without a request.
-    pub(super) async fn pass(&self, urgency: Urgency) -> Result<Pass<'_>, Refusal> {
+    async fn pass(&self, urgency: Urgency) -> Result<Pass<'_>, Refusal> {
         let asked_at = Instant::now();
         loop {
             // Check before acquiring a slot, so that a refused request fails even while hanging requests hold all slots.
-            if let Verdict::Refused(error) = self.state.borrow().verdict(urgency, asked_at, Instant::now()) {
-                return Err(error);
+            let verdict = self.state.borrow().verdict(urgency, asked_at, Instant::now());
+            match verdict {
+                Verdict::Refused(error) => return Err(error),
+                Verdict::WaitUntil(time) => {
+                    tokio::time::sleep_until(time).await;
+                    continue;
+                }
+                Verdict::Go { .. } | Verdict::WaitForProbe => {}
             }
             let slot = self.slots.acquire().await.expect("the semaphore is never closed");
-            let mut verdict = Verdict::Wait;
+            let mut verdict = Verdict::WaitForProbe;
             let mut generation = 0;
             self.state.send_if_modified(|state| {
                 verdict = state.verdict(urgency, asked_at, Instant::now());
@@ -119,7 +165,7 @@ impl Gate {
             match verdict {
                 Verdict::Go { probe } => return Ok(Pass { gate: self, generation, probe, _slot: slot }),
                 Verdict::Refused(error) => return Err(error),
-                Verdict::Wait => drop(slot),
+                Verdict::WaitUntil(_) | Verdict::WaitForProbe => drop(slot),
             }
             let mut changes = self.state.subscribe();
             let _ = changes.wait_for(|state| !state.probing).await;
@@ -145,24 +191,28 @@ impl Pass<'_> {
                 // The registry answered, even if with "no such tag". That does not end the backoff if another
                 // request has received a 429 in the meantime.
                 Ok(_) | Err(Fault::Image(_) | Fault::Repository(_)) => {
-                    if of_now || state.closed.as_ref().is_some_and(|closed| !closed.limited) {
+                    if of_now || state.closed.as_ref().is_some_and(|closed| closed.limited_since.is_none()) {
                         state.closed = None;
                     }
                 }
                 Err(Fault::Host(text)) => {
                     if of_now {
                         let failures = state.closed.as_ref().map_or(0, |c| c.failures).saturating_add(1);
-                        state.close(now, now + wait_after(failures), failures, false, text);
+                        state.close(now, now + wait_after(failures), failures, None, text);
                     }
                 }
                 Err(Fault::Limited { text, wait }) => {
+                    let before = state.closed.as_ref();
+                    let failures =
+                        before.map_or(0, |closed| closed.failures).saturating_add(u32::from(of_now));
+                    let since = before.and_then(|closed| closed.limited_since);
+                    let wait = wait.unwrap_or_else(|| backoff::after(failures, INITIAL_LIMIT, MAX_WAIT));
                     let until = now + wait.mul_f64(1.0 + fastrand::f64() / 10.0);
-                    let (until, failures) = match &state.closed {
-                        Some(closed) if closed.limited => (until.max(closed.until), closed.failures),
-                        Some(closed) => (until, closed.failures),
-                        None => (until, 0),
+                    let until = match before {
+                        Some(closed) if since.is_some() => until.max(closed.until),
+                        _ => until,
                     };
-                    state.close(now, until, failures, true, text);
+                    state.close(now, until, failures, Some(since.unwrap_or(now)), text);
                 }
             }
         });
@@ -178,9 +228,16 @@ impl Drop for Pass<'_> {
 }
 
 impl State {
-    fn close(&mut self, now: Instant, until: Instant, failures: u32, limited: bool, text: &str) {
+    fn close(
+        &mut self,
+        now: Instant,
+        until: Instant,
+        failures: u32,
+        limited_since: Option<Instant>,
+        text: &str,
+    ) {
         let error = RegistryError(text.to_owned());
-        self.closed = Some(Closed { until, since: now, failures, limited, error });
+        self.closed = Some(Closed { until, since: now, failures, limited_since, error });
         self.generation += 1;
     }
 }
@@ -212,6 +269,15 @@ impl Results {
         Some(self.0.lock().get(image)?.answer.clone())
     }
 
+    /// Records the error that an image got without a request, so that it gets the same one until it is asked for. That is no
+    /// failure of the image, so its back-off stays as it is.
+    pub(super) fn refused(&self, image: String, error: &RegistryError) {
+        let now = Instant::now();
+        let mut known = self.0.lock();
+        let new = || LastResult { answer: Err(error.clone()), at: now, failures: 0, until: now };
+        known.entry(image).or_insert_with(new).answer = Err(error.clone());
+    }
+
     /// Records a result of a request that was made at `asked_at`.
     pub(super) fn record(&self, image: String, asked_at: Instant, outcome: &Result<Digest, Fault>) {
         let now = Instant::now();
@@ -239,6 +305,8 @@ fn wait_after(failures: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     fn down() -> Result<(), Fault> {
@@ -246,7 +314,7 @@ mod tests {
     }
 
     fn limited(seconds: u64) -> Result<(), Fault> {
-        Err(Fault::Limited { text: "registry r: 429".into(), wait: Duration::from_secs(seconds) })
+        Err(Fault::Limited { text: "registry r: 429".into(), wait: Some(Duration::from_secs(seconds)) })
     }
 
     async fn refused(gate: &Gate, urgency: Urgency) -> bool {
@@ -371,6 +439,79 @@ mod tests {
         assert!(second.err().unwrap().is_answer);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!gate.pass(Urgency::Routine).await.err().unwrap().is_answer);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_limit_is_no_answer_about_an_image_that_was_not_asked_for() {
+        let gate = Gate::new(1);
+        let first = gate.pass(Urgency::Routine).await.unwrap();
+        let (second, ()) = tokio::join!(gate.pass(Urgency::Routine), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            first.settle(&limited(600));
+        });
+        assert!(!second.err().unwrap().is_answer);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_wait_for_the_end_of_a_short_rate_limit_and_the_refused_one_is_repeated_once() {
+        let gate = Gate::new(1);
+        let began = Instant::now();
+        let answers = Mutex::new(vec![Ok(()), limited(1)]);
+        let repeated = gate.send(Urgency::Routine, || async { answers.lock().pop().unwrap() });
+        let waiting = gate.send(Urgency::Routine, || async { Ok(()) });
+        let (repeated, waiting) = tokio::join!(repeated, waiting);
+        assert!(repeated.unwrap().is_ok() && waiting.unwrap().is_ok() && answers.lock().is_empty());
+        assert!(began.elapsed() >= Duration::from_secs(1), "none is sent earlier");
+
+        let count = AtomicU32::new(0);
+        let refuses = || async {
+            count.fetch_add(1, Ordering::Relaxed);
+            limited(1)
+        };
+        let outcome = gate.send(Urgency::Routine, refuses).await.unwrap();
+        assert!(matches!(outcome, Err(Fault::Limited { .. })));
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_refuses_again_and_again_is_not_waited_for() {
+        let gate = Gate::new(1);
+        let mut count = 0;
+        while let Ok(pass) = gate.pass(Urgency::Routine).await {
+            pass.settle(&limited(1));
+            count += 1;
+        }
+        assert!((5..=7).contains(&count), "{count}");
+        tokio::time::advance(Duration::from_mins(1)).await;
+        gate.pass(Urgency::Routine).await.unwrap().settle(&Ok(()));
+        gate.pass(Urgency::Routine).await.unwrap().settle(&limited(60));
+        assert!(refused(&gate, Urgency::Routine).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_limit_without_a_time_grows_from_a_second_to_a_minute() {
+        let gate = Gate::new(1);
+        for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+            let pass = gate.pass(Urgency::Routine).await.unwrap();
+            pass.settle(&Err::<(), _>(Fault::Limited { text: "registry r: 429".into(), wait: None }));
+            let until = gate.state.borrow().closed.as_ref().unwrap().until;
+            let wait = until - Instant::now();
+            let longest = Duration::from_secs(seconds);
+            assert!(wait >= longest && wait <= longest.mul_f64(1.1), "{seconds}: {wait:?}");
+            tokio::time::advance(wait).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_without_a_request_changes_no_backoff() {
+        let results = Results::default();
+        results.record("web:1".into(), Instant::now(), &Err(Fault::Repository("500 for web".into())));
+        let down = RegistryError("registry r: connection refused".into());
+        results.refused("web:1".into(), &down);
+        results.refused("web:2".into(), &down);
+        assert_eq!(results.backed_off("web:1", Urgency::Routine), Some(down.clone()));
+        assert_eq!(results.backed_off("web:2", Urgency::Routine), None);
+        assert_eq!(results.last("web:2"), Some(Err(down)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -117,33 +117,14 @@ impl Credentials {
         let helpers: Helpers =
             serde_json::from_slice(&text).map_err(|_| fault("it is not a Docker configuration (JSON)"))?;
 
-        // Docker's order: the host's own helper, the login in the file, the default helper.
         let server = if host == HUB { HUB_KEY } else { host };
         let aliases: &[&str] = if host == HUB { &[HUB_KEY, "index.docker.io", HUB] } else { &[host] };
-        if let Some(helper) = aliases.iter().find_map(|alias| helpers.for_server(alias)) {
-            return self.ask(helper, server).await;
-        }
-        let plain_file =
-            text_without_helpers(&text).map_err(|_| fault("it is not a Docker configuration (JSON)"))?;
-        match docker_credential::get_credential_from_reader(plain_file.as_slice(), server) {
-            Ok(DockerCredential::IdentityToken(token)) => return Ok(Some(Login::IdentityToken(token))),
-            Ok(DockerCredential::UsernamePassword(username, password)) => {
-                return Ok(Some(Login::UsernamePassword { username, password }));
-            }
-            Err(CredentialRetrievalError::NoCredentialConfigured) => {}
-            Err(CredentialRetrievalError::CredentialDecodingError) => {
-                return Err(fault(&format!("the \"auth\" of {server} is not base64 of name:password")));
-            }
-            Err(CredentialRetrievalError::CredentialMismatchError) => {
-                return Err(fault(&format!(
-                    "the \"auth\" of {server} contradicts its username and password"
-                )));
-            }
-            Err(_) => return Err(fault("it is not a Docker configuration (JSON)")),
-        }
-        match helpers.store() {
-            Some(helper) => self.ask(helper, server).await,
-            None => Ok(None),
+        let in_file = || in_file(&text, server).map_err(|why| fault(&why));
+        let Some(helper) = helpers.of(aliases) else { return in_file() };
+        match self.ask(helper, server).await {
+            // As in Docker, the file counts only if the helper does not work, and not if it has no login.
+            Err(error) => in_file().ok().flatten().map(Some).ok_or(error),
+            answer => answer,
         }
     }
 
@@ -212,13 +193,31 @@ struct Helpers {
 }
 
 impl Helpers {
-    fn for_server(&self, server: &str) -> Option<&str> {
-        let helpers = self.cred_helpers.as_ref()?;
-        helpers.get(server).map(String::as_str).filter(|helper| !helper.is_empty())
+    /// Returns the helper that Docker asks: the registry's own, or else the default one. An empty name means the file.
+    fn of(&self, aliases: &[&str]) -> Option<&str> {
+        let own = self.cred_helpers.as_ref();
+        let own = own.and_then(|helpers| aliases.iter().find_map(|alias| helpers.get(*alias)));
+        own.or(self.creds_store.as_ref()).map(String::as_str).filter(|helper| !helper.is_empty())
     }
+}
 
-    fn store(&self) -> Option<&str> {
-        self.creds_store.as_deref().filter(|helper| !helper.is_empty())
+/// Returns the login that is in `config.json` itself.
+fn in_file(text: &[u8], server: &str) -> Result<Option<Login>, String> {
+    let no_json = || "it is not a Docker configuration (JSON)".to_owned();
+    let text = text_without_helpers(text).map_err(|_| no_json())?;
+    match docker_credential::get_credential_from_reader(text.as_slice(), server) {
+        Ok(DockerCredential::IdentityToken(token)) => Ok(Some(Login::IdentityToken(token))),
+        Ok(DockerCredential::UsernamePassword(username, password)) => {
+            Ok(Some(Login::UsernamePassword { username, password }))
+        }
+        Err(CredentialRetrievalError::NoCredentialConfigured) => Ok(None),
+        Err(CredentialRetrievalError::CredentialDecodingError) => {
+            Err(format!("the \"auth\" of {server} is not base64 of name:password"))
+        }
+        Err(CredentialRetrievalError::CredentialMismatchError) => {
+            Err(format!("the \"auth\" of {server} contradicts its username and password"))
+        }
+        Err(_) => Err(no_json()),
     }
 }
 

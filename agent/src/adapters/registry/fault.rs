@@ -24,8 +24,8 @@ pub(super) enum Fault {
     Limited {
         /// The error text during the wait.
         text: String,
-        /// The requested wait.
-        wait: Duration,
+        /// The requested wait, if it named one.
+        wait: Option<Duration>,
     },
 }
 

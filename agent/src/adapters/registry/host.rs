@@ -1,14 +1,19 @@
 //! One registry: its address, backoff and caches.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use url::Url;
 
 use super::auth::Access;
 use super::backoff::{Gate, Results};
 use super::fault::Fault;
 use crate::model::image::{Reference, Repository};
+
+/// How often the engine's settings for a registry that can't be reached are read again.
+const READ_AGAIN: Duration = Duration::from_mins(1);
 
 /// One registry.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub(super) struct Host {
     pub(super) doubtful: Mutex<HashSet<String>>,
     /// Whose login it gets, if it is a mirror: its own, not that of the registry that it stands in for.
     mirror: Option<String>,
+    /// When the engine's settings for it were read; `None` if they could not be read.
+    settings_read: Mutex<Option<Instant>>,
 }
 
 impl Host {
@@ -35,7 +42,23 @@ impl Host {
             access: Mutex::default(),
             doubtful: Mutex::default(),
             mirror: None,
+            settings_read: Mutex::new(Some(Instant::now())),
         }
+    }
+
+    /// Reports whether the engine's settings for it have to be read again: a person may have mended why it can't be reached.
+    pub(super) fn must_read_settings(&self) -> bool {
+        let mut read = self.settings_read.lock();
+        let is_due = self.gate.is_down() && read.is_none_or(|at| at.elapsed() >= READ_AGAIN);
+        if is_due {
+            *read = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Notes that its settings could not be read.
+    pub(super) fn settings_unread(&self) {
+        *self.settings_read.lock() = None;
     }
 
     /// A mirror of Docker Hub.

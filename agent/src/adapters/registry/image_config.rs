@@ -117,14 +117,14 @@ impl RegistryClient {
         platform: Option<&Platform>,
     ) -> Result<Option<Vec<u8>>, RegistryError> {
         let host = self.host(&repository.host).await?;
-        let pass = host.gate.pass(Urgency::Routine).await?;
-        let read = timeout(TIMEOUT, Box::pin(self.read_config(&host, repository, digest, platform))).await;
         let too_slow = || {
             Fault::Repository(format!("{}: timed out reading the image's configuration", subject(repository)))
         };
-        let outcome = read.unwrap_or_else(|_| Err(too_slow()));
-        pass.settle(&outcome);
-        Ok(outcome?)
+        let read = || async {
+            let read = Box::pin(self.read_config(&host, repository, digest, platform));
+            timeout(TIMEOUT, read).await.unwrap_or_else(|_| Err(too_slow()))
+        };
+        Ok(host.gate.send(Urgency::Routine, read).await??)
     }
 
     async fn read_config(

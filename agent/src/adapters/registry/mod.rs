@@ -165,8 +165,9 @@ impl RegistryClient {
     }
 
     async fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {
-        if let Some(host) = self.hosts.lock().get(name) {
-            return Ok(host.clone());
+        let known = self.hosts.lock().get(name).cloned();
+        if let Some(known) = known {
+            return if known.must_read_settings() { self.read_again(name, known).await } else { Ok(known) };
         }
         let (base, is_final) = Box::pin(self.trusted(name, self.base(name)?)).await?;
         let host = Arc::new(Host::new(base, self.concurrency));
@@ -175,6 +176,22 @@ impl RegistryClient {
             return Ok(self.hosts.lock().entry(name.to_owned()).or_insert(host).clone());
         }
         Ok(host)
+    }
+
+    /// Reads again how the engine reaches a registry. Back-off and results stay unless it has another address now.
+    async fn read_again(&self, name: &str, known: Arc<Host>) -> Result<Arc<Host>, RegistryError> {
+        match Box::pin(self.trusted(name, self.base(name)?)).await {
+            Ok((base, true)) if base != known.base => {
+                let host = Arc::new(Host::new(base, self.concurrency));
+                self.hosts.lock().insert(name.to_owned(), host.clone());
+                Ok(host)
+            }
+            Ok(_) => Ok(known),
+            Err(error) => {
+                known.settings_unread();
+                Err(error)
+            }
+        }
     }
 
     /// Returns the API's base URL for a registry's name in references.
@@ -301,13 +318,10 @@ impl RegistryClient {
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
-        host.forget(repository);
         if transport::is_other_origin(&wanted.url, &response) {
-            return Err(Fault::Repository(format!(
-                "{subject}: it redirects {} to another server, which requires a login",
-                repository.path
-            )));
+            return self.exchange_elsewhere(repository, wanted, &response).await;
         }
+        host.forget(repository);
         let with_login = access.as_ref().is_some_and(|access| access.with_login);
         let Some(challenge) = Challenge::choose(response.headers()) else {
             return Err(Fault::Repository(format!(
@@ -323,10 +337,47 @@ impl RegistryClient {
         let access = self.open(host, repository, challenge, reach).await?;
         let response = self.transport.send(&subject, request(Some(&access))).await?;
         if response.status() == StatusCode::UNAUTHORIZED {
+            if transport::is_other_origin(&wanted.url, &response) {
+                return self.exchange_elsewhere(repository, wanted, &response).await;
+            }
             host.forget(repository);
             return Err(auth::unauthorized(repository, access.with_login));
         }
         Ok(response)
+    }
+
+    /// Sends a request to the other registry to which this one redirects, with a token that needs no login. The logins of this
+    /// one are not for the other, and the other one's token is not for this one.
+    async fn exchange_elsewhere(
+        &self,
+        repository: &Repository,
+        wanted: &Wanted,
+        refusal: &Response,
+    ) -> Result<Response, Fault> {
+        let subject = subject(repository);
+        let needs_login = || {
+            Fault::Repository(format!(
+                "{subject}: it redirects {} to another server, which requires a login",
+                repository.path
+            ))
+        };
+        let Some(challenge @ Challenge::Bearer { .. }) = Challenge::choose(refusal.headers()) else {
+            return Err(needs_login());
+        };
+        let url = refusal.url();
+        let reach = self.transport.reach(url, refusal).await;
+        let target = auth::Target { base: url, reach, repository, login: None };
+        let opened = auth::open(&self.transport, &self.credentials, &target, challenge).await;
+        let request = Outgoing {
+            method: wanted.method.clone(),
+            url: url.clone(),
+            accept: wanted.accept,
+            authorization: Some(opened.map_err(Fault::elsewhere)?.authorization),
+            form: None,
+        };
+        let response = self.transport.send_within(&subject, request, Some(reach)).await;
+        let response = response.map_err(Fault::elsewhere)?;
+        if response.status() == StatusCode::UNAUTHORIZED { Err(needs_login()) } else { Ok(response) }
     }
 
     /// Answers the same challenge again. If that fails, forgets it, as the registry may send another one next time.
@@ -345,7 +396,8 @@ impl RegistryClient {
         challenge: Challenge,
         reach: Reach,
     ) -> Result<Access, Fault> {
-        let target = auth::Target { base: &host.base, reach, repository, login: host.login(repository) };
+        let login = Some(host.login(repository));
+        let target = auth::Target { base: &host.base, reach, repository, login };
         let access = auth::open(&self.transport, &self.credentials, &target, challenge).await?;
         host.access.lock().insert(repository.path.clone(), access.clone());
         Ok(access)
@@ -354,10 +406,7 @@ impl RegistryClient {
     /// Asks the registry itself, even if it has mirrors.
     async fn hashed_by_registry(&self, reference: &Reference) -> Result<Digest, RegistryError> {
         let host = self.host(&reference.repository.host).await?;
-        let pass = host.gate.pass(Urgency::Manual).await?;
-        let outcome = Box::pin(self.hash(&host, reference)).await;
-        pass.settle(&outcome);
-        Ok(outcome?)
+        Ok(host.gate.send(Urgency::Manual, || Box::pin(self.hash(&host, reference))).await??)
     }
 
     /// Returns the digest of the manifest's content, and remembers a wrong digest header.
@@ -384,10 +433,8 @@ impl Registry for RegistryClient {
             return Ok(pinned.clone());
         }
         for mirror in self.mirrors(&reference.repository.host).await {
-            let Ok(pass) = mirror.gate.pass(urgency).await else { continue };
-            let outcome = Box::pin(self.ask(&mirror, reference)).await;
-            pass.settle(&outcome);
-            if let Ok(digest) = outcome {
+            let sent = mirror.gate.send(urgency, || Box::pin(self.ask(&mirror, reference)));
+            if let Ok(Ok(digest)) = sent.await {
                 return Ok(digest);
             }
         }
@@ -397,19 +444,22 @@ impl Registry for RegistryClient {
             return Err(error);
         }
         let asked_at = Instant::now();
-        let pass = match host.gate.pass(urgency).await {
-            Ok(pass) => pass,
-            // The registry was not asked about this image, so its last answer still stands.
-            Err(refusal) if !refusal.is_answer && urgency == Urgency::Routine => {
-                return host.results.last(&image).unwrap_or(Err(refusal.error));
-            }
-            Err(refusal) => return Err(refusal.error),
-        };
         // Boxed only during the request: the future is large, and hundreds may wait for a slot.
-        let outcome = Box::pin(self.ask(&host, reference)).await;
-        pass.settle(&outcome);
-        host.results.record(image, asked_at, &outcome);
-        Ok(outcome?)
+        match host.gate.send(urgency, || Box::pin(self.ask(&host, reference))).await {
+            Ok(outcome) => {
+                host.results.record(image, asked_at, &outcome);
+                Ok(outcome?)
+            }
+            Err(refusal) => {
+                // If the registry was not asked about this image, its last answer still stands.
+                let stands = !refusal.is_answer && urgency == Urgency::Routine;
+                if let Some(last) = host.results.last(&image).filter(|_| stands) {
+                    return last;
+                }
+                host.results.refused(image, &refusal.error);
+                Err(refusal.error)
+            }
+        }
     }
 
     async fn digest_from_content(&self, reference: &Reference) -> Result<Digest, RegistryError> {
@@ -417,10 +467,8 @@ impl Registry for RegistryClient {
             return Ok(pinned.clone());
         }
         for mirror in self.mirrors(&reference.repository.host).await {
-            let Ok(pass) = mirror.gate.pass(Urgency::Manual).await else { continue };
-            let outcome = Box::pin(self.hash(&mirror, reference)).await;
-            pass.settle(&outcome);
-            if let Ok(digest) = outcome {
+            let sent = mirror.gate.send(Urgency::Manual, || Box::pin(self.hash(&mirror, reference)));
+            if let Ok(Ok(digest)) = sent.await {
                 // A mirror may say what the tag was a day ago, and be older than what runs.
                 return Ok(self.hashed_by_registry(reference).await.unwrap_or(digest));
             }
@@ -431,18 +479,13 @@ impl Registry for RegistryClient {
     async fn has(&self, repository: &Repository, digest: &Digest) -> Result<bool, RegistryError> {
         let pinned = repository.pinned(digest);
         for mirror in self.mirrors(&repository.host).await {
-            let Ok(pass) = mirror.gate.pass(Urgency::Routine).await else { continue };
-            let outcome = Box::pin(self.serves(&mirror, &pinned)).await;
-            pass.settle(&outcome);
-            if let Ok(true) = outcome {
+            let sent = mirror.gate.send(Urgency::Routine, || Box::pin(self.serves(&mirror, &pinned)));
+            if let Ok(Ok(true)) = sent.await {
                 return Ok(true);
             }
         }
         let host = self.host(&repository.host).await?;
-        let pass = host.gate.pass(Urgency::Routine).await?;
-        let outcome = Box::pin(self.serves(&host, &pinned)).await;
-        pass.settle(&outcome);
-        Ok(outcome?)
+        Ok(host.gate.send(Urgency::Routine, || Box::pin(self.serves(&host, &pinned))).await??)
     }
 
     async fn config(

@@ -66,13 +66,12 @@ impl Tags for RegistryClient {
 impl RegistryClient {
     async fn read_tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError> {
         let host = self.host(&repository.host).await?;
-        let pass = host.gate.pass(Urgency::Routine).await?;
-        let listed = timeout(TIMEOUT, self.list(&host, repository)).await;
         let too_slow =
             || Fault::Repository(format!("{}: timed out reading the list of tags", subject(repository)));
-        let outcome = listed.unwrap_or_else(|_| Err(too_slow()));
-        pass.settle(&outcome);
-        Ok(outcome?)
+        let list = || async {
+            timeout(TIMEOUT, self.list(&host, repository)).await.unwrap_or_else(|_| Err(too_slow()))
+        };
+        Ok(host.gate.send(Urgency::Routine, list).await??)
     }
 
     async fn list(&self, host: &Host, repository: &Repository) -> Result<Vec<String>, Fault> {

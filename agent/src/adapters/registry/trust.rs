@@ -104,10 +104,13 @@ impl RegistryClient {
         if base.scheme() != "https" {
             return Ok((base, true));
         }
-        if let Some(folder) = self.trust.folders.iter().map(|folder| folder.join(name)).find(|at| at.is_dir())
-        {
-            let tls = of_folder(&folder).map_err(|why| RegistryError(format!("registry {name}: {why}")))?;
-            self.transport.trust(&base, tls);
+        match self.trust.folders.iter().map(|folder| folder.join(name)).find(|at| at.is_dir()) {
+            Some(folder) => {
+                let tls =
+                    of_folder(&folder).map_err(|why| RegistryError(format!("registry {name}: {why}")))?;
+                self.transport.trust(&base, tls);
+            }
+            None => self.transport.distrust(&base),
         }
         let is_configured = name.eq_ignore_ascii_case(&self.home_host);
         let Some(ask) = self.trust.insecure.as_ref().filter(|_| !is_configured) else {
@@ -139,7 +142,12 @@ impl RegistryClient {
     /// Returns the mirrors that the engine asks before this registry: there are some of Docker Hub only.
     pub(super) async fn mirrors(&self, name: &str) -> Vec<Arc<Host>> {
         let Some(ask) = self.trust.insecure.as_ref().filter(|_| name == HUB) else { return Vec::new() };
-        if let Some(known) = self.mirrors.lock().clone() {
+        let known = self.mirrors.lock().clone();
+        if let Some(known) = known {
+            for mirror in known.iter().filter(|mirror| mirror.must_read_settings()) {
+                // Its certificates at least; another address needs a restart.
+                let _ = Box::pin(self.trusted(mirror.base.authority(), mirror.base.clone())).await;
+            }
             return known;
         }
         let Some(settings) = ask().await else { return Vec::new() };
@@ -268,7 +276,8 @@ mod tests {
                 client.with_certificates_in(folder.path().to_owned())
             };
             let image = Reference::parse(&format!("{name}/web:1")).unwrap();
-            let error = client().digest(&image, Urgency::Manual).await.unwrap_err().to_string();
+            let earlier = client();
+            let error = earlier.digest(&image, Urgency::Manual).await.unwrap_err().to_string();
             assert!(error.contains("certificate"), "{error}");
 
             let own = folder.path().join(&name);
@@ -281,6 +290,12 @@ mod tests {
             std::fs::write(own.join("client.key"), pem("PRIVATE KEY", &made.signing_key.serialize_der()))
                 .unwrap();
             assert_eq!(client().digest(&image, Urgency::Manual).await.unwrap(), digest);
+            // A client that could not reach the registry before looks at the folder again after a while.
+            tokio::time::pause();
+            tokio::time::advance(std::time::Duration::from_mins(1)).await;
+            tokio::time::resume();
+            assert_eq!(earlier.digest(&image, Urgency::Manual).await.unwrap(), digest);
+            drop(earlier);
             std::fs::write(own.join("ca.crt"), "-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n")
                 .unwrap();
             let error = client().digest(&image, Urgency::Manual).await.unwrap_err().to_string();

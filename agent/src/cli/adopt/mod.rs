@@ -120,7 +120,7 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
         config.registry.host = host;
         RegistryPart { url: config.registry.url.clone() }
     });
-    let registries = RegistryClients::new(&config)?;
+    let registries = RegistryClients::new(&config, Some(&about))?;
     let mut services = Vec::new();
     for (origin, containers) in members {
         let project = look_at(origin, containers, &running, &clients, &registries).await?;

@@ -212,7 +212,11 @@ async fn blocking<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) 
 // --- registries ------------------------------------------------------------------------------------------------------
 
 async fn registries(config: &Config) -> Vec<Outcome> {
-    let clients = match RegistryClients::new(config) {
+    let about = async {
+        let clients = EngineClients::new(config).ok()?;
+        timeout(REQUEST_LIMIT, clients.survey.about()).await.ok()?.ok()
+    };
+    let clients = match RegistryClients::new(config, about.await.as_ref()) {
         Ok(clients) => clients,
         Err(error) => {
             let words = Words {
@@ -280,7 +284,7 @@ async fn of_engine(config: &Config) -> Vec<Outcome> {
         outcomes.extend(skipped);
         return outcomes;
     };
-    let registry = RegistryClients::new(config).ok().map(|clients| clients.registry);
+    let registry = RegistryClients::new(config, Some(&about)).ok().map(|clients| clients.registry);
     let is_usable = compose.is_none();
     let watched = config.services.iter().filter(|service| !service.silent);
     let looked: Vec<_> = stream::iter(watched)

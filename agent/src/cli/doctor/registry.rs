@@ -73,10 +73,16 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String
         }
         () if says(&["not found", "404"]) => format!("push {}, or correct \"images\"", image.reference),
         () if says(&["known authority"]) => {
-            "add its CA to the system's trust store, or set registry.insecure for registry.url".to_owned()
+            format!(
+                "put its CA into /etc/docker/certs.d/{host}/ca.crt, where the engine looks as well, or into the system's \
+                 trust store; or set registry.insecure if it is the registry of registry.url"
+            )
         }
         () if says(&["certificate"]) => format!("renew the certificate of {host}"),
-        () if says(&["does not speak TLS"]) => format!("set registry.url to http://{host}"),
+        () if says(&["does not speak TLS"]) => format!(
+            "set registry.url to http://{host} if it is that registry, or else add {host} to the engine's \
+             insecure-registries"
+        ),
         () if says(&["looked up"]) => format!("correct the name, or DNS: `getent hosts {}`", name(host)),
         () => format!("start it, or correct registry.url; try `curl -I http://{host}/v2/`"),
     };
@@ -150,10 +156,15 @@ mod tests {
                 "r.lan/a",
                 "registry r.lan: its TLS certificate is not signed by a known authority",
                 Error,
-                "registry.insecure",
+                "/etc/docker/certs.d/r.lan/ca.crt",
             ),
             ("r.lan/a", "registry r.lan: its TLS certificate has expired", Error, "renew"),
-            ("r.lan/a", "registry r.lan: it does not speak TLS", Error, "http://r.lan"),
+            (
+                "r.lan/a",
+                "registry r.lan: it does not speak TLS",
+                Error,
+                "add r.lan to the engine's insecure-registries",
+            ),
         ] {
             let image = image(text);
             let found = check(&[Lookup { image: &image, fault: Some(fault.to_owned()) }]);

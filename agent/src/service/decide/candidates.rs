@@ -136,14 +136,19 @@ impl Service {
             && (tag == in_force || self.is_newer_tag(tag, in_force))
     }
 
-    /// Digests that were already decided on.
+    /// Digests that need not be confirmed again: those that were already decided on, and those that the last check has
+    /// confirmed, whatever keeps them from being deployed.
     pub(in crate::service) fn settled_digests(&self) -> BTreeSet<(String, Digest)> {
         let of_image = |(image, memory): (&str, &ImageMemory)| {
             let found = memory.found.iter().map(|found| &found.digest);
-            let settled = memory.blocked.iter().chain(&memory.not_found).chain(memory.failed_tags.values());
-            settled.chain(found).map(|digest| (image.to_owned(), digest.clone())).collect::<Vec<_>>()
+            let ImageMemory { blocked, not_found, pulled, declined, failed_tags, .. } = memory;
+            let settled = blocked.iter().chain(not_found).chain(pulled).chain(declined);
+            let settled = settled.chain(failed_tags.values()).chain(found);
+            settled.map(|digest| (image.to_owned(), digest.clone())).collect::<Vec<_>>()
         };
-        self.durable.images.iter().flat_map(of_image).collect()
+        let seen = self.known.observation.iter().flat_map(|seen| &seen.images);
+        let confirmed = seen.filter_map(|view| Some((view.configured.clone(), view.remote.clone()?)));
+        self.durable.images.iter().flat_map(of_image).chain(confirmed).collect()
     }
 
     /// The digest that an update would deploy if no gate held it; none if the service has no gates.

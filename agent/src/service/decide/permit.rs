@@ -37,7 +37,14 @@ impl Service {
             return FleetSays::Go;
         }
         let mut next = None;
-        for candidate in self.free_candidates(now) {
+        let candidates = self.free_candidates(now);
+        let digests: Vec<&Digest> = candidates.iter().map(|candidate| &candidate.digest).collect();
+        if self.is_postponed(&digests, now) {
+            // What does not begin must not keep the lease from another machine.
+            self.wanted = None;
+            return FleetSays::Pending;
+        }
+        for candidate in candidates {
             let (image, digest) = (&candidate.image, &candidate.digest);
             let known = self.permits.requested.iter().find(|p| p.image == *image && p.digest == *digest);
             match known.map(|permit| &permit.state) {

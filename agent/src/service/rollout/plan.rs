@@ -260,10 +260,24 @@ pub struct SwarmPlan {
 pub struct Postponed {
     /// Digest to deploy.
     pub digest: Digest,
+    /// The other digests of the same deployment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Digest>,
     /// When it may be retried.
     pub until: Timestamp,
     /// How often it was tried.
     pub tries: u32,
+    /// Why it failed, if the service shows it until it is retried.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}
+
+impl Postponed {
+    /// Reports whether it is about the update to these digests. One with a new digest is another update.
+    pub(in crate::service) fn is_of(&self, digests: &[&Digest]) -> bool {
+        let is_known = |digest: &&Digest| **digest == self.digest || self.others.contains(digest);
+        !digests.is_empty() && digests.iter().all(is_known)
+    }
 }
 
 /// The hooks of a deployment.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::ComposeError;
+use crate::service::rollout::plan::Postponed;
 
 /// A failed `compose up` that leaves these containers.
 fn failed(containers: Vec<Container>) -> StepResult {
@@ -55,6 +56,73 @@ fn a_running_image_is_not_blocked_if_compose_fails_after_an_interruption() {
     assert!(scenario.service.durable().images.blocked().next().is_none());
     scenario.look(&[&new]).at(100).look(&[&new]);
     assert_eq!(scenario.kinds().last(), Some(&Kind::UPDATED));
+}
+
+impl Scenario {
+    /// Checks, and lets every pull fail that begins. Returns how many did.
+    fn pulls(&mut self, seen: &Observation) -> usize {
+        self.check(seen.clone());
+        let mut pulls = 0;
+        while let Some(action) = self.act() {
+            let result = match action {
+                Action::Step(Step::PinImages { .. }) => StepResult::ImagesPinned { missing: Vec::new() },
+                Action::Step(Step::Pull { .. }) => {
+                    pulls += 1;
+                    StepResult::Failed("no space left on device".into())
+                }
+                Action::Step(Step::Unpin { .. }) => StepResult::Unpinned,
+                other => panic!("{other:?}"),
+            };
+            self.input(Input::Stepped(result));
+        }
+        pulls
+    }
+
+    /// A person triggers the service.
+    fn pulls_when_triggered(&mut self, seen: &Observation) -> usize {
+        self.service.handle_request(ServiceRequest::Check, self.now);
+        let check = self.service.next(self.now);
+        assert!(matches!(check, Some(Action::Check { is_manual: true, .. })), "{check:?}");
+        let generation = self.service.generation;
+        self.input(Input::Checked { generation, is_manual: true, result: Ok(seen.clone()) });
+        self.pulls(seen)
+    }
+}
+
+#[test]
+fn a_pull_that_fails_is_repeated_less_and_less_often() {
+    let mut scenario = Scenario::of(config());
+    let seen = |remote| observed(remote, &[local("sha256:one", &['1'])], &[&running("a")]);
+    let pulls: usize = (0..7200).step_by(60).map(|at| scenario.at(at).pulls(&seen('2'))).sum();
+    assert_eq!(pulls, 4, "at once, and then after 10, 20 and 40 minutes more");
+    assert_eq!(scenario.kinds(), [Kind::ERROR], "the same failure is one entry");
+    assert_eq!(scenario.record().errored.as_deref(), Some("no space left on device"));
+    assert!(
+        scenario.why().answer.contains("next attempt is at 2026-01-01 02:30"),
+        "{}",
+        scenario.why().answer
+    );
+    // What has changed is tried at once.
+    assert_eq!(scenario.pulls_when_triggered(&seen('2')), 1);
+    assert_eq!(scenario.at(7210).pulls(&seen('2')), 0);
+    assert_eq!(scenario.pulls(&seen('3')), 1);
+    // The registry has the running image again.
+    assert_eq!(scenario.at(7220).pulls(&seen('1')), 0);
+    assert_eq!(scenario.record().errored, None);
+}
+
+#[test]
+fn an_update_of_several_images_is_another_one_if_any_of_them_is_new() {
+    let postponed = Postponed {
+        digest: digest('1'),
+        others: vec![digest('2')],
+        until: Timestamp::MAX,
+        tries: 1,
+        why: String::new(),
+    };
+    let (one, two, three) = (digest('1'), digest('2'), digest('3'));
+    assert!(postponed.is_of(&[&one, &two]) && postponed.is_of(&[&two]));
+    assert!(!postponed.is_of(&[&one, &three]) && !postponed.is_of(&[]));
 }
 
 #[test]

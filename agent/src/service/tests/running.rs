@@ -130,6 +130,28 @@ fn an_image_that_no_container_uses_is_pulled_and_not_proven() {
     assert_eq!(scenario.service.durable().totals.updates, 0);
     assert!(scenario.service.durable().images.get(IMAGE).proof.is_none());
     assert_eq!(scenario.image().proven_at, None);
+    // Not even after a restart of the agent must its content be confirmed in every cycle.
+    scenario.service.known.observation = None;
+    assert!(scenario.service.settled_digests().contains(&(IMAGE.to_owned(), digest('2'))));
+}
+
+#[test]
+fn a_digest_that_the_last_check_has_confirmed_is_not_confirmed_again() {
+    let mut scenario = Scenario::of(config());
+    let mut seen = runs('2', "one", '1');
+    // Files that are not configured keep the update back.
+    seen.unlisted_files = vec!["compose.override.yaml".into()];
+    scenario.check(seen);
+    assert_eq!(scenario.act(), None);
+    scenario.service.check(true);
+    let check = scenario.service.next(scenario.now);
+    let Some(Action::Check { asked, .. }) = check else { panic!("{check:?}") };
+    assert!(asked.settled.contains(&(IMAGE.to_owned(), digest('2'))));
+    // A digest that was not confirmed is not in an observation.
+    let mut pending = runs('2', "one", '1');
+    pending.images[0].remote = None;
+    scenario.check(pending);
+    assert!(scenario.service.settled_digests().is_empty());
 }
 
 #[test]

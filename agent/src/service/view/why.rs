@@ -152,10 +152,20 @@ fn not_found(view: &View<'_>) -> Gate {
 fn fault(view: &View<'_>) -> Gate {
     let elsewhere = view.context.state_error.is_some() || view.registry_error.is_some();
     match view.record.errored.as_ref().filter(|_| !elsewhere) {
-        Some(text) => cleared_by(
-            format!("fix it, then POST /trigger/{}", view.record.name),
-            Gate { lifts_at: view.record.next_check, ..held("fault", text.clone()) },
-        ),
+        Some(text) => {
+            let postponed = view.service.durable().postponed.as_ref();
+            let postponed = postponed.filter(|one| one.why == *text && one.until > view.context.now);
+            let (text, next) = match postponed {
+                Some(one) => {
+                    (format!("{text}; the next attempt is at {}", seconds(one.until)), Some(one.until))
+                }
+                None => (text.clone(), view.record.next_check),
+            };
+            cleared_by(
+                format!("fix it, then POST /trigger/{}", view.record.name),
+                Gate { lifts_at: next, ..held("fault", text) },
+            )
+        }
         None => open("fault", "there is no persistent fault"),
     }
 }

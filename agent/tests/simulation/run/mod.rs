@@ -225,6 +225,7 @@ impl Execution {
         let (end, mut seen, mut quiet_since) = (Instant::now() + CALM, 0, Instant::now());
         while Instant::now() < end && quiet_since.elapsed() < QUIET {
             self.pass(Instant::now() + Duration::from_secs(5)).await;
+            self.operators_retry_pulls();
             let lines = self.fake.transcript_len();
             if std::mem::replace(&mut seen, lines) != lines || self.gate_opens_soon() {
                 quiet_since = Instant::now();
@@ -249,6 +250,22 @@ impl Execution {
         let now = self.fake.clock().now();
         let lifts = self.agent.iter().flat_map(Agent::at_end).filter_map(|one| one.record.waiting?.lifts_at);
         lifts.into_iter().any(|at| at > now && at.duration_since(now) < SignedDuration::from_secs(180))
+    }
+
+    /// Once there is room on the disk, operators ask for what could not be pulled, instead of waiting for the next attempt.
+    fn operators_retry_pulls(&self) {
+        let Some(agent) = &self.agent else { return };
+        let request = ServiceRequest::Check;
+        for one in agent.at_end() {
+            if !one.record.errored.is_some_and(|text| text.contains("no space left")) {
+                continue;
+            }
+            let service = &one.config.name;
+            self.fake.trace("step", &format!("an operator sends to {service}: {request:?}"));
+            self.fake.operator_asked();
+            self.fake.service_asked(service, &request);
+            agent.ask(service, request.clone());
+        }
     }
 
     /// At the end, operators request the updates that still wait.

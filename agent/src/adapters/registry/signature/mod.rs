@@ -78,23 +78,21 @@ impl Signatures for RegistryClient {
             return Ok(SignatureVerdict::Valid { integrated });
         }
         let host = self.host(&repository.host).await?;
-        let pass = host
-            .gate
-            .pass(Urgency::Routine)
-            .await
-            .map_err(|refusal| SignatureError::Registry(refusal.error))?;
-        let search = Search {
-            client: self,
-            host: &host,
-            repository,
-            expected: Expected { keys: &keys, digest, repository, signed_for: &signers.signed_for },
-            reads_left: MAX_READS,
-            flaws: Vec::new(),
-        };
         let too_slow =
             || Fault::Repository(format!("{}: timed out reading the signatures", subject(repository)));
-        let outcome = timeout(TIMEOUT, search.run()).await.unwrap_or_else(|_| Err(too_slow()));
-        pass.settle(&outcome);
+        let search = || async {
+            let search = Search {
+                client: self,
+                host: &host,
+                repository,
+                expected: Expected { keys: &keys, digest, repository, signed_for: &signers.signed_for },
+                reads_left: MAX_READS,
+                flaws: Vec::new(),
+            };
+            timeout(TIMEOUT, search.run()).await.unwrap_or_else(|_| Err(too_slow()))
+        };
+        let sent = host.gate.send(Urgency::Routine, search).await;
+        let outcome = sent.map_err(|refusal| SignatureError::Registry(refusal.error))?;
         let verdict = outcome.map_err(|fault| SignatureError::Registry(fault.into()))?;
         if let SignatureVerdict::Valid { integrated } = verdict {
             let mut signed = self.signed.lock();

@@ -20,9 +20,13 @@ mod snapshot;
 mod step;
 mod swarm;
 
+use std::time::Duration;
+
+use evenkeel_common::backoff;
 use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
+use crate::model::image::Digest;
 use crate::model::{Container, HookEvent};
 use crate::service::event::{Event, Fault, FaultCause, Updated};
 use crate::service::health::assess::Trouble;
@@ -30,11 +34,16 @@ use crate::service::health::restart_state;
 use crate::service::input::StepResult;
 use crate::service::observation::FilesApplied;
 use crate::service::rollout::deployment::Deployment;
-use crate::service::rollout::plan::{Cause, ImageChange};
+use crate::service::rollout::plan::{Cause, ImageChange, Postponed};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
 use crate::service::rollout::step::Phase;
 use crate::service::wording::names;
 use crate::service::{ENGINE_RETRY, INSPECT_INTERVAL, Service, wording};
+
+/// Initial backoff after an update that failed for a reason that is not its image's; it doubles each time, up to
+/// [`LONGEST_POSTPONE`].
+const POSTPONE: Duration = Duration::from_mins(10);
+const LONGEST_POSTPONE: Duration = Duration::from_hours(6);
 
 impl Service {
     /// Acts on the outcome of an inspection during the probation of the new containers.
@@ -118,6 +127,42 @@ impl Service {
         }
     }
 
+    /// Gives up on an update whose images could not be pulled. Each attempt may move as much data as the first.
+    pub(in crate::service) fn pull_failed(&mut self, why: String, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let plan = deployment.plan();
+        let changes = if plan.cause == Cause::Update { plan.image_changes.clone() } else { Vec::new() };
+        self.abandon(why.clone(), String::new(), now);
+        self.postpone(&changes, why, now);
+    }
+
+    /// An update that failed for a reason that is not its image's is tried again later, with increasing delays; its images are
+    /// not blocked.
+    fn postpone(&mut self, changes: &[ImageChange], why: String, now: Timestamp) {
+        let digests: Vec<&Digest> = changes.iter().map(|change| &change.digest).collect();
+        let Some((first, others)) = digests.split_first() else { return };
+        let before = self.durable.postponed.as_ref().filter(|one| one.is_of(&digests));
+        let tries = before.map_or(0, |one| one.tries).saturating_add(1);
+        self.durable.postponed = Some(Postponed {
+            digest: (*first).clone(),
+            others: others.iter().map(|digest| (*digest).clone()).collect(),
+            until: now + backoff::after(tries, POSTPONE, LONGEST_POSTPONE),
+            tries,
+            why,
+        });
+    }
+
+    /// Reports whether the update to these digests has failed recently and must not be retried yet. Its fault remains.
+    pub(in crate::service) fn is_postponed(&mut self, digests: &[&Digest], now: Timestamp) -> bool {
+        let postponed = self.durable.postponed.as_ref();
+        let postponed = postponed.filter(|one| now < one.until && one.is_of(digests));
+        let Some(text) = postponed.map(|one| one.why.clone()) else { return false };
+        if !text.is_empty() {
+            self.set_fault(Some(Fault { text, from_check: false }), now);
+        }
+        true
+    }
+
     /// Reports that a manual redeployment failed.
     pub(in crate::service) fn redeploy_failed(&mut self, why: String, output: String, now: Timestamp) {
         self.emit(Event::RedeployFailed { why, container: String::new(), output }, now);
@@ -138,7 +183,7 @@ impl Service {
         let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
         deployment.enter(Phase::Diagnose(failed), now);
         if by_node {
-            return self.postpone(cannot_run.as_ref(), now);
+            return self.postpone(cannot_run.as_slice(), String::new(), now);
         }
         // An image that was proven before, and that a person or a later failure called back, is not blocked.
         if !is_going_back {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::model::image::Reference;
+use crate::model::image::{Digest, Reference};
 use crate::model::{Container, Model, State, UpMode};
 use crate::service::compare::Comparison;
 use crate::service::decide::image::ImageDecision;
@@ -35,6 +35,10 @@ impl Service {
             }
         }
         kept_tags.extend(tags_blocked_elsewhere(observation, &image_changes));
+        let digests: Vec<&Digest> = image_changes.iter().map(|change| &change.digest).collect();
+        if cause == Cause::Update && self.is_postponed(&digests, now) {
+            return false;
+        }
         match cause {
             Cause::Update if image_changes.is_empty() => return false,
             Cause::GoBack(back) if image_changes.is_empty() => {

@@ -28,9 +28,8 @@ impl Service {
             return false;
         }
         let Some((to, change)) = self.target(&observation, swarm, &cause, now) else { return false };
-        if cause == Cause::Update
-            && change.as_ref().is_some_and(|change| self.is_postponed(&change.digest, now))
-        {
+        let digests: Vec<&Digest> = change.iter().map(|change| &change.digest).collect();
+        if cause == Cause::Update && self.is_postponed(&digests, now) {
             return false;
         }
         // The running image, unless it is known to have failed.
@@ -93,12 +92,6 @@ impl Service {
             _ if *cause == Cause::Redeploy => Some((swarm.image.clone(), None)),
             _ => None,
         }
-    }
-
-    /// Reports whether this digest recently failed because of the nodes, and must not be retried yet.
-    fn is_postponed(&self, digest: &Digest, now: Timestamp) -> bool {
-        let postponed = self.durable.postponed.as_ref();
-        postponed.is_some_and(|one| one.digest == *digest && now < one.until)
     }
 }
 

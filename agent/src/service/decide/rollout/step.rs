@@ -62,7 +62,7 @@ impl Service {
             },
             Phase::Pull => match result {
                 StepResult::Pulled { ids, labels } => self.pulled(ids, labels, now),
-                other => self.abandon(other.failure(), String::new(), now),
+                other => self.pull_failed(other.failure(), now),
             },
             Phase::WriteTag => self.tag_written(result, now),
             Phase::Start | Phase::Spread => match result {

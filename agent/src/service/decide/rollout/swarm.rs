@@ -14,7 +14,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use evenkeel_common::backoff;
 use jiff::Timestamp;
 
 use crate::model::SwarmError;
@@ -22,7 +21,7 @@ use crate::model::swarm::{SwarmService, is_same_image};
 use crate::service::event::{Fault, RollbackProblem};
 use crate::service::input::{StepResult, SwarmResult};
 use crate::service::rollout::deployment::Deployment;
-use crate::service::rollout::plan::{ImageChange, Postponed, SwarmPlan};
+use crate::service::rollout::plan::SwarmPlan;
 use crate::service::rollout::step::Phase;
 use crate::service::rollout::target::watch::{Goal, Verdict, Watch};
 use crate::service::{ENGINE_RETRY, Service, wording};
@@ -31,9 +30,6 @@ use crate::service::{ENGINE_RETRY, Service, wording};
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while idle.
 const IDLE_INTERVAL: Duration = Duration::from_secs(10);
-/// Initial backoff after an update that failed because of the nodes; it doubles each time, up to [`LONGEST_POSTPONE`].
-const POSTPONE: Duration = Duration::from_mins(10);
-const LONGEST_POSTPONE: Duration = Duration::from_hours(6);
 
 impl Service {
     /// Returns the name of the swarm service: that of the update in progress, or else the configured one. `None` while a
@@ -190,15 +186,6 @@ impl Service {
             self.durable.images.of(&change.configured).declined = Some(change.digest);
         }
         self.left_unproven(wording::swarm::other_image_set(&swarm.service, &service.image, is_back), now);
-    }
-
-    /// An update that the nodes could not run is tried again later, with increasing delays; its image is not blocked.
-    pub(in crate::service) fn postpone(&mut self, change: Option<&ImageChange>, now: Timestamp) {
-        let Some(change) = change else { return };
-        let tries = self.durable.postponed.as_ref().filter(|one| one.digest == change.digest);
-        let tries = tries.map_or(0, |one| one.tries) + 1;
-        let until = now + backoff::after(tries, POSTPONE, LONGEST_POSTPONE);
-        self.durable.postponed = Some(Postponed { digest: change.digest.clone(), until, tries });
     }
 
     /// Waits for the swarm. Tasks without a suitable node are not a failure: the swarm goes on once there is a node.
