@@ -323,6 +323,10 @@ fn service(seen: &Value) -> SwarmService {
         }),
         tasks: Vec::new(),
         nodes_down: BTreeSet::new(),
+        keeps_ended: matches!(
+            text(seen, "/Spec/TaskTemplate/RestartPolicy/Condition"),
+            Some("none" | "on-failure")
+        ),
     }
 }
 
