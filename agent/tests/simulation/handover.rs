@@ -187,6 +187,14 @@ fn old_containers_that_are_gone_or_have_ended_by_the_time_a_bad_image_fails_come
     }
 }
 
+#[test]
+fn new_containers_are_not_removed_once_they_are_all_that_is_left() {
+    let acts = [(8, Act::Up), (10, Act::Stop("web"))];
+    let transcript = interfered(Behaviour::Good, &acts, &Simulation::default());
+    assert!(transcript.contains("p-web-2 was stopped by someone"), "{transcript}");
+    assert!(!transcript.contains("removes p-web-2"), "{transcript}");
+}
+
 /// The same while the old containers drain, from 14 to 24 s.
 const WHILE_DRAINING: &[Interference] = &[
     (&[(17, Act::Crash("web"))], UPDATED, UPDATED),

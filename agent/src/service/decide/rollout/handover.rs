@@ -156,7 +156,14 @@ impl Service {
     /// Somebody has changed the new containers while the old ones are there: these serve on, the new ones are removed, and the
     /// next check tries again.
     pub(in crate::service) fn handover_interfered(&mut self, why: Interference, now: Timestamp) {
+        let has_old = self.has_old_containers();
         let Some(deployment) = &mut self.durable.deployment else { return };
+        let new = &deployment.handover.new;
+        let has_new = self.known.containers.iter().flat_map(|all| all.iter()).any(|c| new.contains(&c.id));
+        if has_new && !has_old {
+            // Somebody has removed the old ones, so the new ones are all that is left.
+            return self.settle(Some(why), now);
+        }
         deployment.enter(Phase::Abort { why }, now);
     }
 
