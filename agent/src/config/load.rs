@@ -42,7 +42,7 @@ impl Configuration for Config {
         let push::Push { config: push, terms_without: fleet_terms_without_push, machine_id } =
             push::push(file.push, env, &mut findings);
         let (services, left_out) =
-            service::services(file.services, &registry.host, &misplaced, &mut findings);
+            service::services(file.services, &registry.host, &misplaced, env, &mut findings);
         let mut config = Self {
             runtime: file.runtime,
             api: api::api(&file.api, &mut findings),

@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::{Finding, Findings, KeyPath, quote};
 use evenkeel_common::permissions::weaknesses;
 
@@ -24,6 +25,7 @@ pub(super) fn services(
     files: Items<ServiceFile>,
     registry_host: &str,
     misplaced: &Misplaced,
+    env: Env<'_>,
     findings: &mut Findings,
 ) -> (Vec<Arc<ServiceConfig>>, Vec<LeftOut>) {
     let (mut names, mut in_swarm) = (HashMap::new(), HashMap::new());
@@ -47,7 +49,7 @@ pub(super) fn services(
         let faults = findings.take_faults(&at);
         if faults.is_empty() {
             if !file.silent {
-                warn(&file, &at, findings);
+                warn(&file, &at, env, findings);
             }
             passed.push(Arc::new(checked(file, gates, registry_host, &at, findings)));
         } else {
@@ -229,7 +231,7 @@ fn swarm_rule(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
 }
 
 /// Warns of valid settings that will not work or are not safe.
-fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
+fn warn(file: &ServiceFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) {
     let project = &file.compose_project;
     let compose_takes_it =
         !project.starts_with(['-', '_']) && !project.bytes().any(|b| b.is_ascii_uppercase());
@@ -240,6 +242,7 @@ fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     if let Some(gates) = &file.update {
         let env_file = Some(file.env_file.as_str()).filter(|_| !in_swarm);
         update::warn(gates, file.auto_update, env_file, &at.key("update"), findings);
+        update::warn_of_zone(gates, &at.key("update"), env, findings);
         if let Some(probe) = &gates.probe {
             probe::warn(probe, file.health_grace, &at.key("update").key("probe"), findings);
         }

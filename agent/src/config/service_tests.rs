@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use serde_json::{Value, json};
 
-use super::super::testing::good;
+use super::super::testing::{good, parse};
 use super::*;
 
 /// A folder with `compose.yml` and `.env`, not writable by others regardless of the umask.
@@ -238,6 +238,40 @@ fn a_parent_folder_of_the_compose_file_may_be_a_link() {
     let link = folder.path().join("opt");
     symlink(folder.path(), &link).unwrap();
     assert_eq!(with(folder.path(), "compose_files", json!([link.join("compose.yml")])), (vec![], true));
+}
+
+#[test]
+fn a_window_in_a_time_zone_that_can_not_be_seen_gives_a_warning() {
+    use jiff::tz::{TimeZone, offset};
+    let vienna = TimeZone::get("Europe/Vienna").unwrap();
+    let utc = TimeZone::get("Etc/UTC").unwrap();
+    for (zone, in_container, expected) in [
+        (None, false, true),
+        (Some(&TimeZone::UTC), false, false),
+        (Some(&TimeZone::UTC), true, true),
+        (Some(&utc), true, true),
+        (Some(&vienna), true, false),
+        // The file of the machine is mounted, which has no name.
+        (Some(&TimeZone::fixed(offset(1))), true, false),
+    ] {
+        assert_eq!(update::is_hidden(zone, in_container), expected, "{zone:?} {in_container}");
+    }
+    let folder = folder();
+    let warned = |update: Value, tz: Option<&str>| {
+        let mut service = complete(folder.path());
+        service["update"] = update;
+        let env = |name: &str| tz.filter(|_| name == "TZ").map(str::to_owned);
+        let config = parse(&json!({"services": [service]}), &env).unwrap();
+        config.warnings.iter().any(|text| text.starts_with("web: update.timezone: is not set"))
+    };
+    let here = update::is_hidden(
+        TimeZone::try_system().ok().as_ref(),
+        Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists(),
+    );
+    assert_eq!(warned(json!({"window": "02:00-05:00"}), None), here);
+    assert!(!warned(json!({"window": "02:00-05:00"}), Some("Europe/Vienna")));
+    assert!(!warned(json!({"window": "02:00-05:00", "timezone": "UTC"}), None));
+    assert!(!warned(json!({"min_age": 5}), None));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::{Findings, KeyPath, quote};
 use evenkeel_common::permissions::weaknesses;
 use jiff::tz::TimeZone;
@@ -228,6 +229,23 @@ pub(super) fn warn(
     }
 }
 
+/// Warns of a window in the machine's time zone if the agent can't see that.
+pub(super) fn warn_of_zone(file: &UpdateFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) {
+    let is_set = !file.timezone.is_empty() || env("TZ").is_some_and(|zone| !zone.is_empty());
+    let in_container = ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists());
+    if file.window.is_some() && !is_set && is_hidden(TimeZone::try_system().ok().as_ref(), in_container) {
+        let what = "is not set, and the machine's time zone is not visible here, so the window is in UTC; set it, for example \
+                    to \"Europe/Vienna\"";
+        findings.warn(&at.key("timezone"), what);
+    }
+}
+
+/// Reports whether the machine may be in another time zone than that which was found here: containers are in UTC by default.
+pub(super) fn is_hidden(zone: Option<&TimeZone>, in_container: bool) -> bool {
+    let is_utc = |zone: &TimeZone| matches!(zone.iana_name(), Some("UTC" | "Etc/UTC"));
+    zone.is_none_or(|zone| in_container && is_utc(zone))
+}
+
 /// Warns of a program that others can change: it runs as root.
 fn warn_of_program(argv: Option<&Items<String>>, at: &KeyPath, findings: &mut Findings) {
     let program = argv.into_iter().flatten().flatten().next();
@@ -402,7 +420,7 @@ mod tests {
 
     #[test]
     fn a_single_range_needs_no_brackets_and_no_object_means_no_gates() {
-        let (warnings, service) = with(&json!({"window": "02:00-05:00"}));
+        let (warnings, service) = with(&json!({"window": "02:00-05:00", "timezone": "UTC"}));
         assert_eq!(warnings, Vec::<String>::new());
         assert!(service.unwrap().update.unwrap().window.is_some());
         assert_eq!(with(&json!(null)).1.unwrap().update, None);

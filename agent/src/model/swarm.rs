@@ -38,6 +38,8 @@ pub struct SwarmService {
     pub tasks: Vec<Task>,
     /// Host names of the nodes that are down.
     pub nodes_down: BTreeSet<String>,
+    /// Its restart policy leaves a task that has ended with code 0 as it is.
+    pub keeps_ended: bool,
 }
 
 /// Scheduling mode of a service.
@@ -203,6 +205,16 @@ impl SwarmService {
             }
             SwarmMode::Job => 0,
         }
+    }
+
+    /// Reports whether its tasks do their work and end, as those of a job: the last one that has ended by itself did so with
+    /// code 0, and is not started again.
+    pub fn works_to_its_end(&self) -> bool {
+        let by_itself = |task: &&Task| {
+            matches!(task.state, TaskState::Complete | TaskState::Failed | TaskState::Rejected)
+        };
+        let last = self.tasks.iter().filter(by_itself).max_by_key(|task| task.since);
+        self.keeps_ended && last.is_some_and(|task| task.state == TaskState::Complete)
     }
 
     /// Reports whether an update or a rollback is in progress.

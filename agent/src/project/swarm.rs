@@ -295,6 +295,7 @@ mod tests {
             update: None,
             tasks: Vec::new(),
             nodes_down: std::collections::BTreeSet::new(),
+            keeps_ended: false,
         }
     }
 

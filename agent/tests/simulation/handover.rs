@@ -146,30 +146,83 @@ const INTERFERENCE: &[Interference] = &[
     (&[(17, Act::Prune)], UPDATED, UPDATED),
 ];
 
+/// Runs a handover in which this is done, and returns its transcript.
+fn interfered(behaviour: Behaviour, acts: &[(u64, Act)], setup: &Simulation) -> String {
+    let mut steps = vec![(5_000, Step::World(Act::Push("web", behaviour))), (5_001, Step::Poll)];
+    steps.extend(acts.iter().map(|(at, act)| (at * 1_000, Step::World(*act))));
+    let steps = steps.into_iter().map(|(at, step)| (Duration::from_millis(at), step)).collect();
+    let flags = [Flags { auto_update: true, ..Flags::default() }, Flags::default()];
+    let simulation = Simulation { flags, starts_first: true, drains: true, steps, ..setup.clone() };
+    let outcome = simulation.run();
+    let transcript = outcome.transcript.join("\n");
+    assert_eq!(outcome.violations, Vec::<String>::new(), "{behaviour:?} {acts:?}, {transcript}");
+    transcript
+}
+
 #[test]
 fn a_person_who_acts_in_the_middle_is_respected() {
     for (acts, of_old, of_new) in INTERFERENCE {
         // With a third service, an operator's hand falls on the new container.
         for (has_third, expected) in [(false, of_old), (true, of_new)] {
-            let mut steps =
-                vec![(5_000, Step::World(Act::Push("web", Behaviour::Good))), (5_001, Step::Poll)];
-            steps.extend(acts.iter().map(|(at, act)| (at * 1_000, Step::World(*act))));
-            let steps = steps.into_iter().map(|(at, step)| (Duration::from_millis(at), step)).collect();
-            let flags = [Flags { auto_update: true, ..Flags::default() }, Flags::default()];
-            let simulation = Simulation {
-                flags,
-                has_third,
-                starts_first: true,
-                drains: true,
-                steps,
-                ..Simulation::default()
-            };
-            let outcome = simulation.run();
-            let transcript = outcome.transcript.join("\n");
-            assert_eq!(outcome.violations, Vec::<String>::new(), "{acts:?}, {transcript}");
+            let setup = Simulation { has_third, ..Simulation::default() };
+            let transcript = interfered(Behaviour::Good, acts, &setup);
             for text in *expected {
                 assert!(transcript.contains(text), "{acts:?} {text}: {transcript}");
             }
         }
     }
+}
+
+#[test]
+fn old_containers_that_are_gone_or_have_ended_by_the_time_a_bad_image_fails_come_back() {
+    for (act, expected) in [
+        (Act::Up, ["web runs web v1", ": rolled_back"]),
+        (Act::Crash("web"), ["starts p-web-1", ": rolled_back"]),
+    ] {
+        let transcript = interfered(Behaviour::Unhealthy, &[(8, act)], &Simulation::default());
+        let (_, after) = transcript.split_once(&act.describe()).expect("it was done");
+        for text in expected {
+            assert!(after.contains(text), "{act:?} {text}: {transcript}");
+        }
+    }
+}
+
+#[test]
+fn new_containers_are_not_removed_once_they_are_all_that_is_left() {
+    let acts = [(8, Act::Up), (10, Act::Stop("web"))];
+    let transcript = interfered(Behaviour::Good, &acts, &Simulation::default());
+    assert!(transcript.contains("p-web-2 was stopped by someone"), "{transcript}");
+    assert!(!transcript.contains("removes p-web-2"), "{transcript}");
+}
+
+/// The same while the old containers drain, from 14 to 24 s.
+const WHILE_DRAINING: &[Interference] = &[
+    (&[(17, Act::Crash("web"))], UPDATED, UPDATED),
+    (&[(17, Act::Stop("web"))], UPDATED, &["p-web-2 was stopped by someone", ": updated"]),
+    (&[(17, Act::Remove("web"))], UPDATED, &["web was removed by someone", ": updated"]),
+    (&[(17, Act::Restart("web"))], UPDATED, UPDATED),
+    (&[(23, Act::Restart("web"))], UPDATED, UPDATED),
+    (&[(17, Act::EngineStops), (19, Act::EngineStarts)], UPDATED, UPDATED),
+    (&[(23, Act::EngineStops), (26, Act::EngineStarts)], UPDATED, UPDATED),
+];
+
+#[test]
+fn old_containers_are_not_stopped_while_the_new_ones_do_not_serve() {
+    for (acts, of_old, of_new) in WHILE_DRAINING {
+        for (has_third, expected) in [(false, of_old), (true, of_new)] {
+            for restarts_itself in [false, true] {
+                let setup =
+                    Simulation { has_third, restarts_itself, drain_wait: Some(10), ..Simulation::default() };
+                let transcript = interfered(Behaviour::Good, acts, &setup);
+                assert!(!transcript.contains(": rolled_back"), "{acts:?}: {transcript}");
+                for text in *expected {
+                    assert!(transcript.contains(text), "{acts:?} {text}: {transcript}");
+                }
+            }
+        }
+    }
+    // It crashes at 31 s.
+    let setup = Simulation { drain_wait: Some(20), ..Simulation::default() };
+    let transcript = interfered(Behaviour::LateCrash, &[], &setup);
+    assert!(transcript.contains(": rolled_back") && !transcript.contains("stops p-web-1"), "{transcript}");
 }

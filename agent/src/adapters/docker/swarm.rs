@@ -55,10 +55,13 @@ impl Swarm for DockerEngine {
             .collect();
         let own = own.unwrap_or_default();
         let seen = |seen: &Value| task(seen, name, &hosts, &gone, &own);
-        let host = |id: &&str| hosts.get(id).map(|host| (*host).to_owned());
+        // A machine that has left the swarm and joined again is listed twice, once as down (moby#30059).
+        let present: BTreeSet<&str> =
+            hosts.iter().filter(|(id, _)| !gone.contains(*id)).map(|(_, host)| *host).collect();
+        let absent = gone.iter().filter_map(|id| hosts.get(id)).filter(|host| !present.contains(*host));
         Ok(SwarmService {
             tasks: list(&tasks, "").iter().filter_map(seen).collect(),
-            nodes_down: gone.iter().filter_map(host).collect(),
+            nodes_down: absent.map(|host| (*host).to_owned()).collect(),
             ..service(&found)
         })
     }
@@ -320,6 +323,10 @@ fn service(seen: &Value) -> SwarmService {
         }),
         tasks: Vec::new(),
         nodes_down: BTreeSet::new(),
+        keeps_ended: matches!(
+            text(seen, "/Spec/TaskTemplate/RestartPolicy/Condition"),
+            Some("none" | "on-failure")
+        ),
     }
 }
 

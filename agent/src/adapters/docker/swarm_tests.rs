@@ -30,6 +30,44 @@ async fn a_manager_that_is_not_ready_still_counts_as_in_a_swarm() {
 }
 
 #[tokio::test]
+async fn a_machine_that_has_joined_again_is_not_down_because_of_its_former_node() {
+    let node = |id: &str, host: &str, state: &str| json!({"ID": id, "Description": {"Hostname": host}, "Status": {"State": state}});
+    let nodes = json!([
+        node("n1", "alpha", "down"),
+        node("n2", "alpha", "ready"),
+        node("n3", "beta", "disconnected"),
+        node("n4", "beta", "down"),
+        node("n5", "gamma", "ready"),
+    ]);
+    let server = server().await;
+    answer(&server, "/services", 200, &json!([{"ID": "s1", "Spec": {"Name": "web"}}]).to_string()).await;
+    answer(&server, "/tasks", 200, "[]").await;
+    answer(&server, "/nodes", 200, &nodes.to_string()).await;
+    answer(&server, "/info", 200, "{}").await;
+    let seen = engine(&server).service("web").await.unwrap();
+    assert_eq!(seen.nodes_down.into_iter().collect::<Vec<_>>(), ["beta"]);
+}
+
+#[tokio::test]
+async fn a_restart_policy_that_leaves_ended_tasks_as_they_are_is_recognized() {
+    for (policy, expected) in [
+        (json!(null), false),
+        (json!({"Condition": "any"}), false),
+        (json!({"Condition": "on-failure"}), true),
+        (json!({"Condition": "none"}), true),
+    ] {
+        let spec = json!({"Name": "web", "TaskTemplate": {"RestartPolicy": policy}});
+        let server = server().await;
+        answer(&server, "/services", 200, &json!([{"ID": "s1", "Spec": spec}]).to_string()).await;
+        answer(&server, "/tasks", 200, "[]").await;
+        answer(&server, "/nodes", 200, "[]").await;
+        answer(&server, "/info", 200, "{}").await;
+        let seen = engine(&server).service("web").await.unwrap();
+        assert_eq!(seen.keeps_ended, expected, "{policy}");
+    }
+}
+
+#[tokio::test]
 async fn an_unusable_swarm_is_reported_with_the_engines_message() {
     for words in [
         "Swarm is encrypted and needs to be unlocked before it can be used. Please use \"docker swarm unlock\" to unlock it.",

@@ -195,7 +195,8 @@ impl Service {
         })
     }
 
-    fn played_back(
+    /// Why the signature of a digest is none for today.
+    pub(in crate::service) fn played_back(
         &self,
         view: &ImageView,
         remote: &Digest,
@@ -256,7 +257,8 @@ impl Service {
         for candidate in decisions.filter_map(|decision| decision.candidate) {
             for found in self.found_mut(&candidate.image, &candidate.digest) {
                 found.triggered = true;
-                found.approved |= is_approval;
+                // An approval also opens the signature gate to an image of former times, which no trigger does.
+                found.approved |= is_approval && candidate.played_back.is_none();
             }
         }
     }
@@ -315,6 +317,13 @@ impl Service {
         if let Some(at) = lifts {
             self.checks.request_by(at);
         }
+    }
+
+    /// Whether a gate after the gate command has opened by itself since the last check.
+    pub(in crate::service) fn has_gate_lifted(&self, now: Timestamp) -> bool {
+        let (rules, candidates) = (self.rules(now), self.seen_candidates(now));
+        let since_check = |then| candidates.iter().any(|candidate| rules.has_lifted_since(candidate, then));
+        self.checks.last.is_some_and(since_check)
     }
 
     /// Announces each waiting digest once, with the gate that holds it; deferred while the gate is undecided.

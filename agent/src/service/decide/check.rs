@@ -42,6 +42,8 @@ impl Service {
     /// Returns the check that is due, if any, and marks it as running.
     pub(in crate::service) fn next_check(&mut self, now: Timestamp) -> Option<Action> {
         if self.checks.take_again(now) {
+            // An update may begin now, and what the command has allowed may no longer be true.
+            self.gate_command.new_cycle |= self.has_gate_lifted(now);
             self.request_check();
         }
         if self.wanted.is_some() {

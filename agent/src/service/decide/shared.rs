@@ -6,12 +6,14 @@
 //! decisions are the same for all services of a machine, and are not evaluated twice.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::image::Digest;
 use crate::service::compare::Comparison;
+use crate::service::gates::SIGN;
 use crate::service::gates::candidate::{Candidate, SharedCandidate, Unsigned};
 use crate::service::observation::{ImageView, Observation};
 use crate::service::{Service, wording};
@@ -36,7 +38,7 @@ impl Service {
         view: &ImageView,
         digest: &Digest,
         now: Timestamp,
-    ) -> Option<(SharedCandidate, Option<String>)> {
+    ) -> Option<(SharedCandidate, Option<Unsigned>)> {
         let update = self.config.update.clone().filter(|_| self.config.auto_update)?;
         let image = self.config.images.iter().find(|image| self.is_shared(image, view))?;
         let seen = self.known.observation.as_ref();
@@ -45,18 +47,10 @@ impl Service {
         if own.is_some_and(|(seen, own)| self.compared(own, seen) == Comparison::UpToDate) {
             return None;
         }
-        let name = &self.config.name;
-        let fault = match own {
-            _ if update.signed_by.is_empty() => None,
-            None => Some(wording::not_checked_yet(name, digest)),
-            Some((seen, own)) => match seen.unsigned.get(&own.configured) {
-                None | Some(Unsigned::Elsewhere(_)) => None,
-                Some(why) => {
-                    Some(wording::unsigned_elsewhere(name, &wording::unsigned(&own.configured, digest, why)))
-                }
-            },
-        };
         let found = self.durable.images.get(&image.configured).found_digest(view.target(), digest);
+        let is_approved = found.is_some_and(|found| found.approved);
+        let fault =
+            if update.signed_by.is_empty() { None } else { self.signature_fault(own, digest, is_approved) };
         let candidate = Candidate {
             image: image.configured.clone(),
             reference: view.target().clone(),
@@ -64,8 +58,8 @@ impl Service {
             old_digest: None,
             // It will be recorded by this service's next check.
             first_seen: found.map_or(now, |found| found.first_seen),
-            approved: found.is_some_and(|found| found.approved),
-            // Reported as `Unsigned::Elsewhere` instead.
+            approved: is_approved,
+            // Both are reported as `Unsigned::Elsewhere` instead.
             unsigned: None,
             played_back: None,
             triggered: false,
@@ -79,7 +73,34 @@ impl Service {
             fleet: None,
             others: Vec::new(),
         };
-        Some((SharedCandidate { service: name.clone(), update, candidate }, fault))
+        Some((SharedCandidate { service: self.config.name.clone(), update, candidate }, fault))
+    }
+
+    /// Returns why a digest does not count as signed for the others, as this service requires it; `own`: its view of the digest.
+    fn signature_fault(
+        &self,
+        own: Option<(&Arc<Observation>, &ImageView)>,
+        digest: &Digest,
+        is_approved: bool,
+    ) -> Option<Unsigned> {
+        let name = &self.config.name;
+        let Some((seen, own)) = own else {
+            return Some(Unsigned::Elsewhere {
+                why: wording::not_checked_yet(name, digest),
+                clear: "wait for the next check".to_owned(),
+            });
+        };
+        let (why, clear) = match seen.unsigned.get(&own.configured) {
+            Some(why) if !matches!(why, Unsigned::Elsewhere { .. }) => {
+                (wording::unsigned(&own.configured, digest, why), SIGN.to_owned())
+            }
+            _ => {
+                let played_back = self.played_back(own, digest, seen).filter(|_| !is_approved)?;
+                let why = wording::played_back(&own.configured, digest, played_back);
+                (why, format!("POST /approve/{name}"))
+            }
+        };
+        Some(Unsigned::Elsewhere { why: wording::unsigned_elsewhere(name, &why), clear })
     }
 
     /// Whether an image of this service is the one that another service has queried. Includes a newer tag that this service
@@ -114,7 +135,7 @@ pub fn add_shared_candidates(observation: &mut Observation, others: &[&Service],
         for other in others {
             let Some((shared, fault)) = other.shared_candidate(view, digest, now) else { continue };
             if let Some(why) = fault.filter(|_| !is_here) {
-                unsigned.entry(view.configured.clone()).or_insert(Unsigned::Elsewhere(why));
+                unsigned.entry(view.configured.clone()).or_insert(why);
             }
             shared_candidates.entry(view.configured.clone()).or_default().push(shared);
         }

@@ -18,11 +18,15 @@ impl Service {
         Some(service.shortage().map_or(Ok(()), Err))
     }
 
-    /// Returns why nothing is deployed to the service: it has no tasks that could prove an image.
+    /// Returns why nothing is deployed to the service: it has no tasks that could prove an image, or they end by themselves,
+    /// which looks like a failure, and would be done again by a rollback.
     pub(in crate::service) fn undeployable(&self) -> Option<String> {
         let service = self.known.swarm.as_ref()?;
         match service.mode {
             SwarmMode::Job => Some(wording::job(&service.name)),
+            SwarmMode::Replicated(1..) | SwarmMode::Global if service.works_to_its_end() => {
+                Some(wording::works_to_its_end(&service.name))
+            }
             _ if service.desired() > 0 => None,
             SwarmMode::Replicated(_) => Some(wording::scaled_to_zero(&service.name)),
             SwarmMode::Global => Some(wording::on_no_node(&service.name)),

@@ -118,6 +118,11 @@ pub enum Unsigned {
     Invalid(SignatureFlaw),
     /// It is unknown whether it has one; the error text is stable.
     Unknown(String),
-    /// Another service of the project requires a signature that is missing or not known to exist; the text says which.
-    Elsewhere(String),
+    /// Another service of the project requires a signature that is missing, none for today, or not known to exist.
+    Elsewhere {
+        /// Which service, and what is wrong.
+        why: String,
+        /// What a person can do about it.
+        clear: String,
+    },
 }

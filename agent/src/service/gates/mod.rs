@@ -50,6 +50,9 @@ const BREAKING: &str = "breaking";
 const ORDER: &str = "order";
 const SNAPSHOT: &str = "snapshot";
 
+/// How an unsigned image becomes deployable.
+pub(in crate::service) const SIGN: &str = "sign the image with a key of signed_by";
+
 /// The gates of a digest, in the order of DECISIONS 7. `project` is the result of these gates for other services that use
 /// the same image (`decide/shared.rs`).
 pub(in crate::service) const DIGEST_GATES: [DigestGate; 14] = [
@@ -162,6 +165,15 @@ impl Rules<'_> {
         lifts.filter(|at| *at > self.now).min()
     }
 
+    /// Whether a gate after the gate command has opened by itself since then.
+    pub(super) fn has_lifted_since(&self, candidate: &Candidate, then: Timestamp) -> bool {
+        let place = |word: &str| DIGEST_GATES.iter().position(|row| row.word == word);
+        let earlier = Self { now: then, ..*self };
+        let later = earlier.holds(candidate).filter(|(word, _)| place(word) > place(COMMAND));
+        let mut lifted = later.filter_map(|(_, gate)| gate.lifts_at);
+        lifted.any(|at| at > then && at <= self.now)
+    }
+
     /// Whether no gate before the gate command holds a digest.
     pub(super) fn may_ask_command(&self, candidate: &Candidate) -> bool {
         self.holds(candidate).next().is_none_or(|(first, _)| {
@@ -206,7 +218,7 @@ pub(super) fn declined(service: &str, image: &str, digest: &Digest) -> Gate {
 
 /// Whether the gate's decision is final: the command has answered, or the signatures were read.
 pub(super) fn is_decided(gate: &Gate, candidate: &Candidate) -> bool {
-    let is_unread = matches!(candidate.unsigned, Some(Unsigned::Unknown(_) | Unsigned::Elsewhere(_)));
+    let is_unread = matches!(candidate.unsigned, Some(Unsigned::Unknown(_) | Unsigned::Elsewhere { .. }));
     match gate.gate.as_str() {
         COMMAND => candidate.command.is_some(),
         BREAKING => candidate.configs.is_some(),
@@ -247,7 +259,11 @@ fn signature(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
         return open(SIGNATURE, "its signature is accepted");
     };
     let why = wording::unsigned(&candidate.image, &candidate.digest, unsigned);
-    cleared_by("sign the image with a key of signed_by", held(SIGNATURE, why))
+    let clear = match unsigned {
+        Unsigned::Elsewhere { clear, .. } => clear.as_str(),
+        _ => SIGN,
+    };
+    cleared_by(clear, held(SIGNATURE, why))
 }
 
 fn command(rules: &Rules<'_>, candidate: &Candidate) -> Gate {

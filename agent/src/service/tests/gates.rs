@@ -368,6 +368,42 @@ fn a_signed_digest_that_was_replaced_here_waits_for_an_approval_when_it_is_serve
 }
 
 #[test]
+fn a_trigger_approves_no_image_of_former_times() {
+    let update = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..approved() };
+    let mut scenario = Scenario::of(with(update));
+    scenario.service.durable.images.of(IMAGE).leave(&digest('2'), &digest('1'));
+    scenario.at(0).trigger(found('2'));
+    assert!(!scenario.updates());
+    let waiting = scenario.record().waiting.expect("it waits");
+    assert_eq!((waiting.gate.as_str(), waiting.clear.as_str()), ("signature", "POST /approve/web"));
+    assert_eq!(scenario.approve(None), ServiceReply::Approved(digest('2')));
+    assert!(scenario.at(10).poll(found('2')).updates());
+    // Of another one it is the approval.
+    let update = UpdateConfig { signed_by: vec!["/etc/cosign.pub".into()], ..approved() };
+    let mut scenario = Scenario::of(with(update));
+    assert!(scenario.at(0).trigger(found('2')).updates());
+}
+
+#[test]
+fn the_gate_command_is_asked_again_when_a_later_gate_has_opened() {
+    let update = UpdateConfig { min_age: old_enough().min_age, ..asked() };
+    let mut scenario = Scenario::of(with(update));
+    scenario.at(0).poll(found('2'));
+    assert!(scenario.asks_command());
+    scenario.answers(GateAnswer::Go { reason: String::new() });
+    scenario.check(found('2'));
+    assert_eq!(scenario.held_by().as_deref(), Some("min_age"));
+    assert!(!scenario.asks_command());
+    scenario.at(MIN_AGE);
+    assert!(!scenario.updates(), "it is checked once more first");
+    scenario.check(found('2'));
+    assert!(scenario.asks_command(), "its answer is an hour old");
+    scenario.answers(GateAnswer::Wait { reason: String::new() });
+    assert!(!scenario.updates());
+    assert_eq!(scenario.held_by().as_deref(), Some("command"));
+}
+
+#[test]
 fn a_check_may_be_requested_that_passes_no_gate_and_says_when_it_has_ended() {
     let mut scenario = Scenario::of(with(old_enough()));
     for (number, second, ask) in [(1, 10, ServiceRequest::CheckGated), (2, 20, ServiceRequest::Check)] {

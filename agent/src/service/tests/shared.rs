@@ -170,6 +170,23 @@ fn no_request_passes_a_signature_that_the_other_service_requires() {
 }
 
 #[test]
+fn an_image_of_former_times_waits_until_the_service_that_requires_a_signature_has_an_approval() {
+    let key = vec![PathBuf::from("/etc/key.pub")];
+    let mut pair = Pair::of(UpdateConfig { signed_by: key, ..UpdateConfig::default() });
+    pair.gated.service.durable.images.of(IMAGE).leave(&digest('2'), &digest('1'));
+    pair.at(0).check_gated(None).check_free();
+    let waiting = pair.free.record().waiting.expect("it waits");
+    assert_eq!((waiting.gate.as_str(), waiting.clear.as_str()), ("signature", "POST /approve/gated"));
+    assert!(waiting.why.contains("gated") && waiting.why.contains("ran here before"), "{}", waiting.why);
+    pair.ask_free(ServiceRequest::Check);
+    assert!(!begins(&mut pair.free));
+    let now = pair.gated.now;
+    pair.gated.service.approve(None, now);
+    pair.at(60).check_free();
+    assert!(begins(&mut pair.free));
+}
+
+#[test]
 fn a_service_that_is_not_updated_or_has_another_image_holds_nothing() {
     let mut pair = Pair::of(old_enough());
     let asleep = ServiceConfig { auto_update: false, ..pair.gated.service.config().clone() };

@@ -44,6 +44,7 @@ fn service(image: &str) -> SwarmService {
         update: None,
         tasks: vec![task("old", image, TaskState::Running)],
         nodes_down: std::collections::BTreeSet::new(),
+        keeps_ended: false,
     }
 }
 
@@ -192,6 +193,38 @@ fn replaced() -> SwarmService {
         Some(UpdateStatus { state: UpdateState::Completed, message: String::new(), completed_at: None });
     let tasks = vec![task("new", &image('2'), TaskState::Running)];
     SwarmService { update, tasks, ..service(&image('2')) }
+}
+
+#[test]
+fn a_service_whose_tasks_end_by_themselves_is_never_updated() {
+    let of = |tasks: &[(&str, TaskState, i64)], keeps_ended: bool| {
+        let task = |(id, state, second): &(&str, TaskState, i64)| Task {
+            since: Timestamp::from_second(*second).ok(),
+            ..task(id, &image('1'), *state)
+        };
+        let tasks = tasks.iter().map(task).collect();
+        SwarmService { tasks, keeps_ended, ..service(&image('1')) }
+    };
+    let (complete, failed) = (("a", TaskState::Complete, 5), ("a", TaskState::Failed, 5));
+    let runs = ("b", TaskState::Running, 9);
+    for (swarm, is_updated) in [
+        (of(&[complete], true), false),
+        (of(&[complete, runs], true), false),
+        (of(&[("c", TaskState::Failed, 1), complete, ("b", TaskState::Shutdown, 9)], true), false),
+        (of(&[("c", TaskState::Complete, 1), failed, runs], true), true),
+        (of(&[runs], true), true),
+        (of(&[complete, runs], false), true),
+    ] {
+        for mode in [SwarmMode::Replicated(1), SwarmMode::Global] {
+            let swarm = SwarmService { mode, ..swarm.clone() };
+            let what = format!("{swarm:?}");
+            let mut scenario = Scenario::of(in_swarm());
+            scenario.check(seen('2', '1', swarm));
+            assert_eq!(scenario.step().is_some(), is_updated, "{what}");
+            let told = scenario.warnings().join(" ");
+            assert_eq!(told.contains("its tasks end by themselves"), !is_updated, "{told}");
+        }
+    }
 }
 
 #[test]

@@ -86,7 +86,7 @@ pub(in crate::service) fn unsigned(image: &str, digest: &Digest, why: &Unsigned)
                 "{image}: {digest} is signed for another repository; if it is a copy of that, list it in signed_for"
             )
         }
-        Unsigned::Elsewhere(text) => text.clone(),
+        Unsigned::Elsewhere { why, .. } => why.clone(),
         Unsigned::Unknown(text) => format!("{image}: can't tell whether {digest} is signed: {text}"),
     }
 }

@@ -66,6 +66,14 @@ pub(in crate::service) fn job(service: &str) -> String {
     format!("the swarm service {service} is a job, which is never updated: its tasks are meant to end")
 }
 
+/// The service has tasks that end by themselves, without being a job.
+pub(in crate::service) fn works_to_its_end(service: &str) -> String {
+    format!(
+        "the swarm service {service} is never updated: like those of a job, its tasks end by themselves and are not \
+         restarted, so a new image could not be proven; set the image with `docker service update`"
+    )
+}
+
 /// The service has no tasks.
 pub(in crate::service) fn scaled_to_zero(service: &str) -> String {
     format!(

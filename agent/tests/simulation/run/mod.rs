@@ -68,6 +68,8 @@ pub(crate) struct Simulation {
     pub(crate) has_data: bool,
     /// The old containers are told before they are stopped.
     pub(crate) drains: bool,
+    /// How many seconds that takes, if not one.
+    pub(crate) drain_wait: Option<u64>,
     pub(crate) steps: Vec<TimedStep>,
 }
 
@@ -188,7 +190,8 @@ impl Execution {
             services[0].0["update"]["snapshot"] = json!(["data"]);
         }
         if simulation.drains {
-            let drain = json!({"exec": ["drain"], "undo": ["undrain"], "command": ["/bin/true"], "wait": 1, "timeout": 5});
+            let wait = simulation.drain_wait.unwrap_or(1);
+            let drain = json!({"exec": ["drain"], "undo": ["undrain"], "command": ["/bin/true"], "wait": wait, "timeout": 5});
             services[0].0["update"]["drain"] = drain;
         }
         Self { fake, agent: None, services, former: Vec::new(), start_at: None, away: 1, loses_write: false }

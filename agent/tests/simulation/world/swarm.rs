@@ -364,6 +364,7 @@ impl Swarm for FakeSwarm {
                 }),
                 tasks: state.tasks.iter().map(task).collect(),
                 nodes_down: BTreeSet::new(),
+                keeps_ended: false,
             })
         })
         .await

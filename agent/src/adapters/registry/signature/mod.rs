@@ -44,6 +44,9 @@ const REKOR_ANNOTATION: &str = "dev.sigstore.cosign/bundle";
 const SIMPLE_ARTIFACT: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
 /// Common prefix of the types of all Sigstore bundle versions: `….v0.3+json`, `…+json;version=0.2`.
 const BUNDLE: &str = "application/vnd.dev.sigstore.bundle";
+/// Type of the empty configuration of a bundle's manifest. For a registry without the referrers API, cosign's library writes it
+/// into the list as the type of the bundle (kyverno#16664).
+const EMPTY_CONFIG: &str = "application/vnd.oci.empty.v1+json";
 const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 /// Maximum size of a payload or a bundle in bytes. Cosign's have a few kilobytes.
 const CONTENT_LIMIT: usize = 512 * 1024;
@@ -309,6 +312,8 @@ struct Descriptor {
 impl Descriptor {
     /// Reports whether this may be a signature. A referrer without an artifact type may be one.
     fn may_hold_signatures(&self) -> bool {
-        self.artifact_kind.as_ref().is_none_or(|kind| kind == SIMPLE_ARTIFACT || kind.starts_with(BUNDLE))
+        self.artifact_kind
+            .as_ref()
+            .is_none_or(|kind| kind == SIMPLE_ARTIFACT || kind == EMPTY_CONFIG || kind.starts_with(BUNDLE))
     }
 }

@@ -237,6 +237,23 @@ async fn referrers_are_found_under_their_tag_if_the_registry_has_no_list() {
     }
 }
 
+/// go-containerregistry derives the type in the list from the configuration of the manifest, which is empty, and copies the
+/// annotations.
+#[tokio::test]
+async fn a_bundle_under_the_tag_counts_with_the_type_that_cosign_writes_there() {
+    let world = World::new().await;
+    let mut referrer = world.put_bundle(&bundle(&world.signer, &statement(&world.digest))).await;
+    referrer["artifactType"] = "application/vnd.oci.empty.v1+json".into();
+    referrer["annotations"] = json!({
+        "dev.sigstore.bundle.content": "dsse-envelope",
+        "dev.sigstore.bundle.predicateType": "https://sigstore.dev/cosign/sign/v1",
+        "org.opencontainers.image.created": "2026-01-01T00:00:00Z",
+    });
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [referrer]});
+    world.put_manifest(Some(&world.tag()), &index).await;
+    assert_eq!(world.verify().await, VALID);
+}
+
 #[tokio::test]
 async fn a_failed_read_is_an_error_but_does_not_hide_a_valid_signature() {
     let world = World::new().await;

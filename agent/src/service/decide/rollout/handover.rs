@@ -10,13 +10,14 @@ use crate::model::{Container, HealthState, Obstacle, State, UpMode};
 use crate::ports::DrainCall;
 use crate::service::action::HandoverStep;
 use crate::service::event::Note;
+use crate::service::health::assess::{Condition, Inactive, StopTimes, Stops, Symptom, assess_alone};
 use crate::service::input::StepResult;
 use crate::service::observation::ImageView;
-use crate::service::rollout::baseline::Baseline;
+use crate::service::rollout::baseline::{Baseline, NO_STOPS};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::handover::{HandoverPlan, OldContainers};
 use crate::service::rollout::plan::{Cause, Plan};
-use crate::service::rollout::probation::{Failed, Interference, Outcome, Probation, Reason};
+use crate::service::rollout::probation::{Failed, Failure, Flaw, Interference, Outcome, Probation, Reason};
 use crate::service::rollout::step::Phase;
 use crate::service::scope::Part;
 use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, Service, rollback_pause};
@@ -100,6 +101,33 @@ impl Service {
         }
     }
 
+    /// The old containers are relieved of their requests: they are stopped, if the new ones still serve.
+    fn drained(&mut self, now: Timestamp) {
+        let containers = self.known.containers.clone().unwrap_or_default();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let Some(compose_service) = deployment.lacks_new(&containers) else { return self.retire_old(now) };
+        let is_down = |c: &&Container| deployment.handover.new.contains(&c.id) && !is_up(c);
+        let mut down = containers.iter().filter(is_down);
+        let failure = down.clone().find_map(|c| failure_of_proven(c, &self.durable.stops));
+        // What the engine has stopped with itself says nothing about the image, and neither does one that is starting.
+        let begins_again = match failure {
+            Some(_) => deployment.interruptions > 0,
+            None => down.clone().any(|c| c.state == State::Running),
+        };
+        let why = match down.find(|c| c.compose_service == compose_service) {
+            Some(c) if c.state == State::Paused => Interference::Paused { container: c.name.clone() },
+            Some(c) => Interference::Stopped { container: c.name.clone() },
+            None => Interference::Removed { compose_service },
+        };
+        if begins_again && !deployment.interrupt() {
+            return deployment.enter(Phase::Spread, now);
+        }
+        match failure {
+            Some(failure) => self.failed(Failed::new(failure, String::new()), now),
+            None => self.handover_interfered(why, now),
+        }
+    }
+
     fn retire_old(&mut self, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.handover.old = OldContainers::Retired;
@@ -128,7 +156,14 @@ impl Service {
     /// Somebody has changed the new containers while the old ones are there: these serve on, the new ones are removed, and the
     /// next check tries again.
     pub(in crate::service) fn handover_interfered(&mut self, why: Interference, now: Timestamp) {
+        let has_old = self.has_old_containers();
         let Some(deployment) = &mut self.durable.deployment else { return };
+        let new = &deployment.handover.new;
+        let has_new = self.known.containers.iter().flat_map(|all| all.iter()).any(|c| new.contains(&c.id));
+        if has_new && !has_old {
+            // Somebody has removed the old ones, so the new ones are all that is left.
+            return self.settle(Some(why), now);
+        }
         deployment.enter(Phase::Abort { why }, now);
     }
 
@@ -163,7 +198,7 @@ impl Service {
             }
         };
         match deployment.phase.clone() {
-            Phase::Drain => self.retire_old(now),
+            Phase::Drain => self.drained(now),
             Phase::Retire => {
                 let probation = Probation::new(now, deployment.expected_new(&[]));
                 deployment.enter(Phase::Soak { probation }, now);
@@ -202,6 +237,23 @@ impl Service {
         self.containers().iter().any(|c| old.contains(&c.id))
     }
 
+    /// Notes what has become of old containers that the handover has not touched: someone has removed them, such as with
+    /// `compose up`, or one has ended, and nothing starts it again.
+    pub(in crate::service) fn note_lost_old(&mut self) {
+        let containers = self.known.containers.clone().unwrap_or_default();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if !deployment.plan().is_handover() || deployment.handover.old != OldContainers::Serving {
+            return;
+        }
+        let old = deployment.plan().old_ids();
+        let mut left = containers.iter().filter(|c| old.contains(&c.id)).peekable();
+        if left.peek().is_none() {
+            deployment.handover.old = OldContainers::Gone;
+        } else if left.any(|c| has_ended(c, &self.durable.stops)) {
+            deployment.handover.old = OldContainers::Retired;
+        }
+    }
+
     /// The old containers can't come back: compose brings up the old images as without a handover.
     fn old_are_gone(&mut self) {
         if let Some(deployment) = &mut self.durable.deployment {
@@ -216,6 +268,11 @@ impl Service {
         deployment.handover.is_withdrawn = true;
         if is_verified || deployment.plan().is_whole_handover() && deployment.old_are_up(&containers) {
             return self.rolled_back(failed, remaining, now);
+        }
+        self.note_lost_old();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if deployment.handover.old != OldContainers::Serving {
+            return deployment.enter(deployment.way_back(failed), now);
         }
         let probation = Probation::new(now, deployment.plan().expected_old());
         deployment.enter(Phase::VerifyRollback { failed, probation }, now);
@@ -332,6 +389,30 @@ impl Deployment {
     pub(in crate::service) fn is_uninterrupted(&self, now: Timestamp) -> bool {
         self.plan().is_whole_handover() && self.outage.longest(self.begun, now) == Some(Duration::ZERO)
     }
+}
+
+/// How a new container fails that was proven; `None` if it was stopped by someone, or may still come up.
+fn failure_of_proven(container: &Container, stops: &StopTimes) -> Option<Failure> {
+    let exit_code = container.exit_code;
+    let flaw = match assess_alone(container, Stops { requested: stops, ..NO_STOPS }) {
+        Condition::Failing(Symptom::Unhealthy { .. }) => Flaw::BecameUnhealthy,
+        Condition::Failing(Symptom::OutOfMemory) => Flaw::OutOfMemory,
+        Condition::Failing(Symptom::Exited { exit_code }) => Flaw::Exited { exit_code },
+        Condition::Inactive(Inactive::Finished) => Flaw::EndedUnexpectedly,
+        Condition::Restarting | Condition::Failing(_) => Flaw::EndState(container.state),
+        Condition::Starting if container.restart_count > 0 => Flaw::Crashed { exit_code },
+        _ => return None,
+    };
+    Some(Failure::of(container, &flaw))
+}
+
+/// Reports whether a container has ended, and not because someone stopped it.
+fn has_ended(container: &Container, stops: &StopTimes) -> bool {
+    let is_stopped = || {
+        let condition = assess_alone(container, Stops { requested: stops, ..NO_STOPS });
+        condition == Condition::Inactive(Inactive::Stopped)
+    };
+    matches!(container.state, State::Exited | State::Dead) && !is_stopped()
 }
 
 pub(in crate::service) fn shown(container: &Container) -> HandoverContainer {

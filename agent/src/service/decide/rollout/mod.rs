@@ -34,6 +34,7 @@ use crate::service::health::restart_state;
 use crate::service::input::StepResult;
 use crate::service::observation::FilesApplied;
 use crate::service::rollout::deployment::Deployment;
+use crate::service::rollout::handover::OldContainers;
 use crate::service::rollout::plan::{Cause, ImageChange, Postponed};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
 use crate::service::rollout::step::Phase;
@@ -70,7 +71,18 @@ impl Service {
             Phase::Probation { .. } => Phase::Start,
             // The old containers may have been started, and the new ones stopped.
             Phase::Soak { .. } => Phase::Retire,
-            Phase::VerifyRollback { failed, .. } => deployment.way_back(failed),
+            Phase::VerifyRollback { failed, .. } => {
+                // The handover may never have touched the old ones, which are down now as well.
+                if deployment.plan().is_handover() && deployment.handover.old == OldContainers::Serving {
+                    deployment.handover.old = OldContainers::Retired;
+                }
+                deployment.way_back(failed)
+            }
+            // Their steps are repeated, and start the new ones.
+            Phase::Drain | Phase::Retire => {
+                deployment.interrupt();
+                return;
+            }
             _ => return,
         };
         if !deployment.interrupt() {

@@ -293,6 +293,8 @@ impl Service {
             if let (Some(containers), None) = (&self.known.containers, &deployment.plan().swarm) {
                 deployment.refresh_sibling_tags(containers);
             }
+            self.note_lost_old();
+            let Some(deployment) = &mut self.durable.deployment else { return };
             deployment.enter(deployment.way_back_with_data(Failed { output, ..failed }), now);
         } else {
             self.fail_for_good(Failed { output, ..failed }, RollbackProblem::NoOldImage, now);

@@ -41,6 +41,7 @@ fn service(state: Option<UpdateState>, tasks: Vec<Task>) -> SwarmService {
         update,
         tasks,
         nodes_down: BTreeSet::new(),
+        keeps_ended: false,
     }
 }
 
