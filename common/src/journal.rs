@@ -25,6 +25,8 @@ struct Ring<T> {
     weigh: fn(&T) -> usize,
     /// Id of the next entry.
     next: u64,
+    /// How often it was restarted.
+    restarts: u64,
     closed: bool,
 }
 
@@ -60,7 +62,8 @@ impl<T: Clone> Journal<T> {
     /// Like [`new`](Self::new), with an additional limit on the total weight of the entries. The last entry is always kept.
     pub fn weighed(capacity: usize, first_id: u64, budget: usize, weigh: fn(&T) -> usize) -> Self {
         let (entries, capacity) = (VecDeque::new(), capacity.max(1));
-        let ring = Ring { entries, capacity, budget, weight: 0, weigh, next: first_id, closed: false };
+        let ring =
+            Ring { entries, capacity, budget, weight: 0, weigh, next: first_id, restarts: 0, closed: false };
         Self { ring: watch::Sender::new(ring) }
     }
 
@@ -86,6 +89,15 @@ impl<T: Clone> Journal<T> {
         });
     }
 
+    /// Forgets all entries and ends all subscriptions: ids that were given before will be given again.
+    pub fn restart(&self) {
+        self.ring.send_modify(|ring| {
+            (ring.next, ring.weight) = (0, 0);
+            ring.entries.clear();
+            ring.restarts += 1;
+        });
+    }
+
     /// Id of the next entry.
     pub fn next_id(&self) -> u64 {
         self.ring.borrow().next
@@ -101,19 +113,22 @@ impl<T: Clone> Journal<T> {
     /// `after` is `None` or no longer in the ring, and continues with every new entry.
     pub fn subscribe(&self, replay: usize, after: Option<u64>) -> Subscription<T> {
         let ring = self.ring.subscribe();
-        let next = {
+        let (next, restarts) = {
             let ring = ring.borrow();
-            match after {
+            let next = match after {
                 Some(id) if id < ring.next && id.saturating_add(1) >= ring.oldest() => id + 1,
                 _ => ring.next.saturating_sub(replay as u64).max(ring.oldest()),
-            }
+            };
+            (next, ring.restarts)
         };
-        Subscription { ring, next }
+        Subscription { ring, next, restarts }
     }
 
     /// Subscribes starting with the entry `next`. Entries that are no longer in the ring are reported as missed.
     pub fn subscribe_from(&self, next: u64) -> Subscription<T> {
-        Subscription { ring: self.ring.subscribe(), next }
+        let ring = self.ring.subscribe();
+        let restarts = ring.borrow().restarts;
+        Subscription { ring, next, restarts }
     }
 
     /// Reports whether the entry with this id is in the ring.
@@ -141,14 +156,20 @@ pub enum Item<T> {
 pub struct Subscription<T> {
     ring: watch::Receiver<Ring<T>>,
     next: u64,
+    /// [`Ring::restarts`] when it began.
+    restarts: u64,
 }
 
 impl<T: Clone> Subscription<T> {
-    /// Waits for the next item; `None` once the journal is closed and all entries have been read. Cancel safe.
+    /// Waits for the next item; `None` once the journal is closed and all entries have been read, or after a restart. Cancel
+    /// safe.
     pub async fn next(&mut self) -> Option<Item<T>> {
         loop {
             {
                 let ring = self.ring.borrow_and_update();
+                if ring.restarts != self.restarts {
+                    return None;
+                }
                 let oldest = ring.oldest();
                 if self.next < oldest {
                     let missed = oldest - self.next;
@@ -267,6 +288,19 @@ mod tests {
             journal.subscribe(0, None)
         };
         assert_eq!(orphan.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_subscription_ends_with_a_restart() {
+        let journal = Journal::new(3, 1);
+        journal.append_as(7, 7);
+        let mut before = journal.subscribe_from(8);
+        journal.append_as(20, 20);
+        assert_eq!(drain(&mut before), [Item::Missed(12), Item::Entry(20, 20)]);
+        journal.restart();
+        journal.append_as(5, 5);
+        assert_eq!(before.next().await, None);
+        assert_eq!(drain(&mut journal.subscribe(3, None)), [Item::Entry(5, 5)]);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -48,11 +48,11 @@ async fn serve(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
 
     let listeners = http::bind(&config.addresses)?;
     let keep = open_store(&config, &clock)?;
-    let ids = config.agents.iter().map(|agent| agent.id.clone());
     let retention =
         Retention { days: config.store.keep_days, bytes: u64::from(config.store.keep_mib) * 1024 * 1024 };
-    let (collector, mut collecting) = Collector::new(keep, ids, retention, clock.clone());
+    let (collector, mut collecting) = Collector::new(keep, config.ids(), retention, clock.clone());
     collector.set_rules(config.rules, config.fuse);
+    collector.set_agents(config.ids(), config.left_out == 0);
 
     let mut supervisor = Supervisor::new();
     tracing::info!(api = ?config.addresses, agents = config.agents.len(), "ready");

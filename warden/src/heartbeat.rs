@@ -13,7 +13,6 @@ use std::time::Duration;
 use evenkeel_common::secret::Secret;
 use evenkeel_common::tls;
 use futures_util::{FutureExt, StreamExt, stream};
-use jiff::SignedDuration;
 use reqwest::header::ACCEPT_ENCODING;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
@@ -23,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::collector::Collector;
 use crate::config::AgentConfig;
+use crate::fleet::view::NO_POLL;
 use crate::keep::Duty;
 use crate::reload::ConfigReceiver;
 
@@ -34,8 +34,6 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub const MAX_CONCURRENT: usize = 512;
 /// Time between the starts of two probes; shorter if a round would otherwise take more than half of the interval.
 const SPACING: Duration = Duration::from_millis(10);
-/// An agent without a URL that has not polled for this long is offline (DECISIONS 8).
-const NO_POLL: SignedDuration = SignedDuration::from_secs(120);
 /// Maximum number of bytes of a response body that are read.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 

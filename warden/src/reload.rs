@@ -1,7 +1,7 @@
 //! The active configuration, and the task that reloads it on SIGHUP. Tokens and agents are replaced as a whole. Entries and
 //! connections are kept, and so are streams unless `api.token` has changed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use evenkeel_common::http::BasePath;
@@ -107,7 +107,7 @@ impl Reload {
     }
 
     /// Activates a valid configuration.
-    fn activate(&mut self, mut config: Config) {
+    pub fn activate(&mut self, mut config: Config) {
         for warning in &config.warnings {
             tracing::warn!("configuration: {warning}");
         }
@@ -132,7 +132,9 @@ impl Reload {
         let streams = if same_token { old.streams.clone() } else { self.stop.child_token() };
         // Update the agents before the tokens: an agent must exist when its first entry arrives.
         self.collector.set_rules(config.rules, config.fuse);
-        self.collector.set_agents(config.agents.iter().map(|agent| agent.id.clone()));
+        self.collector.set_agents(config.ids(), config.left_out == 0);
+        // So must a machine under another id report before its polls end: verdicts count for what was reported.
+        self.collector.expect_reports(renamed(&self.config.agents, &config.agents));
         self.active.send_replace(Arc::new(ActiveConfig::new(&config, streams)));
         if !same_token {
             old.streams.cancel();
@@ -145,6 +147,14 @@ impl Reload {
         );
         self.config = config;
     }
+}
+
+/// Returns the ids of the agents whose tokens belonged to other ids before.
+fn renamed(before: &[AgentConfig], agents: &[AgentConfig]) -> Vec<String> {
+    let owner: HashMap<&str, &str> =
+        before.iter().map(|agent| (agent.token.expose(), agent.id.as_str())).collect();
+    let is_renamed = |agent: &&AgentConfig| owner.get(agent.token.expose()).is_some_and(|id| *id != agent.id);
+    agents.iter().filter(is_renamed).map(|agent| agent.id.clone()).collect()
 }
 
 /// Lists the ids of `agents` that are not in `others`.

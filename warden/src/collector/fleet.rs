@@ -1,7 +1,7 @@
 //! Fleet decisions, leases and inventories. An answer that allows a deployment is based on the store; answers from memory
 //! can only defer one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::fleet::lease::{self, Leases};
 use crate::fleet::retention::{self, Outdated, Reduced};
 use crate::fleet::state::{bytes, parse};
 use crate::fleet::verdict::{self, DigestRecord};
-use crate::fleet::view::{POLLS, View};
+use crate::fleet::view::{POLLS, View, is_possible_poll};
 use crate::keep::{Change, KeepError, Outcome, Versioned};
 
 /// Time limit for answering an agent, whose own timeout is 2 s (DECISIONS 8).
@@ -35,6 +35,13 @@ const MAX_LEASES: usize = 256;
 /// it reports its images a few seconds after its start.
 const MAX_UNREPORTED: u32 = 64;
 const NEXT_UNREPORTED: Duration = Duration::from_mins(1);
+/// Name of the value with the time up to which this was last judged what is too old, and how often it is written.
+const RETAINED: &str = "retained";
+const RETAINED_EVERY: SignedDuration = SignedDuration::from_hours(1);
+/// If more time than this has passed since then, the clock may be wrong. It is believed once it has been seen for the time
+/// below.
+const LEAP: SignedDuration = SignedDuration::from_hours(24);
+const BELIEVED: Duration = Duration::from_hours(1);
 /// Polls older than this are dropped.
 const POLL_RETENTION: SignedDuration = SignedDuration::from_hours(24);
 
@@ -52,7 +59,11 @@ pub(super) struct Fleet {
     polls: parking_lot::Mutex<BTreeMap<String, Timestamp>>,
     /// When the requests of an agent for images that it has not reported are no longer counted, by agent.
     unreported: parking_lot::Mutex<BTreeMap<String, Instant>>,
+    /// The agents that have to report before they poll again: what is known of them may be of another machine.
+    unknown: parking_lot::Mutex<BTreeSet<String>>,
     answers: [AtomicU64; 3],
+    /// Since when the clock is ahead of the last retention by more than a day.
+    leap: parking_lot::Mutex<Option<Instant>>,
 }
 
 impl Fleet {
@@ -71,8 +82,22 @@ impl Fleet {
 
     /// Applies values read from the store, and wakes waiting long polls.
     pub(super) fn apply(&self, values: impl IntoIterator<Item = (String, Versioned)>) {
+        self.apply_to(&mut self.view(), values, false);
+    }
+
+    /// Replaces everything by the values of a store that has lost what was read before.
+    pub(super) fn replace(&self, values: impl IntoIterator<Item = (String, Versioned)>) {
         let mut view = self.view();
-        let mut is_news = false;
+        *view = View::default();
+        self.apply_to(&mut view, values, true);
+    }
+
+    fn apply_to(
+        &self,
+        view: &mut View,
+        values: impl IntoIterator<Item = (String, Versioned)>,
+        mut is_news: bool,
+    ) {
         for (name, Versioned { revision, value }) in values {
             is_news |= view.apply(&name, revision, &value);
         }
@@ -227,13 +252,12 @@ impl Collector {
         record: &DigestRecord,
         leases: &Leases,
     ) -> Answered {
-        let machines = self.machines();
         let (rules, _) = self.fleet.rules();
+        // A machine that may only be left out of the list because of a fault still holds back those of higher rings.
+        let may_be_configured = self.lock().may_be_configured();
         let view = self.fleet.view();
-        let machines: Vec<(&str, &Reported)> = machines
-            .iter()
-            .filter_map(|machine| Some((machine.id(), view.inventory(machine.id())?)))
-            .collect();
+        let machines: Vec<(&str, &Reported)> =
+            view.reports().filter(|(agent, _)| may_be_configured(agent)).collect();
         let verdicts = |digest: &str| view.record(asking.repository, digest);
         let leases = leases.without_decided(asking.agent, asking.digest, verdicts);
         let facts = Facts { decisions, record, leases: &leases, machines: &machines, rules };
@@ -274,7 +298,24 @@ impl Collector {
             let reported = Reported::new(before.as_ref(), inventory.clone(), now);
             (!before.is_some_and(|before| reported.repeats(&before))).then(|| bytes(&reported))
         });
-        stored.await.map(drop)
+        stored.await?;
+        self.fleet.unknown.lock().remove(agent);
+        Ok(())
+    }
+
+    /// Makes these agents report before they poll again: their reports may be lost, or those of other machines.
+    pub fn expect_reports(&self, agents: impl IntoIterator<Item = String>) {
+        self.fleet.unknown.lock().extend(agents);
+    }
+
+    /// Reports whether an agent has to report before it polls again. It does so after each failed poll, once the next one
+    /// has succeeded, which is the first of a series.
+    pub fn is_report_expected(&self, agent: &str, is_first_poll: bool) -> bool {
+        let mut unknown = self.fleet.unknown.lock();
+        if is_first_poll {
+            unknown.remove(agent);
+        }
+        unknown.contains(agent)
     }
 
     /// Records a poll. An agent that was offline because it had not polled is online again.
@@ -291,14 +332,15 @@ impl Collector {
 
     /// Shares the polls that this warden received with the other wardens.
     pub async fn share_polls(&self) -> Result<(), KeepError> {
-        let mine = std::mem::take(&mut *self.polls());
+        let now = self.clock.now();
+        let mut mine = std::mem::take(&mut *self.polls());
+        mine.retain(|_, at| is_possible_poll(*at, now));
         if mine.is_empty() {
             return Ok(());
         }
-        let now = self.clock.now();
         let shared = self.update(POLLS, |value| {
             let mut polls: BTreeMap<String, Timestamp> = parse(value).unwrap_or_default();
-            polls.retain(|_, at| now.duration_since(*at) < POLL_RETENTION);
+            polls.retain(|_, at| now.duration_since(*at) < POLL_RETENTION && is_possible_poll(*at, now));
             for (agent, at) in &mine {
                 polls.entry(agent.clone()).and_modify(|known| *known = (*at).max(*known)).or_insert(*at);
             }
@@ -317,19 +359,40 @@ impl Collector {
     /// Returns when an agent last polled any warden.
     pub fn last_poll(&self, agent: &str) -> Option<Timestamp> {
         let mine = self.polls().get(agent).copied();
-        self.fleet.view().last_poll(agent).max(mine)
+        let shared = self.fleet.view().last_poll(agent);
+        let now = self.clock.now();
+        mine.into_iter().chain(shared).filter(|at| is_possible_poll(*at, now)).max()
     }
 
     fn polls(&self) -> parking_lot::MutexGuard<'_, BTreeMap<String, Timestamp>> {
         self.fleet.polls.lock()
     }
 
+    /// Returns the time by which the retention judges what is too old: that of the last one while the clock may be wrong.
+    pub async fn retention_time(&self) -> Result<Timestamp, KeepError> {
+        let now = self.clock.now();
+        let found = self.keep.value(RETAINED).await?;
+        let Some(last) = parse::<Timestamp>(&found.value) else {
+            self.keep.swap(RETAINED, found.revision, bytes(&now)).await?;
+            return Ok(now);
+        };
+        let passed = now.duration_since(last);
+        if passed <= LEAP {
+            *self.fleet.leap.lock() = None;
+        } else if self.fleet.leap.lock().get_or_insert_with(Instant::now).elapsed() < BELIEVED {
+            return Ok(last);
+        }
+        if passed.abs() >= RETAINED_EVERY {
+            self.keep.swap(RETAINED, found.revision, bytes(&now)).await?;
+        }
+        Ok(now)
+    }
+
     /// Removes some outdated values of the fleet's state. Returns whether there may be more. Values that change concurrently
     /// are kept.
-    pub async fn forget_outdated(&self, keep: SignedDuration) -> Result<bool, KeepError> {
-        let now = self.clock.now();
+    pub async fn forget_outdated(&self, keep: SignedDuration, now: Timestamp) -> Result<bool, KeepError> {
         let machines = self.lock().ids().to_vec();
-        let is_more = self.forget_agents(&machines).await?;
+        let is_more = self.forget_agents().await?;
         let outdated = self.fleet.view().outdated(&machines, keep, now);
         for Outdated { name, revision, decision, is_marked } in outdated.iter().take(MAX_REMOVALS) {
             if *is_marked {
@@ -351,11 +414,9 @@ impl Collector {
 
     /// Removes what is based on agents that are no longer configured, and what one agent has too much of. Returns whether
     /// there may be more.
-    async fn forget_agents(&self, machines: &[String]) -> Result<bool, KeepError> {
-        if machines.is_empty() {
-            return Ok(false);
-        }
-        let reduced = self.fleet.view().reduced(machines);
+    async fn forget_agents(&self) -> Result<bool, KeepError> {
+        let is_configured = self.lock().may_be_configured();
+        let reduced = self.fleet.view().reduced(&is_configured);
         for Reduced { name, revision, value, decision } in reduced.iter().take(MAX_REMOVALS) {
             let is_replaced = self.replace(name, *revision, value.clone()).await?;
             if let Some((repository, digest, failed)) = decision.as_ref().filter(|_| is_replaced) {
@@ -367,18 +428,17 @@ impl Collector {
                 .await?;
             }
         }
-        let is_configured = |agent: &str| machines.iter().any(|machine| machine == agent);
-        if self.fleet.view().decisions().clone().forget_agents(is_configured) {
+        if self.fleet.view().decisions().clone().forget_agents(&is_configured) {
             self.update(DECISIONS, |value| {
                 let mut decisions: Decisions = parse(value)?;
-                decisions.forget_agents(is_configured).then(|| bytes(&decisions))
+                decisions.forget_agents(&is_configured).then(|| bytes(&decisions))
             })
             .await?;
         }
         // Failures that have not tripped the fuse yet are in no decision, and not in memory.
         self.update(FUSE, |value| {
             let mut fuse: Fuse = parse(value)?;
-            fuse.forget_agents(is_configured).then(|| bytes(&fuse))
+            fuse.forget_agents(&is_configured).then(|| bytes(&fuse))
         })
         .await?;
         Ok(reduced.len() > MAX_REMOVALS)

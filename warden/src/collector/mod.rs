@@ -10,8 +10,8 @@ mod task;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use evenkeel_common::clock::Clock;
@@ -62,7 +62,7 @@ pub struct Collector {
     machines: Mutex<Machines>,
     entries: Journal<Arc<str>>,
     /// Id before the first entry of the view, once the view has been loaded.
-    begin: OnceLock<u64>,
+    begin: Mutex<Option<u64>>,
     jobs: mpsc::Sender<Job>,
     store: watch::Sender<StoreState>,
     /// When the store was last read completely.
@@ -115,7 +115,7 @@ impl Collector {
             keep,
             machines: Mutex::new(Machines::new(ids)),
             entries: Journal::weighed(BUFFERED_ENTRIES, 0, BUFFERED_BYTES, |entry: &Arc<str>| entry.len()),
-            begin: OnceLock::new(),
+            begin: Mutex::default(),
             jobs,
             store: watch::Sender::new(StoreState::default()),
             read_at: Mutex::new(Instant::now()),
@@ -165,9 +165,10 @@ impl Collector {
         outcome.await.unwrap_or_else(|_| Err(KeepError("the warden is stopping".to_owned())))
     }
 
-    /// Replaces the configured agents; those that remain keep their state.
-    pub fn set_agents(&self, ids: impl IntoIterator<Item = String>) {
-        self.lock().configure(ids);
+    /// Replaces the configured agents; those that remain keep their state. `is_complete`: whether the configuration lists no
+    /// others, such as those that are left out because of a fault. Only then are the verdicts of the others removed.
+    pub fn set_agents(&self, ids: impl IntoIterator<Item = String>, is_complete: bool) {
+        self.lock().configure(ids, is_complete);
         self.removal.notify_one();
     }
 
@@ -224,7 +225,7 @@ impl Collector {
 
     /// Returns the id before the first entry of the view; 0 if the store was empty or has not been read yet.
     fn begin(&self) -> u64 {
-        self.begin.get().copied().unwrap_or(0)
+        self.begin.lock().unwrap_or(0)
     }
 
     fn lock(&self) -> MutexGuard<'_, Machines> {

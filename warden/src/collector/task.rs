@@ -40,11 +40,16 @@ pub struct Task {
     retention: Retention,
     /// How far the store has been read; `None` before the first read.
     position: Option<Position>,
+    /// Whether the store has lost what the view shows, so that the next read replaces it.
+    is_stale: bool,
+    /// [`Keep::damage`](crate::keep::Keep::damage) when it was last checked.
+    damage: Option<String>,
 }
 
 impl Task {
     pub(super) fn new(collector: Arc<Collector>, jobs: mpsc::Receiver<Job>, retention: Retention) -> Self {
-        Self { collector, jobs, retention, position: None }
+        let damage = collector.keep.damage();
+        Self { collector, jobs, retention, position: None, is_stale: false, damage }
     }
 
     /// Reads the store for the first time, so that the view is not empty when the first request arrives. A store that does
@@ -70,6 +75,7 @@ impl Task {
                 biased;
                 () = stop.cancelled() => break,
                 () = sleep_until(reread) => {
+                    self.check_damage();
                     self.catch_up().await;
                     self.probe().await;
                 }
@@ -161,14 +167,30 @@ impl Task {
         };
         loop {
             let news = keep.news(position, MAX_PAGE).await?;
+            if news.is_behind(position) {
+                tracing::warn!(
+                    "the store has lost what this warden has read from it; everything is read again"
+                );
+                self.begin_again();
+                position = self.load().await?;
+                continue;
+            }
             position = news.position;
             self.position = Some(position);
             let is_all = news.entries.len() < MAX_PAGE;
             for entry in news.entries {
                 self.collector.entries.append_as(entry.id, entry.line.into());
             }
-            self.collector.fleet.apply(news.values);
+            let is_stale = std::mem::take(&mut self.is_stale);
+            if is_stale {
+                self.collector.fleet.replace(news.values);
+            } else {
+                self.collector.fleet.apply(news.values);
+            }
             let mut machines = self.collector.lock();
+            if is_stale {
+                machines.clear();
+            }
             news.machines.into_iter().for_each(|machine| machines.update(machine));
             if is_all {
                 return Ok(());
@@ -176,12 +198,33 @@ impl Task {
         }
     }
 
+    /// Reads everything again if the store was damaged and replaced by what could be saved.
+    fn check_damage(&mut self) {
+        let damage = self.collector.keep.damage();
+        if damage.is_some() && damage != self.damage {
+            self.begin_again();
+        }
+        self.damage = damage;
+    }
+
+    /// Replaces the view by what is read next, and lets the agents report what the store may have lost.
+    fn begin_again(&mut self) {
+        (self.position, self.is_stale) = (None, true);
+        *self.collector.begin.lock() = None;
+        self.collector.entries.restart();
+        let ids = self.collector.lock().ids().to_vec();
+        self.collector.expect_reports(ids);
+    }
+
     /// Loads the last entries into the view.
     async fn load(&self) -> Result<Position, KeepError> {
         let query = Query { limit: sse::REPLAY, ..Query::default() };
         let last = self.collector.keep.history(&query).await?.entries;
         // A view that has already started keeps its start: its followers subscribed before the entries that are read now.
-        self.collector.begin.get_or_init(|| last.last().map_or(0, |first| first.id.saturating_sub(1)));
+        self.collector
+            .begin
+            .lock()
+            .get_or_insert_with(|| last.last().map_or(0, |first| first.id.saturating_sub(1)));
         for entry in last.iter().rev() {
             self.collector.entries.append_as(entry.id, entry.line.as_str().into());
         }
@@ -204,10 +247,11 @@ impl Task {
         if !keep.hold(Duty::Retention).await? {
             return Ok(false);
         }
-        let removed = keep.retain(self.retention, self.collector.clock.now()).await?;
+        let now = self.collector.retention_time().await?;
+        let removed = keep.retain(self.retention, now).await?;
         self.collector.counters.removed.fetch_add(removed, Ordering::Relaxed);
         let age = SignedDuration::from_hours(24 * i64::from(self.retention.days));
-        Ok(self.collector.forget_outdated(age).await? || removed > 0)
+        Ok(self.collector.forget_outdated(age, now).await? || removed > 0)
     }
 
     fn note_write<T>(&self, outcome: &Result<T, KeepError>, time: Duration) {

@@ -43,6 +43,13 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
+impl Config {
+    /// Returns the ids of the agents.
+    pub fn ids(&self) -> impl Iterator<Item = String> + '_ {
+        self.agents.iter().map(|agent| agent.id.clone())
+    }
+}
+
 /// `store`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreConfig {

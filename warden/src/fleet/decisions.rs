@@ -281,15 +281,15 @@ impl Fuse {
     /// Returns the freeze if the fuse trips. The counts are then cleared, so it trips once, and the failures of the same
     /// agents count again a day later.
     pub(super) fn trip(&mut self, rule: FuseRule, id: u64, now: Timestamp) -> Option<Freeze> {
-        let begin = now.checked_sub(SignedDuration::from_secs(rule.within.into())).unwrap_or(Timestamp::MIN);
-        self.failures.retain(|failure| failure.at > begin);
+        let within = SignedDuration::from_secs(rule.within.into());
+        self.failures.retain(|failure| now.duration_since(failure.at).abs() < within);
         self.tripped.retain(|_, at| now.duration_since(*at).abs() < FUSE_REST);
         let counted = || self.failures.iter().filter(|failure| !self.tripped.contains_key(&failure.agent));
         let images: BTreeSet<&str> = counted().map(|failure| failure.repository.as_str()).collect();
         if rule.rollbacks == 0 || images.len() < usize::try_from(rule.rollbacks).unwrap_or(usize::MAX) {
             return None;
         }
-        let window = entry::format_duration(SignedDuration::from_secs(rule.within.into()));
+        let window = entry::format_duration(within);
         let mut of: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for failure in counted().filter(|failure| !failure.agent.is_empty()) {
             of.entry(&failure.agent).or_default().insert(&failure.repository);

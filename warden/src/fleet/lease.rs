@@ -141,9 +141,9 @@ impl Trial {
         self.held >= limit && self.counts(now)
     }
 
-    /// Reports whether the time that it has used counts.
+    /// Reports whether the time that it has used counts. A beginning that is far in the future is that of a wrong clock.
     fn counts(&self, now: Timestamp) -> bool {
-        now.duration_since(self.since) < TRIAL
+        now.duration_since(self.since).abs() < TRIAL
     }
 
     fn add(&mut self, held: SignedDuration) {
@@ -216,7 +216,7 @@ impl Leases {
         let trial = self.tried.iter().find(|trial| trial.is_of(agent, &record.digest) && trial.after == last);
         if let Some(trial) = trial {
             let probation = SignedDuration::from_secs(trial.probation.into());
-            return Some(trial.since.checked_add(probation).unwrap_or(Timestamp::MAX).max(now));
+            return Some(trial.since.min(now).checked_add(probation).unwrap_or(Timestamp::MAX).max(now));
         }
         // Earlier versions of the warden store the lease only.
         let is_lease = |lease: &Lease| {

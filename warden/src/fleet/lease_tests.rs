@@ -151,3 +151,16 @@ fn a_lease_from_an_earlier_version_is_evidence_of_a_trial() {
     assert_eq!(leases.proof("b", &record(), at(500)), None);
     assert_eq!(serde_json::to_string(&leases).unwrap().matches("progress").count(), 0);
 }
+
+#[test]
+fn a_trial_from_the_time_of_a_wrong_clock_neither_delays_a_proof_nor_uses_up_a_machine() {
+    let (record, year) = (record(), 365 * 86_400);
+    let mut leases = Leases::default().with(&holder(None, 60), &record, at(year));
+    leases.spend("a", "d");
+    assert!(leases.has_spent("a", "d", at(year)) && !leases.has_spent("a", "d", at(0)));
+    assert_eq!(leases.proof("a", &record, at(0)), Some(at(60)), "after its probation");
+    for n in 0..MAX_TRIALS_OF_AGENT {
+        leases = touch(&leases, &format!("d{n}"), year);
+    }
+    assert!(leases.has_room("a", "another", at(0)));
+}

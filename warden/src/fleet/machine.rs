@@ -1,7 +1,7 @@
 //! The warden's state of one agent: whether it is online, which entries have arrived and which are missing. Pure; time is an
 //! argument.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use evenkeel_common::wire::{FleetEntry, Kind, Level, LevelCounts, MachineRecord};
 use jiff::{SignedDuration, Timestamp};
@@ -33,6 +33,9 @@ pub struct Machine {
     /// an epoch.
     #[serde(default)]
     epochs: VecDeque<(String, SequenceSet)>,
+    /// The latest entries of these epochs, by the epoch's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    latest: BTreeMap<String, Latest>,
     /// Timestamp of its newest entry. A timestamp in the future counts as the arrival time; otherwise no later one would be
     /// newer.
     #[serde(rename = "youngest")]
@@ -46,6 +49,16 @@ pub struct Machine {
     name: Option<String>,
     #[serde(rename = "repeats")]
     duplicates: u64,
+}
+
+/// The latest entries of a named epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Latest {
+    /// The greatest timestamp of its entries, even if it is in the future: an agent whose clock is ahead sends its entries
+    /// again with the same timestamps.
+    newest: Timestamp,
+    /// Sequence numbers of its last entries, with a digest of each.
+    digests: VecDeque<(u64, u64)>,
 }
 
 impl Machine {
@@ -151,8 +164,7 @@ impl Machine {
             return self.is_new_in(epoch, number, entry);
         }
         let digest = digest(entry);
-        let known = self.digests.iter().find(|(recent, _)| *recent == number).map(|(_, digest)| *digest);
-        let has_restarted = if let Some(known) = known {
+        let has_restarted = if let Some(known) = digest_of(&self.digests, number) {
             known != digest
         } else {
             let is_old = self.sequence.last().is_some_and(|last| number <= last);
@@ -165,35 +177,74 @@ impl Machine {
         }
         let is_new = self.sequence.insert(number);
         if is_new {
-            self.digests.push_back((number, digest));
-            if self.digests.len() > DIGESTS {
-                self.digests.pop_front();
-            }
+            remember(&mut self.digests, number, digest);
         }
         is_new
     }
 }
 
 impl Machine {
-    /// The same for a named epoch: each number is new once.
+    /// The same for a named epoch. Its numbers repeat with other entries if the agent's state was restored from a backup, or
+    /// the machine was cloned.
     fn is_new_in(&mut self, epoch: &str, number: u64, entry: &FleetEntry) -> bool {
-        if let Some((_, sequence)) = self.epochs.iter_mut().find(|(name, _)| name == epoch) {
+        let digest = digest(entry);
+        let known = self.epochs.iter().position(|(name, _)| name == epoch);
+        let at = known.unwrap_or_else(|| self.begin_epoch(epoch, number, digest));
+        let sequence = &mut self.epochs[at].1;
+        let Some(latest) = self.latest.get_mut(epoch) else {
+            // Earlier versions do not store the latest entries, so the newest one may be any of the agent's.
+            let newest = entry.timestamp.max(self.newest.unwrap_or(entry.timestamp));
+            let digests = VecDeque::from([(number, digest)]);
+            self.latest.insert(epoch.to_owned(), Latest { newest, digests });
             return sequence.insert(number);
+        };
+        if latest.digests.contains(&(number, digest)) {
+            return false;
         }
+        let is_newer = || entry.timestamp.duration_since(latest.newest) > RESTART_MARGIN;
+        if digest_of(&latest.digests, number).is_some() || sequence.contains(number) && is_newer() {
+            *sequence = SequenceSet::default();
+            // Both machines of a clone may send their last entries again.
+            latest.digests.retain(|(known, _)| *known <= number);
+        }
+        let is_new = sequence.insert(number);
+        if is_new {
+            latest.newest = latest.newest.max(entry.timestamp);
+            remember(&mut latest.digests, number, digest);
+        }
+        is_new
+    }
+
+    /// Adds an epoch, and returns its place. The oldest epoch is forgotten if there are too many.
+    fn begin_epoch(&mut self, epoch: &str, number: u64, digest: u64) -> usize {
         let mut sequence = SequenceSet::default();
         // An agent that was upgraded to send epochs continues its numbering.
         let goes_on = self.sequence.last().is_some_and(|last| number > last) && !self.sequence.is_far(number);
-        let is_repeat = || self.digests.contains(&(number, digest(entry)));
-        if self.epochs.is_empty() && (goes_on || is_repeat()) {
+        let is_repeat = self.digests.contains(&(number, digest));
+        if self.epochs.is_empty() && (goes_on || is_repeat) {
             sequence = std::mem::take(&mut self.sequence);
             self.digests.clear();
         }
-        let is_new = sequence.insert(number);
-        self.epochs.push_back((epoch.to_owned(), sequence));
-        if self.epochs.len() > EPOCHS {
-            self.epochs.pop_front();
+        if self.epochs.len() == EPOCHS
+            && let Some((oldest, _)) = self.epochs.pop_front()
+        {
+            self.latest.remove(&oldest);
         }
-        is_new
+        self.epochs.push_back((epoch.to_owned(), sequence));
+        self.epochs.len() - 1
+    }
+}
+
+/// Returns the digest of the entry with this number, if it is among the last ones.
+fn digest_of(digests: &VecDeque<(u64, u64)>, number: u64) -> Option<u64> {
+    digests.iter().find(|(known, _)| *known == number).map(|(_, digest)| *digest)
+}
+
+/// Adds the digest of a new entry, and forgets the oldest one.
+fn remember(digests: &mut VecDeque<(u64, u64)>, number: u64, digest: u64) {
+    digests.push_back((number, digest));
+    if digests.len() > DIGESTS {
+        digests.pop_front();
     }
 }
 

@@ -227,5 +227,82 @@ fn the_number_of_remembered_epochs_is_limited() {
     for n in 0..100 {
         assert!(machines.record_entry(&named(&format!("epoch-{n}"), 1), at(1)));
     }
-    assert_eq!(machines.all()[0].epochs.len(), EPOCHS);
+    let machine = &machines.all()[0];
+    assert_eq!((machine.epochs.len(), machine.latest.len()), (EPOCHS, EPOCHS));
+}
+
+/// An entry of epoch `e` that was made at a second, which is also in its message.
+fn made(seq: u64, second: i64) -> FleetEntry {
+    let message = format!("made at {second}");
+    FleetEntry { epoch: Some("e".to_owned()), message, ..entry("a", Some(seq), second) }
+}
+
+#[test]
+fn an_agent_with_a_restored_state_loses_nothing() {
+    let mut machines = two();
+    for (seq, second) in (1..=100).zip(1..) {
+        assert!(machines.record_entry(&made(seq, second), at(second)));
+    }
+    // Its state is that after the entry 50 again. What was waiting then is sent again, and then come other entries.
+    for (seq, second) in (45..=50).zip(45..) {
+        assert!(!machines.record_entry(&made(seq, second), at(300)), "{seq}");
+    }
+    for (seq, second) in (51..=110).zip(200..) {
+        assert!(machines.record_entry(&made(seq, second), at(300)), "{seq}");
+        assert!(!machines.record_entry(&made(seq, second), at(301)), "{seq}, sent again");
+    }
+    let record = &records(&machines)[0];
+    assert_eq!((record.last_seq, record.missing, record.counts_by_level.info), (Some(110), 0, 160));
+}
+
+#[test]
+fn two_machines_with_one_state_lose_nothing() {
+    let mut machines = two();
+    for seq in 1..=5 {
+        assert!(machines.record_entry(&made(seq, 1), at(1)));
+    }
+    for seq in 6..=20 {
+        let second = i64::try_from(seq).unwrap() * 10;
+        // The clone's clock is behind.
+        let both = [made(seq, second), made(seq, second - 5)];
+        for entry in &both {
+            assert!(machines.record_entry(entry, at(second)), "{seq}");
+        }
+        for entry in &both {
+            assert!(!machines.record_entry(entry, at(second)), "{seq}, sent again");
+        }
+    }
+    assert_eq!(records(&machines)[0].counts_by_level.info, 35);
+}
+
+#[test]
+fn entries_sent_again_after_a_long_outage_are_duplicates_whatever_the_clock_of_their_agent_says() {
+    for ahead in [0, 3600, 315_000_000] {
+        let mut machines = two();
+        let all: Vec<_> = (1..=200).zip(1..).map(|(seq, second)| made(seq, second + ahead)).collect();
+        for entry in &all {
+            assert!(machines.record_entry(entry, at(250)));
+        }
+        for entry in &all {
+            assert!(!machines.record_entry(entry, at(90_000)), "{ahead}: {:?}", entry.seq);
+        }
+        assert_eq!(machines.all()[0].duplicates(), 200);
+    }
+}
+
+#[test]
+fn an_epoch_that_an_earlier_version_stored_continues() {
+    let mut machines = two();
+    for seq in 1..=20 {
+        machines.record_entry(&made(seq, 100), at(100));
+    }
+    let mut stored = serde_json::to_value(&machines.all()[0]).unwrap();
+    assert!(stored.as_object_mut().unwrap().remove("latest").is_some());
+    let known: Machine = serde_json::from_value(stored).unwrap();
+    let mut machines = Machines::new(["a".to_owned()], &[known]);
+    for seq in [3, 20, 19] {
+        assert!(!machines.record_entry(&made(seq, 100), at(101)), "{seq}");
+    }
+    assert!(machines.record_entry(&made(21, 102), at(102)));
+    assert!(machines.record_entry(&made(21, 105), at(105)), "another entry with the same number");
 }

@@ -1,6 +1,6 @@
 //! The machines of the configured agents, as last read from the store.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Machine;
 
@@ -9,18 +9,26 @@ use super::Machine;
 pub struct Machines {
     /// Ids of the configured agents, in configuration order.
     configured: Vec<String>,
+    /// Whether the configuration lists no other agents, such as those that are left out because of a fault.
+    is_complete: bool,
     known: HashMap<String, Machine>,
 }
 
 impl Machines {
     /// Creates the set for these agents, without any state.
     pub fn new(ids: impl IntoIterator<Item = String>) -> Self {
-        Self { configured: ids.into_iter().collect(), known: HashMap::new() }
+        Self { configured: ids.into_iter().collect(), is_complete: true, known: HashMap::new() }
     }
 
-    /// Replaces the configured agents.
-    pub fn configure(&mut self, ids: impl IntoIterator<Item = String>) {
+    /// Replaces the configured agents. `is_complete`: whether the configuration lists no others.
+    pub fn configure(&mut self, ids: impl IntoIterator<Item = String>, is_complete: bool) {
         self.configured = ids.into_iter().collect();
+        self.is_complete = is_complete;
+    }
+
+    /// Forgets the state of all machines.
+    pub fn clear(&mut self) {
+        self.known.clear();
     }
 
     /// Updates a machine.
@@ -38,6 +46,14 @@ impl Machines {
     /// Returns the ids of the configured machines, in configuration order.
     pub fn ids(&self) -> &[String] {
         &self.configured
+    }
+
+    /// Returns a function that reports whether an agent may be configured. While the list is not complete, any agent may be
+    /// one of those that are left out. Without any agent there is rather no configuration than an empty fleet.
+    pub fn may_be_configured(&self) -> impl Fn(&str) -> bool + Send + Sync + use<> {
+        let is_known = self.is_complete && !self.configured.is_empty();
+        let ids: Option<HashSet<String>> = is_known.then(|| self.configured.iter().cloned().collect());
+        move |id| ids.as_ref().is_none_or(|ids| ids.contains(id))
     }
 
     /// Returns the machine with this id.
@@ -60,9 +76,15 @@ mod tests {
         let ids =
             |machines: &Machines| machines.all().map(|m| (m.id().to_owned(), m.online())).collect::<Vec<_>>();
         assert_eq!(ids(&machines), [("a".to_owned(), None), ("b".to_owned(), Some(true))]);
-        machines.configure(["c".to_owned()]);
+        machines.configure(["c".to_owned()], true);
         assert_eq!(ids(&machines), [("c".to_owned(), None)]);
-        machines.configure(["b".to_owned(), "c".to_owned()]);
+        machines.configure(["b".to_owned(), "c".to_owned()], true);
         assert_eq!(ids(&machines)[0], ("b".to_owned(), Some(true)));
+        let may_be = machines.may_be_configured();
+        assert!(may_be("b") && !may_be("a"));
+        machines.configure(["c".to_owned()], false);
+        assert!(machines.may_be_configured()("a"), "it may be one of those that are left out");
+        machines.configure([], true);
+        assert!(machines.may_be_configured()("a"));
     }
 }

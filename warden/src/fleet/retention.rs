@@ -136,26 +136,20 @@ pub(super) fn reduced(
     records: &BTreeMap<String, DigestRecord>,
     leases: &BTreeMap<String, Leases>,
     inventories: &BTreeMap<String, Reported>,
-    machines: &[String],
+    is_configured: &dyn Fn(&str) -> bool,
     revision: &dyn Fn(&str) -> u64,
 ) -> Vec<Reduced> {
-    // Without any agent there is rather no configuration than an empty fleet.
-    if machines.is_empty() {
-        return Vec::new();
-    }
-    let is_configured: BTreeSet<&str> = machines.iter().map(String::as_str).collect();
     let excess = excess(records, inventories);
     let mut found = Vec::new();
     for (name, record) in records {
-        let is_kept =
-            |agent: &str| is_configured.contains(agent) && !excess.contains(&(agent, name.as_str()));
+        let is_kept = |agent: &str| is_configured(agent) && !excess.contains(&(agent, name.as_str()));
         let Some(next) = record.only_of(is_kept) else { continue };
         let decision = (record.repository.clone(), record.digest.clone(), next.withheld());
         let (name, revision) = (name.clone(), revision(name));
         found.push(Reduced { name, revision, value: bytes(&next), decision: Some(decision) });
     }
     for (name, leases) in leases {
-        let Some(next) = leases.only_of(|agent| is_configured.contains(agent)) else { continue };
+        let Some(next) = leases.only_of(is_configured) else { continue };
         let (name, revision) = (name.clone(), revision(name));
         found.push(Reduced { name, revision, value: bytes(&next), decision: None });
     }

@@ -40,6 +40,12 @@ impl SequenceSet {
         true
     }
 
+    /// Reports whether a number is present.
+    pub(super) fn contains(&self, number: u64) -> bool {
+        let at = self.ranges.partition_point(|(_, end)| *end < number);
+        self.ranges.get(at).is_some_and(|(start, _)| *start <= number)
+    }
+
     /// Returns the greatest number.
     pub(super) fn last(&self) -> Option<u64> {
         self.ranges.last().map(|(_, end)| *end)
@@ -114,6 +120,7 @@ mod tests {
             let (mut seen, mut plain) = (SequenceSet::default(), BTreeSet::new());
             for _ in 0..2000 {
                 let number = next(size) + 3;
+                assert_eq!(seen.contains(number), plain.contains(&number));
                 assert_eq!(seen.insert(number), plain.insert(number));
                 let (first, last) = (*plain.first().unwrap(), *plain.last().unwrap());
                 assert_eq!(seen.last(), Some(last));

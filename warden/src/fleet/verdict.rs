@@ -107,8 +107,8 @@ pub fn verdict(entry: &FleetEntry) -> Option<(&str, &str, Verdict)> {
 }
 
 impl DigestRecord {
-    /// Records the verdict of an entry with this id that has just arrived. The latest one counts, from `from` on unless it
-    /// repeats the one before.
+    /// Records the verdict of an entry with this id that has just arrived. The latest one counts, from `from` on, or since
+    /// earlier if it repeats the one before.
     pub fn record(
         &mut self,
         entry: &FleetEntry,
@@ -117,7 +117,8 @@ impl DigestRecord {
         (from, now): (Timestamp, Timestamp),
     ) {
         let before = self.agents.get(&entry.agent);
-        let since = before.filter(|before| before.verdict == verdict).map_or(from, |before| before.since);
+        let since =
+            before.filter(|before| before.verdict == verdict).map_or(from, |before| before.since.min(from));
         let boxes = self.agents.values().filter(|agent| agent.output.is_some()).count();
         let is_failed = verdict == Verdict::Failed;
         let latest = AgentVerdict {
@@ -284,6 +285,17 @@ mod tests {
             let expected = expected.map(|ids| ids.into_iter().map(str::to_owned).collect::<Vec<_>>());
             assert_eq!(withheld, expected, "{agent}: {record:?}");
         }
+    }
+
+    #[test]
+    fn a_proof_from_the_time_of_a_wrong_clock_counts_as_soon_as_it_is_repeated() {
+        let (mut record, proof) = (DigestRecord::default(), entry("a", "updated", "web", "d"));
+        record.record(&proof, Verdict::Proven, 1, (at(86_400), at(86_400)));
+        assert!(!record.is_proven(at(10)));
+        record.record(&proof, Verdict::Proven, 2, (at(10), at(10)));
+        assert!(record.is_proven(at(10)));
+        record.record(&proof, Verdict::Proven, 3, (at(20), at(20)));
+        assert_eq!(record.agents["a"].since, at(10), "repeated, it counts since the first one");
     }
 
     #[test]

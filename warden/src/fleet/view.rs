@@ -20,6 +20,15 @@ use super::verdict::{self, DigestRecord, Verdict};
 /// Name of the value with the last poll of each agent without a URL.
 pub const POLLS: &str = "polls";
 
+/// An agent without a URL that has not polled for this long is offline (DECISIONS 8).
+pub const NO_POLL: SignedDuration = SignedDuration::from_secs(120);
+
+/// Reports whether a poll may have been at this time. A later one was recorded while a warden's clock was wrong: it would
+/// count until that time comes.
+pub fn is_possible_poll(at: Timestamp, now: Timestamp) -> bool {
+    at.duration_since(now) < NO_POLL
+}
+
 /// Maximum number of digests of tags that one agent receives.
 const MAX_SEEN: usize = 2000;
 /// Approximate size limit of the decisions that an agent receives, in bytes. Earlier agents read 4 MiB.
@@ -86,9 +95,9 @@ impl View {
     }
 
     /// Returns the values with parts of machines that are no longer configured, or with more of one machine than is kept.
-    pub fn reduced(&self, machines: &[String]) -> Vec<Reduced> {
+    pub fn reduced(&self, is_configured: &dyn Fn(&str) -> bool) -> Vec<Reduced> {
         let revisions = |name: &str| self.revisions.get(name).copied().unwrap_or_default();
-        retention::reduced(&self.records, &self.leases, &self.inventories, machines, &revisions)
+        retention::reduced(&self.records, &self.leases, &self.inventories, is_configured, &revisions)
     }
 
     /// Reports whether a service has taken a lease and not released it, whether it is in force or not.
@@ -198,6 +207,11 @@ impl View {
         }
         seen.truncate(MAX_SEEN);
         seen
+    }
+
+    /// Returns the reports of all machines, whether they are configured or not, by agent.
+    pub fn reports(&self) -> impl Iterator<Item = (&str, &Reported)> {
+        self.inventories.iter().map(|(agent, reported)| (agent.as_str(), reported))
     }
 
     /// Returns a machine's report.

@@ -1,19 +1,25 @@
 //! Fleet endpoints for agents: `GET /fleet`, `POST /fleet/ask`, `POST /fleet/release`, `POST /inventory` (DECISIONS 8).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_common::http::{Request, Response, StatusCode, error, json, too_many};
 use evenkeel_common::wire::{FleetAsk, Inventory, InventoryImage, InventoryReply, ReleaseReply};
+use http::header::RETRY_AFTER;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::Api;
 use super::ingest::{agent, authenticate, store_away};
 use super::quota::Quota;
+use crate::auth::tokens;
 use crate::fleet::answer::Asking;
 use crate::fleet::entry::{MAX_IMAGE, object};
 use crate::fleet::repository;
+use crate::reload::ActiveConfig;
 
+/// `Retry-After` of a poll that has to begin again, in seconds.
+const POLL_AGAIN: u16 = 1;
 /// Longest wait of a long poll, in seconds.
 const MAX_WAIT: u64 = 60;
 /// Highest ring.
@@ -49,14 +55,38 @@ pub(super) async fn decisions(api: Api, request: Request) -> Response {
     if config.agents.iter().any(|agent| agent.id == id && agent.url.is_none()) {
         api.collector.record_poll(&id).await;
     }
+    let wait = wait.unwrap_or(0);
+    if api.collector.is_report_expected(&id, wait == 0) {
+        return poll_again();
+    }
     if let Some(after) = after {
         let news = api.collector.news_for(&id, after, verdicts);
         tokio::select! {
-            _ = timeout(Duration::from_secs(wait.unwrap_or(0).min(MAX_WAIT)), news) => {}
+            () = is_other(&api, &request, &id) => return poll_again(),
+            _ = timeout(Duration::from_secs(wait.min(MAX_WAIT)), news) => {}
             () = config.streams.cancelled() => {}
         }
     }
     json(StatusCode::OK, &api.collector.decisions_for(&id))
+}
+
+/// Waits until the token of a request no longer belongs to this agent.
+async fn is_other(api: &Api, request: &Request, id: &str) {
+    let token = tokens::bearer(&request.headers).unwrap_or_default();
+    let mut active = api.config.clone();
+    let has_other = |active: &Arc<ActiveConfig>| {
+        active.tokens.agent(token).is_none_or(|agent| active.agents[agent].id != id)
+    };
+    if active.wait_for(has_other).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// Ends a series of polls. The agent begins another one, and reports what it runs.
+fn poll_again() -> Response {
+    let mut response = error(StatusCode::SERVICE_UNAVAILABLE, "the warden needs a new report; poll again");
+    response.headers_mut().insert(RETRY_AFTER, POLL_AGAIN.into());
+    response
 }
 
 /// Parses parameters that are whole numbers; `None` for one that is absent or empty.

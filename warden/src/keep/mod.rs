@@ -75,8 +75,16 @@ pub struct News {
     pub machines: Vec<Machine>,
     /// Changed values, in their current state, by name.
     pub values: Vec<(String, Versioned)>,
-    /// The position to continue from.
+    /// The position to continue from. A part of it is less than that of the reader if the store has lost what the reader has
+    /// read, because it was restored from a backup, for example: then everything must be read again.
     pub position: Position,
+}
+
+impl News {
+    /// Reports whether the store has lost what a reader at this position has read.
+    pub fn is_behind(&self, reader: Position) -> bool {
+        self.position.entry < reader.entry || self.position.revision < reader.revision
+    }
 }
 
 /// A value of the fleet's state.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use evenkeel_common::supervisor::TaskSet;
 use evenkeel_common::wire::MachineRecord;
+use evenkeel_warden::collector::Collector;
 use evenkeel_warden::heartbeat::{Heartbeat, MAX_CONCURRENT};
+use evenkeel_warden::keep::Retention;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -15,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use crate::support::{self, eventually, in_memory, lines, new_collector};
+use crate::support::{self, SetClock, eventually, in_memory, lines, new_collector};
 
 fn state_of<'a>(records: &'a [MachineRecord], id: &str) -> &'a MachineRecord {
     records.iter().find(|record| record.id == id).unwrap()
@@ -187,6 +189,37 @@ async fn a_newly_configured_agent_without_a_url_gets_time_to_poll() {
     assert_eq!(online("new"), None, "it was configured 100 s ago");
     sleep(Duration::from_secs(100)).await;
     assert_eq!(online("new"), Some(false));
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}
+
+/// A warden's clock was ahead by a year while it received a poll, which all wardens know now.
+#[tokio::test(start_paused = true)]
+async fn a_poll_in_the_future_keeps_no_agent_online() {
+    let clock = Arc::new(SetClock::default());
+    let retention = Retention { days: 90, bytes: 64 * 1024 * 1024 };
+    let ids = ["silent", "polls"].map(str::to_owned);
+    let (collector, collecting) = Collector::new(in_memory(), ids, retention, clock.clone());
+    let (tasks, stop) = (TaskSet::new(), CancellationToken::new());
+    tasks.spawn("collector", collecting.run(stop.clone()));
+    clock.set_hours(24 * 365);
+    for agent in ["silent", "polls"] {
+        collector.record_poll(agent).await;
+    }
+    collector.share_polls().await.unwrap();
+    collector.record_poll("silent").await;
+    clock.set_hours(0);
+    collector.record_poll("polls").await;
+    assert_eq!(collector.last_poll("silent"), None);
+    let agents = [("silent", String::new(), "t"), ("polls", String::new(), "u")];
+    let heartbeat = Heartbeat::new(support::config(&agents, &stop), collector.clone()).unwrap();
+    tasks.spawn("heartbeat", heartbeat.run(stop.clone()));
+    sleep(Duration::from_secs(200)).await;
+    let records = collector.machine_records();
+    assert_eq!(state_of(&records, "silent").online, Some(false));
+    assert_eq!(state_of(&records, "polls").online, Some(true));
+    let shared = String::from_utf8(collector.keep().value("polls").await.unwrap().value).unwrap();
+    assert!(!shared.contains("silent") && shared.contains("polls"), "{shared}");
     stop.cancel();
     tasks.finish(Duration::ZERO).await;
 }

@@ -1,21 +1,28 @@
 //! A warden on its own port, clients that write raw bytes to it, and a collector without a server.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use evenkeel_common::clock::SystemClock;
+use evenkeel_common::clock::{Clock, SystemClock};
 use evenkeel_common::http::{self, BasePath, Bodies, Limiter, Limits};
 use evenkeel_common::secret::Secret;
 use evenkeel_common::supervisor::TaskSet;
+use evenkeel_common::systemd::ServiceManager;
 use evenkeel_warden::collector::{Collector, Task};
-use evenkeel_warden::config::{AgentConfig, Config, FuseRule, Rules, StoreConfig};
+use evenkeel_warden::config::{
+    AgentConfig, Config, ConfigSource, Configuration, FuseRule, Rules, StoreConfig,
+};
 use evenkeel_warden::http::{
     Api, Metrics, bodies, limits, poll_limiter, request_limiter, routes, stream_limiter,
 };
 use evenkeel_warden::keep::embedded::Embedded;
 use evenkeel_warden::keep::{Keep, Retention};
-use evenkeel_warden::reload::{ActiveConfig, ConfigReceiver};
+use evenkeel_warden::reload::{ActiveConfig, ConfigReceiver, Reload};
+use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -43,6 +50,7 @@ pub(crate) struct TestWarden {
     pub(crate) requests: Limiter<String>,
     /// Memory for the bodies of agents and logins.
     pub(crate) bodies: (Bodies, Bodies),
+    reload: Mutex<Reload>,
     tasks: TaskSet,
 }
 
@@ -84,8 +92,15 @@ impl TestWarden {
         let agents = agents.map(|(id, token)| (id, url.to_owned(), token));
         let requests = request_limiter();
         let bodies = bodies(limits);
+        let reload = Reload::new(
+            config_of(api_token, &agents),
+            ConfigSource::new(PathBuf::new(), |_| None),
+            collector.clone(),
+            Arc::new(ServiceManager::new(&|_| None)),
+            stop.clone(),
+        );
         let api = Api {
-            config: config_with(api_token, &agents, &stop),
+            config: reload.subscribe(),
             collector: collector.clone(),
             streams: stream_limiter(),
             requests: requests.clone(),
@@ -101,7 +116,14 @@ impl TestWarden {
         let tasks = TaskSet::new();
         tasks.spawn("collector", task.run(stop.clone()));
         tasks.spawn("api", http::serve(listeners, routes(api, limits), limits, stop.clone()));
-        Self { at, collector, stop, requests, bodies, tasks }
+        Self { at, collector, stop, requests, bodies, reload: Mutex::new(reload), tasks }
+    }
+
+    /// Reloads with these agents, a part of a configuration file.
+    pub(crate) fn reload(&self, agents: &Value) {
+        let file = serde_json::json!({"api": {"token": API_TOKEN}, "agents": agents}).to_string();
+        let config = Config::parse(&file, Path::new("warden.json"), &|_| None).unwrap();
+        self.reload.lock().activate(config);
     }
 
     pub(crate) async fn connect(&self) -> Client {
@@ -136,16 +158,17 @@ impl TestWarden {
 
 /// A fixed configuration with these agents (id, URL, token).
 pub(crate) fn config(agents: &[(&str, String, &str)], stop: &CancellationToken) -> ConfigReceiver {
-    config_with(API_TOKEN, agents, stop)
+    let active = ActiveConfig::new(&config_of(API_TOKEN, agents), stop.clone());
+    watch::Sender::new(Arc::new(active)).subscribe()
 }
 
-fn config_with(api_token: &str, agents: &[(&str, String, &str)], stop: &CancellationToken) -> ConfigReceiver {
+fn config_of(api_token: &str, agents: &[(&str, String, &str)]) -> Config {
     let agents = agents.iter().map(|(id, url, token)| AgentConfig {
         id: (*id).to_owned(),
         url: (!url.is_empty()).then(|| Secret::new(url.as_str())),
         token: Secret::new(*token),
     });
-    let config = Config {
+    Config {
         addresses: Vec::new(),
         base_path: BasePath::default(),
         token: Secret::new(api_token),
@@ -156,8 +179,7 @@ fn config_with(api_token: &str, agents: &[(&str, String, &str)], stop: &Cancella
         agents: agents.collect(),
         left_out: 0,
         warnings: Vec::new(),
-    };
-    watch::Sender::new(Arc::new(ActiveConfig::new(&config, stop.clone()))).subscribe()
+    }
 }
 
 /// The bytes of a `POST /ingest` request.
@@ -277,4 +299,24 @@ pub(crate) fn new_collector(ids: &[&str], keep: Arc<dyn Keep>) -> (Arc<Collector
 
 pub(crate) fn lines(collector: &Collector) -> Vec<Value> {
     collector.recent(usize::MAX).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A manually set clock, in seconds since its start.
+#[derive(Default)]
+pub(crate) struct SetClock(AtomicI64);
+
+impl SetClock {
+    pub(crate) fn set_hours(&self, hours: i64) {
+        self.0.store(hours * 3600, Ordering::Relaxed);
+    }
+}
+
+impl Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(1_790_000_000 + self.0.load(Ordering::Relaxed)).unwrap()
+    }
+
+    fn at_boot(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
 }

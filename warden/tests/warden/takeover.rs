@@ -194,6 +194,19 @@ async fn a_damaged_database_is_moved_aside_and_a_later_version_is_left_alone() {
 }
 
 #[tokio::test]
+async fn a_new_store_continues_the_revisions_of_the_one_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let revision = async || {
+        let keep = open(folder.path());
+        keep.swap("x", 0, b"1".to_vec()).await.unwrap().unwrap()
+    };
+    let before = revision().await;
+    fs::remove_file(folder.path().join("warden.redb")).unwrap();
+    let after = revision().await;
+    assert!(before < after && after < 1 << 53, "{before} {after}: a browser can hold it");
+}
+
+#[tokio::test]
 async fn a_second_store_on_the_same_folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let keep = open(folder.path());

@@ -5,7 +5,7 @@ use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableT
 
 use super::TableError;
 use super::tables::{
-    BYTES, CHANGED, CHANGED_VALUES, ENTRIES, INDEX, MACHINES, META, REVISION, VALUES, counter,
+    BYTES, CHANGED, CHANGED_VALUES, ENTRIES, INDEX, MACHINES, META, NEXT_ID, REVISION, VALUES, counter,
 };
 use crate::keep::query::Collect;
 use crate::keep::{News, Page, Position, Query, Stored, Usage, Versioned};
@@ -14,9 +14,11 @@ use crate::keep::{News, Page, Position, Query, Stored, Usage, Versioned};
 pub(super) fn news(database: &Database, after: Position, limit: usize) -> Result<News, TableError> {
     let transaction = database.begin_read()?;
     let entries = entries_after(&transaction, after.entry, limit)?;
-    let mut position = Position {
-        entry: entries.last().map_or(after.entry, |entry| entry.id),
-        revision: counter(&transaction.open_table(META)?, REVISION)?,
+    let meta = transaction.open_table(META)?;
+    let last = counter(&meta, NEXT_ID)?.saturating_sub(1);
+    let position = Position {
+        entry: entries.last().map_or(after.entry.min(last), |entry| entry.id),
+        revision: counter(&meta, REVISION)?,
     };
     let (mut machines, mut values) = (Vec::new(), Vec::new());
     if position.revision > after.revision {
@@ -37,7 +39,6 @@ pub(super) fn news(database: &Database, after: Position, limit: usize) -> Result
             }
         }
     }
-    position.revision = position.revision.max(after.revision);
     Ok(News { entries, machines, values, position })
 }
 

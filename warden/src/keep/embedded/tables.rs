@@ -54,8 +54,10 @@ pub(super) fn prepare(database: &Database, now: Timestamp) -> Result<bool, Table
         if schema.is_none() {
             meta.insert(SCHEMA, SCHEMA_VERSION)?;
             // Greater than any id of a previous store, since fewer than one entry per microsecond arrives.
-            meta.insert(NEXT_ID, u64::try_from(now.as_microsecond()).unwrap_or(1).max(1))?;
-            meta.insert(REVISION, 0)?;
+            let start = u64::try_from(now.as_microsecond()).unwrap_or(0);
+            meta.insert(NEXT_ID, start.max(1))?;
+            // The same holds for revisions: a running warden may know those of a store that was damaged.
+            meta.insert(REVISION, start)?;
             meta.insert(BYTES, 0)?;
             meta.insert(AGENTS_FROM, 0)?;
         } else if meta.get(AGENTS_FROM)?.is_none() {

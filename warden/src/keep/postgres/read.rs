@@ -15,8 +15,9 @@ const CHUNK: usize = 1000;
 
 /// [`crate::keep::Keep::news`]
 pub(super) async fn news(client: &Client, after: Position, limit: usize) -> Result<News, Fault> {
-    let row = client.query_typed_one("SELECT revision FROM evenkeel.meta", &[]).await?;
-    let revision = count(row.try_get(0)?).max(after.revision);
+    let row = client.query_typed_one("SELECT revision, next_id FROM evenkeel.meta", &[]).await?;
+    let revision = count(row.try_get(0)?);
+    let last = count(row.try_get(1)?).saturating_sub(1);
     let (mut machines, mut values) = (Vec::new(), Vec::new());
     if revision > after.revision {
         let since = [(&number(after.revision) as &(dyn ToSql + Sync), Type::INT8)];
@@ -30,7 +31,7 @@ pub(super) async fn news(client: &Client, after: Position, limit: usize) -> Resu
         }
     }
     let entries = tail(client, after.entry, limit).await?;
-    let entry = entries.last().map_or(after.entry, |entry| entry.id);
+    let entry = entries.last().map_or(after.entry.min(last), |entry| entry.id);
     Ok(News { entries, machines, values, position: Position { entry, revision } })
 }
 

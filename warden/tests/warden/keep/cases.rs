@@ -16,6 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::World;
+use crate::support::SetClock;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_790_000_000 + second).unwrap()
@@ -227,20 +228,6 @@ pub(crate) async fn a_value_is_removed_unless_it_has_changed(world: &dyn World) 
     assert!(again > second, "revisions only grow");
 }
 
-/// A manually set clock, in seconds since the start.
-#[derive(Default)]
-struct SetClock(std::sync::atomic::AtomicI64);
-
-impl evenkeel_common::clock::Clock for SetClock {
-    fn now(&self) -> Timestamp {
-        at(0) + SignedDuration::from_secs(self.0.load(std::sync::atomic::Ordering::Relaxed))
-    }
-
-    fn at_boot(&self) -> jiff::Timestamp {
-        jiff::Timestamp::UNIX_EPOCH
-    }
-}
-
 pub(crate) async fn outdated_fleet_values_are_marked_and_then_removed(world: &dyn World) {
     let keep = world.open().await;
     let clock = Arc::new(SetClock::default());
@@ -251,7 +238,7 @@ pub(crate) async fn outdated_fleet_values_are_marked_and_then_removed(world: &dy
     let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
     tasks.spawn("collector", task.run(stop.clone()));
     tasks.spawn("other collector", other_task.run(stop.clone()));
-    let day = |n: i64| clock.0.store(n * 86_400, std::sync::atomic::Ordering::Relaxed);
+    let day = |n: i64| clock.set_hours(n * 24);
     let keep_for = SignedDuration::from_hours(30 * 24);
 
     let failed = FleetEntry {
@@ -268,17 +255,17 @@ pub(crate) async fn outdated_fleet_values_are_marked_and_then_removed(world: &dy
     day(29);
     first.report("a", serde_json::from_str(image).unwrap()).await.unwrap();
     day(58);
-    first.forget_outdated(keep_for).await.unwrap();
+    first.forget_outdated(keep_for, first.now()).await.unwrap();
     assert_eq!(first.decisions_for("b").failed.len(), 1);
     day(60);
-    first.forget_outdated(keep_for).await.unwrap();
-    first.forget_outdated(keep_for).await.unwrap();
+    first.forget_outdated(keep_for, first.now()).await.unwrap();
+    first.forget_outdated(keep_for, first.now()).await.unwrap();
     assert_eq!(first.decisions_for("b").failed, [], "the report is gone, and so is the verdict");
     crate::support::eventually("the other warden", || second.decisions_for("b").failed.is_empty()).await;
     let verdicts = "verdicts/r/web@sha256:bad";
     assert!(keep.value(verdicts).await.unwrap().value.starts_with(b"gone "));
     day(62);
-    first.forget_outdated(keep_for).await.unwrap();
+    first.forget_outdated(keep_for, first.now()).await.unwrap();
     for name in [verdicts, "inventory/a"] {
         assert_eq!(keep.value(name).await.unwrap(), Versioned::default(), "{name}");
     }
@@ -547,14 +534,33 @@ pub(crate) async fn the_failures_of_a_removed_agent_do_not_trip_the_fuse(world: 
         let (repository, digest) = (format!("r/image-{n}"), "sha256:bad".to_owned());
         collector.decide(Decision::Unblock { repository, digest }).await.unwrap();
     }
-    collector.set_agents(["b".to_owned()]);
+    collector.set_agents(["b".to_owned()], true);
     for _ in 0..3 {
-        collector.forget_outdated(SignedDuration::from_hours(30 * 24)).await.unwrap();
+        collector.forget_outdated(SignedDuration::from_hours(30 * 24), at(0)).await.unwrap();
     }
     collector.store(vec![rolled_back("b", 3)]).await.unwrap();
     assert_eq!(collector.decisions_for("b").freezes, []);
     stop.cancel();
     assert!(tasks.finish(std::time::Duration::from_secs(30)).await);
+}
+
+pub(crate) async fn a_clock_that_leaps_removes_nothing(world: &dyn World) {
+    let keep = world.open().await;
+    let clock = Arc::new(SetClock::default());
+    let limits = Retention { days: 30, bytes: 1 << 30 };
+    let wardens = [0, 1].map(|_| Collector::new(keep.clone(), ["a".to_owned()], limits, clock.clone()).0);
+    put(&*keep, [entry("a", 1)]).await;
+    for hour in [0, 20, 40] {
+        clock.set_hours(hour);
+        assert_eq!(wardens[0].retention_time().await.unwrap(), at(hour * 3600));
+    }
+    clock.set_hours(24 * 365);
+    for warden in &wardens {
+        let time = warden.retention_time().await.unwrap();
+        assert_eq!(time, at(40 * 3600));
+        assert_eq!(keep.retain(limits, time).await.unwrap(), 0);
+    }
+    assert_eq!(messages(&all(&*keep).await), ["a 1"]);
 }
 
 pub(crate) async fn an_empty_batch_checks_whether_the_store_is_writable(world: &dyn World) {

@@ -71,5 +71,6 @@ conformance! {
     entries_beyond_the_limits_are_removed_oldest_first,
     an_agent_that_sends_a_lot_only_shortens_its_own_history,
     the_failures_of_a_removed_agent_do_not_trip_the_fuse,
+    a_clock_that_leaps_removes_nothing,
     an_empty_batch_checks_whether_the_store_is_writable,
 }

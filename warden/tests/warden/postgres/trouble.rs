@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use evenkeel_common::wire::FreezeScope;
+use evenkeel_warden::fleet::decisions::Decision;
 use evenkeel_warden::keep::{Change, Query};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
@@ -130,6 +132,37 @@ async fn a_warden_starts_without_its_database_and_continues_once_it_is_up() {
         sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(server.sql("SELECT count(*) FROM evenkeel.entries").await, "2");
+    warden.finish().await;
+}
+
+/// The database is restored from a backup, or a standby without the last changes takes over, while wardens run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_goes_back_is_read_again_from_its_beginning() {
+    let server = Server::start();
+    let warden = TestWarden::with_store(server.keep());
+    let until = Timestamp::now() + SignedDuration::from_hours(1);
+    let freeze =
+        |reason: &str| Decision::Freeze { reason: reason.to_owned(), until, scope: FreezeScope::default() };
+    let reasons = || {
+        let freezes = warden.collector.decisions_for("a").freezes.into_iter();
+        freezes.map(|freeze| freeze.reason).collect::<Vec<_>>()
+    };
+    let store = warden.collector.store_state();
+    eventually("the store is read", || store.borrow().error().is_none()).await;
+    warden.collector.decide(freeze("kept")).await.unwrap();
+    let tables = ["meta", "state", "machines", "entries", "owners", "agents"];
+    for table in tables {
+        server.sql(&format!("CREATE TABLE saved_{table} AS TABLE evenkeel.{table}")).await;
+    }
+    warden.collector.decide(freeze("lost")).await.unwrap();
+    assert_eq!(reasons(), ["kept", "lost"]);
+    let restore = tables.map(|table| {
+        format!("DELETE FROM evenkeel.{table}; INSERT INTO evenkeel.{table} TABLE saved_{table}; ")
+    });
+    server.sql(&format!("BEGIN; {} COMMIT", restore.concat())).await;
+    eventually("the lost freeze is gone", || reasons() == ["kept"]).await;
+    warden.collector.decide(freeze("later")).await.unwrap();
+    assert_eq!(reasons(), ["kept", "later"]);
     warden.finish().await;
 }
 
