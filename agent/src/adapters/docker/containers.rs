@@ -175,18 +175,19 @@ impl DockerEngine {
     /// used instead. They say nothing of its health and its restarts, so the state of one that may run is unknown.
     async fn inspect_listed(&self, listed: &Value, id: &str) -> Result<Option<Container>, EngineError> {
         let doing = format!("inspect container {}", stable(id));
-        match self.inspection(&doing, id).await {
-            Ok(Some((seen, podman))) => Ok(convert::container(listed, &seen, podman)),
-            Ok(None) => Ok(None),
-            Err(error) if self.is_away(&error).await => Err(error),
+        let (seen, podman) = match self.inspection(&doing, id).await {
+            Ok(Some(seen)) => seen,
+            Ok(None) => return Ok(None),
+            Err(error) if self.is_away(&error).await => return Err(error),
             Err(error) => {
                 tracing::warn!("{error}; using only the fields of the container list");
-                let podman = self.connection.is_podman().await;
-                Ok(convert::container(listed, &Value::Null, podman).map(|known| Container {
-                    state: if known.is_live() { State::Unknown } else { known.state },
-                    ..known
-                }))
+                (Value::Null, self.connection.is_podman().await)
             }
-        }
+        };
+        let is_inspected = seen["State"].is_object();
+        Ok(convert::container(listed, &seen, podman).map(|known| Container {
+            state: if is_inspected || !known.is_live() { known.state } else { State::Unknown },
+            ..known
+        }))
     }
 }

