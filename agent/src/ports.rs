@@ -32,8 +32,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Checks that the engine responds.
     async fn ping(&self) -> Result<(), EngineError>;
 
+    /// Checks that the engine answers what it is asked about containers: it may hang there, and still answer a ping.
+    async fn check_reads(&self) -> Result<(), EngineError>;
+
     /// Returns all containers of `members` in any state, sorted by name, without one-off containers. If the engine cannot
-    /// inspect a container, it is included with the fields from the container list.
+    /// inspect a container, it is included with the fields from the container list, in an unknown state if it may run.
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError>;
 
     /// Returns the local image for a reference or an ID, or `None` if it does not exist. With the containerd store, the

@@ -100,8 +100,8 @@ pub struct Container {
     pub is_stopping: bool,
     /// Why the engine could not start it.
     pub error: String,
-    /// Whether its restart policy restarts it (`always`, `unless-stopped`, `on-failure`).
-    pub restarts_itself: bool,
+    /// Whether the engine starts it again when it ends.
+    pub restart_policy: RestartPolicy,
     /// Compose services that it is restarted with, according to its label (`depends_on` with `restart: true`). With
     /// `--no-deps` compose omits the dependencies, so the compose files are more complete.
     pub restarts_with: Vec<String>,
@@ -119,7 +119,7 @@ impl Container {
 
     /// Reports whether it may be a job that ends by itself: nothing restarts it, and nothing checks its health.
     pub fn is_one_shot(&self) -> bool {
-        !self.restarts_itself && self.health_timing.is_none()
+        self.restart_policy == RestartPolicy::No && self.health_timing.is_none()
     }
 
     /// Reports whether it was created from this reference.
@@ -151,6 +151,17 @@ impl Project {
         let origin = Origin::of(containers, &self.files);
         self.as_started(origin.as_ref())
     }
+}
+
+/// When the engine starts a container again that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// Never.
+    No,
+    /// After an exit code other than 0, possibly only a few times (`on-failure`).
+    OnFailure,
+    /// Always, unless somebody has stopped it (`always`, `unless-stopped`).
+    Always,
 }
 
 /// The container whose network another container shares.
@@ -351,7 +362,7 @@ impl Container {
             oom_killed: false,
             is_stopping: false,
             error: String::new(),
-            restarts_itself: false,
+            restart_policy: RestartPolicy::No,
             restarts_with: Vec::new(),
             network_of: None,
             mounts: Vec::new(),

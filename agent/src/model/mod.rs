@@ -44,7 +44,7 @@ pub mod window;
 pub use compose::{Model, ModelService};
 pub use container::{
     Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, Members, NetworkOwner,
-    NetworkOwnerState, State, Usage,
+    NetworkOwnerState, RestartPolicy, State, Usage,
 };
 pub use definition::{Difference, Rendered, Running};
 pub use errors::{ComposeError, EngineError, IfFound, RegistryError, SwarmError};

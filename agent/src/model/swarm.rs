@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::container::{Container, State};
+use super::container::{Container, RestartPolicy, State};
 use super::image::{Digest, ImageId, Reference};
 use super::output::says;
 
@@ -317,7 +317,7 @@ fn container(task: &Task) -> Container {
         oom_killed: false,
         is_stopping: false,
         error: task.error.clone(),
-        restarts_itself: true,
+        restart_policy: RestartPolicy::Always,
         restarts_with: Vec::new(),
         network_of: None,
         mounts: Vec::new(),

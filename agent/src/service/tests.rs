@@ -42,7 +42,8 @@ use jiff::{SignedDuration, Timestamp};
 use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::{
-    Container, EngineError, EventKind, HealthState, HealthTiming, Members, PullPolicy, State, UpMode,
+    Container, EngineError, EventKind, HealthState, HealthTiming, Members, PullPolicy, RestartPolicy, State,
+    UpMode,
 };
 use crate::ports::PullProgress;
 use crate::service::action::{Action, BringUp, DisplacedTag, Step};

@@ -1,4 +1,4 @@
-//! Pings the engine every `docker_health.check_interval` and records when its availability changes (spec 1.8).
+//! Pings the engine every `docker_health.check_interval`, asks it for a container, and records when its availability changes (spec 1.8).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,15 +52,7 @@ impl EngineProbe {
     }
 
     async fn check(&self, limit: Duration) {
-        let answer = tokio::time::timeout(limit, self.engine.ping()).await;
-        let error = match answer {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => {
-                let text = format!("no answer within {} s", limit.as_secs());
-                Some(EngineError::Unavailable(text).to_string())
-            }
-        };
+        let error = fault(limit, self.engine.ping(), self.engine.check_reads()).await;
         let was_down = self.state.borrow().error.is_some();
         self.state.send_modify(|state| {
             state.checks += 1;
@@ -83,5 +75,53 @@ impl EngineProbe {
             _ => return,
         };
         (self.record)(entry);
+    }
+}
+
+/// Returns why the engine counts as unavailable. A refusal to list containers is an answer, which the services report.
+async fn fault(
+    limit: Duration,
+    ping: impl Future<Output = Result<(), EngineError>>,
+    read: impl Future<Output = Result<(), EngineError>>,
+) -> Option<String> {
+    let error = match tokio::time::timeout(limit, ping).await {
+        Ok(Ok(())) => {
+            let Err(EngineError::Unavailable(why)) = read.await else { return None };
+            EngineError::Unavailable(format!("it answers a ping, but does not list its containers: {why}"))
+        }
+        Ok(Err(error)) => error,
+        Err(_) => EngineError::Unavailable(format!("no answer within {} s", limit.as_secs())),
+    };
+    Some(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_engine_that_answers_only_pings_is_unavailable() {
+        let late = || Err(EngineError::Unavailable("unix:///run/docker.sock: no answer within 10 s".into()));
+        let refused = || Err(EngineError::Refused("list containers: forbidden".into()));
+        for (ping, read, expected) in [
+            (Ok(()), Ok(()), None),
+            (Ok(()), refused(), None),
+            (
+                Ok(()),
+                late(),
+                Some("it answers a ping, but does not list its containers: unix:///run/docker.sock"),
+            ),
+            (late(), Ok(()), Some("unix:///run/docker.sock: no answer")),
+            (refused(), Ok(()), Some("forbidden")),
+        ] {
+            let found = fault(Duration::from_secs(5), ready(ping), ready(read)).await;
+            let is_expected = match (&found, expected) {
+                (Some(found), Some(expected)) => found.contains(expected),
+                (found, expected) => found.is_none() && expected.is_none(),
+            };
+            assert!(is_expected, "{found:?}, {expected:?}");
+        }
     }
 }

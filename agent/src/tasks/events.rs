@@ -34,7 +34,8 @@ pub struct Events {
     pub services: Arc<Services>,
     /// Engine health. A hung engine keeps its event stream open, so only the health check detects it.
     pub health: watch::Receiver<EngineHealth>,
-    /// Requests a health check when the stream ends or resumes, because the engine's health may have changed.
+    /// Requests a health check when the stream ends or resumes, and when a container is told to stop, because the engine's
+    /// health may have changed.
     pub check_now: Arc<Notify>,
     /// Clock.
     pub clock: Arc<dyn Clock>,
@@ -138,6 +139,11 @@ impl Events {
                         received = true;
                         self.last_nano = event.time_nano;
                         self.forward(&event);
+                        // An engine that shuts down stops its containers, which may take longer than the time between two
+                        // checks. Until it is known, each stop looks like that of a person.
+                        if matches!(event.what, EventKind::Kill { .. }) {
+                            self.check_now.notify_one();
+                        }
                     }
                     None => break,
                 },

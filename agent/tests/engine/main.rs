@@ -19,7 +19,8 @@ use evenkeel_agent::adapters::docker::{DockerEngine, Endpoint};
 use evenkeel_agent::config;
 use evenkeel_agent::model::image::{Digest, ImageId, Reference};
 use evenkeel_agent::model::{
-    ContainerEvent, EngineError, EventKind, HealthState, Members, Project, PullPolicy, State, UpMode,
+    ContainerEvent, EngineError, EventKind, HealthState, Members, Project, PullPolicy, RestartPolicy, State,
+    UpMode,
 };
 use evenkeel_agent::ports::{Compose as _, Engine as _, PullProgress};
 use evenkeel_common::testing::wait_for_async;
@@ -80,10 +81,13 @@ async fn the_containers_of_a_project_are_listed_with_their_state() {
     let seen = project(&stage).await;
     let (a, b) = (&seen[0], &seen[1]);
     assert_eq!((a.name.as_str(), a.exit_code, a.health), (format!("{id}-a").as_str(), 7, None));
-    assert!(!a.restarts_itself && a.status.starts_with("Exited (7)"), "{a:?}");
+    assert!(a.restart_policy == RestartPolicy::No && a.status.starts_with("Exited (7)"), "{a:?}");
     assert_eq!((b.id.as_str(), b.compose_service.as_str()), (running.as_str(), "web"));
     assert_eq!((b.config_image.as_str(), &b.image), (image.as_str(), &ImageId(image_id.into())));
-    assert!(b.restarts_itself && b.started_at.is_some() && b.status.contains("healthy"), "{b:?}");
+    assert!(
+        b.restart_policy != RestartPolicy::No && b.started_at.is_some() && b.status.contains("healthy"),
+        "{b:?}"
+    );
     assert_eq!(b.health_output, "fine");
     let timing = b.health_timing.unwrap();
     assert_eq!((timing.interval, timing.retries), (Duration::from_secs(1), 3));

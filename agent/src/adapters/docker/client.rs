@@ -108,6 +108,11 @@ impl Client {
         Ok(())
     }
 
+    /// Pings the engine on another transport.
+    pub(super) async fn ping_on(&self, transport: &Transport) -> Result<(), Error> {
+        ask(transport, Method::GET, &self.path("/_ping", &[]), Bytes::new(), None).await.map(drop)
+    }
+
     fn path(&self, path: &str, query: Query<'_>) -> String {
         let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let pairs: Vec<String> =

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bollard::errors::Error;
 use serde_json::Value;
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use super::PING;
 use super::client::{ANSWER_LIMIT_SECS, Client, Query, negotiate};
 use super::endpoint::Endpoint;
 use super::transport::{AT_ONCE, Transport};
@@ -25,10 +25,19 @@ pub(super) const READ: Duration = Duration::from_secs(10);
 /// hang for some containers must not block those for all others.
 const PERMIT_WAIT: Duration = Duration::from_secs(1);
 
+/// Why a request failed.
+struct Failed {
+    error: EngineError,
+    /// Whether its own time limit ended it, as opposed to a lost connection.
+    is_late: bool,
+}
+
 /// The connection to one engine.
 pub(super) struct Connection {
     endpoint: Endpoint,
     transport: Arc<Transport>,
+    /// For pings.
+    without_pool: Transport,
     client: Mutex<Option<Client>>,
     permits: Semaphore,
     /// Separate permits for reading a service's containers, so that waiting services hold no other resources.
@@ -43,6 +52,7 @@ impl Connection {
     pub(super) fn new(endpoint: Endpoint) -> Self {
         Self {
             transport: Arc::new(Transport::new(&endpoint)),
+            without_pool: Transport::without_pool(&endpoint),
             endpoint,
             client: Mutex::new(None),
             permits: Semaphore::new(AT_ONCE),
@@ -64,7 +74,44 @@ impl Connection {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        self.read_in(&self.permits, doing, READ, ask).await
+        self.read_in(&self.permits, doing, READ, ask).await.map_err(|failed| failed.error)
+    }
+
+    /// Sends a read request about one container, see [`Connection::call_for_one`].
+    pub(super) async fn read_one<T, F, Fut>(&self, doing: &str, ask: F) -> Result<T, EngineError>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        match self.read_in(&self.permits, doing, READ, ask).await {
+            Ok(answer) => Ok(answer),
+            Err(failed) => Err(self.blame_one(doing, READ, failed).await),
+        }
+    }
+
+    /// Sends a request about one container. If the engine does not answer it in time, but answers a ping, only this container
+    /// hangs: the request counts as refused.
+    pub(super) async fn call_for_one<T, F, Fut>(
+        &self,
+        doing: &str,
+        limit: Duration,
+        ask: F,
+    ) -> Result<T, EngineError>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        match self.attempt(doing, limit, ask).await {
+            Ok(answer) => Ok(answer),
+            Err(failed) => Err(self.blame_one(doing, limit, failed).await),
+        }
+    }
+
+    async fn blame_one(&self, doing: &str, limit: Duration, failed: Failed) -> EngineError {
+        if failed.is_late && self.ping(PING).await.is_ok() {
+            return EngineError::Refused(format!("{doing}: no answer within {} s", limit.as_secs()));
+        }
+        failed.error
     }
 
     /// Sends a read request and returns the JSON response.
@@ -86,7 +133,7 @@ impl Connection {
     {
         let client = self.client.lock().await.clone();
         if client.is_none_or(|client| client.version.reads_stats_on_request()) {
-            self.read_in(&self.stats_permits, doing, limit, ask).await
+            self.read_in(&self.stats_permits, doing, limit, ask).await.map_err(|failed| failed.error)
         } else {
             self.call(doing, limit, ask).await
         }
@@ -98,14 +145,14 @@ impl Connection {
         doing: &str,
         limit: Duration,
         ask: F,
-    ) -> Result<T, EngineError>
+    ) -> Result<T, Failed>
     where
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
         let _permit = self.permit(permits).await;
-        let result = self.call(doing, limit, ask).await;
-        let answered = !result.as_ref().is_err_and(EngineError::is_unavailable);
+        let result = self.attempt(doing, limit, ask).await;
+        let answered = !result.as_ref().is_err_and(|failed| failed.error.is_unavailable());
         self.answers.fetch_add(u64::from(answered), Ordering::Relaxed);
         result
     }
@@ -134,8 +181,16 @@ impl Connection {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
+        self.attempt(doing, limit, ask).await.map_err(|failed| failed.error)
+    }
+
+    async fn attempt<T, F, Fut>(&self, doing: &str, limit: Duration, ask: F) -> Result<T, Failed>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
         if let Endpoint::Unusable(why) = &self.endpoint {
-            return Err(EngineError::Unavailable(why.clone()));
+            return Err(Failed { error: EngineError::Unavailable(why.clone()), is_late: false });
         }
         let asked = async {
             match ask(self.client().await?).await {
@@ -150,14 +205,16 @@ impl Connection {
         // Boxed only during the request: the future is large, and many may wait for a permit.
         let asked = timeout(limit, Box::pin(asked));
         let result = match asked.await {
-            Ok(answer) => answer.map_err(|error| self.explain(doing, &error)),
-            Err(_) => Err(EngineError::Unavailable(format!(
-                "{}: no answer within {} s",
-                self.endpoint,
-                limit.as_secs()
-            ))),
+            Ok(answer) => answer.map_err(|error| Failed {
+                is_late: matches!(error, Error::RequestTimeoutError),
+                error: self.explain(doing, &error),
+            }),
+            Err(_) => {
+                let why = format!("{}: no answer within {} s", self.endpoint, limit.as_secs());
+                Err(Failed { error: EngineError::Unavailable(why), is_late: true })
+            }
         };
-        if result.as_ref().is_err_and(EngineError::is_unavailable) {
+        if result.as_ref().is_err_and(|failed| failed.error.is_unavailable()) {
             self.forget().await;
         }
         result
@@ -174,17 +231,10 @@ impl Connection {
         Ok(client.insert(negotiated.map_err(|_| Error::RequestTimeoutError)??).clone())
     }
 
-    /// Checks that the engine answers and accepts new connections: during shutdown it still answers on existing ones.
+    /// Checks that the engine answers on a new connection: during shutdown it still answers on existing ones. A connection
+    /// proves nothing by itself, because systemd may hold the socket.
     pub(super) async fn ping(&self, limit: Duration) -> Result<(), EngineError> {
-        self.call("ping", limit, |client| async move {
-            match &self.endpoint {
-                Endpoint::Unix(path) => drop(UnixStream::connect(path).await?),
-                Endpoint::Tcp(address) => drop(TcpStream::connect(address).await?),
-                Endpoint::Unusable(_) => {}
-            }
-            client.docker.ping().await.map(|_| ())
-        })
-        .await
+        self.call("ping", limit, |client| async move { client.ping_on(&self.without_pool).await }).await
     }
 
     /// Returns a client whose version the engine has just accepted, for streams, which cannot be retried.

@@ -84,7 +84,7 @@ impl DockerEngine {
                 let Ok(name) = checked(id_or_name) else { continue };
                 match Box::pin(self.inspect(name)).await {
                     Ok(owner) => owner.as_ref().map(NetworkOwnerState::of),
-                    Err(error) if error.is_unavailable() => return Err(error),
+                    Err(error) if self.is_away(&error).await => return Err(error),
                     // An owner that cannot be inspected must not hide the others.
                     Err(_) => continue,
                 }
@@ -119,7 +119,11 @@ impl DockerEngine {
         let ids = listed.iter().filter_map(|listed| checked(answer::text(listed, "/Id")?).ok());
         let mut earliest = oldest;
         for id in ids.take(MAX_WITNESSES) {
-            let seen = self.inspect(id).await?.filter(|seen| seen.state == State::Running);
+            let seen = match self.inspect(id).await {
+                Err(error) if self.is_away(&error).await => return Err(error),
+                // A container that can't be inspected says nothing.
+                seen => seen.ok().flatten().filter(|seen| seen.state == State::Running),
+            };
             let Some(started_at) = seen.and_then(|seen| seen.started_at) else { continue };
             earliest = Some(earliest.map_or(started_at, |earliest| earliest.min(started_at)));
             if started_at <= wanted {
@@ -164,21 +168,28 @@ impl DockerEngine {
         listed(doing, self.connection.get(doing, "/containers/json", &query).await?)
     }
 
+    /// Reports whether a container could not be inspected because the engine is away, and not because of the container.
+    async fn is_away(&self, error: &EngineError) -> bool {
+        error.is_unavailable() && self.connection.ping(PING).await.is_err()
+    }
+
     /// Inspects a listed container. One that cannot be inspected must not hide the others: the fields of the list are
-    /// used instead.
+    /// used instead. They say nothing of its health and its restarts, so the state of one that may run is unknown.
     async fn inspect_listed(&self, listed: &Value, id: &str) -> Result<Option<Container>, EngineError> {
         let doing = format!("inspect container {}", stable(id));
         let (seen, podman) = match self.inspection(&doing, id).await {
             Ok(Some(seen)) => seen,
             Ok(None) => return Ok(None),
-            Err(error) if error.is_unavailable() && self.connection.ping(PING).await.is_err() => {
-                return Err(error);
-            }
+            Err(error) if self.is_away(&error).await => return Err(error),
             Err(error) => {
                 tracing::warn!("{error}; using only the fields of the container list");
                 (Value::Null, self.connection.is_podman().await)
             }
         };
-        Ok(convert::container(listed, &seen, podman))
+        let is_inspected = seen["State"].is_object();
+        Ok(convert::container(listed, &seen, podman).map(|known| Container {
+            state: if is_inspected || !known.is_live() { known.state } else { State::Unknown },
+            ..known
+        }))
     }
 }

@@ -16,7 +16,7 @@ use crate::model::image_config::ImageConfig;
 use crate::model::output::{clean, clip_end, stable};
 use crate::model::{
     Container, ContainerEvent, EventKind, HealthState, HealthTiming, Manager, NetworkOwner, Origin, Platform,
-    State,
+    RestartPolicy, State,
 };
 use crate::ports::Image;
 
@@ -131,7 +131,6 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
     let short: Vec<_> = short.filter(|one| mounts.iter().all(|m| m.destination != one.destination)).collect();
     mounts.extend(short);
     mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
-    let policy = text(seen, "/HostConfig/RestartPolicy/Name").unwrap_or_default();
     Some(Container {
         name,
         manager: manager(&labels).filter(|_| podman),
@@ -183,7 +182,11 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         // Only podman has a state for this.
         is_stopping: text(seen, "/State/Status").or_else(|| text(listed, "/State")) == Some("stopping"),
         error: stable(text(seen, "/State/Error").unwrap_or_default()),
-        restarts_itself: matches!(policy, "always" | "unless-stopped" | "on-failure"),
+        restart_policy: match text(seen, "/HostConfig/RestartPolicy/Name") {
+            Some("always" | "unless-stopped") => RestartPolicy::Always,
+            Some("on-failure") => RestartPolicy::OnFailure,
+            _ => RestartPolicy::No,
+        },
         network_of: text(seen, "/HostConfig/NetworkMode")
             .and_then(|mode| mode.strip_prefix("container:"))
             .map(|owner| NetworkOwner { id_or_name: owner.to_owned(), resolved: None }),

@@ -38,7 +38,7 @@ fn a_plain_container_is_converted() {
     assert_eq!((c.name.as_str(), c.compose_service.as_str()), ("p-web-1", "web"));
     assert_eq!(c.config_image, "localhost:5000/web:1");
     assert_eq!(c.image, ImageId("sha256:aa".into()));
-    assert_eq!((c.state, c.restart_count, c.restarts_itself), (State::Running, 2, true));
+    assert_eq!((c.state, c.restart_count, c.restart_policy), (State::Running, 2, RestartPolicy::Always));
     assert_eq!(c.started_at.unwrap().as_nanosecond() % 1_000_000_000, 123_456_789);
     assert_eq!((c.health, c.health_timing), (None, None));
     assert_eq!(c.status, "Up 3 minutes");
@@ -133,14 +133,20 @@ fn a_container_that_never_started_has_no_start_time_and_an_error() {
 fn nulls_and_absent_fields_are_tolerated() {
     let c = made(&json!({"Mounts": null, "HostConfig": null, "RestartCount": null,
         "Config": {"Labels": null, "Image": null}, "State": {"Health": null, "StartedAt": ""}}));
-    assert_eq!((c.restarts_itself, c.started_at), (false, None));
+    assert_eq!((c.restart_policy, c.started_at), (RestartPolicy::No, None));
 }
 
 #[test]
 fn the_restart_policy_decides_whether_the_engine_restarts_a_container() {
-    for (name, want) in [("always", true), ("on-failure", true), ("no", false), ("", false)] {
+    for (name, want) in [
+        ("always", RestartPolicy::Always),
+        ("unless-stopped", RestartPolicy::Always),
+        ("on-failure", RestartPolicy::OnFailure),
+        ("no", RestartPolicy::No),
+        ("", RestartPolicy::No),
+    ] {
         let c = made(&json!({"HostConfig": {"RestartPolicy": {"Name": name}}}));
-        assert_eq!(c.restarts_itself, want, "{name}");
+        assert_eq!(c.restart_policy, want, "{name}");
     }
 }
 

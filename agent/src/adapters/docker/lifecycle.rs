@@ -21,7 +21,7 @@ impl DockerEngine {
         let container = checked(container)?;
         let doing = format!("start container {}", stable(container));
         self.connection
-            .call(&doing, RESTART, |client| {
+            .call_for_one(&doing, RESTART, |client| {
                 let docker = client.docker.clone().with_timeout(RESTART);
                 async move { docker.start_container(container, None).await }
             })
@@ -34,7 +34,7 @@ impl DockerEngine {
         let (grace, limit) = self.stop_grace(container, &doing).await?;
         let options = query::StopContainerOptionsBuilder::new().t(grace).build();
         self.connection
-            .call(&doing, limit, |client| {
+            .call_for_one(&doing, limit, |client| {
                 let options = options.clone();
                 let docker = client.docker.clone().with_timeout(limit);
                 async move { docker.stop_container(container, Some(options)).await }
@@ -82,14 +82,14 @@ impl DockerEngine {
         let deadline = Instant::now() + limit;
         let created = self
             .connection
-            .call(&doing, CHANGE, |client| {
+            .call_for_one(&doing, CHANGE, |client| {
                 let config = config.clone();
                 async move { client.docker.create_exec(container, config).await }
             })
             .await?;
         let id = &*created.id;
         self.connection
-            .call(&doing, CHANGE, |client| async move {
+            .call_for_one(&doing, CHANGE, |client| async move {
                 let detached = StartExecOptions { detach: true, ..StartExecOptions::default() };
                 client.docker.start_exec(id, Some(detached)).await.map(|_| ())
             })
@@ -97,7 +97,7 @@ impl DockerEngine {
         loop {
             let seen = self
                 .connection
-                .read(&doing, |client| async move { client.docker.inspect_exec(id).await })
+                .read_one(&doing, |client| async move { client.docker.inspect_exec(id).await })
                 .await?;
             if let (Some(false), Some(status)) = (seen.running, seen.exit_code) {
                 return Ok(ExecEnd::Exited { status });

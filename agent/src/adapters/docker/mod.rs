@@ -90,7 +90,7 @@ impl DockerEngine {
             async move { Ok((client.get(path, &[], None).await?, client.podman)) }
         };
         loop {
-            match self.connection.read(doing, ask).await.found()? {
+            match self.connection.read_one(doing, ask).await.found()? {
                 Some((seen, _)) if convert::may_be_oom_killed(&seen, Timestamp::now()) => {
                     sleep(OOM_PAUSE).await;
                 }
@@ -218,6 +218,10 @@ struct Hold {
 impl Engine for DockerEngine {
     async fn ping(&self) -> Result<(), EngineError> {
         self.connection.ping(PING).await
+    }
+
+    async fn check_reads(&self) -> Result<(), EngineError> {
+        self.connection.get("list containers", "/containers/json", &[("limit", "1")]).await.map(drop)
     }
 
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
@@ -396,7 +400,7 @@ impl Engine for DockerEngine {
         let (grace, limit) = self.stop_grace(container, &doing).await?;
         let options = query::RestartContainerOptionsBuilder::new().t(grace).build();
         self.connection
-            .call(&doing, limit, |client| {
+            .call_for_one(&doing, limit, |client| {
                 let options = options.clone();
                 // The library's default timeout is shorter.
                 let docker = client.docker.clone().with_timeout(limit);

@@ -265,7 +265,7 @@ async fn a_container_that_cannot_be_inspected_does_not_hide_the_others() {
         let (_server, _, engine) = serve(strict).await;
         let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
         let seen: Vec<_> = seen.iter().map(|c| (c.name.as_str(), c.state, c.exit_code)).collect();
-        assert_eq!(seen, [("a", State::Running, 0), ("b", State::Exited, 3)], "{body}");
+        assert_eq!(seen, [("a", State::Unknown, 0), ("b", State::Exited, 3)], "{body}");
     }
 }
 

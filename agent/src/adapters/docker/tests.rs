@@ -210,6 +210,31 @@ async fn a_truncated_response_is_unavailable_and_not_a_missing_image() {
     assert_eq!(error, EngineError::Unavailable(format!("{endpoint}: connection lost")));
 }
 
+/// As systemd does that holds the socket of an engine which is shutting down.
+#[tokio::test]
+async fn a_ping_is_sent_on_a_connection_of_its_own() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = Endpoint::Tcp(listener.local_addr().unwrap().to_string());
+    let answered = async |socket: &mut tokio::net::TcpStream| {
+        let mut request = [0; 4096];
+        let length = socket.read(&mut request).await.unwrap();
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 21\r\n\r\n";
+        socket.write_all(format!("{head}{{\"ApiVersion\":\"1.41\"}}").as_bytes()).await.unwrap();
+        String::from_utf8_lossy(&request[..length]).lines().next().unwrap_or_default().to_owned()
+    };
+    let serve = async {
+        let mut pooled = listener.accept().await.unwrap().0;
+        let negotiated = answered(&mut pooled).await;
+        let mut own = listener.accept().await.unwrap().0;
+        (negotiated, answered(&mut own).await)
+    };
+    let connection = Connection::new(endpoint);
+    let (pinged, served) = tokio::join!(connection.ping(PING), serve);
+    pinged.unwrap();
+    let expected = ("GET /version HTTP/1.1".to_owned(), "GET /v1.41/_ping HTTP/1.1".to_owned());
+    assert_eq!(served, expected);
+}
+
 #[tokio::test]
 async fn a_missing_image_is_none_and_other_failures_are_errors() {
     let server = server().await;
@@ -324,12 +349,50 @@ async fn a_container_that_disappears_between_list_and_inspection_is_left_out() {
     let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
     assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["b"]);
 
-    // One that cannot be inspected is not absent.
+    // One that cannot be inspected is not absent, but nothing is known of its health.
     answer(&server, "/containers/json", 200, list).await;
     answer(&server, "/containers/c1/json", 500, r#"{"message":"broken"}"#).await;
     answer(&server, "/containers/c2/json", 200, inspected).await;
     let seen = engine.containers(&Members::Project("p".into())).await.unwrap();
-    assert_eq!(seen.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    let states: Vec<_> = seen.iter().map(|c| (c.name.as_str(), c.state)).collect();
+    assert_eq!(states, [("a", State::Unknown), ("b", State::Exited)]);
+}
+
+#[tokio::test]
+async fn a_request_that_hangs_for_one_container_only_is_refused() {
+    let server = server().await;
+    let connection = Connection::new(Endpoint::Tcp(server.address().to_string()));
+    let hang = || connection.call_for_one("restart x", Duration::ZERO, |_| std::future::pending());
+    let late: Result<(), _> = hang().await;
+    assert_eq!(late, Err(EngineError::Refused("restart x: no answer within 0 s".into())));
+    // The same within the library's own time limit.
+    let limit = Duration::from_secs(60);
+    let late = connection
+        .call_for_one("restart x", limit, |_| std::future::ready(Err::<(), _>(Error::RequestTimeoutError)));
+    assert!(matches!(late.await, Err(EngineError::Refused(_))));
+    // Whether a request has had an effect whose connection was lost is unknown.
+    let lost = connection.call_for_one("restart x", limit, |_| {
+        let err = std::io::ErrorKind::ConnectionReset.into();
+        std::future::ready(Err::<(), _>(Error::IOError { err }))
+    });
+    assert!(lost.await.unwrap_err().is_unavailable());
+    // The whole engine hangs.
+    answer(&server, "/_ping", 503, "").await;
+    let late: Result<(), _> = hang().await;
+    assert!(late.unwrap_err().is_unavailable());
+}
+
+#[tokio::test]
+async fn an_engine_that_does_not_list_its_containers_is_unavailable_although_it_answers_pings() {
+    let server = server().await;
+    let engine = engine(&server);
+    answer(&server, "/containers/json", 200, "[]").await;
+    engine.check_reads().await.unwrap();
+    answer(&server, "/containers/json", 503, "").await;
+    engine.ping().await.unwrap();
+    assert!(engine.check_reads().await.unwrap_err().is_unavailable());
+    let lists = asked(&server, "/containers/json").await;
+    assert_eq!(lists[0].url.query(), Some("limit=1"), "it is cheap");
 }
 
 #[tokio::test]

@@ -49,11 +49,21 @@ enum Pool {
 
 impl Transport {
     pub(super) fn new(endpoint: &Endpoint) -> Self {
+        Self::keeping(endpoint, AT_ONCE)
+    }
+
+    /// The same, with a new connection for each request.
+    pub(super) fn without_pool(endpoint: &Endpoint) -> Self {
+        Self::keeping(endpoint, 0)
+    }
+
+    /// The same, with so many idle connections at most.
+    fn keeping(endpoint: &Endpoint, idle: usize) -> Self {
         let mut builder = Client::builder(TokioExecutor::new());
         builder
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(AT_ONCE)
+            .pool_max_idle_per_host(idle)
             .http1_max_buf_size(READ_SIZE);
         let (base, pool) = match endpoint {
             Endpoint::Unix(path) => {

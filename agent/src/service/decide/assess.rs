@@ -92,6 +92,7 @@ impl Service {
             by_engine: &self.durable.engine_stops,
             told: &self.known.told_to_stop,
         };
-        assess(container, stops, self.healer.is_in_crash_loop(container), self.last_input)
+        let in_crash_loop = self.healer.is_in_crash_loop(container, self.last_input);
+        assess(container, stops, in_crash_loop, self.last_input)
     }
 }

@@ -52,6 +52,7 @@ impl Durable {
             deployment.outage.forget();
             if let Some(probation) = deployment.phase.probation_mut() {
                 moved(&mut probation.since);
+                probation.seen.values_mut().for_each(|seen| moved_if(&mut seen.unknown_since));
             }
             if let Some(watch) = deployment.phase.watch_mut() {
                 moved_if(&mut watch.steady_since);

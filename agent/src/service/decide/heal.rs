@@ -5,9 +5,9 @@ use jiff::Timestamp;
 use crate::model::{Container, EngineError};
 use crate::service::action::Action;
 use crate::service::event::Event;
-use crate::service::health::assess::Trouble;
+use crate::service::health::assess::{Condition, Trouble};
 use crate::service::health::healer::Remedy;
-use crate::service::health::restart_state;
+use crate::service::health::restart_state::{self, RestartState};
 use crate::service::{ENGINE_RETRY, Service};
 
 impl Service {
@@ -28,6 +28,20 @@ impl Service {
         let mut states = self.durable.restart_states.iter();
         self.config.auto_heal
             && states.any(|(name, restart)| restart.is_being_healed() && !self.is_left_alone(name))
+    }
+
+    /// Whether containers are failing, and the healer leaves all of them as they are for now: it has given up on them, waits
+    /// for the end of a cooldown, or watches a restart.
+    pub(in crate::service) fn is_left_failing(&self, containers: &[Container], now: Timestamp) -> bool {
+        let is_failing = |c: &&Container| matches!(self.condition(c), Condition::Failing(_));
+        let mut failing = containers.iter().filter(is_failing).peekable();
+        let is_left = |restart: &RestartState| {
+            let due = restart_state::restart_at(restart, &self.config);
+            restart.exhausted || restart.watched_since.is_some() || due.is_some_and(|at| at > now)
+        };
+        self.config.auto_heal
+            && failing.peek().is_some()
+            && failing.all(|c| self.durable.restart_states.get(&c.name).is_some_and(is_left))
     }
 
     pub(in crate::service) fn remedy_due(&self, now: Timestamp) -> Option<(String, Remedy)> {

@@ -107,7 +107,7 @@ impl Service {
         let is_done =
             |c: &Container| self.condition(c) == Condition::Inactive(Inactive::Finished) && c.is_one_shot();
         let done = !containers.is_empty() && containers.iter().all(is_done);
-        if !all_stopped || done {
+        if !all_stopped || done || self.is_left_failing(containers, now) {
             return None;
         }
         if now < quiet_at {

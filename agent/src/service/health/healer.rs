@@ -10,19 +10,23 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::config::ServiceConfig;
 use crate::model::few::FewMap;
-use crate::model::{Container, State};
+use crate::model::{Container, RestartPolicy, State};
 use crate::service::event::Note;
 use crate::service::health::assess::{
     Condition, Inactive, ProblemKind, StopTimes, Stops, TERMINATED, assess, signed, stuck_at,
 };
 use crate::service::health::gap::{Engine, Gaps};
 use crate::service::health::restart_state::{
-    Findings, LOOP_WINDOW, Look, RestartState, SETTLE_END, not_later, restart_at,
+    Findings, LOOP_WINDOW, Look, RestartState, SETTLE_END, SLOW_LOOP_WINDOW, not_later, restart_at,
 };
 
-/// This many restarts by the restart policy within [`LOOP_WINDOW`] are a crash loop. A container that fails again within
-/// that time after a restart by the healer is also in a loop, however short the cooldown is.
+/// This many restarts by the restart policy within one of the windows are a crash loop. A container that fails again within
+/// [`LOOP_WINDOW`] after a restart by the healer is also in a loop, however short the cooldown is.
 const LOOP_RESTARTS: u64 = 3;
+/// How many restart counts are remembered: enough to tell whether there were so many restarts.
+const LOOP_MEMORY: usize = 4;
+/// A run longer than this, the average of a slow loop, ends the loop.
+const SLOW_LOOP_RUN: Duration = Duration::from_secs(SLOW_LOOP_WINDOW.as_secs() / LOOP_RESTARTS);
 /// How often a container that is being stopped is inspected: no event tells that it goes on after all.
 const LOOK_AT_STOPPING: Duration = Duration::from_secs(15);
 /// The same for a container whose health check has no result since a pause: the engine reports a pass, but not a failure,
@@ -61,8 +65,8 @@ pub(in crate::service) enum Remedy {
 pub(in crate::service) struct Healer {
     /// Gaps in the event stream.
     pub(in crate::service) gaps: Gaps,
-    /// Restarts by policy: container ID to start of the window and restart count at that time.
-    windows: FewMap<String, (Timestamp, u64)>,
+    /// Restarts by policy: container ID to its last restart counts and when each was last seen, oldest first.
+    restart_counts: FewMap<String, Vec<(Timestamp, u64)>>,
     /// Remedies for the containers that the last inspection found failing, by name.
     remedies: BTreeMap<String, Remedy>,
     /// When the agent was started. It may see an exited container before it receives the event of the stop request.
@@ -70,6 +74,8 @@ pub(in crate::service) struct Healer {
     /// When the agent began to receive events, if the origin of earlier stops is unknown: when it was started (see
     /// `boot.rs`), or after a gap in the event stream.
     events_unseen_before: Option<Timestamp>,
+    /// A time since when the engine has been running, if known.
+    engine_since: Option<Timestamp>,
     /// Containers that exited for an unknown reason, already logged, by ID.
     unknown: BTreeSet<String>,
     /// Containers managed by another tool, already logged, by ID.
@@ -88,8 +94,9 @@ pub(in crate::service) struct Ends<'a> {
 impl Healer {
     /// The times that deadlines are measured from.
     pub(in crate::service) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        self.windows
+        self.restart_counts
             .values_mut()
+            .flatten()
             .map(|(since, _)| since)
             .chain(&mut self.listening_since)
             .chain(self.gaps.times())
@@ -99,6 +106,7 @@ impl Healer {
     /// to the earlier of both clocks, so that containers that exit from now on do not count as unseen.
     pub(in crate::service) fn clock_was_set(&mut self, by: SignedDuration) {
         self.gaps.clock_was_set();
+        self.engine_since = None;
         if let Some(at) = &mut self.events_unseen_before {
             *at = at.checked_add(by).unwrap_or(*at).min(*at);
         }
@@ -113,6 +121,10 @@ impl Healer {
         now: Timestamp,
     ) -> Option<Engine> {
         let engine = self.gaps.end(requested, by_engine, engine_since, now);
+        // What was known of the same run stays true.
+        if engine != Some(Engine::Survived) || self.engine_since.is_none() {
+            self.engine_since = engine_since;
+        }
         if engine == Some(Engine::Survived) {
             // The engine's buffer may not reach back to the begin of the gap.
             self.events_unseen_before = self.events_unseen_before.max(Some(now));
@@ -150,7 +162,9 @@ impl Healer {
     ) -> Findings {
         let mut findings = Findings::default();
         self.remedies.clear();
-        self.windows.retain_keys(|id| containers.iter().any(|c| c.id == *id));
+        // What the healer restarts begins anew.
+        self.restart_counts
+            .retain_keys(|id| containers.iter().any(|c| c.id == *id && !restarting.contains(&c.name)));
         restart_states.retain(|name, _| containers.iter().any(|c| c.name == *name && c.manager.is_none()));
         self.managed.retain(|id| containers.iter().any(|c| c.id == *id));
         self.unknown.retain(|id| containers.iter().any(|c| c.id == *id && c.state == State::Exited));
@@ -169,7 +183,7 @@ impl Healer {
             if matches!(container.state, State::Running | State::Restarting) {
                 self.note_restarts(container, now);
             }
-            let mut condition = assess(container, ends.stops, self.is_in_crash_loop(container), now);
+            let mut condition = assess(container, ends.stops, self.is_in_crash_loop(container, now), now);
             if known.is_none_or(RestartState::has_no_known_problem)
                 && matches!(&condition, Condition::Failing(symptom) if symptom.kind() == ProblemKind::Down)
                 && self.is_of_unknown_cause(container, ends.exit_codes, now)
@@ -252,6 +266,7 @@ impl Healer {
         self.events_unseen_before = Some(now);
     }
 
+    /// Whether somebody may have stopped a container that exited before the agent received events.
     fn is_of_unknown_cause(
         &self,
         container: &Container,
@@ -261,9 +276,18 @@ impl Healer {
         container.state == State::Exited
             // The OOM killer sends KILL. It may also have killed another process, earlier.
             && !(container.oom_killed && container.exit_code == KILLED)
-            && ENDED_BY_SIGNAL.contains(&container.exit_code)
+            && (ENDED_BY_SIGNAL.contains(&container.exit_code) || self.was_kept_down(container))
             && !exit_codes.contains_key(&container.id)
             && (self.unknown.contains(&container.id) || self.ended_unseen(container, now))
+    }
+
+    /// Whether the engine has been running since before the end of a container that it would have started again if nobody had
+    /// stopped it. Its exit code says nothing: not every program ends by the signal, or with 0.
+    fn was_kept_down(&self, container: &Container) -> bool {
+        let since = self.engine_since.zip(container.finished_at);
+        container.restart_policy == RestartPolicy::Always
+            && container.error.is_empty()
+            && since.is_some_and(|(since, ended)| since <= ended)
     }
 
     /// Whether the container exited before the agent received events. An end in the future dates from before the clock was
@@ -284,20 +308,33 @@ impl Healer {
         }
     }
 
-    /// Records the container's restart count at the start of a window.
+    /// Records the container's restart count.
     fn note_restarts(&mut self, container: &Container, now: Timestamp) {
-        let is_open = |(since, count): &(Timestamp, u64)| {
-            now.duration_since(*since) <= signed(LOOP_WINDOW) && container.restart_count >= *count
-        };
-        if !self.windows.get(&container.id).is_some_and(is_open) {
-            self.windows.insert(container.id.clone(), (now, container.restart_count));
+        let count = container.restart_count;
+        let counts = self.restart_counts.entry(container.id.as_str());
+        // A lower one than before: it was started by someone.
+        counts.retain(|(_, earlier)| *earlier < count);
+        if counts.len() == LOOP_MEMORY {
+            counts.remove(0);
         }
+        counts.push((now, count));
     }
 
-    /// Whether the restart policy keeps restarting the container.
-    pub(in crate::service) fn is_in_crash_loop(&self, container: &Container) -> bool {
-        let before = self.windows.get(&container.id).map_or(container.restart_count, |(_, count)| *count);
-        container.restart_count.saturating_sub(before) >= LOOP_RESTARTS
+    /// Whether the restart policy keeps restarting the container. In a slow loop the last run has failed, as a container that
+    /// finishes its work again and again has not crashed, and the current run has not outlasted the loop.
+    pub(in crate::service) fn is_in_crash_loop(&self, container: &Container, now: Timestamp) -> bool {
+        let counts = self.restart_counts.get(&container.id).map_or(&[][..], Vec::as_slice);
+        let is_looping = |window: Duration| {
+            let mut within = counts.iter().filter(|(at, _)| now.duration_since(*at) <= signed(window));
+            let before = within.next().map_or(container.restart_count, |(_, count)| *count);
+            container.restart_count.saturating_sub(before) >= LOOP_RESTARTS
+        };
+        let is_young = || {
+            let ran = container.started_at.map(|start| now.duration_since(start));
+            container.state == State::Restarting || ran.is_none_or(|ran| ran < signed(SLOW_LOOP_RUN))
+        };
+        is_looping(LOOP_WINDOW)
+            || (is_looping(SLOW_LOOP_WINDOW) && container.exit_code != 0 && is_young())
             || (container.state == State::Restarting && container.restart_count >= LOOP_COUNT)
     }
 }

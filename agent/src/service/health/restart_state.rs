@@ -13,6 +13,9 @@ use crate::service::health::assess::{Condition, ProblemKind, Symptom, Trouble};
 
 /// Restarts within this time are one loop (`healer.rs`).
 pub(in crate::service) const LOOP_WINDOW: Duration = Duration::from_mins(1);
+/// The same for a container that runs for a while each time. The engine waits longer and longer before a restart only if
+/// the runs are shorter than 10 s.
+pub(in crate::service) const SLOW_LOOP_WINDOW: Duration = Duration::from_mins(10);
 
 /// A process that exited counts as down only after this delay: the event of a requested stop may not have arrived yet,
 /// and the engine may be about to restart it (DOMAIN 4.3).
@@ -217,8 +220,10 @@ impl Look<'_> {
         self.listening_since.is_none_or(|since| self.now >= since + settle_time(ProblemKind::Down))
     }
 
+    /// If the engine has restarted it since, it has to prove itself once more.
     fn proven_at(&self, well_since: Timestamp) -> Timestamp {
-        proven_at(well_since, self.budget(), self.config)
+        let restarted_at = self.started_at().filter(|_| self.container.restart_count > 0);
+        proven_at(restarted_at.map_or(well_since, |at| at.max(well_since)), self.budget(), self.config)
     }
 
     /// Evaluates a restart; returns whether it was decided.

@@ -92,7 +92,8 @@ impl Outage {
 
     /// Takes over how all containers are now.
     pub(in crate::service) fn look(&mut self, containers: &[Container], now: Timestamp) {
-        let seen: Vec<Seen<'_>> = containers.iter().map(Seen::of_container).collect();
+        let known = containers.iter().filter(|container| container.state != State::Unknown);
+        let seen: Vec<Seen<'_>> = known.map(Seen::of_container).collect();
         self.take_over(&seen, now);
     }
 

@@ -33,6 +33,12 @@ pub struct Seen {
     /// Whether the previous inspection already found it exited. It counts as failed only at the second one, so that the
     /// event of a requested stop has time to arrive.
     pub ended: bool,
+    /// The longest time that its health check may take to pass, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Duration>,
+    /// Since when the engine does not say what it does; `None` while it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_since: Option<Timestamp>,
 }
 
 /// The probation of one attempt.
@@ -68,11 +74,11 @@ pub enum Outcome {
     Passed,
     /// The probation failed.
     Failed(Failure),
-    /// External interference, which says nothing about the image.
+    /// Something that says nothing about the image: external interference, or an engine that does not answer.
     Inconclusive(Interference),
 }
 
-/// External interference with containers on probation.
+/// What keeps containers from being judged: external interference, or an engine that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interference {
@@ -97,6 +103,11 @@ pub enum Interference {
     Removed {
         /// The compose service.
         compose_service: String,
+    },
+    /// The engine did not say what a container does.
+    Unknown {
+        /// Its name.
+        container: String,
     },
     /// As an earlier version recorded it: the whole sentence.
     #[serde(untagged)]
@@ -352,7 +363,7 @@ impl Probation {
     /// Starts over, because nothing is known of the containers for a while.
     pub(in crate::service) fn start_over(&mut self, now: Timestamp) {
         self.since = now;
-        self.seen.values_mut().for_each(|seen| seen.ended = false);
+        self.seen.values_mut().for_each(|seen| (seen.ended, seen.unknown_since) = (false, None));
         self.probed.clear();
     }
 
@@ -368,6 +379,10 @@ impl Probation {
 
         for (role, container) in &judged {
             let seen = self.seen.entry(container.id.clone()).or_default();
+            if container.state == State::Unknown {
+                seen.unknown_since.get_or_insert(now);
+                continue;
+            }
             if let (Some(run), State::Running) = (seen.started_at, container.state)
                 && container.started_at != Some(run)
                 && context.is_stop_requested(container, run)
@@ -380,6 +395,8 @@ impl Probation {
                     self.since = now;
                 }
             }
+            seen.unknown_since = None;
+            seen.budget = container.health_timing.map(|timing| timing.budget());
             if is_resumed(container, seen, context) && self.restarts < MAX_RESTARTS {
                 // It may not have been probed for a while: it has to prove itself from now on.
                 self.restarts += 1;
@@ -403,7 +420,7 @@ impl Probation {
         if now < deadline {
             return Outcome::Wait { deadline };
         }
-        for (role, container) in &judged {
+        for (role, container) in judged.iter().filter(|(_, container)| container.state != State::Unknown) {
             let name = || container.name.clone();
             match context.condition(container) {
                 Condition::Inactive(Inactive::Stopped | Inactive::Stopping) => {
@@ -419,6 +436,9 @@ impl Probation {
                 return blame(*role, container, &flaw);
             }
         }
+        if let Some(outcome) = self.unknown(&judged, context, now) {
+            return outcome;
+        }
         if let Some(failure) = self.never_answered(containers, context) {
             return Outcome::Failed(failure);
         }
@@ -432,11 +452,33 @@ impl Probation {
         }
     }
 
+    /// Returns the outcome at its end if a container can't be inspected: the engine has another grace to say what it does.
+    fn unknown(
+        &self,
+        judged: &[(Role, &Container)],
+        context: Context<'_>,
+        now: Timestamp,
+    ) -> Option<Outcome> {
+        let unknown = judged.iter().map(|(_, container)| *container).filter(|c| c.state == State::Unknown);
+        let since = |c: &&Container| self.seen.get(&c.id).and_then(|seen| seen.unknown_since).unwrap_or(now);
+        let container = unknown.max_by_key(since)?;
+        let deadline = since(&container) + context.plan.grace;
+        Some(if now < deadline {
+            Outcome::Wait { deadline }
+        } else {
+            Outcome::Inconclusive(Interference::Unknown { container: container.name.clone() })
+        })
+    }
+
     /// Returns when it ends: after the grace, or after the longest time that a health check of a container on probation
     /// may take to pass, whichever is later.
     pub fn deadline(&self, containers: &[Container], context: Context<'_>) -> Timestamp {
         let judged = containers.iter().filter(|c| context.role(c).is_some());
-        let budgets = judged.filter_map(|c| c.health_timing).map(|timing| timing.budget());
+        let budgets = judged.filter_map(|c| match c.health_timing {
+            Some(timing) => Some(timing.budget()),
+            None if c.state == State::Unknown => self.seen.get(&c.id)?.budget,
+            None => None,
+        });
         self.since + budgets.fold(context.plan.grace, Duration::max)
     }
 }

@@ -88,6 +88,46 @@ fn an_exit_that_looks_like_a_stop_while_the_agent_was_down_is_not_healed_in_the_
 }
 
 #[test]
+fn a_container_that_a_running_engine_did_not_start_again_while_the_agent_was_down_was_stopped_by_someone() {
+    let (no, failures, always) = (RestartPolicy::No, RestartPolicy::OnFailure, RestartPolicy::Always);
+    for (policy, code, error, engine_since, healed) in [
+        (always, 1, "", 0, false),
+        (always, 2, "", 0, false),
+        (always, 130, "", 0, false),
+        // It may be out of attempts.
+        (failures, 1, "", 0, true),
+        (no, 130, "", 0, true),
+        // The engine tried, and failed.
+        (always, 127, "exec: no such file", 0, true),
+        // It may not have been the engine's turn.
+        (always, 1, "", 30, true),
+    ] {
+        let mut scenario = Scenario::of(config());
+        let before = Container { restart_policy: policy, ..running("a") };
+        scenario.at(10).look(&[&before]);
+        let durable = scenario.service.durable().clone();
+        let config = scenario.service.config.clone();
+        scenario.at(60);
+        let started = Service::new(config, durable, boot_of("one", "one"), StartReason::Start, scenario.now);
+        scenario.service = started.0;
+        let engine_since = scenario.seconds(engine_since);
+        scenario.input(Input::EngineBack { at: scenario.now, engine_since });
+        let ended = Container {
+            finished_at: scenario.seconds(20),
+            restart_policy: policy,
+            error: error.into(),
+            ..exited("a", code)
+        };
+        scenario.look(&[&ended]).at(63).look(&[&ended]);
+        assert_eq!(
+            scenario.restarts().len(),
+            usize::from(healed),
+            "{policy:?} {code} {error} {engine_since:?}"
+        );
+    }
+}
+
+#[test]
 fn auto_start_starts_the_project_after_a_reboot() {
     for (boot, starts) in [("two", true), ("one", false)] {
         let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });

@@ -293,7 +293,7 @@ fn a_container_stuck_between_two_runs_is_restarted() {
     assert_eq!(scenario.act(), None, "the first inspection");
     let stuck = Container {
         state: State::Restarting,
-        restarts_itself: true,
+        restart_policy: RestartPolicy::Always,
         restart_count: 1,
         finished_at: scenario.seconds(10),
         ..exited("a", 3)
@@ -307,7 +307,7 @@ fn a_container_stuck_between_two_runs_is_restarted() {
 
 #[test]
 fn the_status_tells_jobs_that_are_done_from_services_that_are_not_running() {
-    let daemon = Container { restarts_itself: true, ..exited("web", 0) };
+    let daemon = Container { restart_policy: RestartPolicy::Always, ..exited("web", 0) };
     let created = Container { state: State::Created, ..running("db") };
     for (containers, expected) in [
         (vec![exited("job", 0)], Ok(())),

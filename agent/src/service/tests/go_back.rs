@@ -339,7 +339,7 @@ fn stops_the_engine_and_long_intervals_are_no_crashes() {
 #[test]
 fn a_container_that_finishes_its_work_again_and_again_has_not_crashed() {
     let mut scenario = on_watch();
-    scenario.look(&[&Container { restarts_itself: true, ..on('2') }]);
+    scenario.look(&[&Container { restart_policy: RestartPolicy::Always, ..on('2') }]);
     for _ in 0..3 {
         scenario.later(30).event("web-2", EventKind::Die { exit_code: 0 });
     }

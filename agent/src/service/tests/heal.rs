@@ -184,6 +184,36 @@ fn a_clock_change_neither_shortens_nor_extends_a_cooldown() {
 }
 
 #[test]
+fn a_container_that_can_not_be_inspected_is_not_healthy_again() {
+    let mut scenario = Scenario::of(config());
+    scenario.look(&[&with_health("a", HealthState::Unhealthy)]);
+    assert_eq!(scenario.restarts(), ["a"]);
+    scenario.kinds();
+    let unknown = Container { state: State::Unknown, started_at: None, ..running("a") };
+    for second in [1, 20, 200] {
+        assert_eq!(scenario.at(second).look(&[&unknown]).restarts(), [""; 0]);
+    }
+    assert_eq!((scenario.kinds(), scenario.status()), (vec![], StatusValue::Degraded));
+}
+
+#[test]
+fn a_restart_that_hangs_for_one_container_counts_as_failed() {
+    let mut scenario = Scenario::of(config());
+    let sick = with_health("a", HealthState::Unhealthy);
+    for second in [0, 60, 120] {
+        scenario.at(second).look(&[&sick]);
+        let Some(Action::Restart { name, .. }) = scenario.act() else {
+            panic!("a restart is due at {second}")
+        };
+        let hangs = EngineError::Refused("restart container a: no answer within 150 s".into());
+        scenario.input(Input::Restarted { name, result: Err(hangs) });
+        assert_eq!(scenario.look(&[&sick]).restarts(), [""; 0], "not within the cooldown");
+    }
+    assert_eq!(scenario.at(1000).look(&[&sick]).restarts(), [""; 0]);
+    assert_eq!(scenario.status(), StatusValue::Exhausted);
+}
+
+#[test]
 fn the_cooldown_is_respected_and_the_restart_follows_when_it_ends() {
     let mut scenario = Scenario::of(config());
     scenario.look(&[&with_health("a", HealthState::Unhealthy)]);
@@ -278,11 +308,76 @@ fn a_container_that_never_started_is_seen_without_any_event() {
 #[test]
 fn the_healer_restarts_a_container_with_a_restart_policy_only_in_a_crash_loop() {
     let mut scenario = Scenario::of(config());
-    let looping = |count| Container { restart_count: count, restarts_itself: true, ..running("a") };
+    let looping =
+        |count| Container { restart_count: count, restart_policy: RestartPolicy::Always, ..running("a") };
     scenario.look(&[&looping(0)]).at(5).look(&[&looping(1)]);
     assert_eq!(scenario.restarts(), [""; 0], "one restart is left to the engine");
     scenario.at(8).look(&[&looping(3)]);
     assert_eq!(scenario.at(11).look(&[&looping(4)]).restarts(), ["a"]);
+}
+
+/// Looks at the container at the start of each run, and in the middle of it. Returns when it was restarted by the healer.
+fn loops(scenario: &mut Scenario, seconds: i64, exit_code: i64, until: i64) -> Vec<i64> {
+    let (mut restarted, mut count) = (Vec::new(), 0);
+    for begun in (0..until).step_by(usize::try_from(seconds).unwrap()) {
+        let run = Container {
+            started_at: scenario.seconds(begun),
+            restart_count: count,
+            restart_policy: RestartPolicy::Always,
+            ..running("a")
+        };
+        for second in [begun, begun + 3, begun + seconds - 1] {
+            scenario.at(second).look(&[&run]);
+            if !scenario.restarts().is_empty() {
+                restarted.push(second);
+                break;
+            }
+        }
+        count = if restarted.last().is_some_and(|at| *at >= begun) { 0 } else { count + 1 };
+        scenario.at(begun + seconds).event("id-a", EventKind::Die { exit_code });
+    }
+    restarted
+}
+
+#[test]
+fn a_container_that_crashes_after_each_run_is_in_a_loop_however_short_the_back_off_of_the_engine() {
+    for seconds in [12, 25, 40] {
+        let mut scenario = Scenario::of(config());
+        let restarted = loops(&mut scenario, seconds, 1, 40 * seconds);
+        assert_eq!(restarted.len(), 3, "{seconds}: {restarted:?}");
+        let kinds = scenario.kinds();
+        let exhausted = kinds.iter().filter(|kind| **kind == Kind::EXHAUSTED).count();
+        assert_eq!((exhausted, scenario.status()), (1, StatusValue::Exhausted), "{seconds}: {kinds:?}");
+        assert!(!kinds.contains(&Kind::HEALTHY), "{seconds}: {kinds:?}");
+    }
+    // A run that is long enough proves the restart, so there is no end.
+    let mut scenario = Scenario::of(config());
+    assert!(loops(&mut scenario, 90, 1, 3000).len() > 3);
+    assert!(scenario.kinds().contains(&Kind::DIED));
+    // It finishes its work, or crashes rarely.
+    for (seconds, exit_code) in [(25, 0), (90, 0), (400, 1)] {
+        let mut scenario = Scenario::of(config());
+        assert_eq!(loops(&mut scenario, seconds, exit_code, 20 * seconds), [0; 0], "{seconds}");
+        assert_eq!(scenario.kinds(), []);
+    }
+}
+
+#[test]
+fn a_slow_crash_loop_is_over_once_a_run_has_lasted() {
+    let mut scenario = Scenario::of(ServiceConfig { auto_heal: false, ..config() });
+    loops(&mut scenario, 25, 1, 125);
+    assert_eq!(scenario.kinds(), [Kind::DIED]);
+    let run = |scenario: &Scenario| Container {
+        started_at: scenario.seconds(125),
+        restart_count: 5,
+        restart_policy: RestartPolicy::Always,
+        ..running("a")
+    };
+    let run = run(&scenario);
+    scenario.at(160).look(&[&run]);
+    assert_eq!(scenario.kinds(), []);
+    scenario.at(330).look(&[&run]);
+    assert_eq!((scenario.kinds(), scenario.status()), (vec![Kind::HEALTHY], StatusValue::Ok));
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn a_rollback_counts_until_the_old_image_is_up_again_and_survives_a_kill() {
         state: State::Exited,
         exit_code: 1,
         finished_at: scenario.seconds(9),
-        restarts_itself: false,
+        restart_policy: RestartPolicy::No,
         ..new
     };
     scenario.at(10).look(&[&failed]).at(17).look(&[&failed]);

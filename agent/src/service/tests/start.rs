@@ -58,6 +58,43 @@ fn a_project_that_does_not_run_is_started_when_the_digests_match() {
     assert_eq!(scenario.kinds(), [Kind::STARTED]);
 }
 
+#[test]
+fn a_project_that_the_healer_has_given_up_is_not_started_until_someone_acts() {
+    let mut scenario = Scenario::of(ServiceConfig { auto_start: true, heal_max_restarts: 1, ..config() });
+    let seen = |down: &Container| observed('1', &[local("sha256:one", &['1'])], &[down]);
+    let down = exited("a", 7);
+    scenario.look(&[&down]);
+    assert_eq!(scenario.at(2).look(&[&down]).restarts(), ["a"]);
+    let again = Container { started_at: scenario.seconds(3), finished_at: scenario.seconds(4), ..down };
+    scenario.at(3).check(seen(&again));
+    assert_eq!(scenario.act(), None, "the healer watches its restart");
+    scenario.at(5).look(&[&again]);
+    assert_eq!(scenario.status(), StatusValue::Exhausted);
+    for second in [10, 100, 1000] {
+        scenario.at(second).look(&[&again]).check(seen(&again));
+        assert_eq!(scenario.act(), None, "{second}");
+    }
+    scenario.service.handle_request(ServiceRequest::Unblock, scenario.now);
+    scenario.check(seen(&again));
+    assert!(scenario.act().is_some());
+}
+
+#[test]
+fn a_project_whose_container_waits_for_the_healer_is_not_started_within_the_cooldown() {
+    let mut scenario = Scenario::of(ServiceConfig { auto_start: true, ..config() });
+    let seen = |down: &Container| observed('1', &[local("sha256:one", &['1'])], &[down]);
+    let down = exited("a", 7);
+    scenario.look(&[&down]);
+    assert_eq!(scenario.at(2).look(&[&down]).restarts(), ["a"]);
+    let again = Container { started_at: scenario.seconds(3), finished_at: scenario.seconds(4), ..down };
+    scenario.at(5).look(&[&again]).at(10).check(seen(&again));
+    assert_eq!(scenario.act(), None);
+    // Without the healer, nobody else starts it.
+    let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
+    scenario.look(&[&again]).at(10).check(seen(&again));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+}
+
 /// Other images in the compose files may never have been present locally. But compose would pull a withheld image as
 /// well.
 #[test]
@@ -148,7 +185,8 @@ fn only_the_stuck_services_are_forced_up_and_no_service_that_a_person_has_stoppe
 #[test]
 fn a_restarting_container_is_taken_down_despite_the_events_of_its_restart_policy() {
     let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
-    let looping = Container { state: State::Restarting, restarts_itself: true, ..running("a") };
+    let looping =
+        Container { state: State::Restarting, restart_policy: RestartPolicy::Always, ..running("a") };
     let seen = || observed('1', &[local("sha256:one", &['1'])], &[&looping]);
     for second in [0, 10] {
         scenario.at(second).event("id-a", EventKind::Start);

@@ -222,6 +222,47 @@ fn a_sibling_whose_tag_has_moved_keeps_its_image_even_during_a_rollback() {
 }
 
 #[test]
+fn a_container_that_can_not_be_inspected_says_nothing_about_its_image() {
+    let unknown = |seen: &Container| Container {
+        state: State::Unknown,
+        started_at: None,
+        health: None,
+        health_timing: None,
+        restart_count: 0,
+        ..seen.clone()
+    };
+    let old = on("web", IMAGE, "v1", 1);
+    let new = on("web", IMAGE, "v2", 2);
+    // It answers again within the time: it was only late.
+    let mut scenario = Scenario::of(config());
+    scenario.brings_up(&[&old], &[&new]).at(1).look(&[&new]).at(9).look(&[&unknown(&new)]);
+    scenario.at(11).look(&[&unknown(&new)]);
+    assert_eq!(scenario.kinds(), [], "an unknown start is not another start");
+    scenario.at(18).look(&[&new]);
+    assert_eq!(scenario.kinds(), [Kind::UPDATED]);
+    // It does not: neither proven nor rejected.
+    let mut scenario = Scenario::of(config());
+    scenario.brings_up(&[&old], &[&new]).at(1).look(&[&new]);
+    scenario.at(9).look(&[&unknown(&new)]).at(19).look(&[&unknown(&new)]);
+    assert_eq!(scenario.kinds(), [Kind::ERROR]);
+    assert!(!scenario.is_blocked());
+    let fault = scenario.record().errored.unwrap_or_default();
+    assert!(fault.contains("the engine answers no inspection of container web"), "{fault}");
+    // Its health check may need longer than the grace, also while it can't be inspected.
+    let slow = Container { health: Some(HealthState::Starting), ..with_health("web", HealthState::Starting) };
+    let timing =
+        slow.health_timing.map(|timing| HealthTiming { start_period: Duration::from_mins(2), ..timing });
+    let slow = Container { health: slow.health, health_timing: timing, ..new.clone() };
+    let mut scenario = Scenario::of(config());
+    scenario.brings_up(&[&old], &[&slow]).at(1).look(&[&slow]);
+    scenario.at(9).look(&[&unknown(&slow)]).at(60).look(&[&unknown(&slow)]);
+    assert_eq!(scenario.kinds(), []);
+    scenario.at(100).look(&[&Container { health: Some(HealthState::Healthy), ..slow.clone() }]);
+    scenario.at(130).look(&[&Container { health: Some(HealthState::Healthy), ..slow }]);
+    assert_eq!(scenario.kinds(), [Kind::UPDATED]);
+}
+
+#[test]
 fn a_manual_restart_restarts_the_probation() {
     let mut scenario = Scenario::of(config());
     let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));

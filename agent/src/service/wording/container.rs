@@ -21,6 +21,9 @@ pub(in crate::service) fn interference(how: &Interference) -> String {
         Interference::Removed { compose_service } => {
             format!("the container of compose service {compose_service} was removed by someone")
         }
+        Interference::Unknown { container } => {
+            format!("the engine answers no inspection of container {container}")
+        }
         Interference::Words(words) => words.clone(),
     }
 }

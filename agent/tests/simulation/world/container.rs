@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use evenkeel_agent::model::image::{ImageId, Reference};
-use evenkeel_agent::model::{Container, EventKind, HealthState, HealthTiming, Origin, State};
+use evenkeel_agent::model::{Container, EventKind, HealthState, HealthTiming, Origin, RestartPolicy, State};
 use jiff::{SignedDuration, Timestamp};
 
 /// How an image behaves once it is started.
@@ -316,7 +316,11 @@ impl FakeContainer {
             oom_killed,
             is_stopping: false,
             error: String::new(),
-            restarts_itself: self.restarts_itself || self.behaviour == Behaviour::CrashLoop,
+            restart_policy: if self.restarts_itself || self.behaviour == Behaviour::CrashLoop {
+                RestartPolicy::OnFailure
+            } else {
+                RestartPolicy::No
+            },
             restarts_with: Vec::new(),
             network_of: None,
             mounts: Vec::new(),

@@ -36,6 +36,10 @@ impl Engine for FakeWorld {
         self.call(|_, _| Ok(())).await
     }
 
+    async fn check_reads(&self) -> Result<(), EngineError> {
+        self.call(|_, _| Ok(())).await
+    }
+
     async fn containers(&self, members: &Members) -> Result<Vec<Container>, EngineError> {
         self.call(|inner, now| {
             inner.queries.insert(members.clone());
