@@ -49,7 +49,11 @@ pub(super) fn services(
         let faults = findings.take_faults(&at);
         if faults.is_empty() {
             if !file.silent {
-                warn(&file, &at, env, findings);
+                warn(&file, &at, findings);
+            }
+            let has_window = gates.as_ref().is_some_and(|gates| gates.window.is_some());
+            if let Some(update) = file.update.as_ref().filter(|_| has_window) {
+                update::warn_of_zone(update, &at.key("update"), env, findings);
             }
             passed.push(Arc::new(checked(file, gates, registry_host, &at, findings)));
         } else {
@@ -231,7 +235,7 @@ fn swarm_rule(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
 }
 
 /// Warns of valid settings that will not work or are not safe.
-fn warn(file: &ServiceFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) {
+fn warn(file: &ServiceFile, at: &KeyPath, findings: &mut Findings) {
     let project = &file.compose_project;
     let compose_takes_it =
         !project.starts_with(['-', '_']) && !project.bytes().any(|b| b.is_ascii_uppercase());
@@ -242,7 +246,6 @@ fn warn(file: &ServiceFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings)
     if let Some(gates) = &file.update {
         let env_file = Some(file.env_file.as_str()).filter(|_| !in_swarm);
         update::warn(gates, file.auto_update, env_file, &at.key("update"), findings);
-        update::warn_of_zone(gates, &at.key("update"), env, findings);
         if let Some(probe) = &gates.probe {
             probe::warn(probe, file.health_grace, &at.key("update").key("probe"), findings);
         }

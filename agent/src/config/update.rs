@@ -233,7 +233,7 @@ pub(super) fn warn(
 pub(super) fn warn_of_zone(file: &UpdateFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) {
     let is_set = !file.timezone.is_empty() || env("TZ").is_some_and(|zone| !zone.is_empty());
     let in_container = ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists());
-    if file.window.is_some() && !is_set && is_hidden(TimeZone::try_system().ok().as_ref(), in_container) {
+    if !is_set && is_hidden(TimeZone::try_system().ok().as_ref(), in_container) {
         let what = "is not set, and the machine's time zone is not visible here, so the window is in UTC; set it, for example \
                     to \"Europe/Vienna\"";
         findings.warn(&at.key("timezone"), what);
