@@ -355,7 +355,7 @@ fn a_container_that_crashes_after_each_run_is_in_a_loop_however_short_the_back_o
     assert!(loops(&mut scenario, 90, 1, 3000).len() > 3);
     assert!(scenario.kinds().contains(&Kind::DIED));
     // It finishes its work, or crashes rarely.
-    for (seconds, exit_code) in [(25, 0), (90, 0), (400, 1)] {
+    for (seconds, exit_code) in [(35, 0), (90, 0), (400, 1)] {
         let mut scenario = Scenario::of(config());
         assert_eq!(loops(&mut scenario, seconds, exit_code, 20 * seconds), [0; 0], "{seconds}");
         assert_eq!(scenario.kinds(), []);
