@@ -256,7 +256,7 @@ fn the_longest_entry_is_within_what_the_receivers_of_the_recipes_accept() {
     let samples = blocks(&page);
     let samples: Vec<Value> =
         samples.iter().filter_map(|(_, block)| serde_json::from_str(block).ok()).collect();
-    let webhooks = samples.iter().flat_map(|sample| sample["notifications"]["webhooks"].as_array());
+    let webhooks = samples.iter().filter_map(|sample| sample["notifications"]["webhooks"].as_array());
     let recipe = |name: &str| webhooks.clone().flatten().find(|webhook| webhook["name"] == name).unwrap();
     let at = "2026-01-02T03:04:05Z".parse().unwrap();
     for filler in ["x", "\n", "\"", "é", "😀"] {

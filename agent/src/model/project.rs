@@ -157,6 +157,6 @@ mod tests {
         };
         assert_eq!(with(None), origin.env_files);
         assert_eq!(with(Some("/srv/prod.env")), origin.env_files);
-        assert_eq!(with(Some("/srv/other.env")), [PathBuf::new(); 0], "the configuration says otherwise");
+        assert_eq!(with(Some("/srv/other.env")), Vec::<PathBuf>::new(), "the configuration says otherwise");
     }
 }

@@ -184,9 +184,8 @@ impl Reloader {
     async fn reload(&mut self) {
         self.deps.manager.reloading();
         let applied = match self.read().await {
-            Ok(Config { unusable_services: Some(why), .. }) => Err(why),
+            Err(why) | Ok(Config { unusable_services: Some(why), .. }) => Err(why),
             Ok(config) => self.apply(config).await,
-            Err(why) => Err(why),
         };
         let mut status = self.summary();
         if let Err(reason) = applied {

@@ -78,7 +78,7 @@ async fn is_other(api: &Api, request: &Request, id: &str) {
         active.tokens.agent(token).is_none_or(|agent| active.agents[agent].id != id)
     };
     if active.wait_for(has_other).await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -204,15 +204,14 @@ impl Connection {
         };
         // Boxed only during the request: the future is large, and many may wait for a permit.
         let asked = timeout(limit, Box::pin(asked));
-        let result = match asked.await {
-            Ok(answer) => answer.map_err(|error| Failed {
+        let result = if let Ok(answer) = asked.await {
+            answer.map_err(|error| Failed {
                 is_late: matches!(error, Error::RequestTimeoutError),
                 error: self.explain(doing, &error),
-            }),
-            Err(_) => {
-                let why = format!("{}: no answer within {} s", self.endpoint, limit.as_secs());
-                Err(Failed { error: EngineError::Unavailable(why), is_late: true })
-            }
+            })
+        } else {
+            let why = format!("{}: no answer within {} s", self.endpoint, limit.as_secs());
+            Err(Failed { error: EngineError::Unavailable(why), is_late: true })
         };
         if result.as_ref().is_err_and(|failed| failed.error.is_unavailable()) {
             self.forget().await;

@@ -308,13 +308,12 @@ fn env_file(project: &Project, files: &[PathBuf], remark: &mut impl FnMut(String
     let named: Vec<&PathBuf> =
         project.origin.env_files.iter().filter(|file| Some(*file) != default.as_ref()).collect();
     match named.as_slice() {
-        [] => None,
         [one] if one.is_absolute() && one.is_file() => Some((*one).clone()),
         [one] => {
             remark(format!("env file {} can't be used: it does not exist", one.display()));
             None
         }
-        // The agent finds them in the labels of the containers.
+        // The agent finds several in the labels of the containers.
         [..] => None,
     }
 }

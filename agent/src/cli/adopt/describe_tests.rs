@@ -67,7 +67,7 @@ fn remarks(change: impl FnOnce(&mut Project, &Path)) -> (Option<Service>, String
 #[test]
 fn parts_that_can_not_be_adopted_are_reported() {
     type Change = fn(&mut Project, &Path);
-    let cases: [(Change, &str, bool); 8] = [
+    let cases: [(Change, &str, bool); 7] = [
         (
             |project, _| project.runs.push(runs("built", "shop-built", InRegistry::No)),
             "built: docker.io/library/shop-built:latest is not in its registry",
