@@ -130,9 +130,15 @@ fn an_image_that_no_container_uses_is_pulled_and_not_proven() {
     assert_eq!(scenario.service.durable().totals.updates, 0);
     assert!(scenario.service.durable().images.get(IMAGE).proof.is_none());
     assert_eq!(scenario.image().proven_at, None);
-    // Not even after a restart of the agent must its content be confirmed in every cycle.
-    scenario.service.known.observation = None;
-    assert!(scenario.service.settled_digests().contains(&(IMAGE.to_owned(), digest('2'))));
+}
+
+#[test]
+fn an_image_that_was_only_pulled_or_was_declined_is_not_confirmed_again_after_a_restart() {
+    let mut scenario = Scenario::of(config());
+    let memory = scenario.service.durable.images.of(IMAGE);
+    (memory.pulled, memory.declined) = (Some(digest('2')), Some(digest('3')));
+    let settled = scenario.service.settled_digests();
+    assert!(['2', '3'].iter().all(|nr| settled.contains(&(IMAGE.to_owned(), digest(*nr)))), "{settled:?}");
 }
 
 #[test]
