@@ -46,6 +46,9 @@ use crate::service::{ENGINE_RETRY, INSPECT_INTERVAL, Service, wording};
 const POSTPONE: Duration = Duration::from_mins(10);
 const LONGEST_POSTPONE: Duration = Duration::from_hours(6);
 
+/// How often a failed pull is repeated with the next check: most failures are a moment's.
+const PROMPT_PULLS: u32 = 2;
+
 impl Service {
     /// Acts on the outcome of an inspection during the probation of the new containers.
     pub(in crate::service) fn probation_seen(&mut self, outcome: Outcome, now: Timestamp) {
@@ -145,12 +148,12 @@ impl Service {
         let plan = deployment.plan();
         let changes = if plan.cause == Cause::Update { plan.image_changes.clone() } else { Vec::new() };
         self.abandon(why.clone(), String::new(), now);
-        self.postpone(&changes, why, now);
+        self.postpone(&changes, why, PROMPT_PULLS, now);
     }
 
-    /// An update that failed for a reason that is not its image's is tried again later, with increasing delays; its images are
-    /// not blocked.
-    fn postpone(&mut self, changes: &[ImageChange], why: String, now: Timestamp) {
+    /// An update that failed for a reason that is not its image's is tried again: `prompt` times with the next check, and then
+    /// with increasing delays. Its images are not blocked.
+    fn postpone(&mut self, changes: &[ImageChange], why: String, prompt: u32, now: Timestamp) {
         let digests: Vec<&Digest> = changes.iter().map(|change| &change.digest).collect();
         let Some((first, others)) = digests.split_first() else { return };
         let before = self.durable.postponed.as_ref().filter(|one| one.is_of(&digests));
@@ -158,7 +161,10 @@ impl Service {
         self.durable.postponed = Some(Postponed {
             digest: (*first).clone(),
             others: others.iter().map(|digest| (*digest).clone()).collect(),
-            until: now + backoff::after(tries, POSTPONE, LONGEST_POSTPONE),
+            until: match tries.saturating_sub(prompt) {
+                0 => now,
+                delayed => now + backoff::after(delayed, POSTPONE, LONGEST_POSTPONE),
+            },
             tries,
             why,
         });
@@ -195,7 +201,7 @@ impl Service {
         let is_going_back = matches!(deployment.plan().cause, Cause::GoBack(_));
         deployment.enter(Phase::Diagnose(failed), now);
         if by_node {
-            return self.postpone(cannot_run.as_slice(), String::new(), now);
+            return self.postpone(cannot_run.as_slice(), String::new(), 0, now);
         }
         // An image that was proven before, and that a person or a later failure called back, is not blocked.
         if !is_going_back {
