@@ -62,7 +62,8 @@ finish() {
             tail -n 20 "$WORK/$name.log" >&2
         fi
     done
-    [ "$STORY" = one ] || database_stop
+    # It is known only once the story has begun.
+    if declare -F database_stop >/dev/null; then database_stop; fi
     if [ -n "$WORK" ]; then
         for name in "${!PROJECTS[@]}"; do
             docker compose -p "$name" -f "${PROJECTS[$name]}" --progress quiet down -v -t 1 >/dev/null 2>&1 || true

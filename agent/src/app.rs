@@ -181,7 +181,7 @@ impl Parts {
         let variable = |name: &str| std::env::var(name).ok();
         let surroundings = HostEnvironment { variable: &variable, root: Path::new("/") };
         let (endpoint, engine_warning) = Endpoint::find(config.runtime, &surroundings);
-        let credentials = Arc::new(Credentials::from_env());
+        let credentials = Arc::new(Credentials::from_env(config.runtime));
         let engine = Arc::new(DockerEngine::new(endpoint.clone(), credentials.clone()));
         let metrics = Arc::new(Metrics::new());
         let make_registry = registry_maker(metrics.clone(), credentials, insecure_of(&engine), listeners);

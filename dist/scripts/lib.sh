@@ -8,6 +8,8 @@ MIN_RUST_MINOR=95 # Rust 1.95, as Cargo.toml's rust-version says
 
 # Configurations that others may write to are warned about. Some systems give every user a group, and let it write.
 umask 022
+# What programs print is read.
+export LC_ALL=C.UTF-8
 
 say() { printf '%s\n' "$*" >&2; }
 die() {

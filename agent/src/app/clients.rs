@@ -46,7 +46,8 @@ impl EngineClients {
             Endpoint::resolve(config.runtime, &surroundings).context("cannot find the container engine")?;
         let compose = ComposeCli::new(config.runtime, &endpoint, std::env::vars_os());
         compose.withhold(&config.named_variables);
-        let engine = Arc::new(DockerEngine::new(endpoint.clone(), Arc::new(Credentials::from_env())));
+        let credentials = Arc::new(Credentials::from_env(config.runtime));
+        let engine = Arc::new(DockerEngine::new(endpoint.clone(), credentials));
         Ok(Self {
             endpoint: endpoint.to_string(),
             survey: engine.clone(),
@@ -85,8 +86,8 @@ impl RegistryClients {
     pub fn new(config: &Config, about: Option<&EngineInfo>) -> anyhow::Result<Self> {
         let offsets: Arc<Mutex<Vec<SignedDuration>>> = Arc::default();
         let noted = offsets.clone();
-        let client =
-            RegistryClient::new(RegistrySettings::from(&config.registry), Arc::new(Credentials::from_env()))?;
+        let credentials = Arc::new(Credentials::from_env(config.runtime));
+        let client = RegistryClient::new(RegistrySettings::from(&config.registry), credentials)?;
         let client = client.with_date_sink(Arc::new(move |date| {
             let offset = SystemClock.now().duration_since(date);
             noted.lock().push(offset);

@@ -311,9 +311,20 @@ fn read(config: &Path) -> Result<Option<Config>, ClientError> {
     ConfigSource::of_process(config.to_owned()).load_if_readable().map_err(ClientError::Config)
 }
 
+/// `audit.path` of a configuration file.
+pub(super) enum AuditPath {
+    /// This user can't read the file, or it has errors.
+    Unknown,
+    Unset,
+    Set(PathBuf),
+}
+
 /// Returns `audit.path` of the configuration file.
-pub(super) fn audit_path(config: &Path) -> Option<PathBuf> {
-    read(config).ok()??.audit_path
+pub(super) fn audit_path(config: &Path) -> AuditPath {
+    match read(config) {
+        Ok(Some(config)) => config.audit_path.map_or(AuditPath::Unset, AuditPath::Set),
+        Ok(None) | Err(_) => AuditPath::Unknown,
+    }
 }
 
 /// Returns the address of the agent in the configuration file, or else the default address.

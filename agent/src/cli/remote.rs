@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::answer::{line, show};
-use super::client::{self, Client, ClientError};
+use super::client::{self, AuditPath, Client, ClientError};
 use super::terminal::Terminal;
 use super::wait::{self, Wait};
 use super::{attention, block_on, follow, rollback, views};
@@ -288,9 +288,7 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
                     // Without an audit file, the agent keeps the entries that it replays to streams.
                     entries = follow::replayed(&client).await?;
                     entries.truncate(usize::try_from(*limit).unwrap_or(usize::MAX));
-                    // Another agent's configuration is not known.
-                    let path = target.api.is_none().then(|| client::audit_path(config)).flatten();
-                    eprint_line(format_args!("evenkeel: {}", why_no_file(path.as_deref())));
+                    eprint_line(format_args!("evenkeel: {}", why_no_file(target, config)));
                 }
                 let _ = entries.iter().rev().all(show_entry);
             }
@@ -305,10 +303,15 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
 }
 
 /// Says why there are no entries in the audit file, whose path is configured, and what to do about it.
-fn why_no_file(path: Option<&Path>) -> String {
-    match path {
-        None => format!("there is no audit file, or it is empty: {IN_MEMORY}; {KEEP_MORE}"),
-        Some(path) => format!(
+fn why_no_file(target: &Target, config: &Path) -> String {
+    // Another agent's configuration is not known.
+    let own = target.api.is_none().then(|| client::audit_path(config));
+    match own.unwrap_or(AuditPath::Unknown) {
+        AuditPath::Unknown => {
+            format!("there is no audit file, it is empty, or it can't be written: {IN_MEMORY}")
+        }
+        AuditPath::Unset => format!("there is no audit file: {IN_MEMORY}; {KEEP_MORE}"),
+        AuditPath::Set(path) => format!(
             "{} has no entries yet, or can't be written: {IN_MEMORY}; `evenkeel doctor` says whether it can; if audit.path \
              was set after the agent was started, restart the agent",
             path.display()

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::container::{Container, RestartPolicy, State};
@@ -208,13 +208,24 @@ impl SwarmService {
     }
 
     /// Reports whether its tasks do their work and end, as those of a job: the last one that has ended by itself did so with
-    /// code 0, and is not started again.
-    pub fn works_to_its_end(&self) -> bool {
+    /// code 0, and is not started again. A task that ran on when that one ended, or that has been running for an hour, is
+    /// that of a service, of which one has ended for once.
+    pub fn works_to_its_end(&self, now: Timestamp) -> bool {
         let by_itself = |task: &&Task| {
             matches!(task.state, TaskState::Complete | TaskState::Failed | TaskState::Rejected)
         };
         let last = self.tasks.iter().filter(by_itself).max_by_key(|task| task.since);
-        self.keeps_ended && last.is_some_and(|task| task.state == TaskState::Complete)
+        let Some(last) = last.filter(|task| self.keeps_ended && task.state == TaskState::Complete) else {
+            return false;
+        };
+        let runs_on = |task: &Task| {
+            let since = task.since.filter(|_| task.state == TaskState::Running);
+            since.is_some_and(|since| {
+                last.since.is_some_and(|end| since < end)
+                    || now.duration_since(since) > SignedDuration::from_hours(1)
+            })
+        };
+        !self.wanted().any(runs_on)
     }
 
     /// Reports whether an update or a rollback is in progress.

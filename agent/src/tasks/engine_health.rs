@@ -1,4 +1,5 @@
-//! Pings the engine every `docker_health.check_interval`, asks it for a container, and records when its availability changes (spec 1.8).
+//! Pings the engine every `docker_health.check_interval`, asks it for a container, and records when its availability
+//! changes (spec 1.8).
 
 use std::sync::Arc;
 use std::time::Duration;

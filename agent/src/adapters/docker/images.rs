@@ -1,9 +1,11 @@
 //! Removal of images that are no longer needed, and free disk space.
 
+use std::path::PathBuf;
+
 use bollard::errors::Error;
 use bytes::Bytes;
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::answer;
 use super::connection::Connection;
@@ -69,15 +71,56 @@ pub(super) async fn delete(connection: &Connection, doing: &str, name: &str) -> 
         .await
 }
 
+/// Returns where an engine keeps its images, on its own host, according to its information. With the containerd store that is
+/// containerd's folder, which is the engine's own only if the engine starts containerd itself.
+pub(super) fn data_folder(info: &Value) -> Option<PathBuf> {
+    let root = PathBuf::from(answer::text(info, "/DockerRootDir")?);
+    let status = info.get("DriverStatus").and_then(Value::as_array);
+    let has_snapshotter = status.into_iter().flatten().any(|row| row[1] == "io.containerd.snapshotter.v1");
+    if !has_snapshotter {
+        return Some(root);
+    }
+    let own = answer::text(info, "/Containerd/Address")
+        .is_some_and(|socket| socket.starts_with("/run/docker/") || socket.starts_with("/var/run/docker/"));
+    Some(if own { root.join("containerd/daemon") } else { PathBuf::from("/var/lib/containerd") })
+}
+
 /// Returns the free bytes on the engine's image storage, or `None` if this process cannot access it.
 pub(super) async fn free_space(connection: &Connection) -> Result<Option<u64>, EngineError> {
     let doing = "read the engine's data directory";
     let info = connection.call(doing, STATS, |client| async move { client.get("/info", &[], None).await });
     let info = info.await?;
-    let folder = answer::text(&info, "/DockerRootDir").filter(|_| connection.is_local());
+    let folder = data_folder(&info).filter(|_| connection.is_local());
     // Inside a container, the directory is missing or a different one.
-    let Some(folder) = folder.map(str::to_owned) else { return Ok(None) };
+    let Some(folder) = folder else { return Ok(None) };
     // A network file system may hang.
     let space = tokio::task::spawn_blocking(move || rustix::fs::statvfs(folder).ok()).await.ok().flatten();
     Ok(space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_of_the_containerd_store_are_in_the_folder_of_its_containerd() {
+        let info = |driver_type: &str, socket: &str| {
+            let status = json!([["Backing Filesystem", "extfs"], ["driver-type", driver_type]]);
+            json!({"DockerRootDir": "/data/docker", "DriverStatus": status, "Containerd": {"Address": socket}})
+        };
+        let snapshotter = "io.containerd.snapshotter.v1";
+        for (info, expected) in [
+            (info(snapshotter, "/run/containerd/containerd.sock"), "/var/lib/containerd"),
+            (
+                info(snapshotter, "/var/run/docker/containerd/containerd.sock"),
+                "/data/docker/containerd/daemon",
+            ),
+            (info("", "/run/containerd/containerd.sock"), "/data/docker"),
+            (json!({"DockerRootDir": "/var/lib/docker", "DriverStatus": null}), "/var/lib/docker"),
+            (json!({"DockerRootDir": "/var/lib/docker", "DriverStatus": [[], "x"]}), "/var/lib/docker"),
+        ] {
+            assert_eq!(data_folder(&info), Some(expected.into()), "{info}");
+        }
+        assert_eq!(data_folder(&json!({})), None);
+    }
 }

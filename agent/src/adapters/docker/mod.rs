@@ -50,6 +50,8 @@ const PING: Duration = Duration::from_secs(5);
 /// On old engines, a one-shot request waits for the next run of the stats collector: about a second.
 const STATS: Duration = Duration::from_secs(5);
 const CHANGE: Duration = Duration::from_secs(15);
+/// Storage drivers without layers, such as vfs, copy the whole image for a container.
+const CREATE: Duration = Duration::from_mins(5);
 /// Minimum timeout of a restart: stopping may take long. A container's own stop timeout can extend it.
 const RESTART: Duration = Duration::from_secs(150);
 /// Pause before a container that was killed just now is inspected again.
@@ -193,7 +195,7 @@ impl DockerEngine {
             .map(Bytes::from)
             .map_err(|error| EngineError::Refused(format!("{doing}: {error}")))?;
         self.connection
-            .call(&doing, CHANGE, |client| {
+            .call_for_one(&doing, CREATE, |client| {
                 let body = body.clone();
                 async move { client.send(Method::POST, "/containers/create", &[("name", name)], body, None).await }
             })
@@ -201,7 +203,9 @@ impl DockerEngine {
             .map_err(|error| match error {
                 // It did not exist a moment ago.
                 EngineError::Refused(text) if says(&text, "already in use") => {
-                    EngineError::Refused(format!("{text} (another agent may be managing this project)"))
+                    EngineError::Refused(format!(
+                        "{text} (another agent may be managing this project, or the engine is still creating it)"
+                    ))
                 }
                 error => error,
             })

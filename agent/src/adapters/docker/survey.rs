@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::Value;
 
 use super::client::Client;
-use super::{DockerEngine, answer, convert};
+use super::{DockerEngine, answer, convert, images};
 use crate::model::EngineError;
 use crate::ports::HOLD_LABEL;
 use crate::ports::survey::{EngineInfo, Origin, RunningContainer, Survey};
@@ -34,7 +34,7 @@ impl Survey for DockerEngine {
             api: version.to_string(),
             is_tested: version.is_tested(),
             is_podman,
-            data_folder: answer::text(&info, "/DockerRootDir").map(PathBuf::from),
+            data_folder: images::data_folder(&info),
             insecure_registries: insecure(&info),
             insecure_networks: networks(&info),
             mirrors: mirrors(&info),

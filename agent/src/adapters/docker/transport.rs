@@ -25,6 +25,8 @@ pub(super) const AT_ONCE: usize = 8;
 /// Idle timeout of connections: longer than the usual interval of the engine health check, so that an idle agent keeps
 /// one open.
 const IDLE: Duration = Duration::from_mins(1);
+/// How long a TCP connection is silent before its peer is asked whether it is there; what answers is below HTTP.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Maximum size of a read and of the response headers, which take a few hundred bytes. A connection keeps a buffer as large
 /// as its largest read: with hyper's default limit, 400 KiB after a long container list.
 const READ_SIZE: usize = 16 * 1024;
@@ -71,9 +73,7 @@ impl Transport {
                 let host = hex::encode(path.as_os_str().as_encoded_bytes());
                 (format!("unix://{host}:0"), Pool::Unix(builder.build(UnixConnector)))
             }
-            Endpoint::Tcp(address) => {
-                (format!("http://{address}"), Pool::Tcp(builder.build(HttpConnector::new())))
-            }
+            Endpoint::Tcp(address) => (format!("http://{address}"), Pool::Tcp(builder.build(tcp()))),
             Endpoint::Unusable(_) => (String::new(), Pool::None),
         };
         Self { base, pool }
@@ -92,4 +92,14 @@ impl Transport {
             Pool::None => Err(Error::IOError { err: io::ErrorKind::AddrNotAvailable.into() }),
         }
     }
+}
+
+/// Opens TCP connections with keepalive: what is in between drops one that is silent for minutes without telling (moby#34359),
+/// and no event would ever arrive on it again.
+fn tcp() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.set_keepalive(Some(KEEPALIVE));
+    connector.set_keepalive_interval(Some(KEEPALIVE / 3));
+    connector.set_keepalive_retries(Some(3));
+    connector
 }

@@ -205,7 +205,9 @@ impl Pass<'_> {
                     let before = state.closed.as_ref();
                     let failures =
                         before.map_or(0, |closed| closed.failures).saturating_add(u32::from(of_now));
-                    let since = before.and_then(|closed| closed.limited_since);
+                    // A pause that is long over is another one.
+                    let recent = before.filter(|closed| now < closed.until + PATIENCE);
+                    let since = recent.and_then(|closed| closed.limited_since);
                     let wait = wait.unwrap_or_else(|| backoff::after(failures, INITIAL_LIMIT, MAX_WAIT));
                     let until = now + wait.mul_f64(1.0 + fastrand::f64() / 10.0);
                     let until = match before {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::fault::plain;
 use crate::adapters::compose::environment::is_from_service_manager;
+use crate::config::Runtime;
 use crate::model::RegistryError;
 use crate::model::image::HUB;
 use crate::model::output::says;
@@ -57,6 +58,8 @@ impl std::fmt::Debug for Login {
 #[derive(Debug)]
 pub struct Credentials {
     config_dir: Option<PathBuf>,
+    /// Files that count if Docker's has no login.
+    auth_files: Vec<PathBuf>,
     search_path: OsString,
     known: Mutex<HashMap<String, Arc<Entry>>>,
     timeout: Duration,
@@ -75,16 +78,27 @@ impl Credentials {
     /// Uses `config.json` in `config_dir`, if any, and helpers in the directories of `search_path` (in the form of
     /// `$PATH`).
     pub fn new(config_dir: Option<PathBuf>, search_path: OsString) -> Self {
-        Self { config_dir, search_path, known: Mutex::default(), timeout: TIMEOUT }
+        Self { config_dir, auth_files: Vec::new(), search_path, known: Mutex::default(), timeout: TIMEOUT }
     }
 
-    /// Uses Docker's own directory: `$DOCKER_CONFIG`, or else `~/.docker`.
-    pub fn from_env() -> Self {
+    /// Uses Docker's own directory: `$DOCKER_CONFIG`, or else `~/.docker`; and with podman also the files in which `podman
+    /// login` keeps its logins (containers-auth.json(5)).
+    pub fn from_env(runtime: Runtime) -> Self {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let config_dir = set("DOCKER_CONFIG")
-            .map(PathBuf::from)
-            .or_else(|| std::env::home_dir().map(|home| home.join(".docker")));
-        Self::new(config_dir, set("PATH").unwrap_or_default())
+        let path = |name| set(name).map(PathBuf::from);
+        let home = std::env::home_dir();
+        let config_dir = path("DOCKER_CONFIG").or_else(|| home.as_ref().map(|home| home.join(".docker")));
+        let of_podman = [
+            path("REGISTRY_AUTH_FILE"),
+            path("XDG_RUNTIME_DIR").map(|folder| folder.join("containers/auth.json")),
+            Some(format!("/run/containers/{}/auth.json", rustix::process::geteuid().as_raw()).into()),
+            home.map(|home| home.join(".config/containers/auth.json")),
+        ];
+        let auth_files = match runtime {
+            Runtime::Podman => of_podman.into_iter().flatten().collect(),
+            Runtime::Docker => Vec::new(),
+        };
+        Self { auth_files, ..Self::new(config_dir, set("PATH").unwrap_or_default()) }
     }
 
     /// Returns the login for a registry host as named in image references, or `None` if none is configured.
@@ -103,17 +117,34 @@ impl Credentials {
     }
 
     async fn look_up(&self, host: &str) -> Result<Option<Login>, RegistryError> {
+        if let Some(login) = self.of_docker(host).await? {
+            return Ok(Some(login));
+        }
+        for path in &self.auth_files {
+            let Some(text) = self.read(path).await? else { continue };
+            if let Some(login) = in_file(&text, host).map_err(|why| unreadable(path, &why))? {
+                return Ok(Some(login));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads a file; `None` if there is none.
+    async fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, RegistryError> {
+        match tokio::time::timeout(self.timeout, tokio::fs::read(path)).await {
+            Ok(Ok(text)) => Ok(Some(text)),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Ok(Err(error)) => Err(unreadable(path, &plain(&error.to_string()))),
+            Err(_) => Err(unreadable(path, "no answer in time")),
+        }
+    }
+
+    async fn of_docker(&self, host: &str) -> Result<Option<Login>, RegistryError> {
         let Some(path) = self.config_dir.as_ref().map(|dir| dir.join("config.json")) else {
             return Ok(None);
         };
-        let fault =
-            |why: &str| RegistryError(format!("reading registry logins from {}: {why}", path.display()));
-        let text = match tokio::time::timeout(self.timeout, tokio::fs::read(&path)).await {
-            Ok(Ok(text)) => text,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Ok(Err(error)) => return Err(fault(&plain(&error.to_string()))),
-            Err(_) => return Err(fault("no answer in time")),
-        };
+        let fault = |why: &str| unreadable(&path, why);
+        let Some(text) = self.read(&path).await? else { return Ok(None) };
         let helpers: Helpers =
             serde_json::from_slice(&text).map_err(|_| fault("it is not a Docker configuration (JSON)"))?;
 
@@ -180,6 +211,10 @@ impl Credentials {
             Login::UsernamePassword { username, password: secret }
         }))
     }
+}
+
+fn unreadable(path: &Path, why: &str) -> RegistryError {
+    RegistryError(format!("reading registry logins from {}: {why}", path.display()))
 }
 
 /// The part of `config.json` that names helpers.
@@ -285,5 +320,30 @@ mod tests {
         };
         let error = credentials.for_host("a.example").await.unwrap_err().to_string();
         assert_eq!(error, "credential helper docker-credential-hangs for a.example: no answer in time");
+    }
+
+    #[tokio::test]
+    async fn the_logins_of_podman_count_where_dockers_file_has_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, host: &str, auth: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!(r#"{{"auths":{{"{host}":{{"auth":"{auth}"}}}}}}"#)).unwrap();
+            path
+        };
+        // docker:one, podman:two
+        write("config.json", "a.example", "ZG9ja2VyOm9uZQ==");
+        let files =
+            ["a.example", "b.example"].map(|host| write(&format!("{host}.json"), host, "cG9kbWFuOnR3bw=="));
+        let credentials = Credentials {
+            auth_files: [folder.path().join("none.json")].into_iter().chain(files).collect(),
+            ..Credentials::new(Some(folder.path().to_owned()), OsString::new())
+        };
+        let user = async |host: &str| match credentials.for_host(host).await.unwrap() {
+            Some(Login::UsernamePassword { username, .. }) => Some(username),
+            _ => None,
+        };
+        assert_eq!(user("a.example").await.as_deref(), Some("docker"));
+        assert_eq!(user("b.example").await.as_deref(), Some("podman"));
+        assert_eq!(user("c.example").await, None);
     }
 }

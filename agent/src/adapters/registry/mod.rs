@@ -182,6 +182,10 @@ impl RegistryClient {
     async fn read_again(&self, name: &str, known: Arc<Host>) -> Result<Arc<Host>, RegistryError> {
         match Box::pin(self.trusted(name, self.base(name)?)).await {
             Ok((base, true)) if base != known.base => {
+                // The names of a network that can't be resolved now look like others.
+                if !self.answers(&base).await {
+                    return Ok(known);
+                }
                 let host = Arc::new(Host::new(base, self.concurrency));
                 self.hosts.lock().insert(name.to_owned(), host.clone());
                 Ok(host)
@@ -368,11 +372,15 @@ impl RegistryClient {
         let reach = self.transport.reach(url, refusal).await;
         let target = auth::Target { base: url, reach, repository, login: None };
         let opened = auth::open(&self.transport, &self.credentials, &target, challenge).await;
+        let opened = opened.map_err(|fault| match fault {
+            Fault::Repository(_) => needs_login(),
+            other => other.elsewhere(),
+        })?;
         let request = Outgoing {
             method: wanted.method.clone(),
             url: url.clone(),
             accept: wanted.accept,
-            authorization: Some(opened.map_err(Fault::elsewhere)?.authorization),
+            authorization: Some(opened.authorization),
             form: None,
         };
         let response = self.transport.send_within(&subject, request, Some(reach)).await;

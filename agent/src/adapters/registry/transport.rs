@@ -125,13 +125,6 @@ impl Transport {
         self.special.lock().insert(origin, (tls, client));
     }
 
-    /// Uses the usual settings for the origin of a URL again.
-    pub(super) fn distrust(&self, url: &Url) {
-        if let Some(origin) = origin(url) {
-            self.special.lock().remove(&origin);
-        }
-    }
-
     /// Returns the addresses of a host; none if its name does not resolve.
     pub(super) async fn resolve(&self, host: &str) -> Vec<IpAddr> {
         let found = tokio::time::timeout(CONNECT_TIMEOUT, (self.lookup)(host.to_owned())).await;

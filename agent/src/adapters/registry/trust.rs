@@ -104,13 +104,11 @@ impl RegistryClient {
         if base.scheme() != "https" {
             return Ok((base, true));
         }
-        match self.trust.folders.iter().map(|folder| folder.join(name)).find(|at| at.is_dir()) {
-            Some(folder) => {
-                let tls =
-                    of_folder(&folder).map_err(|why| RegistryError(format!("registry {name}: {why}")))?;
-                self.transport.trust(&base, tls);
-            }
-            None => self.transport.distrust(&base),
+        // What was trusted stays so until a restart, if it is read again and can't be read now.
+        if let Some(folder) = self.trust.folders.iter().map(|folder| folder.join(name)).find(|at| at.is_dir())
+        {
+            let tls = of_folder(&folder).map_err(|why| RegistryError(format!("registry {name}: {why}")))?;
+            self.transport.trust(&base, tls);
         }
         let is_configured = name.eq_ignore_ascii_case(&self.home_host);
         let Some(ask) = self.trust.insecure.as_ref().filter(|_| !is_configured) else {
@@ -163,7 +161,7 @@ impl RegistryClient {
         self.mirrors.lock().get_or_insert(hosts).clone()
     }
 
-    async fn answers(&self, base: &Url) -> bool {
+    pub(super) async fn answers(&self, base: &Url) -> bool {
         let Ok(url) = base.join("/v2/") else { return false };
         let ask = Outgoing { method: Method::GET, url, accept: "*/*", authorization: None, form: None };
         self.transport.send("registry", ask).await.is_ok()

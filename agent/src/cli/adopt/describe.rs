@@ -220,7 +220,7 @@ fn files(project: &Project, remark: &mut impl FnMut(String)) -> Vec<PathBuf> {
     }
     if project.lists_differ {
         remark(
-            "its containers were created from different compose files; the longest list is used".to_owned(),
+            "its containers were created from different compose files; of the lists whose first file exists, the longest is used".to_owned(),
         );
     }
     let mut usable = Vec::new();

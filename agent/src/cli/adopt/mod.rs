@@ -92,6 +92,13 @@ pub(super) fn perform(args: &Args, config: &Path) -> ExitCode {
 
 async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
     let mut config = configured(path);
+    if !config.services.is_empty() {
+        eprint_line(format_args!(
+            "{} has services already, whose settings are not in this output: copy from it what you need, and do not replace \
+             the file",
+            path.display()
+        ));
+    }
     let clients = EngineClients::new(&config)?;
     let about = clients.survey.about().await?;
     let running = clients.survey.running().await?;

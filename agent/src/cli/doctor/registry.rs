@@ -60,7 +60,9 @@ fn remedy(fault: &str, image: &ConfiguredImage, host: &str) -> (Severity, String
             format!("renew the login: `sudo docker logout {host} && sudo docker login {host}`")
         }
         () if says(&["401", "403", "unauthorized", "denied", "login"]) => {
-            format!("log in as the user that runs the agent: `sudo docker login {host}`")
+            format!(
+                "log in as the user that runs the agent: `sudo docker login {host}`, with podman `sudo podman login {host}`"
+            )
         }
         () if says(&["not found", "404"])
             && image.reference.to_string() != image.configured

@@ -117,6 +117,13 @@ pub(super) fn connected_since(name: &str, model: &Model, container: &Value) -> V
     sides.other_networks().unwrap_or_default()
 }
 
+/// Reports whether a container is not connected to a network that its definition names: the network has another name since.
+pub(super) fn lacks_network(name: &str, model: &Model, container: &Value) -> bool {
+    let Some(service) = model.service(name) else { return false };
+    let sides = Sides { service: service.element(), model, container, image: None };
+    sides.networks().is_some_and(|(wanted, actual)| wanted.iter().any(|name| !actual.contains(name)))
+}
+
 /// Reports whether compose changes a service further before it computes the hash for the label, so that no hash of the files
 /// can equal it: it resolves `volumes_from` to containers, and adds what models and its own socket need.
 pub(super) fn is_completed_by_up(service: &Value) -> bool {
@@ -467,15 +474,20 @@ impl Sides<'_> {
         })
     }
 
-    /// The networks that it is connected to beside those that it is to be; `None` if the files or the engine name none.
-    fn other_networks(&self) -> Option<Vec<String>> {
+    /// The networks that it is to be connected to, and those that it is; `None` if the files or the engine name none.
+    fn networks(&self) -> Option<(Vec<String>, Vec<String>)> {
         if self.wanted("network_mode").is_some() {
             return None;
         }
         let actual = self.actual("/NetworkSettings/Networks")?.as_object()?;
-        let wanted: Vec<String> =
-            self.wanted("networks")?.as_object()?.keys().map(|key| self.network_name(key)).collect();
-        Some(actual.keys().filter(|name| !wanted.contains(name)).cloned().collect())
+        let wanted = self.wanted("networks")?.as_object()?.keys().map(|key| self.network_name(key));
+        Some((wanted.collect(), actual.keys().cloned().collect()))
+    }
+
+    fn other_networks(&self) -> Option<Vec<String>> {
+        let (wanted, mut actual) = self.networks()?;
+        actual.retain(|name| !wanted.contains(name));
+        Some(actual)
     }
 
     fn network_name(&self, key: &str) -> String {

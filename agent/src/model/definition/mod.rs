@@ -107,10 +107,12 @@ impl Rendered {
         for name in services {
             let (mut what, mut connected): (Vec<String>, BTreeSet<String>) = Default::default();
             for container in running.of_service(name) {
-                if self.is_known_hash(name, label(container, HASH_LABEL)) {
-                    connected.extend(fields::connected_since(name, &self.model, container));
-                } else {
+                if !self.is_known_hash(name, label(container, HASH_LABEL)) {
                     what.extend(self.difference(name, container, running));
+                } else if !fields::lacks_network(name, &self.model, container) {
+                    connected.extend(fields::connected_since(name, &self.model, container));
+                } else if !fields::connected_since(name, &self.model, container).is_empty() {
+                    what.push("networks".to_owned());
                 }
             }
             what.extend(connected.iter().map(|network| format!("network {network} (connected since)")));

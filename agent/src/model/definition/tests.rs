@@ -381,6 +381,9 @@ fn a_network_that_was_connected_later_differs_although_the_hash_is_equal() {
     ] {
         assert_eq!(made_with("new", service.clone(), container), [], "{service}");
     }
+    let renamed = made_with("new", service(), connected(json!({ "former_default": {} })));
+    assert_eq!(renamed.iter().map(|one| one.what.join(", ")).collect::<Vec<_>>(), ["networks"]);
+    assert_eq!(made_with("new", service(), connected(json!({}))), [], "nothing would be lost");
     let [edited] = &made_with("old", service(), more())[..] else { panic!("no difference") };
     assert_eq!((edited.what.clone(), edited.is_of_connections()), (vec!["networks".to_owned()], false));
 }

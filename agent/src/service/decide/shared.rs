@@ -87,7 +87,7 @@ impl Service {
         let Some((seen, own)) = own else {
             return Some(Unsigned::Elsewhere {
                 why: wording::not_checked_yet(name, digest),
-                clear: "wait for the next check".to_owned(),
+                clear: format!("POST /trigger/{name}"),
             });
         };
         let (why, clear) = match seen.unsigned.get(&own.configured) {

@@ -24,7 +24,7 @@ impl Service {
         let service = self.known.swarm.as_ref()?;
         match service.mode {
             SwarmMode::Job => Some(wording::job(&service.name)),
-            SwarmMode::Replicated(1..) | SwarmMode::Global if service.works_to_its_end() => {
+            SwarmMode::Replicated(1..) | SwarmMode::Global if service.works_to_its_end(self.last_input) => {
                 Some(wording::works_to_its_end(&service.name))
             }
             _ if service.desired() > 0 => None,

@@ -112,10 +112,11 @@ impl Service {
         // What the engine has stopped with itself says nothing about the image, and neither does one that is starting.
         let begins_again = match failure {
             Some(_) => deployment.interruptions > 0,
-            None => down.clone().any(|c| c.state == State::Running),
+            None => down.clone().any(|c| matches!(c.state, State::Running | State::Unknown)),
         };
         let why = match down.find(|c| c.compose_service == compose_service) {
             Some(c) if c.state == State::Paused => Interference::Paused { container: c.name.clone() },
+            Some(c) if c.state == State::Unknown => Interference::Unknown { container: c.name.clone() },
             Some(c) => Interference::Stopped { container: c.name.clone() },
             None => Interference::Removed { compose_service },
         };
@@ -240,7 +241,8 @@ impl Service {
     /// Notes what has become of old containers that the handover has not touched: someone has removed them, such as with
     /// `compose up`, or one has ended, and nothing starts it again.
     pub(in crate::service) fn note_lost_old(&mut self) {
-        let containers = self.known.containers.clone().unwrap_or_default();
+        // Nothing is known before the first inspection after a start.
+        let Some(containers) = self.known.containers.clone() else { return };
         let Some(deployment) = &mut self.durable.deployment else { return };
         if !deployment.plan().is_handover() || deployment.handover.old != OldContainers::Serving {
             return;
