@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
 use crate::model::{EngineError, Project};
-use crate::ports::Registry;
+use crate::ports::{Registry, Tags};
 use crate::service::upkeep::maintenance::{
     FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, NotNewer, RemovableImage, RollbackRisk,
     RunningImage, TagInUse,
@@ -18,7 +18,7 @@ use super::world::World;
 pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> MaintenanceResult {
     match task {
         MaintenanceTask::FindNewerTags { pattern, images, refresh } => {
-            find_newer(world, &pattern, images, refresh).await
+            find_newer((world.tags.as_ref(), world.registry.as_ref()), &pattern, images, refresh).await
         }
         MaintenanceTask::RemoveImages { images } => {
             let mut gone = Vec::new();
@@ -42,7 +42,7 @@ pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> Maintenanc
 }
 
 async fn find_newer(
-    world: &World,
+    (tags, registry): (&dyn Tags, &dyn Registry),
     pattern: &TagPattern,
     images: Vec<TagInUse>,
     refresh: bool,
@@ -50,7 +50,7 @@ async fn find_newer(
     let (mut lists, mut errors) = (Vec::new(), BTreeMap::new());
     let mut is_complete = true;
     for image in images {
-        match world.tags.tags(&image.repository, refresh).await {
+        match tags.tags(&image.repository, refresh).await {
             Ok(tags) => lists.push((image, tags)),
             Err(error) => {
                 tracing::warn!(image = image.configured, %error, "can't list tags to look for newer ones");
@@ -70,8 +70,9 @@ async fn find_newer(
             let tags = tags.iter().map(String::as_str);
             tags.filter(|tag| !image.is_shared || shared.iter().all(|list| list.contains(tag)))
         };
-        let mut newer = pattern.newer(&image.tag, tags(), MAX_NEWER);
-        let older = drop_older(world.registry.as_ref(), image, &mut newer).await;
+        let mut newer = pattern.newer(&image.tag, tags(), usize::MAX);
+        let older = drop_older(registry, image, &mut newer).await;
+        newer.truncate(MAX_NEWER);
         found.newer.insert(image.configured.clone(), newer.into_iter().map(str::to_owned).collect());
         let of_other_scheme = pattern.of_other_scheme(&image.tag, tags());
         let not_newer = of_other_scheme.map(|tag| (tag, NotNewer::OtherScheme));
@@ -84,6 +85,9 @@ async fn find_newer(
 
 /// Removes the tags at the top of the list, newest first, whose images were created before the one in use: such numbers mean
 /// something else. Returns the first of them. An image whose creation is unknown counts as newer.
+///
+/// Such tags may be many, after a change of the numbering scheme, and each look-up is a request: the end of theirs is found
+/// in doubling steps and then halved, as if all other tags were newer.
 async fn drop_older<'a>(
     registry: &dyn Registry,
     image: &TagInUse,
@@ -94,19 +98,24 @@ async fn drop_older<'a>(
         tag: Some(tag.to_owned()),
         digest: None,
     };
-    if newer.is_empty() {
-        return None;
-    }
+    let first = newer.first().copied()?;
     let in_use = registry.created(&of(&image.tag)).await?;
-    let mut older = None;
-    while let Some(tag) = newer.first().copied() {
-        if registry.created(&of(tag)).await.is_none_or(|created| created >= in_use) {
-            break;
+    // All tags before `start` are older; the one at `end`, if there is one, is not.
+    let (mut start, mut end) = (0, newer.len());
+    while start < end {
+        let at = if end < newer.len() {
+            start.midpoint(end)
+        } else {
+            (start + start.saturating_sub(1)).min(end - 1)
+        };
+        if registry.created(&of(newer[at])).await.is_some_and(|created| created < in_use) {
+            start = at + 1;
+        } else {
+            end = at;
         }
-        older = older.or(Some(tag));
-        newer.remove(0);
     }
-    older
+    newer.drain(..start);
+    (start > 0).then_some(first)
 }
 
 /// Returns the reasons why a rollback to the running images would fail. Fails if the engine does not respond.
@@ -171,6 +180,9 @@ async fn not_served(world: &World, image: &RunningImage) -> Option<MissingReason
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use async_trait::async_trait;
     use jiff::Timestamp;
 
@@ -180,7 +192,36 @@ mod tests {
     use crate::ports::Urgency;
 
     /// A registry that knows when some tags were created, in days.
-    struct Created(BTreeMap<&'static str, i64>);
+    struct Created {
+        days: BTreeMap<String, i64>,
+        asked: AtomicUsize,
+    }
+
+    impl Created {
+        fn of(days: Vec<(&str, i64)>) -> Self {
+            let days = days.into_iter().map(|(tag, days)| (tag.to_owned(), days)).collect();
+            Self { days, asked: AtomicUsize::new(0) }
+        }
+
+        fn asked(&self) -> usize {
+            self.asked.load(Ordering::Relaxed)
+        }
+    }
+
+    /// The tags of every repository.
+    struct Listed(Arc<[String]>);
+
+    #[async_trait]
+    impl Tags for Listed {
+        async fn tags(&self, _: &Repository, _: bool) -> Result<Arc<[String]>, RegistryError> {
+            Ok(self.0.clone())
+        }
+    }
+
+    fn in_use(is_shared: bool) -> TagInUse {
+        let repository = Repository { host: "r.example".into(), path: "media".into() };
+        TagInUse { configured: "media".into(), repository, tag: "10.11".into(), is_shared }
+    }
 
     #[async_trait]
     impl Registry for Created {
@@ -197,16 +238,15 @@ mod tests {
         }
 
         async fn created(&self, reference: &Reference) -> Option<Timestamp> {
-            let days = self.0.get(reference.tag.as_deref()?)?;
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let days = self.days.get(reference.tag.as_deref()?)?;
             Timestamp::from_second(days * 86_400).ok()
         }
     }
 
     #[tokio::test]
     async fn a_tag_whose_image_was_created_before_the_one_in_use_is_not_newer() {
-        let repository = Repository { host: "r.example".into(), path: "media".into() };
-        let image =
-            TagInUse { configured: "media".into(), repository, tag: "10.11".into(), is_shared: false };
+        let image = in_use(false);
         for (created, newer, left, older) in [
             // Unknown times prove nothing.
             (vec![], vec!["12.0", "11.0"], vec!["12.0", "11.0"], None),
@@ -222,10 +262,29 @@ mod tests {
             ),
             (vec![("10.11", 100), ("12.0", 90), ("11.0", 80)], vec!["12.0", "11.0"], vec![], Some("12.0")),
         ] {
-            let registry = Created(created.into_iter().collect());
+            let registry = Created::of(created);
             let mut tags = newer;
             assert_eq!(drop_older(&registry, &image, &mut tags).await, older, "{left:?}");
             assert_eq!(tags, left);
+        }
+    }
+
+    #[tokio::test]
+    async fn any_number_of_older_tags_does_not_hide_the_newer_ones() {
+        let used = |tag: &str| TagInUse { tag: tag.into(), ..in_use(false) };
+        for older in [1, 6, 300] {
+            let names: Vec<String> = (0..older).map(|n| format!("{}.1.0", 2020 + n)).collect();
+            let created = names.iter().map(|name| (name.as_str(), 10));
+            let registry = Created::of(created.chain([("1.0.3", 100), ("1.0.4", 160)]).collect());
+            let tags = names.iter().map(String::as_str).chain(["1.0.3", "1.0.4"]).map(str::to_owned);
+            let tags = Listed(tags.collect());
+            // By a pattern, none of them is of another scheme.
+            let pattern = TagPattern::parse("*.*.*").unwrap();
+            let found = find_newer((&tags, &registry), &pattern, vec![used("1.0.3")], false).await;
+            let MaintenanceResult::NewerTags(found) = found else { panic!("tags") };
+            assert_eq!(found.newer["media"], ["1.0.4"], "{older}");
+            assert_eq!(found.not_newer["media"], (names[older - 1].clone(), NotNewer::Older));
+            assert!(registry.asked() <= 20, "{} look-ups for {older}", registry.asked());
         }
     }
 }
