@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
-use crate::model::{EngineError, Project};
+use crate::model::{EngineError, Project, RegistryError};
 use crate::ports::{Registry, Tags};
 use crate::service::upkeep::maintenance::{
     FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, NotNewer, RemovableImage, RollbackRisk,
@@ -64,14 +64,23 @@ async fn find_newer(
     let shared = lists.iter().filter(|(image, _)| image.is_shared);
     let shared: Vec<BTreeSet<&str>> =
         shared.map(|(_, tags)| tags.iter().map(String::as_str).collect()).collect();
-    let mut found = FoundTags { errors, ..FoundTags::default() };
+    let mut found = FoundTags::default();
     for (image, tags) in &lists {
+        let is_listed = tags.contains(&image.tag);
         let tags = || {
             let tags = tags.iter().map(String::as_str);
             tags.filter(|tag| !image.is_shared || shared.iter().all(|list| list.contains(tag)))
         };
         let mut newer = pattern.newer(&image.tag, tags(), usize::MAX);
-        let older = drop_older(registry, image, &mut newer).await;
+        let older = match drop_older(registry, image, is_listed, &mut newer).await {
+            Ok(older) => older,
+            Err(error) => {
+                tracing::warn!(image = image.configured, %error, "can't compare the age of newer tags");
+                is_complete &= !image.is_shared;
+                errors.insert(image.configured.clone(), error.to_string());
+                continue;
+            }
+        };
         newer.truncate(MAX_NEWER);
         found.newer.insert(image.configured.clone(), newer.into_iter().map(str::to_owned).collect());
         let of_other_scheme = pattern.of_other_scheme(&image.tag, tags());
@@ -80,26 +89,33 @@ async fn find_newer(
             found.not_newer.insert(image.configured.clone(), (tag.to_owned(), why));
         }
     }
+    // Images of the tag variable move together.
+    for (image, _) in lists.iter().filter(|(image, _)| image.is_shared && !is_complete) {
+        found.newer.remove(&image.configured);
+    }
+    found.errors = errors;
     MaintenanceResult::NewerTags(found)
 }
 
 /// Removes the tags at the top of the list, newest first, whose images were created before the one in use: such numbers mean
-/// something else. Returns the first of them. An image whose creation is unknown counts as newer.
+/// something else. Returns the first of them. An image that does not say when it was created counts as newer, and if the tag in
+/// use is no longer in the repository (`!is_listed`), there is nothing to compare with.
 ///
 /// Such tags may be many, after a change of the numbering scheme, and each look-up is a request: the end of theirs is found
 /// in doubling steps and then halved, as if all other tags were newer.
 async fn drop_older<'a>(
     registry: &dyn Registry,
     image: &TagInUse,
+    is_listed: bool,
     newer: &mut Vec<&'a str>,
-) -> Option<&'a str> {
+) -> Result<Option<&'a str>, RegistryError> {
     let of = |tag: &str| Reference {
         repository: image.repository.clone(),
         tag: Some(tag.to_owned()),
         digest: None,
     };
-    let first = newer.first().copied()?;
-    let in_use = registry.created(&of(&image.tag)).await?;
+    let Some(first) = newer.first().copied().filter(|_| is_listed) else { return Ok(None) };
+    let Some(in_use) = registry.created(&of(&image.tag)).await? else { return Ok(None) };
     // All tags before `start` are older; the one at `end`, if there is one, is not.
     let (mut start, mut end) = (0, newer.len());
     while start < end {
@@ -108,14 +124,14 @@ async fn drop_older<'a>(
         } else {
             (start + start.saturating_sub(1)).min(end - 1)
         };
-        if registry.created(&of(newer[at])).await.is_some_and(|created| created < in_use) {
+        if registry.created(&of(newer[at])).await?.is_some_and(|created| created < in_use) {
             start = at + 1;
         } else {
             end = at;
         }
     }
     newer.drain(..start);
-    (start > 0).then_some(first)
+    Ok((start > 0).then_some(first))
 }
 
 /// Returns the reasons why a rollback to the running images would fail. Fails if the engine does not respond.
@@ -187,20 +203,20 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::model::RegistryError;
     use crate::model::image::{Digest, Repository};
     use crate::ports::Urgency;
 
     /// A registry that knows when some tags were created, in days.
     struct Created {
         days: BTreeMap<String, i64>,
+        failing: Option<String>,
         asked: AtomicUsize,
     }
 
     impl Created {
         fn of(days: Vec<(&str, i64)>) -> Self {
             let days = days.into_iter().map(|(tag, days)| (tag.to_owned(), days)).collect();
-            Self { days, asked: AtomicUsize::new(0) }
+            Self { days, failing: None, asked: AtomicUsize::new(0) }
         }
 
         fn asked(&self) -> usize {
@@ -237,10 +253,13 @@ mod tests {
             unreachable!("only the time of creation is read")
         }
 
-        async fn created(&self, reference: &Reference) -> Option<Timestamp> {
+        async fn created(&self, reference: &Reference) -> Result<Option<Timestamp>, RegistryError> {
             self.asked.fetch_add(1, Ordering::Relaxed);
-            let days = self.days.get(reference.tag.as_deref()?)?;
-            Timestamp::from_second(days * 86_400).ok()
+            let tag = reference.tag.as_deref().expect("a tag");
+            if self.failing.as_deref() == Some(tag) {
+                return Err(RegistryError("it answers 500".into()));
+            }
+            Ok(self.days.get(tag).map(|days| Timestamp::from_second(days * 86_400).expect("a time")))
         }
     }
 
@@ -264,7 +283,7 @@ mod tests {
         ] {
             let registry = Created::of(created);
             let mut tags = newer;
-            assert_eq!(drop_older(&registry, &image, &mut tags).await, older, "{left:?}");
+            assert_eq!(drop_older(&registry, &image, true, &mut tags).await, Ok(older), "{left:?}");
             assert_eq!(tags, left);
         }
     }
@@ -286,5 +305,33 @@ mod tests {
             assert_eq!(found.not_newer["media"], (names[older - 1].clone(), NotNewer::Older));
             assert!(registry.asked() <= 20, "{} look-ups for {older}", registry.asked());
         }
+    }
+
+    #[tokio::test]
+    async fn while_the_age_of_a_tag_is_unknown_the_previous_result_stays() {
+        let days = vec![("1.0", 100), ("1.1", 160), ("8.1", 10)];
+        let tags = Listed(["1.0", "1.1", "8.1"].map(str::to_owned).into());
+        let pattern = TagPattern::parse(">=1").unwrap();
+        let twin = |is_shared| TagInUse { configured: "twin".into(), tag: "8.1".into(), ..in_use(is_shared) };
+        for (failing, is_shared, newer) in [
+            (None, true, vec!["media", "twin"]),
+            (Some("1.0"), true, vec![]),
+            (Some("8.1"), true, vec![]),
+            // The other one has a tag of its own.
+            (Some("1.0"), false, vec!["twin"]),
+        ] {
+            let registry = Created { failing: failing.map(str::to_owned), ..Created::of(days.clone()) };
+            let images = vec![TagInUse { tag: "1.0".into(), ..in_use(is_shared) }, twin(is_shared)];
+            let found = find_newer((&tags, &registry), &pattern, images, false).await;
+            let MaintenanceResult::NewerTags(found) = found else { panic!("tags") };
+            assert_eq!(found.newer.keys().collect::<Vec<_>>(), newer, "{failing:?}");
+            assert_eq!(found.errors.contains_key("media"), failing.is_some(), "{failing:?}");
+        }
+        // A tag in use that the registry has removed can't be compared, and does not hold the others for ever.
+        let registry = Created { failing: Some("0.9".into()), ..Created::of(days) };
+        let images = vec![TagInUse { tag: "0.9".into(), ..in_use(false) }];
+        let found = find_newer((&tags, &registry), &pattern, images, false).await;
+        let MaintenanceResult::NewerTags(found) = found else { panic!("tags") };
+        assert_eq!((found.newer["media"].len(), found.errors.len()), (3, 0));
     }
 }
