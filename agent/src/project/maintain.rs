@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::SignedDuration;
+
 use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
 use crate::model::{EngineError, Project, RegistryError};
@@ -13,6 +15,10 @@ use crate::service::upkeep::maintenance::{
 use crate::service::upkeep::newer_tags::MAX_NEWER;
 
 use super::world::World;
+
+/// Publishers rebuild all their tags in one run, or an earlier one later than a newer one: only an image that was created more
+/// than this before the one in use counts as older.
+const REBUILD_MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// Performs one task and returns its result.
 pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> MaintenanceResult {
@@ -97,8 +103,8 @@ async fn find_newer(
     MaintenanceResult::NewerTags(found)
 }
 
-/// Removes the tags at the top of the list, newest first, whose images were created before the one in use: such numbers mean
-/// something else. Returns the first of them. An image that does not say when it was created counts as newer, and if the tag in
+/// Removes the tags at the top of the list, newest first, whose images were created well before the one in use: such numbers
+/// mean something else. Returns the first of them. An image that does not say when it was created counts as newer, and if the tag in
 /// use is no longer in the repository (`!is_listed`), there is nothing to compare with.
 ///
 /// Such tags may be many, after a change of the numbering scheme, and each look-up is a request: the end of theirs is found
@@ -124,7 +130,11 @@ async fn drop_older<'a>(
         } else {
             (start + start.saturating_sub(1)).min(end - 1)
         };
-        if registry.created(&of(newer[at])).await?.is_some_and(|created| created < in_use) {
+        if registry
+            .created(&of(newer[at]))
+            .await?
+            .is_some_and(|created| in_use.duration_since(created) > REBUILD_MARGIN)
+        {
             start = at + 1;
         } else {
             end = at;
@@ -272,14 +282,17 @@ mod tests {
             (vec![("10.11", 100)], vec!["12.0"], vec!["12.0"], None),
             (vec![("12.0", 1)], vec!["12.0"], vec!["12.0"], None),
             (vec![("10.11", 100), ("12.0", 200)], vec!["12.0", "11.0"], vec!["12.0", "11.0"], None),
-            (vec![("10.11", 100), ("12.0", 100)], vec!["12.0"], vec!["12.0"], None),
+            // All tags were rebuilt in one run, the newest first.
+            (vec![("10.11", 100), ("12.0", 99)], vec!["12.0"], vec!["12.0"], None),
+            (vec![("10.11", 100), ("12.0", 70)], vec!["12.0"], vec!["12.0"], None),
+            (vec![("10.11", 100), ("12.0", 69)], vec!["12.0"], vec![], Some("12.0")),
             (
-                vec![("10.11", 100), ("12.0", 90), ("11.0", 120)],
+                vec![("10.11", 100), ("12.0", 60), ("11.0", 120)],
                 vec!["12.0", "11.0"],
                 vec!["11.0"],
                 Some("12.0"),
             ),
-            (vec![("10.11", 100), ("12.0", 90), ("11.0", 80)], vec!["12.0", "11.0"], vec![], Some("12.0")),
+            (vec![("10.11", 100), ("12.0", 60), ("11.0", 69)], vec!["12.0", "11.0"], vec![], Some("12.0")),
         ] {
             let registry = Created::of(created);
             let mut tags = newer;

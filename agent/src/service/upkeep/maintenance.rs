@@ -79,7 +79,7 @@ pub struct RunningImage {
 pub enum NotNewer {
     /// It is of another numbering scheme.
     OtherScheme,
-    /// Its image was created before the one in use.
+    /// Its image was created well before the one in use.
     Older,
 }
 
