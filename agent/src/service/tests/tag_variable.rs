@@ -36,6 +36,14 @@ fn newer(remote: char) -> Observation {
     seen
 }
 
+/// Tag 1 runs; someone has written tag 2 into the line.
+fn written_by_hand() -> Observation {
+    let mut seen = newer('2');
+    (seen.images[0].reference, seen.images[0].newer) = (tagged("2"), None);
+    seen.tag.as_mut().unwrap().setting = find_tag("WEB_TAG=2", "WEB_TAG").unwrap();
+    seen
+}
+
 impl Scenario {
     /// Lets the steps up to the one that writes the tag succeed.
     pub(super) fn up_to_write(&mut self) -> Option<Action> {
@@ -71,6 +79,7 @@ fn the_line_is_written_after_the_pull_and_restored_before_compose_runs_for_a_rol
         panic!("the line comes before compose");
     };
     assert_eq!((tag.as_str(), back, project.set["WEB_TAG"].as_str()), ("2", false, "2"));
+    let line = line.expect("it has another tag");
     assert_eq!(
         (line.old.as_str(), line.new.as_str()),
         ("export WEB_TAG=\"1\" # ours", "export WEB_TAG=\"2\" # ours")
@@ -159,14 +168,28 @@ fn the_same_content_under_a_newer_name_is_no_update() {
 #[test]
 fn a_tag_written_by_an_operator_is_deployed_without_touching_the_line() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
-    let mut seen = newer('2');
-    (seen.images[0].reference, seen.images[0].newer) = (tagged("2"), None);
-    seen.tag.as_mut().unwrap().setting = find_tag("WEB_TAG=2", "WEB_TAG").unwrap();
-    scenario.check(seen);
-    let Some(Action::Step(Step::Start(BringUp { project, .. }))) = scenario.up_to_write() else {
-        panic!("compose")
+    scenario.check(written_by_hand());
+    let Some(Action::Step(Step::WriteTag { line, back, .. })) = scenario.up_to_write() else {
+        panic!("the compose files are checked")
     };
+    assert_eq!((line, back), (None, false));
+    scenario.input(Input::Stepped(StepResult::TagWritten));
+    let Some(Action::Step(Step::Start(BringUp { project, .. }))) = scenario.act() else { panic!("compose") };
     assert_eq!(project.set["WEB_TAG"], "2");
+}
+
+#[test]
+fn a_tag_in_its_line_that_the_compose_files_do_not_use_is_a_fault() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(written_by_hand()).up_to_write();
+    scenario.input(Input::Stepped(StepResult::Failed("the compose files do not use WEB_TAG".into())));
+    let Some(Action::Step(Step::RestoreTags { .. })) = scenario.act() else {
+        panic!("there is no line to restore")
+    };
+    scenario.input(Input::Stepped(StepResult::TagsRestored));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
+    scenario.input(Input::Stepped(StepResult::Unpinned));
+    assert_eq!((scenario.kinds(), scenario.status()), (vec![Kind::ERROR], StatusValue::Errored));
 }
 
 #[test]

@@ -113,7 +113,7 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         match result {
             StepResult::TagWritten => {
-                deployment.line = LineState::Written;
+                deployment.note_line_written();
                 deployment.begin_start(now);
             }
             StepResult::TagLineChanged => {
@@ -122,7 +122,7 @@ impl Service {
             }
             other => {
                 // It may have been written nevertheless.
-                deployment.line = LineState::Written;
+                deployment.note_line_written();
                 self.abandon(other.failure(), String::new(), now);
             }
         }
@@ -154,11 +154,9 @@ impl Service {
             self.passed(now);
             self.durable.files_pending = is_edited;
         } else {
-            let writes = deployment.tag().is_some_and(|tag| tag.line.is_some());
-            if writes {
-                deployment.enter(Phase::WriteTag, now);
-            } else {
-                deployment.begin_start(now);
+            match deployment.tag() {
+                Some(_) => deployment.enter(Phase::WriteTag, now),
+                None => deployment.begin_start(now),
             }
         }
     }
