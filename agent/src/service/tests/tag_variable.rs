@@ -158,6 +158,34 @@ fn a_line_edited_by_someone_else_ends_the_update_before_anything_is_changed() {
 }
 
 #[test]
+fn a_line_that_cannot_be_written_is_tried_again_with_increasing_delays() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    let mut attempts = Vec::new();
+    for minute in 0..60 {
+        scenario.at(minute * 60).check(newer('2'));
+        let mut step = scenario.up_to_write();
+        let begun = matches!(step, Some(Action::Step(Step::WriteTag { .. })));
+        while let Some(Action::Step(taken)) = step {
+            let result = match taken {
+                Step::WriteTag { back: false, .. } => StepResult::Failed("read-only file system".into()),
+                Step::WriteTag { back: true, .. } => StepResult::TagWritten,
+                Step::RestoreTags { .. } => StepResult::TagsRestored,
+                Step::Unpin { .. } => StepResult::Unpinned,
+                other => panic!("{other:?}"),
+            };
+            step = scenario.input(Input::Stepped(result)).act();
+        }
+        assert!(scenario.service.durable().deployment.is_none());
+        assert_eq!(scenario.status(), StatusValue::Errored, "the fault stays");
+        attempts.extend(begun.then_some(minute));
+    }
+    // Twice with the next check, then after 10, 20, and 40 minutes at least.
+    assert_eq!(attempts[..3], [0, 1, 2]);
+    assert!(attempts.len() <= 5 && attempts.len() > 3, "{attempts:?}");
+    assert_eq!(scenario.kinds(), [Kind::ERROR], "it is told once");
+}
+
+#[test]
 fn the_same_content_under_a_newer_name_is_no_update() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
     scenario.check(newer('1'));

@@ -62,7 +62,7 @@ impl Service {
             },
             Phase::Pull => match result {
                 StepResult::Pulled { ids, labels } => self.pulled(ids, labels, now),
-                other => self.pull_failed(other.failure(), now),
+                other => self.abandon_for_now(other.failure(), now),
             },
             Phase::WriteTag => self.tag_written(result, now),
             Phase::Start | Phase::Spread => match result {
@@ -118,12 +118,12 @@ impl Service {
             }
             StepResult::TagLineChanged => {
                 let text = deployment.plan().tag.as_ref().map(wording::tag_taken).unwrap_or_default();
-                self.abandon(text, String::new(), now);
+                self.abandon_for_now(text, now);
             }
             other => {
                 // It may have been written nevertheless.
                 deployment.note_line_written();
-                self.abandon(other.failure(), String::new(), now);
+                self.abandon_for_now(other.failure(), now);
             }
         }
     }
