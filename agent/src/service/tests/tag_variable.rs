@@ -287,14 +287,28 @@ fn tags_known_before_a_restart_are_used_until_the_list_is_read_again() {
     scenario.check(newer('1')).input(found("3"));
     assert_eq!(scenario.service.tags_to_deploy(), ["3"]);
     assert!(scenario.service.checks.is_due(), "it is checked without waiting for a cycle");
-    let durable = scenario.service.durable().clone();
-    let (service, _) =
-        Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Start, scenario.now);
-    scenario.service = service;
+    let restart = |scenario: &mut Scenario| {
+        let (durable, boot) = (scenario.service.durable().clone(), boot_of("one", "one"));
+        let config = Arc::new(config.clone());
+        scenario.service = Service::new(config, durable, boot, StartReason::Start, scenario.now).0;
+    };
+    restart(&mut scenario);
     assert_eq!(scenario.service.tags_to_deploy(), ["3"]);
-    let none = BTreeMap::from([(IMAGE.to_owned(), Vec::new())]);
-    scenario.input(Input::Maintained(MaintenanceResult::NewerTags(none.into())));
+    let none = || {
+        let none = BTreeMap::from([(IMAGE.to_owned(), Vec::new())]);
+        Input::Maintained(MaintenanceResult::NewerTags(none.into()))
+    };
+    scenario.input(none());
     assert_eq!(scenario.service.tags_to_deploy(), [""; 0]);
+    // A tag that was withdrawn does not come back with a restart, and is not reported again if the list flaps.
+    restart(&mut scenario);
+    assert_eq!(scenario.service.tags_to_deploy(), [""; 0]);
+    scenario.entries.clear();
+    scenario.input(found("3")).input(none()).input(found("3"));
+    assert_eq!(scenario.kinds(), []);
+    scenario.input(found("2"));
+    restart(&mut scenario);
+    assert_eq!(scenario.service.tags_to_deploy(), ["2"], "the newest one was withdrawn");
 }
 
 #[test]
