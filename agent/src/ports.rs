@@ -194,9 +194,9 @@ pub trait Registry: Send + Sync + 'static {
     }
 
     /// Returns when an image was created, by its own account. `None` if it does not say (a reproducible build often gives the
-    /// epoch), or the registry does not return it in time.
-    async fn created(&self, _: &Reference) -> Option<Timestamp> {
-        None
+    /// epoch).
+    async fn created(&self, _: &Reference) -> Result<Option<Timestamp>, RegistryError> {
+        Ok(None)
     }
 }
 

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `v` | `v1.2.3` | a newer tag has it if and only if the current tag has it |
 //! | numbers | `1`, `1.27`, `1.27.3`, `4.0.15.2941` | a newer tag has as many: `1.27.3` is not moved to `1.28`, which is a moving tag |
-//! | pre-release | `-rc.1`, `-beta`, `rc1`, `b2` | offered only if the current tag is a pre-release of the same version |
+//! | pre-release | `-rc.1`, `-beta`, `rc1`, `b2` | offered only if the current tag is a pre-release of the same version, of an earlier stage or with the same word |
 //! | suffix | `-alpine`, `-alpine3.20`, `_amd64` | a newer tag has exactly the same |
 //! | build | `-ls289`, `-r3`, `-build7` | of the same version, a greater build is newer; a newer tag has one if and only if the current tag has one |
 //!
@@ -37,6 +37,9 @@ const PRE_RELEASES: [&str; 14] = [
     "rc",
     "snapshot",
 ];
+/// The stages of a version before its release. The other words that mark a pre-release say nothing about when it was made.
+const STAGES: [&[&str]; 5] =
+    [&["alpha", "a"], &["milestone", "m"], &["beta", "b"], &["preview", "pre"], &["rc", "cr"]];
 /// Words that mark the number of a build of the same version.
 const BUILDS: [&str; 4] = ["ls", "r", "rev", "build"];
 /// A first number of at least this, and of ten times the next lower one of the repository, belongs to another scheme.
@@ -150,7 +153,7 @@ struct VersionTag<'a> {
 }
 
 /// `rc.2`
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq)]
 struct PreRelease {
     word: String,
     numbers: Vec<u64>,
@@ -183,7 +186,12 @@ impl<'a> VersionTag<'a> {
         self.numbers
             .cmp(&other.numbers)
             .then_with(|| is_release(self).cmp(&is_release(other)))
-            .then_with(|| self.pre_release.cmp(&other.pre_release))
+            .then_with(|| {
+                self.pre_release
+                    .as_ref()
+                    .map(PreRelease::rank)
+                    .cmp(&other.pre_release.as_ref().map(PreRelease::rank))
+            })
             .then_with(|| self.build.cmp(&other.build))
     }
 
@@ -199,11 +207,30 @@ impl<'a> VersionTag<'a> {
     fn follows(&self, current: &Self) -> bool {
         let is_offered =
             self.pre_release.is_none() || (current.pre_release.is_some() && self.numbers == current.numbers);
-        self.is_like(current) && is_offered && self.compare(current) == Ordering::Greater
+        let has_order = match (&self.pre_release, &current.pre_release) {
+            (Some(one), Some(other)) => one.has_order_with(other),
+            _ => true,
+        };
+        self.is_like(current) && is_offered && has_order && self.compare(current) == Ordering::Greater
     }
 }
 
 impl PreRelease {
+    /// What it is ordered by: its stage, or its word if that is no stage, and its numbers.
+    fn rank(&self) -> (Option<usize>, &str, &[u64]) {
+        let stage = self.stage();
+        (stage, if stage.is_some() { "" } else { &self.word }, &self.numbers)
+    }
+
+    fn stage(&self) -> Option<usize> {
+        STAGES.iter().position(|words| words.contains(&self.word.as_str()))
+    }
+
+    /// Reports whether one of them is known to come before the other: a nightly build may be older than a beta.
+    fn has_order_with(&self, other: &Self) -> bool {
+        self.word == other.word || (self.stage().is_some() && other.stage().is_some())
+    }
+
     /// Parses a pre-release at the start of `text` and returns the remaining text.
     fn parse(text: &str) -> Option<(Self, &str)> {
         let body = text.strip_prefix(['-', '.', '_']).unwrap_or(text);
@@ -375,6 +402,29 @@ mod tests {
         // Other letters are a suffix.
         assert_eq!(newest("^1", "1.0.0-b", &["1.0.1-b", "1.0.1-b2"]), Some("1.0.1-b"));
         assert_eq!(newest("^1", "1.0.0-management", &["1.0.1-management"]), Some("1.0.1-management"));
+    }
+
+    #[test]
+    fn pre_releases_follow_in_the_order_of_their_stages_and_others_only_their_own_word() {
+        let stages =
+            ["1.0.0-alpha.9", "1.0.0-M9", "1.0.0-beta.9", "1.0.0-preview.9", "1.0.0-rc.9", "1.0.0-CR10"];
+        for pair in stages.windows(2) {
+            assert_eq!(newest("^1", pair[0], &[pair[1]]), Some(pair[1]), "{pair:?}");
+            assert_eq!(newest("^1", pair[1], &[pair[0]]), None, "{pair:?}");
+        }
+        let others = ["canary.9", "dev.9", "edge.9", "insider.9", "next.9", "nightly.9", "snapshot.9"];
+        let others = others.map(|word| format!("1.0.0-{word}"));
+        let others = others.each_ref().map(String::as_str);
+        for stage in stages {
+            assert_eq!(newest("^1", stage, &others), None, "{stage}");
+        }
+        for other in others {
+            let older = other.replace('9', "8");
+            assert_eq!(newest("^1", &older, &others), Some(other));
+            assert_eq!(newest("^1", other, &stages), None, "{other}");
+            assert_eq!(newest("^1", other, &["1.0.0"]), Some("1.0.0"), "the release follows all of them");
+        }
+        assert_eq!(newest("^1", "1.0.0rc1", &["1.0.0-cr.1", "1.0.0-pre.2"]), None);
     }
 
     #[test]

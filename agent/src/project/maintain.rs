@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::SignedDuration;
+
 use crate::model::image::Reference;
 use crate::model::tags::TagPattern;
-use crate::model::{EngineError, Project};
-use crate::ports::Registry;
+use crate::model::{EngineError, Project, RegistryError};
+use crate::ports::{Registry, Tags};
 use crate::service::upkeep::maintenance::{
     FoundTags, MaintenanceResult, MaintenanceTask, MissingReason, NotNewer, RemovableImage, RollbackRisk,
     RunningImage, TagInUse,
@@ -14,11 +16,15 @@ use crate::service::upkeep::newer_tags::MAX_NEWER;
 
 use super::world::World;
 
+/// Publishers rebuild all their tags in one run, or an earlier one later than a newer one: only an image that was created more
+/// than this before the one in use counts as older.
+const REBUILD_MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
+
 /// Performs one task and returns its result.
 pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> MaintenanceResult {
     match task {
         MaintenanceTask::FindNewerTags { pattern, images, refresh } => {
-            find_newer(world, &pattern, images, refresh).await
+            find_newer((world.tags.as_ref(), world.registry.as_ref()), &pattern, images, refresh).await
         }
         MaintenanceTask::RemoveImages { images } => {
             let mut gone = Vec::new();
@@ -42,7 +48,7 @@ pub(super) async fn maintain(world: &World, task: MaintenanceTask) -> Maintenanc
 }
 
 async fn find_newer(
-    world: &World,
+    (tags, registry): (&dyn Tags, &dyn Registry),
     pattern: &TagPattern,
     images: Vec<TagInUse>,
     refresh: bool,
@@ -50,7 +56,7 @@ async fn find_newer(
     let (mut lists, mut errors) = (Vec::new(), BTreeMap::new());
     let mut is_complete = true;
     for image in images {
-        match world.tags.tags(&image.repository, refresh).await {
+        match tags.tags(&image.repository, refresh).await {
             Ok(tags) => lists.push((image, tags)),
             Err(error) => {
                 tracing::warn!(image = image.configured, %error, "can't list tags to look for newer ones");
@@ -64,14 +70,24 @@ async fn find_newer(
     let shared = lists.iter().filter(|(image, _)| image.is_shared);
     let shared: Vec<BTreeSet<&str>> =
         shared.map(|(_, tags)| tags.iter().map(String::as_str).collect()).collect();
-    let mut found = FoundTags { errors, ..FoundTags::default() };
+    let mut found = FoundTags::default();
     for (image, tags) in &lists {
+        let is_listed = tags.contains(&image.tag);
         let tags = || {
             let tags = tags.iter().map(String::as_str);
             tags.filter(|tag| !image.is_shared || shared.iter().all(|list| list.contains(tag)))
         };
-        let mut newer = pattern.newer(&image.tag, tags(), MAX_NEWER);
-        let older = drop_older(world.registry.as_ref(), image, &mut newer).await;
+        let mut newer = pattern.newer(&image.tag, tags(), usize::MAX);
+        let older = match drop_older(registry, image, is_listed, &mut newer).await {
+            Ok(older) => older,
+            Err(error) => {
+                tracing::warn!(image = image.configured, %error, "can't compare the age of newer tags");
+                is_complete &= !image.is_shared;
+                errors.insert(image.configured.clone(), error.to_string());
+                continue;
+            }
+        };
+        newer.truncate(MAX_NEWER);
         found.newer.insert(image.configured.clone(), newer.into_iter().map(str::to_owned).collect());
         let of_other_scheme = pattern.of_other_scheme(&image.tag, tags());
         let not_newer = of_other_scheme.map(|tag| (tag, NotNewer::OtherScheme));
@@ -79,34 +95,53 @@ async fn find_newer(
             found.not_newer.insert(image.configured.clone(), (tag.to_owned(), why));
         }
     }
+    // Images of the tag variable move together.
+    for (image, _) in lists.iter().filter(|(image, _)| image.is_shared && !is_complete) {
+        found.newer.remove(&image.configured);
+    }
+    found.errors = errors;
     MaintenanceResult::NewerTags(found)
 }
 
-/// Removes the tags at the top of the list, newest first, whose images were created before the one in use: such numbers mean
-/// something else. Returns the first of them. An image whose creation is unknown counts as newer.
+/// Removes the tags at the top of the list, newest first, whose images were created well before the one in use: such numbers
+/// mean something else. Returns the first of them. An image that does not say when it was created counts as newer, and if the tag in
+/// use is no longer in the repository (`!is_listed`), there is nothing to compare with.
+///
+/// Such tags may be many, after a change of the numbering scheme, and each look-up is a request: the end of theirs is found
+/// in doubling steps and then halved, as if all other tags were newer.
 async fn drop_older<'a>(
     registry: &dyn Registry,
     image: &TagInUse,
+    is_listed: bool,
     newer: &mut Vec<&'a str>,
-) -> Option<&'a str> {
+) -> Result<Option<&'a str>, RegistryError> {
     let of = |tag: &str| Reference {
         repository: image.repository.clone(),
         tag: Some(tag.to_owned()),
         digest: None,
     };
-    if newer.is_empty() {
-        return None;
-    }
-    let in_use = registry.created(&of(&image.tag)).await?;
-    let mut older = None;
-    while let Some(tag) = newer.first().copied() {
-        if registry.created(&of(tag)).await.is_none_or(|created| created >= in_use) {
-            break;
+    let Some(first) = newer.first().copied().filter(|_| is_listed) else { return Ok(None) };
+    let Some(in_use) = registry.created(&of(&image.tag)).await? else { return Ok(None) };
+    // All tags before `start` are older; the one at `end`, if there is one, is not.
+    let (mut start, mut end) = (0, newer.len());
+    while start < end {
+        let at = if end < newer.len() {
+            start.midpoint(end)
+        } else {
+            (start + start.saturating_sub(1)).min(end - 1)
+        };
+        if registry
+            .created(&of(newer[at]))
+            .await?
+            .is_some_and(|created| in_use.duration_since(created) > REBUILD_MARGIN)
+        {
+            start = at + 1;
+        } else {
+            end = at;
         }
-        older = older.or(Some(tag));
-        newer.remove(0);
     }
-    older
+    newer.drain(..start);
+    Ok((start > 0).then_some(first))
 }
 
 /// Returns the reasons why a rollback to the running images would fail. Fails if the engine does not respond.
@@ -171,16 +206,48 @@ async fn not_served(world: &World, image: &RunningImage) -> Option<MissingReason
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use async_trait::async_trait;
     use jiff::Timestamp;
 
     use super::*;
-    use crate::model::RegistryError;
     use crate::model::image::{Digest, Repository};
     use crate::ports::Urgency;
 
     /// A registry that knows when some tags were created, in days.
-    struct Created(BTreeMap<&'static str, i64>);
+    struct Created {
+        days: BTreeMap<String, i64>,
+        failing: Option<String>,
+        asked: AtomicUsize,
+    }
+
+    impl Created {
+        fn of(days: Vec<(&str, i64)>) -> Self {
+            let days = days.into_iter().map(|(tag, days)| (tag.to_owned(), days)).collect();
+            Self { days, failing: None, asked: AtomicUsize::new(0) }
+        }
+
+        fn asked(&self) -> usize {
+            self.asked.load(Ordering::Relaxed)
+        }
+    }
+
+    /// The tags of every repository.
+    struct Listed(Arc<[String]>);
+
+    #[async_trait]
+    impl Tags for Listed {
+        async fn tags(&self, _: &Repository, _: bool) -> Result<Arc<[String]>, RegistryError> {
+            Ok(self.0.clone())
+        }
+    }
+
+    fn in_use(is_shared: bool) -> TagInUse {
+        let repository = Repository { host: "r.example".into(), path: "media".into() };
+        TagInUse { configured: "media".into(), repository, tag: "10.11".into(), is_shared }
+    }
 
     #[async_trait]
     impl Registry for Created {
@@ -196,36 +263,88 @@ mod tests {
             unreachable!("only the time of creation is read")
         }
 
-        async fn created(&self, reference: &Reference) -> Option<Timestamp> {
-            let days = self.0.get(reference.tag.as_deref()?)?;
-            Timestamp::from_second(days * 86_400).ok()
+        async fn created(&self, reference: &Reference) -> Result<Option<Timestamp>, RegistryError> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let tag = reference.tag.as_deref().expect("a tag");
+            if self.failing.as_deref() == Some(tag) {
+                return Err(RegistryError("it answers 500".into()));
+            }
+            Ok(self.days.get(tag).map(|days| Timestamp::from_second(days * 86_400).expect("a time")))
         }
     }
 
     #[tokio::test]
     async fn a_tag_whose_image_was_created_before_the_one_in_use_is_not_newer() {
-        let repository = Repository { host: "r.example".into(), path: "media".into() };
-        let image =
-            TagInUse { configured: "media".into(), repository, tag: "10.11".into(), is_shared: false };
+        let image = in_use(false);
         for (created, newer, left, older) in [
             // Unknown times prove nothing.
             (vec![], vec!["12.0", "11.0"], vec!["12.0", "11.0"], None),
             (vec![("10.11", 100)], vec!["12.0"], vec!["12.0"], None),
             (vec![("12.0", 1)], vec!["12.0"], vec!["12.0"], None),
             (vec![("10.11", 100), ("12.0", 200)], vec!["12.0", "11.0"], vec!["12.0", "11.0"], None),
-            (vec![("10.11", 100), ("12.0", 100)], vec!["12.0"], vec!["12.0"], None),
+            // All tags were rebuilt in one run, the newest first.
+            (vec![("10.11", 100), ("12.0", 99)], vec!["12.0"], vec!["12.0"], None),
+            (vec![("10.11", 100), ("12.0", 70)], vec!["12.0"], vec!["12.0"], None),
+            (vec![("10.11", 100), ("12.0", 69)], vec!["12.0"], vec![], Some("12.0")),
             (
-                vec![("10.11", 100), ("12.0", 90), ("11.0", 120)],
+                vec![("10.11", 100), ("12.0", 60), ("11.0", 120)],
                 vec!["12.0", "11.0"],
                 vec!["11.0"],
                 Some("12.0"),
             ),
-            (vec![("10.11", 100), ("12.0", 90), ("11.0", 80)], vec!["12.0", "11.0"], vec![], Some("12.0")),
+            (vec![("10.11", 100), ("12.0", 60), ("11.0", 69)], vec!["12.0", "11.0"], vec![], Some("12.0")),
         ] {
-            let registry = Created(created.into_iter().collect());
+            let registry = Created::of(created);
             let mut tags = newer;
-            assert_eq!(drop_older(&registry, &image, &mut tags).await, older, "{left:?}");
+            assert_eq!(drop_older(&registry, &image, true, &mut tags).await, Ok(older), "{left:?}");
             assert_eq!(tags, left);
         }
+    }
+
+    #[tokio::test]
+    async fn any_number_of_older_tags_does_not_hide_the_newer_ones() {
+        let used = |tag: &str| TagInUse { tag: tag.into(), ..in_use(false) };
+        for older in [1, 6, 300] {
+            let names: Vec<String> = (0..older).map(|n| format!("{}.1.0", 2020 + n)).collect();
+            let created = names.iter().map(|name| (name.as_str(), 10));
+            let registry = Created::of(created.chain([("1.0.3", 100), ("1.0.4", 160)]).collect());
+            let tags = names.iter().map(String::as_str).chain(["1.0.3", "1.0.4"]).map(str::to_owned);
+            let tags = Listed(tags.collect());
+            // By a pattern, none of them is of another scheme.
+            let pattern = TagPattern::parse("*.*.*").unwrap();
+            let found = find_newer((&tags, &registry), &pattern, vec![used("1.0.3")], false).await;
+            let MaintenanceResult::NewerTags(found) = found else { panic!("tags") };
+            assert_eq!(found.newer["media"], ["1.0.4"], "{older}");
+            assert_eq!(found.not_newer["media"], (names[older - 1].clone(), NotNewer::Older));
+            assert!(registry.asked() <= 20, "{} look-ups for {older}", registry.asked());
+        }
+    }
+
+    #[tokio::test]
+    async fn while_the_age_of_a_tag_is_unknown_the_previous_result_stays() {
+        let days = vec![("1.0", 100), ("1.1", 160), ("8.1", 10)];
+        let tags = Listed(["1.0", "1.1", "8.1"].map(str::to_owned).into());
+        let pattern = TagPattern::parse(">=1").unwrap();
+        let twin = |is_shared| TagInUse { configured: "twin".into(), tag: "8.1".into(), ..in_use(is_shared) };
+        for (failing, is_shared, newer) in [
+            (None, true, vec!["media", "twin"]),
+            (Some("1.0"), true, vec![]),
+            (Some("8.1"), true, vec![]),
+            // The other one has a tag of its own.
+            (Some("1.0"), false, vec!["twin"]),
+        ] {
+            let registry = Created { failing: failing.map(str::to_owned), ..Created::of(days.clone()) };
+            let images = vec![TagInUse { tag: "1.0".into(), ..in_use(is_shared) }, twin(is_shared)];
+            let found = find_newer((&tags, &registry), &pattern, images, false).await;
+            let MaintenanceResult::NewerTags(found) = found else { panic!("tags") };
+            assert_eq!(found.newer.keys().collect::<Vec<_>>(), newer, "{failing:?}");
+            assert_eq!(found.errors.contains_key("media"), failing.is_some(), "{failing:?}");
+        }
+        // A tag in use that the registry has removed can't be compared, and does not hold the others for ever.
+        let registry = Created { failing: Some("0.9".into()), ..Created::of(days) };
+        let images = vec![TagInUse { tag: "0.9".into(), ..in_use(false) }];
+        let found = find_newer((&tags, &registry), &pattern, images, false).await;
+        let MaintenanceResult::NewerTags(found) = found else { panic!("tags") };
+        assert_eq!((found.newer["media"].len(), found.errors.len()), (3, 0));
     }
 }

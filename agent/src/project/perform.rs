@@ -48,12 +48,12 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
     })
 }
 
-/// Writes a tag into its line. A new tag is written only if the compose files use the variable: otherwise the file would be
-/// misleading, and nothing would be deployed.
+/// Writes a tag into its line, unless it is there already. A new tag is deployed only if the compose files use the variable:
+/// otherwise the file would be misleading, and nothing would be deployed.
 async fn write_tag(
     fetch: &Fetch<'_>,
     project: &Project,
-    (variable, tag, line): (String, String, LineChange),
+    (variable, tag, line): (String, String, Option<LineChange>),
     back: bool,
     images: &[Reference],
 ) -> StepResult {
@@ -69,6 +69,7 @@ async fn write_tag(
             return StepResult::Failed(why);
         }
     }
+    let Some(line) = line else { return StepResult::TagWritten };
     match tag_file::write(fetch.env_files, &line, &variable, &tag, back).await {
         Ok(Written::Done) => StepResult::TagWritten,
         Ok(Written::Conflict) => StepResult::TagLineChanged,

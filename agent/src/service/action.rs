@@ -142,7 +142,8 @@ pub enum Step {
         /// Image as configured, and the ID that it had on this machine: if it is still there, nothing is pulled.
         local: BTreeMap<String, ImageId>,
     },
-    /// Write the tag into its line of the env file, or restore the line.
+    /// Write the tag into its line of the env file, or restore the line. Before it is written, the compose files are checked
+    /// for the variable.
     WriteTag {
         /// The compose project.
         project: Project,
@@ -150,8 +151,8 @@ pub enum Step {
         variable: String,
         /// The tag to write.
         tag: String,
-        /// The line.
-        line: LineChange,
+        /// The line; `None` if it already has the tag, so that there is only the check.
+        line: Option<LineChange>,
         /// Whether the line is restored.
         back: bool,
         /// Images that must resolve to the new tag in the compose files.

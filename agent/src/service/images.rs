@@ -74,6 +74,9 @@ pub struct ImageMemory {
     /// Deployed images, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deployed: Vec<DeployedImage>,
+    /// The newest of the newer tags that the registry last had: known after a restart until the registry answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newest_tag: Option<String>,
     /// The newer tag that was announced last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_tag: Option<String>,

@@ -55,7 +55,7 @@ impl Registry for CurrentRegistry {
         self.client().config(repository, digest, platform).await
     }
 
-    async fn created(&self, reference: &Reference) -> Option<Timestamp> {
+    async fn created(&self, reference: &Reference) -> Result<Option<Timestamp>, RegistryError> {
         self.client().created(reference).await
     }
 }

@@ -505,9 +505,10 @@ impl Registry for RegistryClient {
         Ok(self.image_config(repository, digest, platform).await?.map(|image| image.config))
     }
 
-    async fn created(&self, reference: &Reference) -> Option<Timestamp> {
-        let digest = self.digest(reference, Urgency::Routine).await.ok()?;
-        self.image_config(&reference.repository, &digest, None).await.ok()??.created
+    async fn created(&self, reference: &Reference) -> Result<Option<Timestamp>, RegistryError> {
+        let digest = self.digest(reference, Urgency::Routine).await?;
+        let image = self.image_config(&reference.repository, &digest, None).await?;
+        Ok(image.and_then(|image| image.created))
     }
 }
 

@@ -152,7 +152,11 @@ impl Service {
             }
         }
         for (image, newer) in found.newer {
-            let Some(tag) = newer.first().cloned() else {
+            let newest = newer.first().cloned();
+            if self.durable.images.get(&image).newest_tag != newest {
+                self.durable.images.of(&image).newest_tag.clone_from(&newest);
+            }
+            let Some(tag) = newest else {
                 self.maintenance.newer.remove(&image);
                 continue;
             };

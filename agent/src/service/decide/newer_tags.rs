@@ -38,9 +38,8 @@ impl Service {
         if let Some(known) = self.maintenance.newer.get(image) {
             return known.clone();
         }
-        let announced =
-            self.durable.images.get(image).told_tag.as_ref().filter(|_| !self.maintenance.has_tags);
-        announced.cloned().into_iter().collect()
+        let before = &self.durable.images.get(image).newest_tag;
+        before.iter().filter(|_| !self.maintenance.has_tags).cloned().collect()
     }
 
     /// Whether a tag is newer than another one by the pattern of the tag variable.

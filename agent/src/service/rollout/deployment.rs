@@ -182,6 +182,13 @@ impl Deployment {
         self.plan.tag.as_ref().filter(|_| self.changes().next().is_some())
     }
 
+    /// The line of the tag is written, or may be, if there is one to write.
+    pub(in crate::service) fn note_line_written(&mut self) {
+        if self.plan.tag.as_ref().is_some_and(|tag| tag.line.is_some()) {
+            self.line = LineState::Written;
+        }
+    }
+
     /// Returns the scope that compose is limited to; `None` if `up_mode` alone decides.
     pub(in crate::service) fn scope(&self) -> Option<Scope> {
         let scope = (self.up_mode == UpMode::Changed).then(|| self.plan.scope()).flatten()?;

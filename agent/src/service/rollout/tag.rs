@@ -16,7 +16,7 @@ pub struct TagChange {
     pub old: String,
     /// Tag to deploy.
     pub new: String,
-    /// The line to write; `None` if an operator has already written it.
+    /// The line to write; `None` if it already has the tag.
     pub line: Option<LineChange>,
 }
 

@@ -36,6 +36,14 @@ fn newer(remote: char) -> Observation {
     seen
 }
 
+/// Tag 1 runs; someone has written tag 2 into the line.
+fn written_by_hand() -> Observation {
+    let mut seen = newer('2');
+    (seen.images[0].reference, seen.images[0].newer) = (tagged("2"), None);
+    seen.tag.as_mut().unwrap().setting = find_tag("WEB_TAG=2", "WEB_TAG").unwrap();
+    seen
+}
+
 impl Scenario {
     /// Lets the steps up to the one that writes the tag succeed.
     pub(super) fn up_to_write(&mut self) -> Option<Action> {
@@ -71,6 +79,7 @@ fn the_line_is_written_after_the_pull_and_restored_before_compose_runs_for_a_rol
         panic!("the line comes before compose");
     };
     assert_eq!((tag.as_str(), back, project.set["WEB_TAG"].as_str()), ("2", false, "2"));
+    let line = line.expect("it has another tag");
     assert_eq!(
         (line.old.as_str(), line.new.as_str()),
         ("export WEB_TAG=\"1\" # ours", "export WEB_TAG=\"2\" # ours")
@@ -149,6 +158,34 @@ fn a_line_edited_by_someone_else_ends_the_update_before_anything_is_changed() {
 }
 
 #[test]
+fn a_line_that_cannot_be_written_is_tried_again_with_increasing_delays() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    let mut attempts = Vec::new();
+    for minute in 0..60 {
+        scenario.at(minute * 60).check(newer('2'));
+        let mut step = scenario.up_to_write();
+        let begun = matches!(step, Some(Action::Step(Step::WriteTag { .. })));
+        while let Some(Action::Step(taken)) = step {
+            let result = match taken {
+                Step::WriteTag { back: false, .. } => StepResult::Failed("read-only file system".into()),
+                Step::WriteTag { back: true, .. } => StepResult::TagWritten,
+                Step::RestoreTags { .. } => StepResult::TagsRestored,
+                Step::Unpin { .. } => StepResult::Unpinned,
+                other => panic!("{other:?}"),
+            };
+            step = scenario.input(Input::Stepped(result)).act();
+        }
+        assert!(scenario.service.durable().deployment.is_none());
+        assert_eq!(scenario.status(), StatusValue::Errored, "the fault stays");
+        attempts.extend(begun.then_some(minute));
+    }
+    // Twice with the next check, then after 10, 20, and 40 minutes at least.
+    assert_eq!(attempts[..3], [0, 1, 2]);
+    assert!(attempts.len() <= 5 && attempts.len() > 3, "{attempts:?}");
+    assert_eq!(scenario.kinds(), [Kind::ERROR], "it is told once");
+}
+
+#[test]
 fn the_same_content_under_a_newer_name_is_no_update() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
     scenario.check(newer('1'));
@@ -159,14 +196,28 @@ fn the_same_content_under_a_newer_name_is_no_update() {
 #[test]
 fn a_tag_written_by_an_operator_is_deployed_without_touching_the_line() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
-    let mut seen = newer('2');
-    (seen.images[0].reference, seen.images[0].newer) = (tagged("2"), None);
-    seen.tag.as_mut().unwrap().setting = find_tag("WEB_TAG=2", "WEB_TAG").unwrap();
-    scenario.check(seen);
-    let Some(Action::Step(Step::Start(BringUp { project, .. }))) = scenario.up_to_write() else {
-        panic!("compose")
+    scenario.check(written_by_hand());
+    let Some(Action::Step(Step::WriteTag { line, back, .. })) = scenario.up_to_write() else {
+        panic!("the compose files are checked")
     };
+    assert_eq!((line, back), (None, false));
+    scenario.input(Input::Stepped(StepResult::TagWritten));
+    let Some(Action::Step(Step::Start(BringUp { project, .. }))) = scenario.act() else { panic!("compose") };
     assert_eq!(project.set["WEB_TAG"], "2");
+}
+
+#[test]
+fn a_tag_in_its_line_that_the_compose_files_do_not_use_is_a_fault() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(written_by_hand()).up_to_write();
+    scenario.input(Input::Stepped(StepResult::Failed("the compose files do not use WEB_TAG".into())));
+    let Some(Action::Step(Step::RestoreTags { .. })) = scenario.act() else {
+        panic!("there is no line to restore")
+    };
+    scenario.input(Input::Stepped(StepResult::TagsRestored));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
+    scenario.input(Input::Stepped(StepResult::Unpinned));
+    assert_eq!((scenario.kinds(), scenario.status()), (vec![Kind::ERROR], StatusValue::Errored));
 }
 
 #[test]
@@ -236,14 +287,28 @@ fn tags_known_before_a_restart_are_used_until_the_list_is_read_again() {
     scenario.check(newer('1')).input(found("3"));
     assert_eq!(scenario.service.tags_to_deploy(), ["3"]);
     assert!(scenario.service.checks.is_due(), "it is checked without waiting for a cycle");
-    let durable = scenario.service.durable().clone();
-    let (service, _) =
-        Service::new(Arc::new(config), durable, boot_of("one", "one"), StartReason::Start, scenario.now);
-    scenario.service = service;
+    let restart = |scenario: &mut Scenario| {
+        let (durable, boot) = (scenario.service.durable().clone(), boot_of("one", "one"));
+        let config = Arc::new(config.clone());
+        scenario.service = Service::new(config, durable, boot, StartReason::Start, scenario.now).0;
+    };
+    restart(&mut scenario);
     assert_eq!(scenario.service.tags_to_deploy(), ["3"]);
-    let none = BTreeMap::from([(IMAGE.to_owned(), Vec::new())]);
-    scenario.input(Input::Maintained(MaintenanceResult::NewerTags(none.into())));
+    let none = || {
+        let none = BTreeMap::from([(IMAGE.to_owned(), Vec::new())]);
+        Input::Maintained(MaintenanceResult::NewerTags(none.into()))
+    };
+    scenario.input(none());
     assert_eq!(scenario.service.tags_to_deploy(), [""; 0]);
+    // A tag that was withdrawn does not come back with a restart, and is not reported again if the list flaps.
+    restart(&mut scenario);
+    assert_eq!(scenario.service.tags_to_deploy(), [""; 0]);
+    scenario.entries.clear();
+    scenario.input(found("3")).input(none()).input(found("3"));
+    assert_eq!(scenario.kinds(), []);
+    scenario.input(found("2"));
+    restart(&mut scenario);
+    assert_eq!(scenario.service.tags_to_deploy(), ["2"], "the newest one was withdrawn");
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub struct RunningImage {
 pub enum NotNewer {
     /// It is of another numbering scheme.
     OtherScheme,
-    /// Its image was created before the one in use.
+    /// Its image was created well before the one in use.
     Older,
 }
 
@@ -87,11 +87,11 @@ pub enum NotNewer {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FoundTags {
     /// Tags that are newer than the one in use: newest first, at most [`MAX_NEWER`](crate::service::upkeep::newer_tags::MAX_NEWER). Images whose
-    /// tags could not be read are omitted.
+    /// tags could not be read or compared are omitted.
     pub newer: BTreeMap<String, Vec<String>>,
     /// A tag that would be newer by its numbers, and is not taken for newer.
     pub not_newer: BTreeMap<String, (String, NotNewer)>,
-    /// Why tags could not be listed.
+    /// Why tags could not be listed or compared.
     pub errors: BTreeMap<String, String>,
 }
 
@@ -180,7 +180,7 @@ pub(in crate::service) struct Maintenance {
     pub(in crate::service) newer: BTreeMap<String, Vec<String>>,
     /// The registry has answered since the start.
     pub(in crate::service) has_tags: bool,
-    /// Why tags could not be listed, by image as configured.
+    /// Why tags could not be listed or compared, by image as configured.
     pub(in crate::service) tag_errors: BTreeMap<String, String>,
 }
 

@@ -133,7 +133,7 @@ pub(super) fn tag_not_newer(image: &str, tag: &str, why: NotNewer) -> (String, S
             ("few tags have such numbers", "to deploy it, narrow update.tags down to its numbers")
         }
         NotNewer::Older => (
-            "its image was created before the one in use",
+            "its image was created more than 30 days before the one in use",
             "to deploy it, set the tag in the compose files or the env file",
         ),
     };

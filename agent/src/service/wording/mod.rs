@@ -50,10 +50,10 @@ pub(super) fn faulty_gates(fault: &str) -> String {
     format!("the configuration has a fault that may hide a gate: {fault}")
 }
 
-/// Warning about tags that can't be listed.
+/// Warning about tags that can't be listed or compared.
 pub(super) fn tags_unknown(image: &str, why: &str) -> String {
     format!(
-        "update.tags: it is not known whether {image} has newer tags, because they can't be listed: {why}"
+        "update.tags: it is not known whether {image} has newer tags, because the registry does not tell: {why}"
     )
 }
 

@@ -46,8 +46,8 @@ use crate::service::{ENGINE_RETRY, INSPECT_INTERVAL, Service, wording};
 const POSTPONE: Duration = Duration::from_mins(10);
 const LONGEST_POSTPONE: Duration = Duration::from_hours(6);
 
-/// How often a failed pull is repeated with the next check: most failures are a moment's.
-const PROMPT_PULLS: u32 = 2;
+/// How often an update that was abandoned is repeated with the next check: most failures are a moment's.
+const PROMPT_TRIES: u32 = 2;
 
 impl Service {
     /// Acts on the outcome of an inspection during the probation of the new containers.
@@ -142,13 +142,14 @@ impl Service {
         }
     }
 
-    /// Gives up on an update whose images could not be pulled. Each attempt may move as much data as the first.
-    pub(in crate::service) fn pull_failed(&mut self, why: String, now: Timestamp) {
+    /// Gives up before any container was changed, on images that could not be pulled or a tag that could not be written. An
+    /// update is postponed: each attempt runs the hook `before`, and may move as much data as the first.
+    pub(in crate::service) fn abandon_for_now(&mut self, why: String, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         let plan = deployment.plan();
         let changes = if plan.cause == Cause::Update { plan.image_changes.clone() } else { Vec::new() };
         self.abandon(why.clone(), String::new(), now);
-        self.postpone(&changes, why, PROMPT_PULLS, now);
+        self.postpone(&changes, why, PROMPT_TRIES, now);
     }
 
     /// An update that failed for a reason that is not its image's is tried again: `prompt` times with the next check, and then

@@ -62,7 +62,7 @@ impl Service {
             },
             Phase::Pull => match result {
                 StepResult::Pulled { ids, labels } => self.pulled(ids, labels, now),
-                other => self.pull_failed(other.failure(), now),
+                other => self.abandon_for_now(other.failure(), now),
             },
             Phase::WriteTag => self.tag_written(result, now),
             Phase::Start | Phase::Spread => match result {
@@ -113,17 +113,17 @@ impl Service {
         let Some(deployment) = &mut self.durable.deployment else { return };
         match result {
             StepResult::TagWritten => {
-                deployment.line = LineState::Written;
+                deployment.note_line_written();
                 deployment.begin_start(now);
             }
             StepResult::TagLineChanged => {
                 let text = deployment.plan().tag.as_ref().map(wording::tag_taken).unwrap_or_default();
-                self.abandon(text, String::new(), now);
+                self.abandon_for_now(text, now);
             }
             other => {
                 // It may have been written nevertheless.
-                deployment.line = LineState::Written;
-                self.abandon(other.failure(), String::new(), now);
+                deployment.note_line_written();
+                self.abandon_for_now(other.failure(), now);
             }
         }
     }
@@ -154,11 +154,9 @@ impl Service {
             self.passed(now);
             self.durable.files_pending = is_edited;
         } else {
-            let writes = deployment.tag().is_some_and(|tag| tag.line.is_some());
-            if writes {
-                deployment.enter(Phase::WriteTag, now);
-            } else {
-                deployment.begin_start(now);
+            match deployment.tag() {
+                Some(_) => deployment.enter(Phase::WriteTag, now),
+                None => deployment.begin_start(now),
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::service::images::OldImage;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange, PlannedHooks};
 use crate::service::rollout::step::Phase;
-use crate::service::rollout::tag::{LineChange, LineState, TagChange};
+use crate::service::rollout::tag::{LineState, TagChange};
 
 impl Deployment {
     /// Returns the step of the current phase; `None` if the phase only waits.
@@ -48,16 +48,13 @@ impl Deployment {
         if let (Some(step), Phase::Unpin) = (self.snapshot_step(), &self.phase) {
             return Some(Step::Snapshot(step));
         }
-        if let Some((tag, line)) = self.line_to_restore() {
-            return Some(self.write_tag(project, tag, line, true));
+        if let Some(tag) = self.line_to_restore() {
+            return Some(self.write_tag(project, tag, true));
         }
         Some(match &self.phase {
             Phase::PinImages => Step::PinImages { project: project.name.clone(), images: plan.old_images() },
             Phase::Pull => self.pull(),
-            Phase::WriteTag => {
-                let tag = plan.tag.as_ref()?;
-                self.write_tag(project, tag, tag.line.as_ref()?, false)
-            }
+            Phase::WriteTag => self.write_tag(project, plan.tag.as_ref()?, false),
             Phase::Start | Phase::Spread => up(self.new_tags(), plan.cause == Cause::ForceUp { down: true }),
             Phase::Rollback(_) => up(plan.old_tags(), false),
             Phase::RestoreTags => Step::RestoreTags { tags: plan.tags_of_running() },
@@ -114,11 +111,10 @@ impl Deployment {
         }
     }
 
-    /// Returns the env file line that must be restored before anything else.
-    fn line_to_restore(&self) -> Option<(&TagChange, &LineChange)> {
+    /// Returns the tag whose env file line must be restored before anything else.
+    fn line_to_restore(&self) -> Option<&TagChange> {
         let is_restoring = matches!(self.phase, Phase::Rollback(_) | Phase::RestoreTags);
-        let tag = self.plan().tag.as_ref().filter(|_| is_restoring && self.line == LineState::Written)?;
-        Some((tag, tag.line.as_ref()?))
+        self.plan().tag.as_ref().filter(|_| is_restoring && self.line == LineState::Written)
     }
 
     /// Reports whether the current step restores the env file line.
@@ -126,7 +122,7 @@ impl Deployment {
         self.line_to_restore().is_some()
     }
 
-    fn write_tag(&self, project: &Project, tag: &TagChange, line: &LineChange, back: bool) -> Step {
+    fn write_tag(&self, project: &Project, tag: &TagChange, back: bool) -> Step {
         let users = self.plan().changed_containers().filter(|(_, m)| m.from.is_some());
         let mut images: Vec<Reference> = users.map(|(_, m)| m.reference.clone()).collect();
         images.dedup();
@@ -134,7 +130,7 @@ impl Deployment {
             project: self.with_tag(project),
             variable: tag.variable.clone(),
             tag: if back { tag.old.clone() } else { tag.new.clone() },
-            line: line.clone(),
+            line: tag.line.clone(),
             back,
             images,
         }
