@@ -82,19 +82,6 @@ impl Unit {
     }
 }
 
-/// Parses an environment file like systemd: `NAME=value` lines, quotes removed.
-pub(in crate::cli) fn variables(text: &str) -> BTreeMap<String, String> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
-    lines
-        .filter_map(|line| line.split_once('='))
-        .map(|(name, value)| {
-            let value = value.trim();
-            let bare = |quote| value.strip_prefix(quote)?.strip_suffix(quote);
-            (name.trim().to_owned(), bare('"').or_else(|| bare('\'')).unwrap_or(value).to_owned())
-        })
-        .collect()
-}
-
 /// The unit and the facts to compare it with.
 pub(super) struct Facts<'a> {
     pub(super) unit: &'a Unit,
@@ -252,13 +239,6 @@ mod tests {
         let private = |facts: &mut Facts<'_>| facts.private.push("/home/ann/compose.yml".into());
         assert!(findings(GOOD, private)[0].remedy.contains("read-homes.conf"));
         assert_eq!(findings(&changed("BoundingSet=", "BoundingSet=cap_dac_read_search"), private), []);
-    }
-
-    #[test]
-    fn an_environment_file_is_parsed_like_systemd() {
-        let read = variables("# a comment\nA=1\n B = \"two words\" \nC='x'\nnothing\n;D=1\nE=\n");
-        let expected = [("A", "1"), ("B", "two words"), ("C", "x"), ("E", "")];
-        assert_eq!(read, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
     }
 
     #[test]
