@@ -574,12 +574,21 @@ async fn of_unit(config: &Config, path: &Path, unit: &unit::Unit) -> Option<Vec<
         .iter()
         .flat_map(|service| service.compose_files.iter().chain(&service.env_file).cloned())
         .collect();
-    let private = blocking(move || read.into_iter().filter(|path| is_private(path)).collect()).await?;
+    let folders: Vec<PathBuf> = [config.state_path.clone()].into_iter().chain(folder).collect();
+    let services = config.services.iter().filter(|service| !service.silent);
+    let tags: Vec<PathBuf> =
+        services.filter_map(|service| Some(service.tag_variable()?.file.to_owned())).collect();
+    let look = move || {
+        let writes = folders.iter().map(|path| unit::Written::in_folder(path));
+        let writes = writes.chain(tags.iter().filter_map(|path| unit::Written::tag(path))).collect();
+        (read.into_iter().filter(|path| is_private(path)).collect(), writes)
+    };
+    let (private, writes) = blocking(look).await?;
     let variables = unit_variables(unit).into_keys();
     Some(unit::check(&unit::Facts {
         unit,
         config: path,
-        writes: [config.state_path.clone()].into_iter().chain(folder).collect(),
+        writes,
         private,
         needed: &config.named_variables,
         given: variables.chain(unit.credential_files().into_iter().map(|(name, _)| name)).collect(),
