@@ -406,8 +406,11 @@ fn a_check_reads_the_variables_of_the_unit_beside_the_file() {
     let path = folder.path().join("warden.json");
     let shown = path.to_str().unwrap();
     let variables = folder.path().join("warden.env");
-    fs::write(&path, json!({"api": {"token": "$WARDEN_TOKEN", "state_path": folder.path()}}).to_string())
-        .unwrap();
+    let config = json!({
+        "api": {"token": "$WARDEN_TOKEN", "state_path": folder.path()},
+        "agents": [{"id": "a", "token": AGENT}],
+    });
+    fs::write(&path, config.to_string()).unwrap();
     let check = || {
         let output = evenkeel(&["--mode", "warden", "--check", "--config", shown], "");
         (output.status.code(), text(output.stderr))
@@ -421,7 +424,7 @@ fn a_check_reads_the_variables_of_the_unit_beside_the_file() {
     let note = format!("note: variables that are not set here are read from {}", variables.display());
     let (code, said) = check();
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains(&note) && said.ends_with("valid; warnings: 0; agents: 0\n"), "{said}");
+    assert!(said.contains(&note) && said.ends_with("valid; warnings: 0; agents: 1\n"), "{said}");
     // The warden itself gets its variables from the unit.
     let output = evenkeel(&["--mode", "warden", "--config", shown], "");
     assert_eq!((output.status.code(), text(output.stderr)), (Some(78), missing.clone()));
