@@ -4,8 +4,10 @@ pub mod pages;
 
 use std::fmt::{Arguments, Display};
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
+use crate::config::source::ReadError;
 use crate::config::{ConfigErrors, ConfigSource, Configuration};
 use crate::telemetry::{self, LogFormat};
 
@@ -27,6 +29,21 @@ pub struct Flags {
     /// Log more
     #[arg(long)]
     pub verbose: bool,
+}
+
+/// The configuration with the variables of this process and, for those that are not set, of the environment file `name`
+/// beside it, which the systemd unit reads: for commands that run in a shell. If that file can't be read, that is printed.
+pub fn source_with_unit_variables(program: &str, config: &Path, name: &str) -> ConfigSource {
+    let source = ConfigSource::of_process(config.to_owned());
+    let path = config.with_file_name(name);
+    match source.with_environment_file(&path) {
+        Ok(source) => source,
+        Err(ReadError::Missing | ReadError::Empty) => source,
+        Err(error) => {
+            eprint_line(format_args!("{program}: {} is not used: {error}", path.display()));
+            source
+        }
+    }
 }
 
 /// Runs `program`. Returns 0 after a requested shutdown or if the checked file is valid (with `--strict`: and nothing in it is left out), 78 for an invalid configuration,
@@ -71,7 +88,10 @@ fn check<C: Configuration>(
     };
     let path = source.path().display();
     warn(source, &config);
-    for note in config.notes() {
+    let of_unit = source.environment_file().map(|file| {
+        format!("variables that are not set here are read from {}, as by the systemd unit", file.display())
+    });
+    for note in of_unit.into_iter().chain(config.notes()) {
         eprint_line(format_args!("{path}: note: {note}"));
     }
     let (extent, warnings) = (config.extent(), config.warnings().len());

@@ -171,6 +171,23 @@ check_agent() {
     in_machine sh -c 'echo "{" >/etc/evenkeel/config.json'
     expect "a broken configuration does not start" sh -c "! systemctl restart $unit"
     expect_is "and is not retried" "78 0" sh -c "echo \$(systemctl show -P ExecMainStatus $unit; systemctl show -P NRestarts $unit)"
+    in_machine cp /usr/share/evenkeel/default/config.json /etc/evenkeel/config.json
+    expect "an upgrade" dpkg -i "$(next evenkeel-agent)"
+    expect_within "starts a service that has failed" 15 systemctl is-active -q "$unit"
+    expect "stop" systemctl stop "$unit"
+    expect "another upgrade" dpkg -i "$(next evenkeel-agent)"
+    expect "leaves a service stopped that was stopped" sh -c "! systemctl is-active -q $unit"
+    expect "remove" env DEBIAN_FRONTEND=noninteractive apt-get remove -y -q evenkeel-agent
+    in_machine rm /etc/evenkeel/agent.env
+    install_deb "$(next evenkeel-agent)"
+    expect_within "the agent runs when it is installed again" 15 systemctl is-active -q "$unit"
+    expect "with all of its files" test -e /etc/evenkeel/agent.env
+    expect "no mark is left" sh -c '! ls -d /run/evenkeel*.installed 2>/dev/null'
+    expect "disable" systemctl disable --now "$unit"
+    expect "remove" env DEBIAN_FRONTEND=noninteractive apt-get remove -y -q evenkeel-agent
+    install_deb "$(next evenkeel-agent)"
+    expect "a service that was disabled stays so" sh -c "! systemctl is-enabled -q $unit && ! systemctl is-active -q $unit"
+    expect "enable" systemctl enable --now "$unit"
     expect "remove" env DEBIAN_FRONTEND=noninteractive apt-get remove -y -q evenkeel-agent
     expect "the configuration stays" test -e /etc/evenkeel/config.json
     expect "the state stays" test -e /var/lib/evenkeel
@@ -236,9 +253,12 @@ check_warden() {
     before="$(show "$unit" MainPID)"
     in_machine sh -c "kill -KILL $before"
     expect_within "it is restarted after a kill" 15 sh -c "systemctl is-active -q $unit && [ \$(systemctl show -P MainPID $unit) != $before ]"
+    install_deb "$(deb evenkeel)"
+    expect_within "a warden that is enabled runs after the move to evenkeel" 15 systemctl is-active -q "$unit"
+    expect "as evenkeel" sh -c "readlink /proc/\$(systemctl show -P MainPID $unit)/exe | grep -qx /usr/bin/evenkeel"
     expect "stop" systemctl stop "$unit"
     expect_is "gracefully" "success 0" sh -c "echo \$(systemctl show -P Result -P ExecMainStatus $unit)"
-    expect "purge" env DEBIAN_FRONTEND=noninteractive apt-get purge -y -q evenkeel-warden
+    expect "purge" env DEBIAN_FRONTEND=noninteractive apt-get purge -y -q evenkeel evenkeel-warden
     expect "nothing is left" sh -c '! ls -d /etc/evenkeel /var/lib/evenkeel* /etc/systemd/system/*/evenkeel* 2>/dev/null'
     leave
 }
@@ -253,6 +273,12 @@ check_single() {
         apt-get install -y -q --no-install-recommends "$(deb evenkeel)"
     expect_within "the agent runs" 15 systemctl is-active -q evenkeel-agent
     expect "as evenkeel" sh -c 'readlink /proc/$(systemctl show -P MainPID evenkeel-agent)/exe | grep -qx /usr/bin/evenkeel'
+    expect "with the unchanged configuration" grep -q '"name": "web"' /etc/evenkeel/config.json
+    install_deb "$(deb evenkeel-agent)"
+    expect_within "the agent runs after going back to evenkeel-agent" 15 systemctl is-active -q evenkeel-agent
+    expect "as evenkeel-agent" sh -c 'readlink /proc/$(systemctl show -P MainPID evenkeel-agent)/exe | grep -qx /usr/bin/evenkeel-agent'
+    install_deb "$(deb evenkeel)"
+    expect_within "and after moving to evenkeel again" 15 systemctl is-active -q evenkeel-agent
     expect "with the unchanged configuration" grep -q '"name": "web"' /etc/evenkeel/config.json
     expect "the agent's package is purged" env DEBIAN_FRONTEND=noninteractive apt-get purge -y -q evenkeel-agent
     expect "which removes nothing of evenkeel" test -e /etc/evenkeel/config.json -a -e /var/lib/evenkeel

@@ -45,6 +45,23 @@ fn a_valid_file_is_reported_and_the_code_is_0() {
 }
 
 #[test]
+fn a_check_reads_the_variables_of_the_unit_beside_the_file() {
+    let folder = folder_with(r#"{"notifications": {"discord": {"webhook_url": "$DISCORD"}}}"#);
+    let path = folder.path().join("config.json");
+    let (code, said) = check(&path);
+    assert!(code == Some(0) && said.contains("DISCORD is not set (discord is off)"), "{said}");
+    let variables = folder.path().join("agent.env");
+    fs::write(&variables, "DISCORD=https://discord.example/api/webhooks/1/a\n").expect("a file");
+    let (code, said) = check(&path);
+    let note = format!(
+        "{}: note: variables that are not set here are read from {}, as by the systemd unit\n",
+        path.display(),
+        variables.display()
+    );
+    assert!(code == Some(0) && said.contains(&note) && said.contains("valid; warnings: 0; "), "{said}");
+}
+
+#[test]
 fn services_that_are_left_out_are_named_last_and_a_strict_check_fails() {
     let folder = folder_with(
         r#"{"services": [{"name": "web", "container_name": "web"}, {"name": "blog", "compose_files": ["blog.yml"]}]}"#,

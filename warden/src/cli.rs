@@ -89,6 +89,10 @@ pub fn perform(task: Task, config: &Path) -> ExitCode {
 
 /// Runs the warden. Exits with 0 after a requested stop, 78 for a configuration with faults, 1 for any other failure.
 pub fn run(args: &Args) -> ExitCode {
-    let source = ConfigSource::of_process(args.config.clone());
+    let source = if args.flags.check {
+        cli::source_with_unit_variables("evenkeel-warden", &args.config, "warden.env")
+    } else {
+        ConfigSource::of_process(args.config.clone())
+    };
     cli::run("evenkeel-warden", &source, &args.flags, |config| app::run(config, &source))
 }

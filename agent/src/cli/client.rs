@@ -13,6 +13,7 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::UNIT_VARIABLES;
 use crate::config::Config;
 
 /// Default address of an agent's API.
@@ -308,7 +309,10 @@ impl Client {
 
 /// Reads the configuration file; `None` if there is none that this user may read.
 fn read(config: &Path) -> Result<Option<Config>, ClientError> {
-    ConfigSource::of_process(config.to_owned()).load_if_readable().map_err(ClientError::Config)
+    let source = ConfigSource::of_process(config.to_owned());
+    // Without the variable of its token, the push is off, and with it the address of the warden.
+    let source = source.with_environment_file(&config.with_file_name(UNIT_VARIABLES)).unwrap_or(source);
+    source.load_if_readable().map_err(ClientError::Config)
 }
 
 /// `audit.path` of a configuration file.
@@ -442,6 +446,18 @@ mod tests {
         );
         let error = Client::of_warden(Some("w"), Secret::new("t"), Path::new("/none")).err().unwrap();
         assert!(error.to_string().starts_with("--warden w; allowed: "), "{error}");
+    }
+
+    #[test]
+    fn the_warden_of_a_push_whose_token_is_a_variable_of_the_unit_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        let push = r#"{"push": {"warden_url": "http://w.example", "token": "$A_TOKEN_OF_THE_UNIT"}}"#;
+        std::fs::write(&path, push).unwrap();
+        let of = || Client::of_warden(None, Secret::new("t"), &path);
+        assert!(of().err().unwrap().to_string().contains("no usable push.warden_url"));
+        std::fs::write(folder.path().join("agent.env"), "A_TOKEN_OF_THE_UNIT=t\n").unwrap();
+        assert_eq!(of().unwrap().api.as_str(), "http://w.example/");
     }
 
     #[test]

@@ -23,13 +23,15 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use evenkeel_common::cli::pages::{self, About, Line, Pages};
 use evenkeel_common::cli::{self, Flags, eprint_line};
 use evenkeel_common::config::ConfigSource;
-use evenkeel_common::config::source::{self, ReadError};
 
 use self::fleet::FleetTask;
 use self::remote::RemoteTask;
 use crate::app;
 use crate::audit::trial;
 use crate::config::Config;
+
+/// Name of the environment file beside the configuration, which the systemd unit reads.
+const UNIT_VARIABLES: &str = "agent.env";
 
 /// The agent's default paths.
 const FILES: [Line; 4] = [
@@ -129,21 +131,8 @@ pub fn perform(task: &Task, args: &Args) -> ExitCode {
     }
 }
 
-/// The configuration with the variables of this process and, for those that are not set, of the unit's `agent.env` beside the
-/// file.
 fn source_with_unit_variables(config: &Path) -> ConfigSource {
-    let process = ConfigSource::of_process(config.to_owned());
-    let path = config.with_file_name("agent.env");
-    let variables = match source::read(&path) {
-        Ok(text) => doctor::unit_file_variables(&text),
-        Err(ReadError::Missing) => return process,
-        Err(error) => {
-            eprint_line(format_args!("evenkeel: {} is not used: {error}", path.display()));
-            return process;
-        }
-    };
-    let env = move |name: &str| process.variable(name).or_else(|| variables.get(name).cloned());
-    ConfigSource::new(config.to_owned(), env)
+    cli::source_with_unit_variables("evenkeel", config, UNIT_VARIABLES)
 }
 
 fn test_notify(channel: Option<&str>, args: &Args) -> ExitCode {
@@ -181,6 +170,10 @@ fn block_on<T>(command: impl Future<Output = T>) -> Result<T, ExitCode> {
 
 /// Runs the agent: 0 after a requested shutdown, 78 for a configuration with fatal faults, 1 for any other failure.
 pub fn run(args: &Args) -> ExitCode {
-    let source = ConfigSource::of_process(args.config.clone());
+    let source = if args.flags.check {
+        source_with_unit_variables(&args.config)
+    } else {
+        ConfigSource::of_process(args.config.clone())
+    };
     cli::run("evenkeel", &source, &args.flags, |config| app::run(config, &source))
 }

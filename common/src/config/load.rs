@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::expand::Env;
 use super::shape::Shape;
 use super::source::ReadError;
-use super::{ConfigErrors, Findings, KeyPath, json, source};
+use super::{ConfigErrors, Findings, KeyPath, environment, json, source};
 
 /// What a program does with its configuration, for the last line of `--check`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,12 +77,13 @@ type SharedEnv = dyn Fn(&str) -> Option<String> + Send + Sync;
 pub struct ConfigSource {
     path: PathBuf,
     env: Arc<SharedEnv>,
+    environment_file: Option<PathBuf>,
 }
 
 impl ConfigSource {
     /// The file at `path`, with its variables looked up in `env`.
     pub fn new(path: PathBuf, env: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { path, env: Arc::new(env) }
+        Self { path, env: Arc::new(env), environment_file: None }
     }
 
     /// The file at `path`, with its variables looked up in the process environment and then in the service manager's
@@ -91,9 +92,19 @@ impl ConfigSource {
         Self::new(path, |name| std::env::var(name).ok().or_else(|| credential(name)))
     }
 
-    /// A variable that the file may reference.
-    pub fn variable(&self, name: &str) -> Option<String> {
-        (self.env)(name)
+    /// The same file, with variables that are not set looked up in the environment file at `path`, which a systemd unit
+    /// reads.
+    pub fn with_environment_file(&self, path: &Path) -> Result<Self, ReadError> {
+        let variables = environment::variables(&source::read(path)?);
+        let environment_file = (!variables.is_empty()).then(|| path.to_owned());
+        let set = self.env.clone();
+        let env = move |name: &str| set(name).or_else(|| variables.get(name).cloned());
+        Ok(Self { environment_file, ..Self::new(self.path.clone(), env) })
+    }
+
+    /// The environment file whose variables are used if they are not set otherwise.
+    pub fn environment_file(&self) -> Option<&Path> {
+        self.environment_file.as_deref()
     }
 
     /// The path of the file.

@@ -7,6 +7,7 @@
 //! | check types, ranges and unknown keys against the schema | [`shape`] |
 //! | read durations such as `"15m"` | [`duration`] |
 //! | expand `$NAME` in the strings that allow it | [`expand`] |
+//! | parse the environment files of systemd units | [`environment`] |
 //! | parse `host:port` listen addresses | [`address`] |
 //! | run these steps in order, at start-up and on reload | [`load`] |
 //!
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 pub mod address;
 pub mod duration;
+pub mod environment;
 pub mod expand;
 pub mod json;
 pub mod load;

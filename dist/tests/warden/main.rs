@@ -401,6 +401,41 @@ fn configuration_errors_exit_with_78_and_a_port_in_use_with_1() {
 }
 
 #[test]
+fn a_check_reads_the_variables_of_the_unit_beside_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("warden.json");
+    let shown = path.to_str().unwrap();
+    let variables = folder.path().join("warden.env");
+    let config = json!({
+        "api": {"token": "$WARDEN_TOKEN", "state_path": folder.path()},
+        "agents": [{"id": "a", "token": AGENT}],
+    });
+    fs::write(&path, config.to_string()).unwrap();
+    let check = || {
+        let output = evenkeel(&["--mode", "warden", "--check", "--config", shown], "");
+        (output.status.code(), text(output.stderr))
+    };
+    let missing = format!("{shown}: api.token: the environment variable WARDEN_TOKEN is not set\n");
+    for comments in ["", "#WARDEN_TOKEN=\n"] {
+        fs::write(&variables, comments).unwrap();
+        assert_eq!(check(), (Some(78), missing.clone()), "{comments:?}");
+    }
+    fs::write(&variables, format!("# its token\nWARDEN_TOKEN=\"{PEOPLE}\"\n")).unwrap();
+    let note = format!("note: variables that are not set here are read from {}", variables.display());
+    let (code, said) = check();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(&note) && said.ends_with("valid; warnings: 0; agents: 1\n"), "{said}");
+    // The warden itself gets its variables from the unit.
+    let output = evenkeel(&["--mode", "warden", "--config", shown], "");
+    assert_eq!((output.status.code(), text(output.stderr)), (Some(78), missing.clone()));
+    fs::remove_file(&variables).unwrap();
+    fs::create_dir(&variables).unwrap();
+    let unusable = format!("evenkeel-warden: {} is not used: is a directory", variables.display());
+    let (code, said) = check();
+    assert!(code == Some(78) && said.starts_with(&unusable) && said.ends_with(&missing), "{said}");
+}
+
+#[test]
 fn the_wizard_works_on_a_pipe_and_its_file_is_valid() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new/warden.json");

@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use evenkeel_common::config::{ConfigSource, source};
+use evenkeel_common::config::{ConfigSource, environment, source};
 use evenkeel_common::http::{self, BasePath, BindError};
 use evenkeel_common::permissions::is_private;
 use evenkeel_common::store;
@@ -47,8 +47,6 @@ use evenkeel_common::wire::Health;
 use futures_util::future::{FutureExt as _, LocalBoxFuture, OptionFuture, join_all};
 use futures_util::stream::{self, StreamExt as _};
 use tokio::time::timeout;
-
-pub(super) use self::unit::variables as unit_file_variables;
 
 use self::finding::{Finding, Report, Words};
 use super::client::{Client, reachable};
@@ -560,7 +558,7 @@ async fn find_unit() -> Option<unit::Unit> {
 /// Returns the variables and credentials that the unit provides to the agent, as far as this user may read them.
 fn unit_variables(unit: &unit::Unit) -> BTreeMap<String, String> {
     let files = unit.environment_files().into_iter().filter_map(|path| source::read(&path).ok());
-    let mut vars: BTreeMap<String, String> = files.flat_map(|text| unit::variables(&text)).collect();
+    let mut vars: BTreeMap<String, String> = files.flat_map(|text| environment::variables(&text)).collect();
     for (name, path) in unit.credential_files() {
         if let Ok(text) = source::read(&path) {
             vars.insert(name, text.trim_end_matches(['\n', '\r']).to_owned());
@@ -576,12 +574,21 @@ async fn of_unit(config: &Config, path: &Path, unit: &unit::Unit) -> Option<Vec<
         .iter()
         .flat_map(|service| service.compose_files.iter().chain(&service.env_file).cloned())
         .collect();
-    let private = blocking(move || read.into_iter().filter(|path| is_private(path)).collect()).await?;
+    let folders: Vec<PathBuf> = [config.state_path.clone()].into_iter().chain(folder).collect();
+    let services = config.services.iter().filter(|service| !service.silent);
+    let tags: Vec<PathBuf> =
+        services.filter_map(|service| Some(service.tag_variable()?.file.to_owned())).collect();
+    let look = move || {
+        let writes = folders.iter().map(|path| unit::Written::in_folder(path));
+        let writes = writes.chain(tags.iter().filter_map(|path| unit::Written::tag(path))).collect();
+        (read.into_iter().filter(|path| is_private(path)).collect(), writes)
+    };
+    let (private, writes) = blocking(look).await?;
     let variables = unit_variables(unit).into_keys();
     Some(unit::check(&unit::Facts {
         unit,
         config: path,
-        writes: [config.state_path.clone()].into_iter().chain(folder).collect(),
+        writes,
         private,
         needed: &config.named_variables,
         given: variables.chain(unit.credential_files().into_iter().map(|(name, _)| name)).collect(),

@@ -1,6 +1,8 @@
 //! Checks the agent's systemd unit: whether it is running with this file, and has the permissions and variables it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use evenkeel_common::config::expand::is_shown;
@@ -73,26 +75,100 @@ impl Unit {
         listed.chain(state).chain(logs).any(|allowed| folder.starts_with(allowed))
     }
 
-    /// Reports whether it lacks the capabilities to read files without regular permission.
-    fn is_unprivileged(&self) -> bool {
-        let user = self.get("User");
+    /// Reports whether it runs as root without this capability, or this group of capabilities.
+    fn lacks(&self, capability: &str) -> bool {
         self.0.contains_key("CapabilityBoundingSet")
-            && matches!(user, "" | "root")
-            && !self.get("CapabilityBoundingSet").contains("cap_dac")
+            && matches!(self.get("User"), "" | "root")
+            && !self.get("CapabilityBoundingSet").contains(capability)
     }
 }
 
-/// Parses an environment file like systemd: `NAME=value` lines, quotes removed.
-pub(in crate::cli) fn variables(text: &str) -> BTreeMap<String, String> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
-    lines
-        .filter_map(|line| line.split_once('='))
-        .map(|(name, value)| {
-            let value = value.trim();
-            let bare = |quote| value.strip_prefix(quote)?.strip_suffix(quote);
-            (name.trim().to_owned(), bare('"').or_else(|| bare('\'')).unwrap_or(value).to_owned())
-        })
-        .collect()
+/// Something that the agent writes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Written {
+    path: PathBuf,
+    /// The folder in which files are created, without symbolic links.
+    folder: PathBuf,
+    /// What happens if it can't be written.
+    why: &'static str,
+    /// The capabilities that root needs for it.
+    needs: Vec<&'static str>,
+}
+
+impl Written {
+    /// Files in a folder.
+    pub(super) fn in_folder(path: &Path) -> Self {
+        let needs = path.metadata().map(|about| Owner::of(&about).to_create_in()).unwrap_or_default();
+        let why = "everything that the agent writes there is lost";
+        Self { path: path.to_owned(), folder: path.to_owned(), why, needs: needs.into_iter().collect() }
+    }
+
+    /// An env file with a tag, which is replaced and keeps its owner; `None` if there is no such file.
+    pub(super) fn tag(path: &Path) -> Option<Self> {
+        let real = path.canonicalize().ok()?;
+        let folder = real.parent()?.to_owned();
+        let (file, around) = (Owner::of(&real.metadata().ok()?), Owner::of(&folder.metadata().ok()?));
+        let needs = around.to_create_in().into_iter().chain(file.to_give_away()).collect();
+        Some(Self { path: path.to_owned(), folder, why: "newer tags are reported, but not deployed", needs })
+    }
+
+    /// Returns what prevents the unit from writing it.
+    fn check(&self, unit: &Unit) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let folder = self.folder.display();
+        if !unit.may_write(&self.folder) {
+            let words = Words {
+                what: format!("{folder} is read-only for it"),
+                why: self.why,
+                remedy: format!("`systemctl edit evenkeel-agent`: [Service] ReadWritePaths={folder}"),
+            };
+            found.push(words.error(AREA, UNIT));
+        }
+        let lacking: Vec<&str> = self.needs.iter().copied().filter(|name| unit.lacks(name)).collect();
+        if !lacking.is_empty() {
+            let foreign = if lacking.contains(&CREATE_ANYWHERE) { &self.folder } else { &self.path };
+            let owned = if self.path == self.folder { "it" } else { "the file and its folder" };
+            let names = lacking.join(" ").to_uppercase();
+            let words = Words {
+                what: format!("{} belongs to another user or group, and it lacks {names}", foreign.display()),
+                why: self.why,
+                remedy: format!(
+                    "`systemctl edit evenkeel-agent`: [Service] CapabilityBoundingSet={names}; or let root own {owned}"
+                ),
+            };
+            found.push(words.error(AREA, UNIT));
+        }
+        found
+    }
+}
+
+/// The capability to create files in folders of other users.
+const CREATE_ANYWHERE: &str = "cap_dac_override";
+
+/// Owner and mode of a file or a folder.
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+}
+
+impl Owner {
+    fn of(about: &Metadata) -> Self {
+        Self { uid: about.uid(), gid: about.gid(), mode: about.mode() }
+    }
+
+    /// Returns what root needs to create and remove files in this folder.
+    fn to_create_in(self) -> Option<&'static str> {
+        let may = |bits| self.mode & bits == bits;
+        (self.uid != 0 && !(self.gid == 0 && may(0o030)) && !may(0o003)).then_some(CREATE_ANYWHERE)
+    }
+
+    /// Returns what root needs to give a new file this owner, and then its mode.
+    fn to_give_away(self) -> impl Iterator<Item = &'static str> {
+        let chown = (self.uid, self.gid) != (0, 0);
+        chown.then_some("cap_chown").into_iter().chain((self.uid != 0).then_some("cap_fowner"))
+    }
 }
 
 /// The unit and the facts to compare it with.
@@ -100,8 +176,8 @@ pub(super) struct Facts<'a> {
     pub(super) unit: &'a Unit,
     /// The configuration file that was checked.
     pub(super) config: &'a Path,
-    /// Folders that the agent writes to.
-    pub(super) writes: Vec<PathBuf>,
+    /// What the agent writes.
+    pub(super) writes: BTreeSet<Written>,
     /// Files that root can't read without additional capabilities.
     pub(super) private: Vec<PathBuf>,
     /// Variables referenced in the configuration.
@@ -145,15 +221,8 @@ pub(super) fn check(facts: &Facts<'_>) -> Vec<Finding> {
         };
         found.push(words.warning(AREA, UNIT));
     }
-    for folder in facts.writes.iter().filter(|folder| !unit.may_write(folder)) {
-        let words = Words {
-            what: format!("{} is read-only for it", folder.display()),
-            why: "everything that the agent writes there is lost",
-            remedy: format!("`systemctl edit evenkeel-agent`: [Service] ReadWritePaths={}", folder.display()),
-        };
-        found.push(words.error(AREA, UNIT));
-    }
-    for path in facts.private.iter().filter(|_| unit.is_unprivileged()) {
+    found.extend(facts.writes.iter().flat_map(|written| written.check(unit)));
+    for path in facts.private.iter().filter(|_| unit.lacks("cap_dac")) {
         let words = Words {
             what: format!("{} belongs to another user and is private", path.display()),
             why: "the unit has no permission to read it: its service can't be updated",
@@ -189,13 +258,19 @@ mod tests {
         Environment=HOME=/root\nProtectSystem=strict\nReadWritePaths=-/root/.gnupg\nStateDirectory=evenkeel\n\
         LogsDirectory=evenkeel\nCapabilityBoundingSet=\nUser=\n";
 
+    fn written(path: &str, folder: &str, why: &'static str, needs: &[&'static str]) -> Written {
+        Written { path: path.into(), folder: folder.into(), why, needs: needs.to_vec() }
+    }
+
     fn findings(text: &str, change: impl FnOnce(&mut Facts<'_>)) -> Vec<Finding> {
         let unit = Unit::parse(text).unwrap();
         let needed = BTreeSet::from(["WARDEN_TOKEN".to_owned()]);
         let mut facts = Facts {
             unit: &unit,
             config: Path::new("/etc/evenkeel/config.json"),
-            writes: vec!["/var/lib/evenkeel".into(), "/var/log/evenkeel".into()],
+            writes: ["/var/lib/evenkeel", "/var/log/evenkeel"]
+                .map(|path| written(path, path, "everything is lost", &[]))
+                .into(),
             private: Vec::new(),
             needed: &needed,
             given: unit.credential_files().into_iter().map(|(name, _)| name).collect(),
@@ -252,13 +327,72 @@ mod tests {
         let private = |facts: &mut Facts<'_>| facts.private.push("/home/ann/compose.yml".into());
         assert!(findings(GOOD, private)[0].remedy.contains("read-homes.conf"));
         assert_eq!(findings(&changed("BoundingSet=", "BoundingSet=cap_dac_read_search"), private), []);
+        let tag = |needs: &'static [&'static str]| {
+            move |facts: &mut Facts<'_>| {
+                facts.writes.insert(written(
+                    "/opt/shop/.env",
+                    "/srv/shop",
+                    "newer tags are not deployed",
+                    needs,
+                ));
+            }
+        };
+        let found = findings(GOOD, tag(&[]));
+        assert_eq!((found.len(), found[0].why.as_str()), (1, "newer tags are not deployed"));
+        assert!(found[0].remedy.ends_with("ReadWritePaths=/srv/shop"), "{found:#?}");
+        let writable = changed("-/root/.gnupg", "-/root/.gnupg /srv/shop");
+        assert_eq!(findings(&writable, tag(&[])), []);
+        let needs = &["cap_dac_override", "cap_chown", "cap_fowner"];
+        for (given, needs, foreign, lacking) in [
+            ("", &needs[..], "/srv/shop", "CAP_DAC_OVERRIDE CAP_CHOWN CAP_FOWNER"),
+            ("cap_chown cap_fowner", needs, "/srv/shop", "CAP_DAC_OVERRIDE"),
+            ("cap_dac_override", needs, "/opt/shop/.env", "CAP_CHOWN CAP_FOWNER"),
+            ("cap_fowner", &needs[1..], "/opt/shop/.env", "CAP_CHOWN"),
+        ] {
+            let text = writable.replace("BoundingSet=", &format!("BoundingSet={given}"));
+            let found = findings(&text, tag(needs));
+            assert_eq!((found.len(), found[0].why.as_str()), (1, "newer tags are not deployed"));
+            let what = format!("{foreign} belongs to another user or group, and it lacks {lacking}");
+            assert_eq!(found[0].what, what);
+            assert!(found[0].remedy.contains(&format!("CapabilityBoundingSet={lacking}; ")), "{found:#?}");
+            assert_eq!(findings(&text.replace("User=", "User=ada"), tag(needs)), [], "another user");
+        }
+        let given = writable.replace("BoundingSet=", &format!("BoundingSet={}", needs.join(" ")));
+        assert_eq!(findings(&given, tag(needs)), []);
     }
 
     #[test]
-    fn an_environment_file_is_parsed_like_systemd() {
-        let read = variables("# a comment\nA=1\n B = \"two words\" \nC='x'\nnothing\n;D=1\nE=\n");
-        let expected = [("A", "1"), ("B", "two words"), ("C", "x"), ("E", "")];
-        assert_eq!(read, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    fn root_needs_capabilities_to_replace_files_of_others_only() {
+        let owner = |uid, gid, mode| Owner { uid, gid, mode };
+        for (folder, expected) in [
+            (owner(0, 0, 0o40755), None),
+            (owner(0, 1000, 0o40755), None),
+            (owner(1000, 1000, 0o40755), Some(CREATE_ANYWHERE)),
+            (owner(1000, 0, 0o40755), Some(CREATE_ANYWHERE)),
+            (owner(1000, 0, 0o40775), None),
+            (owner(1000, 1000, 0o40777), None),
+        ] {
+            assert_eq!(folder.to_create_in(), expected, "{folder:?}");
+        }
+        for (file, expected) in [
+            (owner(0, 0, 0o600), &[][..]),
+            (owner(0, 1000, 0o640), &["cap_chown"]),
+            (owner(1000, 1000, 0o600), &["cap_chown", "cap_fowner"]),
+        ] {
+            assert_eq!(file.to_give_away().collect::<Vec<_>>(), expected, "{file:?}");
+        }
+    }
+
+    #[test]
+    fn a_tag_is_written_in_the_folder_behind_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        std::fs::create_dir(folder.join("real")).unwrap();
+        std::fs::write(folder.join("real/.env"), "TAG=1").unwrap();
+        std::os::unix::fs::symlink("real/.env", folder.join("link")).unwrap();
+        let written = Written::tag(&folder.join("link")).unwrap();
+        assert_eq!((written.path, written.folder), (folder.join("link"), folder.join("real")));
+        assert_eq!(Written::tag(&folder.join("none")), None);
     }
 
     #[test]
