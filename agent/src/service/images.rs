@@ -53,6 +53,9 @@ pub struct ImageMemory {
     /// Digest that an operator has replaced in the swarm although the registry has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declined: Option<Digest>,
+    /// Tag that a person has replaced with an older one in the env file: it is not deployed, nor is an older one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub declined_tag: Option<String>,
     /// Digest whose update has failed because the data could not be copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_copied: Option<NotCopied>,
@@ -188,11 +191,15 @@ impl ImageMemory {
 
     /// Whether anything is withheld that a user may release.
     pub(super) fn is_withheld(&self) -> bool {
-        self.blocked.is_some() || !self.failed_tags.is_empty() || self.declined.is_some()
+        self.blocked.is_some()
+            || !self.failed_tags.is_empty()
+            || self.declined.is_some()
+            || self.declined_tag.is_some()
     }
 
     /// Releases all that is withheld, at a user's request. Returns the digest that was, the blocked one first.
     pub(super) fn release(&mut self) -> Option<Digest> {
+        self.declined_tag = None;
         let newest_failed = std::mem::take(&mut self.failed_tags).into_values().next_back();
         let released = [self.blocked.take(), newest_failed, self.declined.take()];
         let released = released.into_iter().flatten().next()?;

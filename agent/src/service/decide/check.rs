@@ -50,6 +50,11 @@ impl Service {
             return None;
         }
         let is_manual = self.checks.start(now)?;
+        if is_manual && self.checks.passes_gates() {
+            for (_, memory) in self.durable.images.iter_mut() {
+                memory.declined_tag = None;
+            }
+        }
         let project = self.compose_project().filter(|_| self.config.compose_watch);
         Some(Action::Check {
             generation: self.generation,
@@ -96,7 +101,7 @@ impl Service {
         }
         let observation = self.without_left_behind(observation);
         self.follow_definition(&observation);
-        self.follow_tag(&observation);
+        self.follow_tag(&observation, now);
         self.detect_manual_changes(&observation, is_manual || self.checks.wants_redeploy(), now);
         self.note_found(&observation, now);
         self.follow_failed_tags(&observation);

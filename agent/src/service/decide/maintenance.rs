@@ -127,13 +127,14 @@ impl Service {
         }
     }
 
-    /// If the env file sets a different tag than before, looks up newer tags again.
-    pub(in crate::service) fn follow_tag(&mut self, observation: &Observation) {
+    /// If the env file sets a different tag than before, looks up newer tags again. A tag that a person has replaced with an
+    /// older one is declined.
+    pub(in crate::service) fn follow_tag(&mut self, observation: &Observation, now: Timestamp) {
         let tag = |seen: &Observation| seen.tag.as_ref().map(|tag| tag.setting.tag.clone());
         let before = self.known.observation.as_deref().and_then(tag);
-        if let (Some(before), Some(after)) = (before, tag(observation))
-            && before != after
-        {
+        let Some(after) = tag(observation) else { return };
+        self.follow_declined_tag(before.as_deref(), &after, now);
+        if before.is_some_and(|before| before != after) {
             self.maintenance.newer.retain(|image, _| !self.config.is_of_variable(image));
             self.maintenance.tags_at = None;
         }

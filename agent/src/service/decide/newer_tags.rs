@@ -1,9 +1,13 @@
 //! Which newer tag is deployed next, and which have failed.
 
+use jiff::Timestamp;
+
 use crate::model::image::Digest;
 use crate::service::Service;
+use crate::service::event::Event;
 use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::plan::ImageChange;
+use crate::service::upkeep::maintenance::NotNewer;
 use crate::service::upkeep::newer_tags::NewerTags;
 
 impl Service {
@@ -26,6 +30,9 @@ impl Service {
     pub(in crate::service) fn tags_to_deploy(&self) -> Vec<String> {
         let Some(image) = self.config.images_of_variable().next() else { return Vec::new() };
         let mut tags = self.known_newer(&image.configured);
+        if let Some(declined) = &self.durable.images.get(&image.configured).declined_tag {
+            tags.retain(|tag| self.is_newer_tag(tag, declined));
+        }
         // After a failed rollback only the newest tag is tried.
         if self.durable.rollback_failed {
             tags.truncate(1);
@@ -45,6 +52,32 @@ impl Service {
     /// Whether a tag is newer than another one by the pattern of the tag variable.
     pub(in crate::service) fn is_newer_tag(&self, tag: &str, than: &str) -> bool {
         self.config.tag_variable().is_some_and(|variable| variable.pattern.newest(than, [tag]).is_some())
+    }
+
+    /// Records the tag that a person has replaced with an older one in the env file, and drops a record that no longer
+    /// applies. A tag that the agent has left itself has failed.
+    pub(in crate::service) fn follow_declined_tag(
+        &mut self,
+        before: Option<&str>,
+        after: &str,
+        now: Timestamp,
+    ) {
+        let Some(first) = self.config.images_of_variable().next() else { return };
+        let image = first.configured.clone();
+        let memory = self.durable.images.get(&image);
+        if memory.declined_tag.as_ref().is_some_and(|declined| !self.is_newer_tag(declined, after)) {
+            self.durable.images.of(&image).declined_tag = None;
+        }
+        let memory = self.durable.images.get(&image);
+        let is_left = |tag: &&str| self.is_newer_tag(tag, after) && !memory.failed_tags.contains_key(*tag);
+        let Some(left) = before.filter(is_left).filter(|_| memory.declined_tag.is_none()) else { return };
+        self.durable.images.of(&image).declined_tag = Some(left.to_owned());
+        // The approval has brought it here once.
+        for found in self.durable.images.found_mut() {
+            let is_of_tag = found.reference.as_ref().is_some_and(|of| of.tag.as_deref() == Some(left));
+            found.approved &= !is_of_tag;
+        }
+        self.emit(Event::NotNewerTag { image, tag: left.to_owned(), why: NotNewer::Declined }, now);
     }
 
     /// Records the failed tags of a deployment, for images that use the tag variable.

@@ -216,6 +216,12 @@ pub(super) fn declined(service: &str, image: &str, digest: &Digest) -> Gate {
     cleared_by(format!("POST /trigger/{service}"), held("blocked", why))
 }
 
+/// The gate of a tag that a person has replaced with an older one.
+pub(super) fn declined_tag(service: &str, image: &str, tag: &str) -> Gate {
+    let (why, _) = wording::tag_declined(image, tag);
+    cleared_by(format!("POST /trigger/{service}"), held("blocked", why))
+}
+
 /// Whether the gate's decision is final: the command has answered, or the signatures were read.
 pub(super) fn is_decided(gate: &Gate, candidate: &Candidate) -> bool {
     let is_unread = matches!(candidate.unsigned, Some(Unsigned::Unknown(_) | Unsigned::Elsewhere { .. }));

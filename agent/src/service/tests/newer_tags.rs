@@ -247,6 +247,73 @@ fn a_newer_tag_with_a_blocked_digest_is_skipped_for_the_next_one() {
     assert_eq!(failed[IMAGE], BTreeMap::from([("3".to_owned(), digest('3'))]));
 }
 
+/// Tag 2 was approved and runs, until someone sets the line to tag 1 again.
+fn left_by_hand() -> Scenario {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig { approve: true, ..UpdateConfig::default() }));
+    scenario.check(runs_on("2", '2'));
+    let (reference, first_seen) = (Some(tagged("2")), scenario.now);
+    scenario.service.durable.images.of(IMAGE).found = vec![Found {
+        reference,
+        digest: digest('2'),
+        first_seen,
+        approved: true,
+        triggered: false,
+        announced: true,
+        not_before: None,
+    }];
+    scenario.check(runs_on("1", '1'));
+    scenario
+}
+
+/// A tag is in force and runs.
+fn runs_on(tag: &str, remote: char) -> Observation {
+    let mut seen = observed(remote, &[local("sha256:one", &[remote])], &[&running("web")]);
+    (seen.images[0].reference, seen.images[0].from) = (tagged(tag), tagged(tag));
+    let setting = find_tag(&format!("WEB_TAG={tag}"), "WEB_TAG").unwrap();
+    seen.tag = Some(TagInForce { setting, file_hash: "hash".into() });
+    seen
+}
+
+#[test]
+fn a_tag_that_a_person_has_replaced_with_an_older_one_is_held_until_there_is_a_newer_one() {
+    let mut scenario = left_by_hand();
+    assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE], "one entry says so");
+    assert!(scenario.entries[0].message.contains("older one in the env file"), "{:?}", scenario.entries);
+    scenario.lists(&["2"]);
+    assert_eq!(scenario.tags_to_check(), [""; 0]);
+    assert!(scenario.service.durable().images.found().all(|found| !found.approved), "it is asked again");
+    // It survives the agent, and is left out of the journal while there is none.
+    let written = serde_json::to_value(scenario.service.durable()).unwrap();
+    assert_eq!(written["images"][IMAGE]["declined_tag"], "2");
+    scenario.entries.clear();
+    scenario.check(runs_on("1", '1')).lists(&["3", "2"]);
+    assert_eq!(scenario.tags_to_check(), ["3"]);
+    assert_eq!(scenario.kinds(), [Kind::UPDATE_AVAILABLE], "tag 3, once");
+}
+
+#[test]
+fn a_replaced_tag_is_released_by_an_unblock_a_trigger_or_the_line() {
+    let held = |scenario: &mut Scenario| scenario.lists(&["2"]).tags_to_check().is_empty();
+    let mut scenario = left_by_hand();
+    assert!(held(&mut scenario));
+    let unblocked = scenario.service.handle_request(ServiceRequest::Unblock, scenario.now).0;
+    assert_eq!((unblocked, held(&mut scenario)), (ServiceReply::Unblocked, false));
+    let mut scenario = left_by_hand();
+    scenario.service.handle_request(ServiceRequest::Check, scenario.now);
+    let check = scenario.service.next_check(scenario.now);
+    assert!(matches!(check, Some(Action::Check { is_manual: true, .. })));
+    assert!(!held(&mut scenario));
+    let mut scenario = left_by_hand();
+    scenario.check(runs_on("2", '2')).check(runs_on("2", '2'));
+    assert_eq!(scenario.service.durable().images.get(IMAGE).declined_tag, None);
+    // A tag that the agent has left itself is blocked, and an older one may follow.
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(runs_on("3", '3'));
+    scenario.service.durable.images.of(IMAGE).failed_tags.insert("3".into(), digest('3'));
+    scenario.check(runs_on("1", '1')).lists(&["3", "2"]);
+    assert_eq!(scenario.tags_to_check(), ["3", "2"]);
+}
+
 /// The same content under a newer tag is no update, and lifts the block of older tags once.
 #[test]
 fn a_block_of_a_tag_older_than_the_running_one_is_lifted_once_and_not_deployed() {

@@ -81,6 +81,8 @@ pub enum NotNewer {
     OtherScheme,
     /// Its image was created well before the one in use.
     Older,
+    /// A person has replaced it with an older one in the env file.
+    Declined,
 }
 
 /// The newer tags of a look-up, by image as configured.

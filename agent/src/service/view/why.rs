@@ -9,7 +9,7 @@ use crate::service::gates::candidate::Candidate;
 use crate::service::gates::config::{faulty, probes_nothing};
 use crate::service::gates::fleet::with_freeze;
 use crate::service::gates::rules::{CONFIG, FREEZE, cleared_by, held, open};
-use crate::service::gates::{DIGEST_GATES, declined};
+use crate::service::gates::{DIGEST_GATES, declined, declined_tag};
 use crate::service::view::status::StatusContext;
 use crate::service::wording::seconds;
 use crate::service::{Service, wording};
@@ -126,6 +126,12 @@ fn blocked(view: &View<'_>) -> Gate {
     let Some((image, digest)) = images.blocked().next() else {
         if let Some((image, digest)) = images.declined().next() {
             return declined(&view.record.name, image, digest);
+        }
+        let mut of_images = images.iter();
+        if let Some((image, tag)) =
+            of_images.find_map(|(image, memory)| Some((image, memory.declined_tag.as_ref()?)))
+        {
+            return declined_tag(&view.record.name, image, tag);
         }
         return open("blocked", "no digest is blocked");
     };

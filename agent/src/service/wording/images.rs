@@ -136,9 +136,18 @@ pub(super) fn tag_not_newer(image: &str, tag: &str, why: NotNewer) -> (String, S
             "its image was created more than 30 days before the one in use",
             "to deploy it, set the tag in the compose files or the env file",
         ),
+        NotNewer::Declined => return tag_declined(image, tag),
     };
     let message = format!("{image}: the registry has the tag {tag}, which is not taken for newer: {why}");
     (message, advice.to_owned())
+}
+
+/// The announcement that a tag is held that a person has left.
+pub(in crate::service) fn tag_declined(image: &str, tag: &str) -> (String, String) {
+    let message = format!(
+        "{image}: the tag {tag} was replaced with an older one in the env file, so it is held until the registry has a newer one"
+    );
+    (message, "to deploy it, set it in the env file again, or trigger or unblock the service".to_owned())
 }
 
 /// ` from 1.27.3 to 1.27.4`, if the image labels tell; by revision if their versions do not differ.

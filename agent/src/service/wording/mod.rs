@@ -36,7 +36,7 @@ pub(super) use crate::service::wording::definition::{
 };
 pub(super) use crate::service::wording::images::{
     blocked, blocked_elsewhere, failed_because, held_elsewhere, not_checked_yet, played_back, rollback_risks,
-    tag_taken, unsigned, unsigned_elsewhere,
+    tag_declined, tag_taken, unsigned, unsigned_elsewhere,
 };
 use crate::service::wording::images::{label_change, label_lines, tag_change};
 
@@ -362,7 +362,11 @@ fn unblocked(unblock: Unblock, new: New<'_>) -> AuditEntry {
         Unblock::Manual { blocked } => {
             let images: Vec<String> =
                 blocked.iter().map(|(image, digest)| format!("{image} ({digest})")).collect();
-            let message = format!("unblocked {}; the next check may deploy it", images.join(", "));
+            let message = if images.is_empty() {
+                "released the tag that was replaced in the env file; the next check may deploy it".to_owned()
+            } else {
+                format!("unblocked {}; the next check may deploy it", images.join(", "))
+            };
             (message, "manual", blocked.into_iter().next().map(|(_, digest)| digest), None)
         }
         Unblock::UpToDate { image, blocked, remote } => {
