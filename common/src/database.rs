@@ -1,7 +1,6 @@
 //! A redb file with a lock on its folder. A damaged file is moved aside. A disk error only fails the current call: the file
 //! is closed and reopened by the next call, without the check of the whole file unless the error says that it is damaged.
 
-use std::any::Any;
 use std::fmt::Display;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -81,6 +80,18 @@ pub struct SetAside {
     pub path: PathBuf,
 }
 
+/// The error of the work on a database.
+pub trait Failure: Display {
+    /// Returns the error of redb that it is or contains, if any.
+    fn of_redb(&self) -> Option<&redb::Error>;
+}
+
+impl Failure for redb::Error {
+    fn of_redb(&self) -> Option<&redb::Error> {
+        Some(self)
+    }
+}
+
 enum Slot {
     Open(Database),
     /// Closed after an error. The next call opens it with these options.
@@ -130,7 +141,7 @@ impl DatabaseFile {
 
     /// Runs `work` on the database; calls are serialized. Any error closes the database, since redb refuses to continue
     /// after one.
-    pub fn run<R, E: Display + 'static>(
+    pub fn run<R, E: Failure>(
         &self,
         doing: &'static str,
         work: impl FnOnce(&Database) -> Result<R, E>,
@@ -157,7 +168,7 @@ impl DatabaseFile {
             }
             Ok(Err(error)) => {
                 close(database);
-                if is_of_disk(&error) {
+                if is_of_disk(error.of_redb()) {
                     // It was checked when it was opened first. A full disk fails many calls, and each would check it again.
                     *slot = Slot::Closed(Options { check: false, ..self.options });
                 }
@@ -176,10 +187,10 @@ impl DatabaseFile {
 }
 
 /// Reports whether the disk has failed, for example because it is full, and nothing says that the content is damaged.
-fn is_of_disk(error: &dyn Any) -> bool {
+fn is_of_disk(error: Option<&redb::Error>) -> bool {
     let is_damage =
         |error: &io::Error| matches!(OpenError::from(io::Error::from(error.kind())), OpenError::Damaged(_));
-    matches!(error.downcast_ref(), Some(redb::Error::Io(error)) if !is_damage(error))
+    matches!(error, Some(redb::Error::Io(error)) if !is_damage(error))
 }
 
 /// Creates the folder and locks it. The lock is held as long as the returned handle is open.

@@ -151,10 +151,14 @@ impl Reload {
 
 /// Returns the ids of the agents whose tokens belonged to other ids before.
 fn renamed(before: &[AgentConfig], agents: &[AgentConfig]) -> Vec<String> {
-    let owner: HashMap<&str, &str> =
-        before.iter().map(|agent| (agent.token.expose(), agent.id.as_str())).collect();
-    let is_renamed = |agent: &&AgentConfig| owner.get(agent.token.expose()).is_some_and(|id| *id != agent.id);
-    agents.iter().filter(is_renamed).map(|agent| agent.id.clone()).collect()
+    let before = owners(before);
+    let is_renamed = |(token, id): &(&str, &str)| before.get(*token).is_some_and(|was| was != id);
+    owners(agents).into_iter().filter(is_renamed).map(|(_, id)| id.to_owned()).collect()
+}
+
+/// Returns the ids of agents by their tokens. A shared token belongs to the first, as in [`Tokens`].
+fn owners(agents: &[AgentConfig]) -> HashMap<&str, &str> {
+    agents.iter().rev().map(|agent| (agent.token.expose(), agent.id.as_str())).collect()
 }
 
 /// Lists the ids of `agents` that are not in `others`.

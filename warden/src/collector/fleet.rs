@@ -308,6 +308,15 @@ impl Collector {
         self.fleet.unknown.lock().extend(agents);
     }
 
+    /// Makes the configured agents without a report do so: they may have had other ids when this warden was last started.
+    pub(super) fn expect_missing_reports(&self) {
+        let mut ids = self.lock().ids().to_vec();
+        let view = self.fleet.view();
+        ids.retain(|id| view.inventory(id).is_none());
+        drop(view);
+        self.expect_reports(ids);
+    }
+
     /// Reports whether an agent has to report before it polls again. It does so after each failed poll, once the next one
     /// has succeeded, which is the first of a series.
     pub fn is_report_expected(&self, agent: &str, is_first_poll: bool) -> bool {

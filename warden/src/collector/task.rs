@@ -75,7 +75,6 @@ impl Task {
                 biased;
                 () = stop.cancelled() => break,
                 () = sleep_until(reread) => {
-                    self.check_damage();
                     self.catch_up().await;
                     self.probe().await;
                 }
@@ -148,9 +147,13 @@ impl Task {
 
     /// Reads new entries, machines and values from the store into the view.
     async fn catch_up(&mut self) {
+        self.check_damage();
         let read = self.try_catch_up().await;
         if read.is_ok() {
             *self.collector.read_at.lock() = Instant::now();
+            if !self.collector.store.borrow().is_read {
+                self.collector.expect_missing_reports();
+            }
         }
         let error = read.err().map(|error| error.0);
         self.note(|state| {
@@ -165,6 +168,7 @@ impl Task {
             Some(position) => position,
             None => self.load().await?,
         };
+        let mut was_behind = false;
         loop {
             let news = keep.news(position, MAX_PAGE).await?;
             if news.is_behind(position) {
@@ -172,6 +176,9 @@ impl Task {
                     "the store has lost what this warden has read from it; everything is read again"
                 );
                 self.begin_again();
+                if std::mem::replace(&mut was_behind, true) {
+                    return Err(KeepError("its sessions do not see the same state".to_owned()));
+                }
                 position = self.load().await?;
                 continue;
             }

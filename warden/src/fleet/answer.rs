@@ -54,7 +54,7 @@ pub struct Facts<'a> {
     pub record: &'a DigestRecord,
     /// The leases of the repository.
     pub leases: &'a Leases,
-    /// The reports of the configured machines.
+    /// The reports of the machines that are or may be configured.
     pub machines: &'a [(&'a str, &'a Reported)],
     /// The rules.
     pub rules: Rules,
@@ -219,7 +219,7 @@ fn held_by_lease(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Opti
 /// Lets the others go first if a machine has had a digest for its whole time without a verdict.
 fn held_by_time(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
     if facts.record.is_proven(now)
-        || !has_others(asking, facts)
+        || !has_others(asking, facts, now)
         || !facts.leases.has_spent(asking.agent, asking.digest, now)
     {
         return None;
@@ -231,7 +231,7 @@ fn held_by_time(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
 /// Makes a machine wait that has tried many other digests without a verdict: each of them has held the others back.
 fn held_by_trials(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Option<FleetAnswer> {
     let has_room = || facts.leases.has_room(asking.agent, asking.digest, now);
-    if facts.record.is_proven(now) || has_room() || !has_others(asking, facts) {
+    if facts.record.is_proven(now) || has_room() || !has_others(asking, facts, now) {
         return None;
     }
     let why = "within a day, this machine has tried several other digests of this image without a result; it has to wait \
@@ -239,10 +239,12 @@ fn held_by_trials(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Opt
     Some(hold(Permission::Wait, "ring", why.to_owned(), SPENT_RETRY, None))
 }
 
-/// Reports whether another machine has reported the repository.
-fn has_others(asking: &Asking<'_>, facts: &Facts<'_>) -> bool {
+/// Reports whether another machine has reported the repository lately.
+fn has_others(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> bool {
     facts.machines.iter().any(|(agent, reported)| {
-        *agent != asking.agent && reported.images_of(asking.repository).next().is_some()
+        *agent != asking.agent
+            && now.duration_since(reported.at) < MAX_REPORT_AGE
+            && reported.images_of(asking.repository).next().is_some()
     })
 }
 

@@ -303,3 +303,29 @@ fn an_agent_that_waits_for_a_ring_is_told_when_the_soak_is_over() {
         assert_eq!(world.ask("x", 1, now).again, again, "{soak} s, at {now}");
     }
 }
+
+/// While an agent is left out of the list because of a fault, the reports of removed agents are among the others.
+#[test]
+fn a_machine_does_not_wait_for_one_that_no_longer_reports() {
+    let mut world = World::new(&[]);
+    world.machines = vec![("gone", reported(0, |_| {}))];
+    // It has had the digest for its whole time, and has tried many others.
+    let day = 86_400;
+    for now in (day - 4000..day).step_by(50) {
+        let holder = Holder { agent: "x", service: "web", progress: None, probation: 0 };
+        world.leases = world.leases.with(&holder, &world.record, at(now));
+    }
+    for n in 0..8 {
+        let record = DigestRecord { digest: format!("e{n}"), ..record(&[]) };
+        let holder = Holder { agent: "x", service: "web", progress: None, probation: 0 };
+        let taken = world.leases.with(&holder, &record, at(day - 1));
+        world.leases = taken.without("x", "web", &record.digest, at(day - 1)).unwrap();
+    }
+    assert!(world.leases.has_spent("x", "d", at(day)));
+    assert_eq!(world.word("x", 0, day - 1), held(Permission::Wait, "ring"), "it has reported within a day");
+    assert_eq!(world.word("x", 0, day), GO);
+    world.leases.tried.retain(|trial| trial.digest != "d");
+    world.leases.held.clear();
+    assert_eq!(world.word("x", 0, day - 1), held(Permission::Wait, "ring"));
+    assert_eq!(world.word("x", 0, day), GO);
+}

@@ -300,6 +300,10 @@ impl Leases {
         if let Some(known) = self.tried.iter_mut().find(|trial| trial.is_of(agent, &record.digest)) {
             // A later report can't shorten it.
             known.probation = known.probation.max(probation);
+            if known.since.duration_since(now) >= TRIAL {
+                // It began while the clock was wrong. Otherwise its time would not count until then.
+                (known.since, known.held) = (now, 0);
+            }
             return;
         }
         let digest = record.digest.clone();

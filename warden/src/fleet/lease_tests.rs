@@ -164,3 +164,14 @@ fn a_trial_from_the_time_of_a_wrong_clock_neither_delays_a_proof_nor_uses_up_a_m
     }
     assert!(leases.has_room("a", "another", at(0)));
 }
+
+#[test]
+fn a_machine_uses_up_its_time_although_its_trial_began_while_the_clock_was_ahead() {
+    let record = record();
+    let mut leases = Leases::default().with(&holder(None, 60), &record, at(365 * 86_400));
+    for now in (0..4000).step_by(30) {
+        leases = leases.with(&holder(None, 60), &record, at(now));
+    }
+    assert!(leases.has_spent("a", "d", at(4000)));
+    assert!(!leases.has("a", "web", &record, at(4000)));
+}

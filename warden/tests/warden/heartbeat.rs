@@ -223,3 +223,20 @@ async fn a_poll_in_the_future_keeps_no_agent_online() {
     stop.cancel();
     tasks.finish(Duration::ZERO).await;
 }
+
+/// The wardens' clocks differ by more than the time after which an agent without polls is offline.
+#[tokio::test]
+async fn a_poll_that_a_warden_whose_clock_is_ahead_received_counts() {
+    let clocks = [Arc::new(SetClock::default()), Arc::new(SetClock::default())];
+    let (keep, retention) = (in_memory(), Retention { days: 90, bytes: 64 * 1024 * 1024 });
+    let warden =
+        |clock: &Arc<SetClock>| Collector::new(keep.clone(), ["a".to_owned()], retention, clock.clone());
+    let [(ahead, _), (other, mut task)] = [warden(&clocks[0]), warden(&clocks[1])];
+    for (seconds, counts) in [(3599, true), (3600, false)] {
+        clocks[0].set_seconds(seconds);
+        ahead.record_poll("a").await;
+        ahead.share_polls().await.unwrap();
+        task.prepare().await;
+        assert_eq!(other.last_poll("a").is_some(), counts, "{seconds}");
+    }
+}

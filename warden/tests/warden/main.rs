@@ -11,5 +11,6 @@ mod hostile;
 mod keep;
 mod layers;
 mod postgres;
+mod restored;
 mod support;
 mod takeover;

@@ -307,7 +307,11 @@ pub(crate) struct SetClock(AtomicI64);
 
 impl SetClock {
     pub(crate) fn set_hours(&self, hours: i64) {
-        self.0.store(hours * 3600, Ordering::Relaxed);
+        self.set_seconds(hours * 3600);
+    }
+
+    pub(crate) fn set_seconds(&self, seconds: i64) {
+        self.0.store(seconds, Ordering::Relaxed);
     }
 }
 

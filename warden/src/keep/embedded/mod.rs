@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use evenkeel_common::clock::Clock;
-use evenkeel_common::database::{DatabaseFile, OpenError, Options, StoreError};
+use evenkeel_common::database::{DatabaseFile, Failure, OpenError, Options, StoreError};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use redb::Database;
@@ -207,6 +207,15 @@ impl TableError {
     }
 }
 
+impl Failure for TableError {
+    fn of_redb(&self) -> Option<&redb::Error> {
+        match self {
+            Self::Database(error) => Some(error),
+            Self::Newer(_) | Self::Content(_) => None,
+        }
+    }
+}
+
 impl From<serde_json::Error> for TableError {
     fn from(error: serde_json::Error) -> Self {
         Self::Content(error.to_string())
@@ -274,5 +283,17 @@ impl Keep for Embedded {
 
     fn damage(&self) -> Option<String> {
         self.shared.damage_in_words()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_learns_whether_the_disk_has_failed() {
+        let failed = redb::StorageError::Io(std::io::ErrorKind::StorageFull.into());
+        assert!(matches!(TableError::from(failed).of_redb(), Some(redb::Error::Io(_))));
+        assert!(TableError::Content("its ids are not in order".to_owned()).of_redb().is_none());
     }
 }

@@ -1,0 +1,176 @@
+//! Stores that go back, are damaged, or have just been opened: what is read again, and which agents report again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use evenkeel_common::clock::TokioClock;
+use evenkeel_common::sse::Frame;
+use evenkeel_common::supervisor::TaskSet;
+use evenkeel_common::wire::{FreezeScope, Inventory};
+use evenkeel_warden::fleet::decisions::Decision;
+use evenkeel_warden::keep::embedded::Embedded;
+use evenkeel_warden::keep::{self, Change, Keep, KeepError, News, Position};
+use futures_util::StreamExt;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{in_memory, new_collector};
+
+/// A store that can be replaced by another one while wardens use it, with or without damage: a database that was restored
+/// from a backup, or a damaged file.
+struct Restored {
+    keep: Mutex<Arc<dyn Keep>>,
+    /// The store that the session which reads what is new still sees, if it is another one.
+    watched: Mutex<Option<Arc<dyn Keep>>>,
+    damage: Mutex<Option<String>>,
+}
+
+impl Restored {
+    fn new(keep: Arc<dyn Keep>) -> Arc<Self> {
+        Arc::new(Self { keep: Mutex::new(keep), watched: Mutex::default(), damage: Mutex::default() })
+    }
+
+    fn now(&self) -> Arc<dyn Keep> {
+        self.keep.lock().clone()
+    }
+}
+
+#[async_trait]
+impl Keep for Restored {
+    async fn commit(
+        &self,
+        changes: Vec<Change>,
+        now: jiff::Timestamp,
+    ) -> Result<Vec<keep::Outcome>, KeepError> {
+        self.now().commit(changes, now).await
+    }
+    async fn news(&self, after: Position, limit: usize) -> Result<News, KeepError> {
+        let watched = self.watched.lock().clone();
+        watched.unwrap_or_else(|| self.now()).news(after, limit).await
+    }
+    async fn tail(&self, after: u64, limit: usize) -> Result<Vec<keep::Stored>, KeepError> {
+        self.now().tail(after, limit).await
+    }
+    async fn history(&self, query: &keep::Query) -> Result<keep::Page, KeepError> {
+        self.now().history(query).await
+    }
+    async fn value(&self, name: &str) -> Result<keep::Versioned, KeepError> {
+        self.now().value(name).await
+    }
+    async fn swap(&self, name: &str, expected: u64, value: Vec<u8>) -> Result<Option<u64>, KeepError> {
+        self.now().swap(name, expected, value).await
+    }
+    async fn remove(&self, name: &str, expected: u64) -> Result<bool, KeepError> {
+        self.now().remove(name, expected).await
+    }
+    async fn hold(&self, duty: keep::Duty) -> Result<bool, KeepError> {
+        self.now().hold(duty).await
+    }
+    async fn retain(&self, limits: keep::Retention, now: jiff::Timestamp) -> Result<u64, KeepError> {
+        self.now().retain(limits, now).await
+    }
+    async fn usage(&self) -> Result<keep::Usage, KeepError> {
+        self.now().usage().await
+    }
+    fn hints(&self) -> watch::Receiver<u64> {
+        self.now().hints()
+    }
+    fn damage(&self) -> Option<String> {
+        self.damage.lock().clone()
+    }
+}
+
+/// A store in memory whose ids and revisions start at a time of the year 1970.
+fn store_of(seconds: i64) -> Arc<dyn Keep> {
+    let clock = TokioClock::starting_at(jiff::Timestamp::from_second(seconds).unwrap());
+    Arc::new(Embedded::in_memory(Arc::new(clock)).unwrap())
+}
+
+#[tokio::test]
+async fn a_store_that_goes_back_is_read_again_from_its_beginning() {
+    let keep = Restored::new(store_of(1000));
+    let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
+    let (collector, task) = new_collector(&["a"], keep.clone());
+    tasks.spawn("collector", task.run(stop.clone()));
+    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let freeze =
+        |reason: &str| Decision::Freeze { reason: reason.to_owned(), until, scope: FreezeScope::default() };
+    let reasons = || {
+        let freezes = collector.decisions_for("a").freezes.into_iter();
+        freezes.map(|freeze| freeze.reason).collect::<Vec<_>>()
+    };
+    collector.decide(freeze("lost")).await.unwrap();
+    collector.record_heartbeat("a", Err("gone".to_owned())).await.unwrap();
+    assert_eq!((reasons(), collector.machine_records()[0].online), (vec!["lost".to_owned()], Some(false)));
+    let mut viewer = Box::pin(collector.follow(None).await);
+    for _ in 0..2 {
+        assert!(viewer.next().await.is_some());
+    }
+
+    *keep.keep.lock() = store_of(10);
+    collector.decide(freeze("kept")).await.unwrap();
+    assert_eq!((reasons(), collector.machine_records()[0].online), (vec!["kept".to_owned()], None));
+    assert!(viewer.next().await.is_none(), "the viewer connects again");
+    let frames: Vec<_> = collector.follow(None).await.take(1).collect().await;
+    assert!(matches!(&frames[0], Frame::Event { data, .. } if data.contains("kept")), "{frames:?}");
+    collector.decide(freeze("later")).await.unwrap();
+    assert_eq!(reasons(), ["kept", "later"]);
+    stop.cancel();
+    assert!(tasks.finish(Duration::from_secs(10)).await);
+}
+
+/// Two sessions that see different states, as during a restore in several transactions or with a replica, do not keep the
+/// warden busy.
+#[tokio::test]
+async fn a_store_whose_sessions_see_different_states_is_away_until_they_agree() {
+    let keep = Restored::new(store_of(1000));
+    let offline = Change::Heartbeat { agent: "a".to_owned(), outcome: Err("gone".to_owned()) };
+    keep.commit(vec![offline], jiff::Timestamp::now()).await.unwrap();
+    *keep.watched.lock() = Some(store_of(10));
+    let (collector, mut task) = new_collector(&["a"], keep.clone());
+    let error = || collector.store_state().borrow().error().map(str::to_owned);
+    task.prepare().await;
+    assert_eq!(error().as_deref(), Some("its sessions do not see the same state"));
+    *keep.watched.lock() = None;
+    task.prepare().await;
+    assert_eq!((error(), collector.machine_records()[0].online), (None, Some(false)));
+}
+
+/// What could not be saved of a damaged store is not shown until the next restart. Commits follow each other so closely that
+/// nothing else lets the store be read.
+#[tokio::test]
+async fn a_store_that_was_damaged_is_read_again_and_agents_report_again() {
+    let keep = Restored::new(store_of(1000));
+    let (stop, tasks) = (CancellationToken::new(), TaskSet::new());
+    let (collector, task) = new_collector(&["a"], keep.clone());
+    tasks.spawn("collector", task.run(stop.clone()));
+    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    let freeze = Decision::Freeze { reason: "lost".to_owned(), until, scope: FreezeScope::default() };
+    collector.decide(freeze).await.unwrap();
+    assert_eq!(collector.decisions_for("a").freezes.len(), 1);
+    assert!(!collector.is_report_expected("a", true));
+    *keep.keep.lock() = store_of(2000);
+    *keep.damage.lock() = Some("the store was damaged".to_owned());
+    collector.record_heartbeat("a", Err("gone".to_owned())).await.unwrap();
+    assert_eq!(collector.decisions_for("a").freezes, []);
+    assert!(collector.is_report_expected("a", false));
+    stop.cancel();
+    tasks.finish(Duration::ZERO).await;
+}
+
+/// The machines may have had other ids when this warden was last started.
+#[tokio::test]
+async fn agents_without_a_report_are_asked_for_it_once_the_store_has_been_read() {
+    let keep = in_memory();
+    let (before, _) = new_collector(&["a", "b"], keep.clone());
+    before.report("a", Inventory { ring: 0, images: Vec::new() }).await.unwrap();
+    let (collector, mut task) = new_collector(&["a", "b"], keep);
+    task.prepare().await;
+    let expected = |is_first| ["a", "b"].map(|id| collector.is_report_expected(id, is_first));
+    assert_eq!(expected(false), [false, true]);
+    assert_eq!(expected(true), [false, false], "the report follows the first poll of a series");
+    task.prepare().await;
+    assert_eq!(expected(false), [false, false], "they are asked once");
+}
