@@ -4,6 +4,7 @@ use evenkeel_common::wire::Level;
 
 use super::*;
 use crate::config::UpdateConfig;
+use crate::model::Hooks;
 use crate::model::snapshot::{Copied, CopyMade, FolderId, Mounter, Room, SnapshotRules, Source};
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
@@ -244,5 +245,49 @@ fn nothing_is_started_on_data_of_which_a_part_was_put_back() {
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+#[test]
+fn a_rollback_by_hand_keeps_the_dump_that_it_may_need() {
+    let rules = SnapshotRules { of: Vec::new(), keep: 1, max_bytes: 1 << 30 };
+    let before = vec!["/hooks/dump".to_owned()];
+    let hooks =
+        Hooks { before, after: Vec::new(), rolled_back: Vec::new(), timeout: Duration::from_mins(10) };
+    let update = UpdateConfig { snapshot: Some(rules), hooks: Some(hooks), ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() });
+    let seen = |image: &str, nr: char, runs: Container| {
+        let dumps = "/state".into();
+        let data = SnapshotSeen { sources: Vec::new(), rooms: Vec::new(), dumps, earlier: None };
+        Observation { snapshot: Some(Ok(data)), ..observed('2', &[local(image, &[nr])], &[&runs]) }
+    };
+    scenario.check(seen(OLD, '1', old_container())).step_ends(StepResult::HookEnded(Ok(())));
+    scenario.fetches().proves_without_copies(&new_container());
+    let kept = scenario.service.durable().snapshots.clone();
+    assert!(matches!(&kept[..], [one] if one.dump.is_some() && !one.is_expired), "{kept:?}");
+
+    let request = ServiceRequest::Rollback { to: None, data: false };
+    let (reply, _) = scenario.service.handle_request(request, scenario.now);
+    assert_eq!(reply, ServiceReply::RollingBack(digest('1')));
+    scenario.check(seen(NEW, '2', new_container()));
+    scenario.step_ends(StepResult::ImagesPinned { missing: Vec::new() });
+    let ids = vec![(IMAGE.into(), ImageId(OLD.into()))];
+    scenario.step_ends(StepResult::Pulled { ids, labels: BTreeMap::new() });
+    scenario.proves_without_copies(&Container { id: "web-3".into(), ..old_container() });
+    assert_eq!(scenario.told(&Kind::ROLLED_BACK).len(), 1);
+    assert_eq!(scenario.service.durable().deployment, None, "nothing is to be removed");
+    assert_eq!(scenario.service.durable().snapshots, kept);
+}
+
+impl Scenario {
+    /// Nothing is copied, and the container comes up and is proven.
+    fn proves_without_copies(&mut self, on: &Container) {
+        self.runs(&[]);
+        self.step_of_snapshot_ends(SnapshotStepped::Copied(Vec::new()));
+        let containers = vec![on.clone()];
+        self.step_ends(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers });
+        self.look(&[on]);
+        self.now += SignedDuration::from_secs(20);
+        self.look(&[on]).step_ends(StepResult::Unpinned);
     }
 }

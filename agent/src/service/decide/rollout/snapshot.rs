@@ -266,7 +266,9 @@ impl Service {
     fn expire_snapshots(&mut self) -> Vec<KeptFolder> {
         let Some(deployment) = &mut self.durable.deployment else { return Vec::new() };
         let Some(plan) = deployment.plan().snapshot.clone() else { return Vec::new() };
-        if deployment.snapshot.at.is_some() || plan.dump.is_some() {
+        // Without either, there is nothing that could be kept, and nothing that what is kept has to give way to.
+        let has_copies = deployment.snapshot.at.is_some() && !plan.sources.is_empty();
+        if has_copies || plan.dump.is_some() {
             let changes = &deployment.plan().image_changes;
             let image = wording::names(changes);
             let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?)));
