@@ -9,6 +9,7 @@ use crate::model::snapshot::{Copied, CopyMade, FolderId, Mounter, Room, Snapshot
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{NotStarted, SnapshotStepped};
+use crate::service::rollout::step::Phase;
 
 const OLD: &str = "sha256:v1";
 const NEW: &str = "sha256:v2";
@@ -290,4 +291,71 @@ impl Scenario {
         self.now += SignedDuration::from_secs(20);
         self.look(&[on]).step_ends(StepResult::Unpinned);
     }
+}
+
+/// A container of the project.
+fn of_project(id: &str, service: &str, depends_on: &[&str]) -> Mounter {
+    Mounter {
+        service: ("web".into(), service.into()),
+        depends_on: depends_on.iter().map(|name| (*name).to_owned()).collect(),
+        ..mounter(id, id)
+    }
+}
+
+#[test]
+fn what_the_images_may_need_is_started_before_them_in_both_directions() {
+    let changed = old_container().compose_service;
+    let (old, db) = (of_project("old", &changed, &["db"]), of_project("db", "db", &[]));
+    let worker = of_project("worker", "worker", &[&changed]);
+    let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
+    let copies = ["/srv/a", "/srv/b"].map(|of| CopyMade { source: source(of), copied }).to_vec();
+    let resumed = |containers: &[Container]| SnapshotStepped::Resumed {
+        containers: containers.to_vec(),
+        not_started: Vec::new(),
+    };
+    let starts = |step: SnapshotStep| match step {
+        SnapshotStep::Resume { start, .. } => start.into_iter().map(|one| one.id).collect::<Vec<_>>(),
+        other => panic!("nothing is started, but {other:?}"),
+    };
+    let mut scenario = with_data();
+    scenario.check(update()).fetches();
+    scenario.runs(&[old.clone(), db.clone(), worker.clone()]);
+    scenario.runs(&[]);
+    scenario.step_of_snapshot_ends(SnapshotStepped::Copied(copies));
+    assert_eq!(starts(scenario.step_of_snapshot_ends(resumed(&[]))), ["db"]);
+    let new = new_container();
+    let up = |on: &Container| StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![on.clone()],
+    };
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+    scenario.input(Input::Stepped(up(&new)));
+    assert_eq!(starts(scenario.step_of_snapshot_ends(resumed(&[new.clone()]))), ["old", "worker"]);
+
+    let crashed = Container { state: State::Exited, exit_code: 1, ..new };
+    scenario.look(&[&crashed]).at(5).look(&[&crashed]);
+    scenario.step_ends(StepResult::Diagnosed { log: String::new() });
+    let step = scenario.runs(&[of_project("new", &changed, &["db"]), db]);
+    assert!(matches!(step, SnapshotStep::Restore { .. }), "{step:?}");
+    scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+    // It is in the journal, and survives the agent.
+    let durable = serde_json::to_string(scenario.service.durable()).unwrap();
+    assert_eq!(serde_json::from_str::<Durable>(&durable).unwrap(), *scenario.service.durable());
+    // It can't be started now, and the old image is brought up nevertheless.
+    let not_started = vec![NotStarted { name: "db".into(), why: "its network is gone".into() }];
+    let step =
+        scenario.step_of_snapshot_ends(SnapshotStepped::Resumed { containers: Vec::new(), not_started });
+    assert_eq!(starts(step), ["db"]);
+    assert!(scenario.told(&Kind::ERROR).is_empty(), "it is tried again");
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+    scenario.input(Input::Stepped(up(&old_container())));
+    assert_eq!(starts(scenario.step_of_snapshot_ends(resumed(&[old_container()]))), ["new", "db"]);
+}
+
+#[test]
+fn a_resumption_in_a_journal_of_an_earlier_version_comes_after_the_images() {
+    let phase: Phase = serde_json::from_str(r#"{"step":"resume"}"#).unwrap();
+    assert_eq!(phase, Phase::Resume { failed: None, is_early: false });
+    assert_eq!(serde_json::to_string(&phase).unwrap(), r#"{"step":"resume"}"#);
 }
