@@ -232,7 +232,7 @@ impl Data {
         let (paused, start): (Vec<_>, Vec<_>) = start.into_iter().partition(|one| one.is_paused);
         let why = "it was paused, and would run now";
         let paused = paused.into_iter().map(|one| NotStarted { name: one.name, why: why.to_owned() });
-        let (refused, gone) = start_each(&start, async |id| engine.start(id).await).await?;
+        let (refused, gone) = start_each(&start, |id| engine.start(id)).await?;
         let mut not_started: Vec<NotStarted> = paused.chain(refused).collect();
         let containers = engine.containers(&Members::Project(project.clone())).await?;
         not_started.extend(lost(gone, &project, &containers));
@@ -366,9 +366,9 @@ impl Way {
 
 /// Starts containers, those that others depend on first. Returns those that the engine refuses, and those that are gone. What
 /// is refused is tried again as long as others were started meanwhile: it may be in the network of one of them.
-async fn start_each(
-    all: &[Mounter],
-    start: impl AsyncFn(&str) -> Result<(), EngineError>,
+async fn start_each<'a, F: Future<Output = Result<(), EngineError>> + Send>(
+    all: &'a [Mounter],
+    start: impl Fn(&'a str) -> F,
 ) -> Result<(Vec<NotStarted>, Vec<Mounter>), EngineError> {
     let mut left: Vec<&Mounter> = stop_order(all).into_iter().rev().flatten().collect();
     let mut gone = Vec::new();
@@ -419,6 +419,8 @@ fn refused(SnapshotError(why): SnapshotError) -> EngineError {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
     use async_trait::async_trait;
     use parking_lot::Mutex;
 
@@ -561,14 +563,16 @@ mod tests {
     /// were started, how often that was tried, and what was refused.
     async fn started(all: &[Mounter], needs: &[(&str, &str)]) -> (Vec<String>, usize, Vec<String>) {
         let (running, tries) = (Mutex::new(Vec::new()), Mutex::new(0));
-        let start = async |id: &str| {
+        let start = |id: &str| {
             *tries.lock() += 1;
             let runs = |other: &str| running.lock().iter().any(|one| one == other);
             if needs.iter().any(|(one, other)| *one == id && !runs(other)) {
-                return Err(EngineError::Refused("cannot join network of a non running container".into()));
+                return ready(Err(EngineError::Refused(
+                    "cannot join network of a non running container".into(),
+                )));
             }
             running.lock().push(id.to_owned());
-            Ok(())
+            ready(Ok(()))
         };
         let (refused, gone) = start_each(all, start).await.unwrap();
         assert_eq!(gone, []);
