@@ -172,7 +172,9 @@ async fn a_copy_that_is_begun_anew_does_not_meet_the_one_whose_caller_has_gone()
         tokio::select! {
             biased;
             begun = progress.changed() => begun.unwrap(),
-            copied = FolderSnapshots.copy(&place, &sent) => drop(copied.unwrap()),
+            copied = FolderSnapshots.copy(&place, &sent) => {
+                copied.unwrap();
+            }
         }
         copy(&place).await.unwrap();
         assert_eq!(manifest(&place.copy), manifest(&place.live));
