@@ -1,10 +1,11 @@
 //! Runs a gate command (DECISIONS 7): no shell, own process group, minimal environment, bounded output, a deadline.
 
 use std::env;
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 
 use super::child::{Leftovers, Outcome, run};
 use super::stragglers::{self, Marks};
+use crate::model::HookEvent;
 use crate::model::output::{Tail, clip_end};
 use crate::model::text::describe_io_error;
 use crate::ports::{DrainCall, GateAnswer, GateCommand, GateQuestion, HookCall, HookError};
@@ -119,7 +121,11 @@ impl GateCommand for GateCommandRunner {
             event.push(("EK_SNAPSHOT", folder.display().to_string()));
         }
         let end = self.run(program, arguments, &call.question, &event, call.timeout, &mut tail).await;
-        ended(program, end, call.timeout, &tail)
+        let ended = ended(program, end, call.timeout, &tail);
+        if let (Err(_), HookEvent::Before, Some(folder)) = (&ended, call.event, &call.snapshot) {
+            remove_dump(folder.clone()).await;
+        }
+        ended
     }
 
     async fn run_drain(&self, call: &DrainCall) -> Result<(), HookError> {
@@ -130,6 +136,19 @@ impl GateCommand for GateCommandRunner {
         let end = self.run(program, arguments, &call.question, &containers, limit, &mut tail).await;
         ended(program, end, limit, &tail)
     }
+}
+
+/// Removes what a hook that failed has left. It may have filled the disk that the journal is on, and nothing else could be
+/// done before the journal can be written again.
+async fn remove_dump(folder: PathBuf) {
+    let removed = tokio::task::spawn_blocking(move || match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            let (folder, error) = (folder.display(), describe_io_error(&error));
+            tracing::warn!(%folder, %error, "what the hook has left can't be removed yet");
+        }
+        _ => {}
+    });
+    let _ = removed.await;
 }
 
 fn ended(
@@ -176,12 +195,9 @@ fn describe(status: ExitStatus) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
-    use std::path::Path;
 
     use super::*;
-    use crate::model::HookEvent;
     use crate::model::image::{Digest, Reference};
 
     fn question() -> GateQuestion {
@@ -344,6 +360,32 @@ mod tests {
         let missing = HookCall { argv: vec!["/nowhere/hook".into()], ..hook("", limit) };
         let error = runner().run_hook(&missing).await.unwrap_err();
         assert!(error.why.starts_with("/nowhere/hook can't be run"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_a_failed_dump_has_left_is_removed_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let dump = folder.path().join("snapshots/web-7");
+        let call = |script: &str, event: HookEvent, timeout: Duration| HookCall {
+            event,
+            snapshot: Some(dump.clone()),
+            ..hook(script, timeout)
+        };
+        let limit = Duration::from_secs(20);
+        let fails = "mkdir \"$EK_SNAPSHOT/a\" && echo x > \"$EK_SNAPSHOT/a/part\"; exit 1";
+        let error = runner().run_hook(&call(fails, HookEvent::Before, limit)).await.unwrap_err();
+        assert_eq!(error.why, "/bin/sh exited with status 1");
+        assert!(!dump.exists(), "it takes up the room of the journal");
+        let hangs = "echo x > \"$EK_SNAPSHOT/part\"; sleep 600";
+        assert!(runner().run_hook(&call(hangs, HookEvent::Before, Duration::from_secs(1))).await.is_err());
+        assert!(!dump.exists(), "it did not end in time");
+        let removes = "rmdir \"$EK_SNAPSHOT\"; exit 1";
+        assert!(runner().run_hook(&call(removes, HookEvent::Before, limit)).await.is_err());
+
+        let saves = "echo x > \"$EK_SNAPSHOT/all\"";
+        assert_eq!(runner().run_hook(&call(saves, HookEvent::Before, limit)).await, Ok(()));
+        assert!(runner().run_hook(&call("exit 1", HookEvent::RolledBack, limit)).await.is_err());
+        assert!(dump.join("all").exists(), "it is needed by whoever looks after the failed hook");
     }
 
     #[tokio::test]

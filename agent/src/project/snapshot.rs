@@ -229,20 +229,11 @@ impl Data {
         start: Vec<Mounter>,
         project: String,
     ) -> Result<SnapshotStepped, EngineError> {
-        let (mut not_started, mut gone) = (Vec::new(), Vec::new());
-        for one in start.into_iter().rev() {
-            if one.is_paused {
-                let why = "it was paused, and would run now".to_owned();
-                not_started.push(NotStarted { name: one.name, why });
-                continue;
-            }
-            match engine.start(&one.id).await {
-                Ok(()) => {}
-                Err(EngineError::NotFound(_)) => gone.push(one),
-                Err(error) if error.is_unavailable() => return Err(error),
-                Err(error) => not_started.push(NotStarted { name: one.name, why: error.to_string() }),
-            }
-        }
+        let (paused, start): (Vec<_>, Vec<_>) = start.into_iter().partition(|one| one.is_paused);
+        let why = "it was paused, and would run now";
+        let paused = paused.into_iter().map(|one| NotStarted { name: one.name, why: why.to_owned() });
+        let (refused, gone) = start_each(&start, |id| engine.start(id)).await?;
+        let mut not_started: Vec<NotStarted> = paused.chain(refused).collect();
         let containers = engine.containers(&Members::Project(project.clone())).await?;
         not_started.extend(lost(gone, &project, &containers));
         Ok(SnapshotStepped::Resumed { containers, not_started })
@@ -373,6 +364,34 @@ impl Way {
     }
 }
 
+/// Starts containers, those that others depend on first. Returns those that the engine refuses, and those that are gone. What
+/// is refused is tried again as long as others were started meanwhile: it may be in the network of one of them.
+async fn start_each<'a, F: Future<Output = Result<(), EngineError>> + Send>(
+    all: &'a [Mounter],
+    start: impl Fn(&'a str) -> F,
+) -> Result<(Vec<NotStarted>, Vec<Mounter>), EngineError> {
+    let mut left: Vec<&Mounter> = stop_order(all).into_iter().rev().flatten().collect();
+    let mut gone = Vec::new();
+    loop {
+        let (tried, mut refused, mut why) = (left.len(), Vec::new(), Vec::new());
+        for one in left {
+            match start(&one.id).await {
+                Ok(()) => {}
+                Err(EngineError::NotFound(_)) => gone.push(one.clone()),
+                Err(error) if error.is_unavailable() => return Err(error),
+                Err(error) => {
+                    refused.push(one);
+                    why.push(NotStarted { name: one.name.clone(), why: error.to_string() });
+                }
+            }
+        }
+        if refused.is_empty() || refused.len() == tried {
+            return Ok((why, gone));
+        }
+        left = refused;
+    }
+}
+
 /// The containers that are gone, but for those of the project that the update has made anew.
 fn lost(gone: Vec<Mounter>, project: &str, containers: &[Container]) -> impl Iterator<Item = NotStarted> {
     let is_new = move |one: &Mounter| {
@@ -400,6 +419,8 @@ fn refused(SnapshotError(why): SnapshotError) -> EngineError {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
     use async_trait::async_trait;
     use parking_lot::Mutex;
 
@@ -536,6 +557,46 @@ mod tests {
             depends_on: Vec::new(),
             is_paused: false,
         }
+    }
+
+    /// Starts these containers with an engine that refuses one unless the others that it needs run. Returns in which order they
+    /// were started, how often that was tried, and what was refused.
+    async fn started(all: &[Mounter], needs: &[(&str, &str)]) -> (Vec<String>, usize, Vec<String>) {
+        let (running, tries) = (Mutex::new(Vec::new()), Mutex::new(0));
+        let start = |id: &str| {
+            *tries.lock() += 1;
+            let runs = |other: &str| running.lock().iter().any(|one| one == other);
+            if needs.iter().any(|(one, other)| *one == id && !runs(other)) {
+                return ready(Err(EngineError::Refused(
+                    "cannot join network of a non running container".into(),
+                )));
+            }
+            running.lock().push(id.to_owned());
+            ready(Ok(()))
+        };
+        let (refused, gone) = start_each(all, start).await.unwrap();
+        assert_eq!(gone, []);
+        (running.into_inner(), tries.into_inner(), refused.into_iter().map(|one| one.name).collect())
+    }
+
+    #[tokio::test]
+    async fn what_others_depend_on_is_started_first() {
+        let qbittorrent = Mounter { depends_on: vec!["gluetun".into()], ..mounter("qbittorrent", "p") };
+        for all in [[mounter("gluetun", "p"), qbittorrent.clone()], [qbittorrent, mounter("gluetun", "p")]] {
+            let (order, tries, refused) = started(&all, &[("qbittorrent", "gluetun")]).await;
+            assert_eq!((order, tries), (vec!["gluetun".to_owned(), "qbittorrent".to_owned()], 2));
+            assert!(refused.is_empty(), "{refused:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_engine_refuses_is_tried_again_once_others_run() {
+        let all = ["c", "b", "a", "never"].map(|name| mounter(name, ""));
+        let needs = [("c", "b"), ("b", "a"), ("never", "elsewhere")];
+        let (order, tries, refused) = started(&all, &needs).await;
+        assert_eq!(order, ["a", "b", "c"]);
+        assert_eq!(refused, ["never"]);
+        assert_eq!(tries, 4 + 3 + 2 + 1, "not without end");
     }
 
     #[test]

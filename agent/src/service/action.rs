@@ -345,7 +345,7 @@ pub enum SnapshotStep {
     },
     /// Start containers that were stopped, as far as they are still there.
     Resume {
-        /// The containers to start, in the reverse order.
+        /// The containers to start, those that others depend on first.
         start: Vec<Mounter>,
         /// The compose project whose containers are looked at afterwards.
         project: String,

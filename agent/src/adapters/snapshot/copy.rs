@@ -9,6 +9,8 @@ use std::os::unix::fs::{
     DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
 };
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -22,8 +24,28 @@ const MAX_DEPTH: usize = 200;
 const CHUNK: usize = 16 * 1024 * 1024;
 const BUFFER: usize = 1024 * 1024;
 
+/// What a copy tells its caller, and the other way round.
+pub(super) struct Report {
+    /// The bytes copied so far.
+    pub(super) progress: watch::Sender<u64>,
+    /// Whether nobody waits for the copy any more.
+    pub(super) is_abandoned: Arc<AtomicBool>,
+}
+
+impl Report {
+    /// Of a copy that is made to the end, since it is a part of something that must not be left half done.
+    pub(super) fn to_the_end() -> Self {
+        Self { progress: watch::Sender::new(0), is_abandoned: Arc::default() }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let is_abandoned = self.is_abandoned.load(Ordering::Relaxed);
+        if is_abandoned { Err(io::Error::other("nobody waits for the copy any more")) } else { Ok(()) }
+    }
+}
+
 /// Copies a folder. The copy has its name once it is complete and on disk.
-pub(super) fn complete(from: &Path, to: &Path, progress: &watch::Sender<u64>) -> Result<(), SnapshotError> {
+pub(super) fn complete(from: &Path, to: &Path, report: &Report) -> Result<(), SnapshotError> {
     let unfinished = partial(to);
     // What a run left that was killed.
     remove(&unfinished)?;
@@ -32,13 +54,13 @@ pub(super) fn complete(from: &Path, to: &Path, progress: &watch::Sender<u64>) ->
     }
     DirBuilder::new().mode(0o700).create(&unfinished).map_err(because("create", &unfinished))?;
     attributes::disinherit(&unfinished).map_err(because("prepare", &unfinished))?;
-    contents(from, &unfinished, progress)?;
+    contents(from, &unfinished, report)?;
     fs::rename(&unfinished, to).map_err(because("name", to))?;
     sync_parent(to)
 }
 
 /// Copies the contents and the attributes of a folder into an empty one, and waits until they are on disk.
-pub(super) fn contents(from: &Path, to: &Path, progress: &watch::Sender<u64>) -> Result<(), SnapshotError> {
+pub(super) fn contents(from: &Path, to: &Path, report: &Report) -> Result<(), SnapshotError> {
     let (source, target) = (Folder::open(from)?, Folder::open(to)?);
     let seen = source.handle.metadata().map_err(because("read", from))?;
     let mut copying = Copying {
@@ -47,7 +69,7 @@ pub(super) fn contents(from: &Path, to: &Path, progress: &watch::Sender<u64>) ->
         links: HashMap::new(),
         can_share: true,
         bytes: 0,
-        progress,
+        report,
     };
     copying.folder(&source, &target, Path::new(""), 0)?;
     let here = |folder: &Folder| folder.inside(OsStr::new("."));
@@ -150,7 +172,7 @@ struct Copying<'a> {
     can_share: bool,
     /// Bytes copied so far.
     bytes: u64,
-    progress: &'a watch::Sender<u64>,
+    report: &'a Report,
 }
 
 impl Copying<'_> {
@@ -163,6 +185,7 @@ impl Copying<'_> {
             let name = entry.map_err(because("read", &from.path))?.file_name();
             let (source, target) = (from.inside(&name), to.inside(&name));
             let shown = from.path.join(&name);
+            self.report.check().map_err(because("copy", &shown))?;
             let seen = fs::symlink_metadata(&source).map_err(because("read", &shown))?;
             if seen.dev() != self.device {
                 return Err(other_file_system(&shown));
@@ -232,6 +255,7 @@ impl Copying<'_> {
     fn segment(&mut self, source: &File, target: &File, begin: u64, end: u64) -> io::Result<()> {
         let (mut from, mut to) = (begin, begin);
         while from < end {
+            self.report.check()?;
             let wanted = usize::try_from(end - from).unwrap_or(CHUNK).min(CHUNK);
             let copied =
                 match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted) {
@@ -257,7 +281,7 @@ impl Copying<'_> {
 
     fn copied(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
-        self.progress.send_replace(self.bytes);
+        self.report.progress.send_replace(self.bytes);
     }
 }
 

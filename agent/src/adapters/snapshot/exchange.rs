@@ -5,9 +5,10 @@ use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-use tokio::sync::watch;
 
-use super::{FolderId, Place, SnapshotError, because, copy, identity, nearest, partial, remove, sync_parent};
+use super::{
+    FolderId, Place, Report, SnapshotError, because, copy, identity, nearest, partial, remove, sync_parent,
+};
 
 /// Puts the copy in place of the folder, whose data is set aside. What was done before the process was killed is seen by the
 /// identity of the folders.
@@ -40,7 +41,7 @@ pub(super) fn undo(place: &Place, copied: FolderId) -> Result<(), SnapshotError>
     let left = if aside.exists() { aside } else { copy };
     if !is_copy(left, place, copied)? && !exchange(left, live)? {
         clear(live)?;
-        copy::contents(left, live, &watch::Sender::new(0))?;
+        copy::contents(left, live, &Report::to_the_end())?;
         // The data is in the folder again. A later run must not take a part of what was set aside for all of it.
         let used_up = partial(left);
         remove(&used_up)?;
@@ -75,15 +76,15 @@ fn exchange(one: &Path, live: &Path) -> Result<bool, SnapshotError> {
 /// done anew after it was killed.
 fn by_contents(place: &Place) -> Result<(), SnapshotError> {
     let Place { live, copy, aside } = place;
-    let progress = watch::Sender::new(0);
+    let report = Report::to_the_end();
     if !aside.exists() {
-        copy::complete(live, aside, &progress).inspect_err(|_| {
+        copy::complete(live, aside, &report).inspect_err(|_| {
             // It takes up the room that the service needs. The next run would remove it, too.
             let _ = remove(&partial(aside));
         })?;
     }
     clear(live)?;
-    copy::contents(copy, live, &progress)
+    copy::contents(copy, live, &report)
 }
 
 /// Removes what is in a folder.

@@ -7,16 +7,21 @@ mod exchange;
 mod measure;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
+use self::copy::Report;
+use self::turn::Turn;
 use crate::ports::snapshot::{Copied, FolderId, Place, Room, SnapshotError, Snapshots};
 
 /// Copies folders with the rights of this process.
@@ -36,10 +41,13 @@ impl Snapshots for FolderSnapshots {
     }
 
     async fn copy(&self, place: &Place, progress: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
-        let (place, progress) = (place.clone(), progress.clone());
+        let caller = Caller::default();
+        let report = Report { progress: progress.clone(), is_abandoned: caller.0.clone() };
+        let place = place.clone();
         in_thread(move || {
+            let _turn = Turn::at(&place);
             if !place.copy.exists() {
-                copy::complete(&place.live, &place.copy, &progress)?;
+                copy::complete(&place.live, &place.copy, &report)?;
             }
             let bytes = copy::size(&place.copy)?.bytes;
             Ok(Copied { bytes, folder: identity(&place.copy)? })
@@ -49,12 +57,20 @@ impl Snapshots for FolderSnapshots {
 
     async fn restore(&self, place: &Place, copied: &Copied) -> Result<(), SnapshotError> {
         let (place, folder) = (place.clone(), copied.folder);
-        in_thread(move || exchange::restore(&place, folder)).await
+        in_thread(move || {
+            let _turn = Turn::at(&place);
+            exchange::restore(&place, folder)
+        })
+        .await
     }
 
     async fn undo(&self, place: &Place, copied: &Copied) -> Result<(), SnapshotError> {
         let (place, folder) = (place.clone(), copied.folder);
-        in_thread(move || exchange::undo(&place, folder)).await
+        in_thread(move || {
+            let _turn = Turn::at(&place);
+            exchange::undo(&place, folder)
+        })
+        .await
     }
 
     async fn identify(&self, folder: &Path) -> Result<FolderId, SnapshotError> {
@@ -68,10 +84,21 @@ impl Snapshots for FolderSnapshots {
             if !folder.is_absolute() || folder.components().count() < 3 {
                 return Err(SnapshotError(format!("{} is not removed: it is no copy", folder.display())));
             }
+            let _turn = Turn::on(&[&folder]);
             remove(&partial(&folder))?;
             remove(&folder)
         })
         .await
+    }
+}
+
+/// Whoever waits for a copy. If it is dropped, the thread ends soon.
+#[derive(Default)]
+struct Caller(Arc<AtomicBool>);
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

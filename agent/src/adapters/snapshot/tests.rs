@@ -156,6 +156,46 @@ async fn a_copy_is_faithful() {
 }
 
 #[tokio::test]
+async fn a_copy_that_is_begun_anew_does_not_meet_the_one_whose_caller_has_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    for nth in 0..20 {
+        let inside = place.live.join(nth.to_string());
+        fs::create_dir_all(&inside).unwrap();
+        for nth in 0..100_u8 {
+            fs::write(inside.join(nth.to_string()), vec![nth; 4096]).unwrap();
+        }
+    }
+    for _ in 0..5 {
+        let (sent, mut progress) = watch::channel(0);
+        // The reload of a configuration drops what is going on.
+        tokio::select! {
+            biased;
+            begun = progress.changed() => begun.unwrap(),
+            copied = FolderSnapshots.copy(&place, &sent) => {
+                copied.unwrap();
+            }
+        }
+        copy(&place).await.unwrap();
+        assert_eq!(manifest(&place.copy), manifest(&place.live));
+        assert!(!partial(&place.copy).exists());
+        FolderSnapshots.remove(&place.copy).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_nobody_waits_for_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = place(folder.path());
+    fs::create_dir(&place.live).unwrap();
+    fs::write(place.live.join("file"), "x").unwrap();
+    let report = Report { is_abandoned: Arc::new(AtomicBool::new(true)), ..Report::to_the_end() };
+    let error = copy::complete(&place.live, &place.copy, &report).unwrap_err().to_string();
+    assert!(error.contains("nobody waits for the copy any more"), "{error}");
+    assert!(!place.copy.exists());
+}
+
+#[tokio::test]
 async fn sockets_are_left_out_and_what_is_missing_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let place = place(folder.path());

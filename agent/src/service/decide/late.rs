@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::model::Container;
 use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange, LateFailure};
 use crate::service::upkeep::late::{LateWatch, SETTLED};
-use crate::service::{Durable, Service};
+use crate::service::{Durable, Service, wording};
 
 /// How many unwanted exits within [`WINDOW`] are too many.
 const MAX_EXITS: usize = 3;
@@ -74,8 +74,14 @@ impl Service {
             }
             return;
         };
-        match self.earlier(None) {
-            Ok(to) => {
+        let has_snapshot = self.config.update.as_ref().is_some_and(|update| update.snapshot.is_some());
+        match self.way_back(None, false) {
+            Ok((to, data)) if has_snapshot => {
+                let why = wording::go_back::left_to_a_person(&self.config.name, data.is_some());
+                let back = GoBack { to, data: None, why: GoBackReason::Late { reason } };
+                self.not_gone_back(back, why, String::new(), now);
+            }
+            Ok((to, _)) => {
                 self.going_back = Some(GoBack { to, data: None, why: GoBackReason::Late { reason } });
                 self.checks.request_redeploy();
             }

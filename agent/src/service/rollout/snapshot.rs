@@ -7,6 +7,9 @@
 //!            └─────────┴─► restore_tags ─► unpin   errored, nothing changed
 //! ```
 //!
+//! What the images may need, say a database whose image stays, is started before they are brought up: there is a `resume`
+//! before `start` and `rollback`, too, if there is any.
+//!
 //! Every step names what it stops, starts and copies by values that are in the journal before it is taken. `unpin` starts
 //! what is still stopped, whichever way led there.
 

@@ -28,9 +28,12 @@ pub enum Phase {
     Restore(Failed),
     /// Starting what was stopped for the sake of the data and not made anew.
     Resume {
-        /// Why the new images were rejected, if the old ones are up again.
+        /// Why the new images were rejected, if the old ones are up again or about to be.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failed: Option<Failed>,
+        /// Whether the images are yet to be brought up, which may need it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_early: bool,
     },
     /// Removing copies that are no longer kept.
     Expire {

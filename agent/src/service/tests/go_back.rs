@@ -5,8 +5,10 @@ use evenkeel_common::wire::Level;
 use super::*;
 use crate::config::UpdateConfig;
 use crate::model::Difference;
+use crate::model::snapshot::{KeptFolder, SnapshotRules};
 use crate::service::observation::{Definition, Unanswered};
 use crate::service::rollout::plan::{Cause, GoBackReason, LateFailure};
+use crate::service::rollout::snapshot::{KeptKind, KeptSnapshot};
 
 fn id(n: char) -> ImageId {
     ImageId(format!("sha256:image-{n}").into())
@@ -301,6 +303,54 @@ fn three_crashes_within_ten_minutes_of_a_watched_update_roll_it_back() {
     assert_eq!(entry.image.as_deref(), Some(IMAGE), "it is a verdict for the fleet");
     assert_eq!(scenario.blocked_digest(), Some(&digest('2')));
     assert_eq!(scenario.service.durable().watch, None);
+}
+
+#[test]
+fn a_watched_update_whose_data_may_have_been_migrated_is_left_to_a_person() {
+    let rules = SnapshotRules { of: vec!["/srv/a".into()], keep: 2, max_bytes: 1 << 30 };
+    let watch = Duration::from_mins(10);
+    let update = UpdateConfig { watch, snapshot: Some(rules), ..UpdateConfig::default() };
+    let with_snapshot = ServiceConfig { update: Some(Arc::new(update)), ..config() };
+    for has_data in [true, false] {
+        let mut scenario = on_watch();
+        scenario.service.config = Arc::new(with_snapshot.clone());
+        if has_data {
+            scenario.service.durable.snapshots.push(data_of('1'));
+        }
+        for _ in 0..3 {
+            scenario.later(30).crashes();
+        }
+        scenario.later(30).looks();
+        assert_eq!(scenario.goes_back(), None, "the old image may not understand the data");
+        assert_eq!(scenario.service.durable().watch, None, "it is told once");
+        let told: Vec<_> = scenario.entries.iter().filter(|one| one.event == Kind::ROLLBACK_FAILED).collect();
+        let [entry] = &told[..] else { panic!("{:#?}", scenario.entries) };
+        assert_eq!(entry.level, Level::Critical);
+        assert!(entry.message.contains("crashed 3 times within 10 minutes"), "{entry:#?}");
+        let reason = entry.reason.clone().unwrap_or_default();
+        assert!(reason.contains("`evenkeel rollback web`"), "{reason}");
+        assert_eq!(reason.contains("`evenkeel rollback web --data`"), has_data, "{reason}");
+        assert_eq!(scenario.blocked_digest(), None);
+    }
+}
+
+/// A snapshot of the data that an image had when it was left.
+fn data_of(n: char) -> KeptSnapshot {
+    KeptSnapshot {
+        id: "web-7".into(),
+        at: Timestamp::UNIX_EPOCH,
+        kind: KeptKind::Copy,
+        image: IMAGE.into(),
+        left: vec![(IMAGE.into(), digest(n))],
+        bytes: 1,
+        folders: vec![KeptFolder {
+            of: "/srv/a".into(),
+            folder: "/srv/.a.evenkeel-web-7".into(),
+            volume: None,
+        }],
+        dump: None,
+        is_expired: false,
+    }
 }
 
 #[test]

@@ -4,10 +4,12 @@ use evenkeel_common::wire::Level;
 
 use super::*;
 use crate::config::UpdateConfig;
+use crate::model::Hooks;
 use crate::model::snapshot::{Copied, CopyMade, FolderId, Mounter, Room, SnapshotRules, Source};
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{NotStarted, SnapshotStepped};
+use crate::service::rollout::step::Phase;
 
 const OLD: &str = "sha256:v1";
 const NEW: &str = "sha256:v2";
@@ -245,4 +247,115 @@ fn nothing_is_started_on_data_of_which_a_part_was_put_back() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn a_rollback_by_hand_keeps_the_dump_that_it_may_need() {
+    let rules = SnapshotRules { of: Vec::new(), keep: 1, max_bytes: 1 << 30 };
+    let before = vec!["/hooks/dump".to_owned()];
+    let hooks =
+        Hooks { before, after: Vec::new(), rolled_back: Vec::new(), timeout: Duration::from_mins(10) };
+    let update = UpdateConfig { snapshot: Some(rules), hooks: Some(hooks), ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(ServiceConfig { update: Some(Arc::new(update)), ..config() });
+    let seen = |image: &str, nr: char, runs: Container| {
+        let dumps = "/state".into();
+        let data = SnapshotSeen { sources: Vec::new(), rooms: Vec::new(), dumps, earlier: None };
+        Observation { snapshot: Some(Ok(data)), ..observed('2', &[local(image, &[nr])], &[&runs]) }
+    };
+    scenario.check(seen(OLD, '1', old_container())).step_ends(StepResult::HookEnded(Ok(())));
+    scenario.fetches().proves_without_copies(&new_container());
+    let kept = scenario.service.durable().snapshots.clone();
+    assert!(matches!(&kept[..], [one] if one.dump.is_some() && !one.is_expired), "{kept:?}");
+
+    let request = ServiceRequest::Rollback { to: None, data: false };
+    let (reply, _) = scenario.service.handle_request(request, scenario.now);
+    assert_eq!(reply, ServiceReply::RollingBack(digest('1')));
+    scenario.check(seen(NEW, '2', new_container()));
+    scenario.step_ends(StepResult::ImagesPinned { missing: Vec::new() });
+    let ids = vec![(IMAGE.into(), ImageId(OLD.into()))];
+    scenario.step_ends(StepResult::Pulled { ids, labels: BTreeMap::new() });
+    scenario.proves_without_copies(&Container { id: "web-3".into(), ..old_container() });
+    assert_eq!(scenario.told(&Kind::ROLLED_BACK).len(), 1);
+    assert_eq!(scenario.service.durable().deployment, None, "nothing is to be removed");
+    assert_eq!(scenario.service.durable().snapshots, kept);
+}
+
+impl Scenario {
+    /// Nothing is copied, and the container comes up and is proven.
+    fn proves_without_copies(&mut self, on: &Container) {
+        self.runs(&[]);
+        self.step_of_snapshot_ends(SnapshotStepped::Copied(Vec::new()));
+        let containers = vec![on.clone()];
+        self.step_ends(StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers });
+        self.look(&[on]);
+        self.now += SignedDuration::from_secs(20);
+        self.look(&[on]).step_ends(StepResult::Unpinned);
+    }
+}
+
+/// A container of the project.
+fn of_project(id: &str, service: &str, depends_on: &[&str]) -> Mounter {
+    Mounter {
+        service: ("web".into(), service.into()),
+        depends_on: depends_on.iter().map(|name| (*name).to_owned()).collect(),
+        ..mounter(id, id)
+    }
+}
+
+#[test]
+fn what_the_images_may_need_is_started_before_them_in_both_directions() {
+    let changed = old_container().compose_service;
+    let (old, db) = (of_project("old", &changed, &["db"]), of_project("db", "db", &[]));
+    let worker = of_project("worker", "worker", &[&changed]);
+    let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
+    let copies = ["/srv/a", "/srv/b"].map(|of| CopyMade { source: source(of), copied }).to_vec();
+    let resumed = |containers: &[Container]| SnapshotStepped::Resumed {
+        containers: containers.to_vec(),
+        not_started: Vec::new(),
+    };
+    let starts = |step: SnapshotStep| match step {
+        SnapshotStep::Resume { start, .. } => start.into_iter().map(|one| one.id).collect::<Vec<_>>(),
+        other => panic!("nothing is started, but {other:?}"),
+    };
+    let mut scenario = with_data();
+    scenario.check(update()).fetches();
+    scenario.runs(&[old.clone(), db.clone(), worker.clone()]);
+    scenario.runs(&[]);
+    scenario.step_of_snapshot_ends(SnapshotStepped::Copied(copies));
+    assert_eq!(starts(scenario.step_of_snapshot_ends(resumed(&[]))), ["db"]);
+    let new = new_container();
+    let up = |on: &Container| StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![on.clone()],
+    };
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+    scenario.input(Input::Stepped(up(&new)));
+    assert_eq!(starts(scenario.step_of_snapshot_ends(resumed(&[new.clone()]))), ["old", "worker"]);
+
+    let crashed = Container { state: State::Exited, exit_code: 1, ..new };
+    scenario.look(&[&crashed]).at(5).look(&[&crashed]);
+    scenario.step_ends(StepResult::Diagnosed { log: String::new() });
+    let step = scenario.runs(&[of_project("new", &changed, &["db"]), db]);
+    assert!(matches!(step, SnapshotStep::Restore { .. }), "{step:?}");
+    scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+    // It is in the journal, and survives the agent.
+    let durable = serde_json::to_string(scenario.service.durable()).unwrap();
+    assert_eq!(serde_json::from_str::<Durable>(&durable).unwrap(), *scenario.service.durable());
+    // It can't be started now, and the old image is brought up nevertheless.
+    let not_started = vec![NotStarted { name: "db".into(), why: "its network is gone".into() }];
+    let step =
+        scenario.step_of_snapshot_ends(SnapshotStepped::Resumed { containers: Vec::new(), not_started });
+    assert_eq!(starts(step), ["db"]);
+    assert!(scenario.told(&Kind::ERROR).is_empty(), "it is tried again");
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
+    scenario.input(Input::Stepped(up(&old_container())));
+    assert_eq!(starts(scenario.step_of_snapshot_ends(resumed(&[old_container()]))), ["new", "db"]);
+}
+
+#[test]
+fn a_resumption_in_a_journal_of_an_earlier_version_comes_after_the_images() {
+    let phase: Phase = serde_json::from_str(r#"{"step":"resume"}"#).unwrap();
+    assert_eq!(phase, Phase::Resume { failed: None, is_early: false });
+    assert_eq!(serde_json::to_string(&phase).unwrap(), r#"{"step":"resume"}"#);
 }

@@ -336,7 +336,7 @@ impl Service {
             Phase::Converge { watch } if watch.steady_since.is_none() => DeployPhase::Starting,
             Phase::WriteTag
             | Phase::Start
-            | Phase::Resume { failed: None }
+            | Phase::Resume { failed: None, .. }
             | Phase::Admit
             | Phase::Update => DeployPhase::Starting,
             Phase::Converge { .. }

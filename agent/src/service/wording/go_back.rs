@@ -21,6 +21,15 @@ pub(in crate::service) const NO_DATA: &str = "no snapshot of the data was taken 
 /// Why nothing is rolled back if the configuration was changed in the meantime.
 pub(in crate::service) const NOT_CONFIGURED: &str = "the image is no longer configured";
 
+/// Why a person has to decide about the way back from an image that may have migrated its data.
+pub(in crate::service) fn left_to_a_person(name: &str, has_data: bool) -> String {
+    let why = "the data may have been migrated, and what was written since the update would be lost if it were put back";
+    let with_data =
+        format!("; `evenkeel rollback {name} --data` puts back the data from before the update, too");
+    let with_data = if has_data { with_data } else { String::new() };
+    format!("{why}; `evenkeel rollback {name}` goes back and leaves the data as it is{with_data}")
+}
+
 /// Why a service has gone back.
 pub(in crate::service) fn reason(back: &GoBack) -> String {
     match &back.why {
@@ -91,7 +100,16 @@ fn gone_back(back: &GoBack, changes: &[ImageChange], new: New<'_>) -> AuditEntry
 
 /// The entry about a way back that was not taken.
 fn not_gone_back(back: &GoBack, why: String, output: String, new: New<'_>) -> AuditEntry {
-    let message = format!("{} was not rolled back to {}; nothing was changed", names(back), targets(back));
+    let (names, targets) = (names(back), targets(back));
+    let message = match &back.why {
+        GoBackReason::ByHand => format!("{names} was not rolled back to {targets}; nothing was changed"),
+        GoBackReason::Late { reason } => {
+            let how = late_failure(reason);
+            format!(
+                "{names} failed after its update: {how}; it was not rolled back to {targets}; nothing was changed"
+            )
+        }
+    };
     AuditEntry { reason: Some(why), output, ..new(Kind::ROLLBACK_FAILED, level(back), message) }
 }
 

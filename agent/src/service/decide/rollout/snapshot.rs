@@ -110,11 +110,14 @@ impl Service {
             }
             (Phase::Restore(failed), StepResult::Snapshot(SnapshotStepped::Done)) => {
                 deployment.snapshot.is_restored = true;
-                deployment.enter(deployment.way_back(failed), now);
+                deployment.bring_up(Some(failed), now);
             }
             (phase, StepResult::Snapshot(SnapshotStepped::Resumed { containers, not_started })) => {
                 deployment.outage.look(&containers, now);
                 self.known.containers = Some(containers.into());
+                if let Phase::Resume { failed, is_early: true } = phase {
+                    return self.resumed_early(failed, &not_started, now);
+                }
                 self.not_started_again(not_started, now);
                 self.resumed(phase, now);
             }
@@ -136,7 +139,7 @@ impl Service {
         for change in &deployment.plan().image_changes {
             self.durable.images.of(&change.configured).not_copied = None;
         }
-        deployment.enter(Phase::Start, now);
+        deployment.bring_up(None, now);
     }
 
     /// Adds to the containers that are stopped. They are in the journal before that. One that was stopped and runs again,
@@ -185,14 +188,24 @@ impl Service {
         self.snapshot_step_failed(phase, &why, now);
     }
 
+    /// What the images may need runs again. What could not be started is tried once more with the rest, and told of then.
+    fn resumed_early(&mut self, failed: Option<Failed>, not_started: &[NotStarted], now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        let started = deployment.not_made_anew();
+        let is_left = |one: &Mounter| not_started.iter().any(|left| left.name == one.name);
+        deployment.snapshot.stopped.retain(|one| !started.contains(one) || is_left(one));
+        deployment.snapshot.rounds = 0;
+        deployment.enter(deployment.up(failed), now);
+    }
+
     /// What was stopped runs again.
     fn resumed(&mut self, phase: Phase, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.snapshot.stopped.clear();
         deployment.snapshot.rounds = 0;
         match phase {
-            Phase::Resume { failed: None } => self.begin_probation(now),
-            Phase::Resume { failed: Some(failed) } => self.verify_old(failed, now),
+            Phase::Resume { failed: None, .. } => self.begin_probation(now),
+            Phase::Resume { failed: Some(failed), .. } => self.verify_old(failed, now),
             // Still to be unpinned.
             _ => deployment.attempt = 0,
         }
@@ -217,6 +230,8 @@ impl Service {
                 self.fail_for_good(failed, RollbackProblem::Step(why), now);
             }
             Phase::Expire { .. } => self.unpinned(now),
+            // The images can be brought up nevertheless, and the rest is started after that.
+            Phase::Resume { failed, is_early: true } => deployment.enter(deployment.up(failed), now),
             phase @ (Phase::Resume { .. } | Phase::Unpin) => {
                 let stopped = deployment.snapshot.stopped.iter();
                 let not_started =
@@ -266,7 +281,9 @@ impl Service {
     fn expire_snapshots(&mut self) -> Vec<KeptFolder> {
         let Some(deployment) = &mut self.durable.deployment else { return Vec::new() };
         let Some(plan) = deployment.plan().snapshot.clone() else { return Vec::new() };
-        if deployment.snapshot.at.is_some() || plan.dump.is_some() {
+        // Without either, there is nothing that could be kept, and nothing that what is kept has to give way to.
+        let has_copies = deployment.snapshot.at.is_some() && !plan.sources.is_empty();
+        if has_copies || plan.dump.is_some() {
             let changes = &deployment.plan().image_changes;
             let image = wording::names(changes);
             let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?)));
@@ -346,9 +363,11 @@ impl Deployment {
                 SnapshotStep::UndoRestore { stop: state.stopped.clone(), copies: copies().collect() }
             }
             Phase::Restore(_) => restore(),
+            Phase::Resume { is_early: true, .. } => {
+                SnapshotStep::Resume { start: self.not_made_anew(), project: self.project_name() }
+            }
             Phase::Resume { .. } | Phase::Unpin if self.must_resume() => {
-                let project = self.plan().project.as_ref().map(|project| project.name.clone());
-                SnapshotStep::Resume { start: state.stopped.clone(), project: project.unwrap_or_default() }
+                SnapshotStep::Resume { start: state.stopped.clone(), project: self.project_name() }
             }
             Phase::Expire { remove } => SnapshotStep::Expire { remove: remove.clone() },
             _ => return None,
@@ -384,6 +403,41 @@ impl Deployment {
     pub(in crate::service) fn begin_start(&mut self, now: Timestamp) {
         let is_copied = self.plan().snapshot.is_some() && self.changes().next().is_some();
         self.enter(if is_copied { Phase::Quiesce } else { Phase::Start }, now);
+    }
+
+    fn project_name(&self) -> String {
+        self.plan().project.as_ref().map(|project| project.name.clone()).unwrap_or_default()
+    }
+
+    /// What was stopped for the snapshot, but for containers that the deployment makes anew, and those that depend on them. The
+    /// images may need it, for example their database.
+    fn not_made_anew(&self) -> Vec<Mounter> {
+        let (project, mut later) = (self.project_name(), self.plan().changed_services());
+        loop {
+            let is_first = |one: &&Mounter| {
+                let (of, service) = &one.service;
+                let needs_later = one.depends_on.iter().any(|other| later.contains(other));
+                *of != project || !(later.contains(service) || needs_later)
+            };
+            let (first, rest): (Vec<_>, Vec<_>) = self.snapshot.stopped.iter().partition(is_first);
+            let more: Vec<String> = rest.iter().map(|one| one.service.1.clone()).collect();
+            if more.iter().all(|service| later.contains(service)) {
+                return first.into_iter().cloned().collect();
+            }
+            later.extend(more);
+        }
+    }
+
+    /// The phase in which the new images are brought up, or the old ones again.
+    fn up(&self, failed: Option<Failed>) -> Phase {
+        failed.map_or(Phase::Start, |failed| self.way_back(failed))
+    }
+
+    /// Brings up the new images, or the old ones again, but first what they may need.
+    fn bring_up(&mut self, failed: Option<Failed>, now: Timestamp) {
+        let is_needed = !self.not_made_anew().is_empty();
+        let next = if is_needed { Phase::Resume { failed, is_early: true } } else { self.up(failed) };
+        self.enter(next, now);
     }
 
     /// Reports whether containers wait to be started that were stopped for the snapshot.

@@ -212,7 +212,7 @@ impl Service {
             return deployment.enter_attempt(Phase::Spread, deployment.attempt, now);
         }
         if deployment.must_resume() {
-            return deployment.enter(Phase::Resume { failed: None }, now);
+            return deployment.enter(Phase::Resume { failed: None, is_early: false }, now);
         }
         self.begin_probation(now);
     }
@@ -236,7 +236,8 @@ impl Service {
             return deployment.enter(Phase::Withdraw { failed, remaining: None, is_verified: false }, now);
         }
         if deployment.must_resume() {
-            return deployment.enter_attempt(Phase::Resume { failed: Some(failed) }, deployment.attempt, now);
+            let resume = Phase::Resume { failed: Some(failed), is_early: false };
+            return deployment.enter_attempt(resume, deployment.attempt, now);
         }
         self.verify_old(failed, now);
     }
