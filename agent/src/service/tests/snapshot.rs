@@ -331,7 +331,10 @@ fn what_the_images_may_need_is_started_before_them_in_both_directions() {
     };
     assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))));
     scenario.input(Input::Stepped(up(&new)));
-    assert_eq!(starts(scenario.step_of_snapshot_ends(resumed(&[new.clone()]))), ["old", "worker"]);
+    assert_eq!(
+        starts(scenario.step_of_snapshot_ends(resumed(std::slice::from_ref(&new)))),
+        ["old", "worker"]
+    );
 
     let crashed = Container { state: State::Exited, exit_code: 1, ..new };
     scenario.look(&[&crashed]).at(5).look(&[&crashed]);
