@@ -22,7 +22,8 @@ use crate::model::image::Digest;
 /// What to say where `GET /audit` has no entries, after the reason.
 const IN_MEMORY: &str = "these are the last entries in the agent's memory, up to 50";
 /// What to do about it.
-const KEEP_MORE: &str = "to keep more, set \"audit\": {\"path\": \"/var/log/evenkeel/audit.jsonl\"} in the configuration and restart the agent";
+const KEEP_MORE: &str =
+    "set \"audit\": {\"path\": \"/var/log/evenkeel/audit.jsonl\"} in the configuration and restart the agent";
 /// `EX_UNAVAILABLE` of sysexits.h.
 const EXIT_UNREACHABLE: u8 = 69;
 const EXIT_USAGE: u8 = 2;
@@ -308,9 +309,11 @@ fn why_no_file(target: &Target, config: &Path) -> String {
     let own = target.api.is_none().then(|| client::audit_path(config));
     match own.unwrap_or(AuditPath::Unknown) {
         AuditPath::Unknown => {
-            format!("there is no audit file, it is empty, or it can't be written: {IN_MEMORY}")
+            format!(
+                "there is no audit file, it is empty, or it can't be written: {IN_MEMORY}; unless it is set, {KEEP_MORE}"
+            )
         }
-        AuditPath::Unset => format!("there is no audit file: {IN_MEMORY}; {KEEP_MORE}"),
+        AuditPath::Unset => format!("there is no audit file: {IN_MEMORY}; to keep more, {KEEP_MORE}"),
         AuditPath::Set(path) => format!(
             "{} has no entries yet, or can't be written: {IN_MEMORY}; `evenkeel doctor` says whether it can; if audit.path \
              was set after the agent was started, restart the agent",

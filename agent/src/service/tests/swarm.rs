@@ -209,7 +209,10 @@ fn a_service_whose_tasks_end_by_themselves_is_never_updated() {
     let runs = ("b", TaskState::Running, 9);
     for (swarm, is_updated) in [
         (of(&[complete], true), false),
-        (of(&[complete, runs], true), false),
+        (of(&[complete, ("b", TaskState::Pending, 9)], true), false),
+        // For an hour, or since before the other one ended.
+        (of(&[complete, runs], true), true),
+        (of(&[complete, ("b", TaskState::Running, 4)], true), true),
         (of(&[("c", TaskState::Failed, 1), complete, ("b", TaskState::Shutdown, 9)], true), false),
         (of(&[("c", TaskState::Complete, 1), failed, runs], true), true),
         (of(&[runs], true), true),
