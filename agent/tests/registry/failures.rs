@@ -16,10 +16,8 @@ use crate::world::{
     script, status,
 };
 
-#[tokio::test]
-async fn credentials_are_not_sent_to_another_host_after_a_redirect() {
-    let elsewhere = MockServer::start().await;
-    Mock::given(path("/moved")).respond_with(ok(&manifest_digest())).mount(&elsewhere).await;
+/// A registry that redirects a request with its login to `/moved` of another server.
+async fn redirecting_to(elsewhere: &MockServer) -> (World, Docker) {
     let server = MockServer::start().await;
     let docker = Docker::login(&authority(&server.uri()), "ann:s3cret");
     let world = World { client: client_of(&server.uri(), docker.credentials()), server };
@@ -30,6 +28,14 @@ async fn credentials_are_not_sent_to_another_host_after_a_redirect() {
         .mount(&world.server)
         .await;
     world.on("HEAD", challenge("Basic realm=x")).await;
+    (world, docker)
+}
+
+#[tokio::test]
+async fn credentials_are_not_sent_to_another_host_after_a_redirect() {
+    let elsewhere = MockServer::start().await;
+    Mock::given(path("/moved")).respond_with(ok(&manifest_digest())).mount(&elsewhere).await;
+    let (world, _docker) = redirecting_to(&elsewhere).await;
     assert_eq!(world.digest().await, Ok(manifest_digest()));
     let seen = elsewhere.received_requests().await.expect("recorded");
     assert_eq!(seen.len(), 1);
@@ -79,16 +85,7 @@ async fn a_registry_may_redirect_to_another_one_that_gives_tokens_without_a_logi
         .await;
     let asks = challenge(&format!("Bearer realm=\"{}/token\",service=\"other\"", elsewhere.uri()));
     Mock::given(path("/moved")).respond_with(asks).mount(&elsewhere).await;
-    let server = MockServer::start().await;
-    let docker = Docker::login(&authority(&server.uri()), "ann:s3cret");
-    let world = World { client: client_of(&server.uri(), docker.credentials()), server };
-    let to = status(307).insert_header("Location", format!("{}/moved", elsewhere.uri()));
-    Mock::given(header("authorization", "Basic YW5uOnMzY3JldA=="))
-        .respond_with(to)
-        .with_priority(1)
-        .mount(&world.server)
-        .await;
-    world.on("HEAD", challenge("Basic realm=x")).await;
+    let (world, _docker) = redirecting_to(&elsewhere).await;
     for _ in 0..2 {
         assert_eq!(world.digest().await, Ok(manifest_digest()));
     }

@@ -83,10 +83,8 @@ impl Connection {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        match self.read_in(&self.permits, doing, READ, ask).await {
-            Ok(answer) => Ok(answer),
-            Err(failed) => Err(self.blame_one(doing, READ, failed).await),
-        }
+        let answer = self.read_in(&self.permits, doing, READ, ask).await;
+        self.of_one(doing, READ, answer).await
     }
 
     /// Sends a request about one container. If the engine does not answer it in time, but answers a ping, only this container
@@ -101,17 +99,20 @@ impl Connection {
         F: Fn(Client) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        match self.attempt(doing, limit, ask).await {
-            Ok(answer) => Ok(answer),
-            Err(failed) => Err(self.blame_one(doing, limit, failed).await),
-        }
+        let answer = self.attempt(doing, limit, ask).await;
+        self.of_one(doing, limit, answer).await
     }
 
-    async fn blame_one(&self, doing: &str, limit: Duration, failed: Failed) -> EngineError {
-        if failed.is_late && self.ping(PING).await.is_ok() {
-            return EngineError::Refused(format!("{doing}: no answer within {} s", limit.as_secs()));
+    async fn of_one<T>(
+        &self,
+        doing: &str,
+        limit: Duration,
+        answer: Result<T, Failed>,
+    ) -> Result<T, EngineError> {
+        if answer.as_ref().is_err_and(|failed| failed.is_late) && self.ping(PING).await.is_ok() {
+            return Err(EngineError::Refused(format!("{doing}: no answer within {} s", limit.as_secs())));
         }
-        failed.error
+        answer.map_err(|failed| failed.error)
     }
 
     /// Sends a read request and returns the JSON response.
