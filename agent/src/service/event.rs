@@ -218,7 +218,7 @@ pub(in crate::service) struct FailedDeployment {
     pub(in crate::service) image: Option<Reference>,
     /// Its digests before and after.
     pub(in crate::service) digests: Option<(Option<Digest>, Digest)>,
-    /// The other images of the deployment, which are blocked as well.
+    /// The other images that are to blame: all of the deployment, where it can't be told which of them failed.
     pub(in crate::service) others: Vec<(Reference, Digest)>,
     pub(in crate::service) failure: Failure,
     /// Compose's output and the last log lines.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use evenkeel_common::clock::Clock;
 use evenkeel_common::wire::{DeployPhase, DeployProgress, FleetAsk, Inventory, InventoryImage};
 use futures_util::future::join_all;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -33,6 +33,9 @@ const MOST_IMAGES: usize = 1000;
 const RENEW_EVERY: Duration = Duration::from_secs(30);
 /// Interval of checks for leases in use and delivered verdicts.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long a step counts as progress that has no deadline of its own: compose and the engine have 10 min, plus the time in
+/// which the containers stop.
+const STEP_LIMIT: SignedDuration = SignedDuration::from_mins(15);
 /// How long a lease is kept for a verdict that can't be delivered.
 const VERDICT_PATIENCE: Duration = Duration::from_mins(5);
 
@@ -152,26 +155,17 @@ impl FleetReporter {
     }
 }
 
-/// A number that grows while a deployment gets on: with its phases, the pulled bytes, and the time of a probation that is not
-/// over yet. `None` if it is unknown, as when the engine does not tell how much it has pulled.
+/// A number that grows while a deployment gets on: with its phases, with the bytes that are pulled or copied, and with the
+/// time of a probation or step that may still take it. `None` if it is unknown: the engine does not tell how much it has
+/// pulled, it unpacks what it has, or data is put back.
 fn progress_of(deploy: &DeployProgress, now: Timestamp) -> Option<u64> {
     let begun = u64::try_from(deploy.since.as_millisecond()).unwrap_or(0);
-    match deploy.phase {
-        DeployPhase::Pulling if deploy.total_bytes == 0 => None,
-        DeployPhase::Pulling => Some(begun + deploy.pulled_bytes),
-        DeployPhase::Starting
-        | DeployPhase::Spreading
-        | DeployPhase::Draining
-        | DeployPhase::Quiescing
-        | DeployPhase::Copying
-        | DeployPhase::Restoring
-        | DeployPhase::Retiring
-        | DeployPhase::Settling => Some(begun),
-        DeployPhase::Probation | DeployPhase::Soaking | DeployPhase::RollingBack => {
-            let end = deploy.deadline.map_or(deploy.since, |deadline| deadline.min(now));
-            Some(begun + u64::try_from(end.duration_since(deploy.since).as_secs()).unwrap_or(0))
-        }
+    if matches!(deploy.phase, DeployPhase::Pulling | DeployPhase::Copying | DeployPhase::Restoring) {
+        return (deploy.pulled_bytes < deploy.total_bytes).then(|| begun + deploy.pulled_bytes);
     }
+    let limit = || deploy.since.checked_add(STEP_LIMIT).unwrap_or(Timestamp::MAX);
+    let end = deploy.deadline.unwrap_or_else(limit).min(now);
+    Some(begun + u64::try_from(end.duration_since(deploy.since).as_secs()).unwrap_or(0))
 }
 
 /// Drops images above the limit and returns their number.
@@ -318,9 +312,17 @@ mod tests {
         let pulling = |bytes| progress_of(&deploy(DeployPhase::Pulling, 0, None, bytes), at(50));
         assert_eq!(pulling((0, 0)), None, "the engine does not tell");
         assert!(pulling((7, 9)) > pulling((5, 9)));
+        assert_eq!(pulling((9, 9)), None, "it unpacks");
+        let copying = |bytes| progress_of(&deploy(DeployPhase::Copying, 0, None, bytes), at(50));
+        assert!(copying((7, 9)) > copying((5, 9)));
+        assert_eq!(progress_of(&deploy(DeployPhase::Restoring, 0, None, (0, 0)), at(50)), None);
+        for phase in [DeployPhase::Starting, DeployPhase::Draining, DeployPhase::RollingBack] {
+            let step = |now| progress_of(&deploy(phase, 60, None, (0, 0)), at(now));
+            assert!(step(300) > step(61), "it may take some minutes: {phase:?}");
+            assert_eq!(step(1000), step(9999), "it hangs: {phase:?}");
+        }
         let starting = |now| progress_of(&deploy(DeployPhase::Starting, 60, None, (0, 0)), at(now));
-        assert_eq!(starting(61), starting(999), "it hangs");
-        assert!(starting(61) > pulling((9, 9)));
+        assert!(starting(61) > pulling((8, 9)));
         let probation = |now| progress_of(&deploy(DeployPhase::Probation, 70, Some(100), (0, 0)), at(now));
         assert!(probation(71) > starting(61) && probation(90) > probation(71));
         assert_eq!(probation(100), probation(999), "its time is over");

@@ -165,11 +165,16 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
         .collect();
     let need = usize::try_from(rules.need).unwrap_or(usize::MAX).min(candidates.len());
     let soak = SignedDuration::from_secs(rules.soak.into());
-    let mut waits: Vec<SignedDuration> = candidates
-        .iter()
-        .filter_map(|(agent, reported)| proven_since(record, agent, reported, asking))
-        .map(|since| soak.saturating_sub(now.duration_since(since)))
-        .collect();
+    let mut waits = Vec::new();
+    let mut not_on = Vec::new();
+    for (agent, reported) in candidates {
+        let since = proven_since(record, agent, reported, asking);
+        let wait = since.map(|since| soak.saturating_sub(now.duration_since(since)));
+        if wait.is_none_or(|wait| wait > SignedDuration::ZERO) {
+            not_on.push(*agent);
+        }
+        waits.extend(wait);
+    }
     waits.sort();
     let ready = waits.iter().filter(|wait| **wait <= SignedDuration::ZERO).count();
     if ready >= need {
@@ -177,11 +182,19 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     }
     // A new verdict wakes waiting agents (`FleetDecisions::verdicts`); the remaining soak time is known.
     let again = waits.get(need - 1).map_or(60, |wait| u64::try_from(wait.as_secs()).unwrap_or(0) + 1);
+    let named = &not_on[..not_on.len().min(MAX_NAMED)];
     let why = format!(
-        "ring {ring} waits: proven for {} on {ready} of {need} machines in lower rings",
-        format_duration(soak)
+        "ring {ring} waits: proven for {} on {ready} of {need} machines in lower rings, not on {}{}",
+        format_duration(soak),
+        named.join(", "),
+        if not_on.len() > named.len() {
+            format!(" and {} more", not_on.len() - named.len())
+        } else {
+            String::new()
+        },
     );
-    Some(hold(Permission::Wait, "ring", why, again.clamp(1, MAX_RETRY), None))
+    let first = not_on.first().map(|agent| (*agent).to_owned());
+    Some(hold(Permission::Wait, "ring", why, again.clamp(1, MAX_RETRY), first))
 }
 
 fn proven_since(

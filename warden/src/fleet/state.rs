@@ -80,6 +80,7 @@ impl FleetState {
     /// Applies a new entry with this id. What an agent claims counts only for the repositories that it has reported, and as
     /// proof only if it was seen trying the digest (DECISIONS 8).
     pub fn record(&mut self, entry: &FleetEntry, id: u64, now: Timestamp) {
+        let mut rolled_back = None;
         for Claim { repository, digest, verdict } in claims(entry) {
             if !self.has_reported(&entry.agent, repository) {
                 continue;
@@ -94,8 +95,12 @@ impl FleetState {
             let failed = record.withheld();
             self.decisions().set_failed(repository, digest, failed);
             if verdict == Verdict::Failed {
-                self.fuse().record(repository, &entry.agent, entry.timestamp, now);
+                rolled_back.get_or_insert(repository);
             }
+        }
+        // One deployment is one rollback, whatever the number of its images.
+        if let Some(repository) = rolled_back {
+            self.fuse().record(repository, &entry.agent, entry.timestamp, now);
         }
     }
 
@@ -442,6 +447,25 @@ mod tests {
                 assert_eq!(freeze.reason, whose);
             }
         }
+    }
+
+    #[test]
+    fn a_deployment_of_several_images_counts_as_one_rollback() {
+        let rule = FuseRule { rollbacks: 2, within: 100, freeze: 1000 };
+        let other = |image: &str| evenkeel_common::wire::ImageDigest {
+            image: image.to_owned(),
+            digest: "d".to_owned(),
+        };
+        let bad =
+            FleetEntry { also_failed: vec![other("b"), other("c")], ..entry("a", "rolled_back", "a", "d") };
+        let mut store = reported(&["a"], &["a", "b", "c", "other"]);
+        apply(&mut store, |state| state.record(&bad, 1, at(1)));
+        assert_eq!(decisions(&store).failed.len(), 3);
+        let (told, _) = apply(&mut store, |state| state.check_fuse(rule, 9, at(3)));
+        assert!(told.is_none());
+        apply(&mut store, |state| state.record(&entry("a", "rolled_back", "other", "d"), 2, at(2)));
+        let (told, _) = apply(&mut store, |state| state.check_fuse(rule, 9, at(3)));
+        assert!(told.is_some());
     }
 
     #[test]

@@ -256,9 +256,9 @@ impl Service {
     }
 }
 
-/// The images and digests that an event is a verdict on. An image that no container runs has none (DECISIONS 8). If one image
-/// of a deployment fails, none of them is proven: all of them are blocked, and have failed. Nodes that could not run an image
-/// say nothing about it.
+/// The images and digests that an event is a verdict on. An image that no container runs has none (DECISIONS 8). Those of a
+/// failed deployment that are not to blame are neither proven nor failed, and nodes that could not run an image say nothing
+/// about it.
 fn verdicts_of(event: &Event) -> Vec<(&Reference, &Digest)> {
     match event {
         Event::Updated(updated) if updated.used => vec![(&updated.change.reference, &updated.change.digest)],

@@ -130,12 +130,19 @@ fn of_several_images_only_that_of_the_failed_container_is_blocked() {
             bystander,
             ..Failure::general(Reason::Words("it crashed".into()))
         };
-        scenario.service.failed(Failed::new(failure, String::new()), scenario.now);
+        scenario.service.failed(Failed::new(failure.clone(), String::new()), scenario.now);
         assert_eq!(
             scenario.service.durable().images.blocked().map(|(image, _)| image).collect::<Vec<_>>(),
             blocked,
             "{image:?}"
         );
+        scenario.service.rolled_back(Failed::new(failure, String::new()), None, scenario.now);
+        let entries = scenario.service.take_entries();
+        let entry = entries.iter().find(|entry| entry.event == Kind::ROLLED_BACK).unwrap();
+        let also = entry.also_failed.iter().map(|also| also.image.as_str());
+        let mut failed: Vec<&str> = entry.image.as_deref().into_iter().chain(also).collect();
+        failed.sort_unstable();
+        assert_eq!(failed, blocked, "the others learn of these: {image:?}");
     }
 }
 

@@ -162,7 +162,7 @@ impl Service {
     }
 }
 
-/// Builds the report of a failed deployment, with the digests of the image to blame.
+/// Builds the report of a failed deployment, with the digests of the images to blame.
 fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
     let Failed { failure, output, by_node, .. } = failed;
     let blamed = Reference::parse(&failure.image).ok();
@@ -171,7 +171,7 @@ fn report(deployment: &Deployment, failed: Failed) -> FailedDeployment {
     let digests = of.map(|change| (change.old_digest.clone(), change.digest.clone()));
     let image = of.map(|change| change.reference.clone());
     let is_other = |change: &&ImageChange| of.is_none_or(|of| of.configured != change.configured);
-    let others = deployment.changes().filter(is_other);
+    let others = deployment.blamed(&failure).filter(is_other);
     let others = others.map(|change| (change.reference.clone(), change.digest.clone())).collect();
     let images = wording::names(deployment.changes());
     FailedDeployment { images, image, digests, others, failure, output, by_node }
