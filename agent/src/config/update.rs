@@ -229,15 +229,23 @@ pub(super) fn warn(
     }
 }
 
-/// Warns of a window in the machine's time zone if the agent can't see that.
+/// Warns of a window in the machine's time zone if the agent can't see that, or can't read what `TZ` says.
 pub(super) fn warn_of_zone(file: &UpdateFile, at: &KeyPath, env: Env<'_>, findings: &mut Findings) {
-    let is_set = !file.timezone.is_empty() || env("TZ").is_some_and(|zone| !zone.is_empty());
-    let in_container = ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists());
-    if !is_set && is_hidden(TimeZone::try_system().ok().as_ref(), in_container) {
-        let what = "is not set, and the machine's time zone is not visible here, so the window is in UTC; set it, for example \
-                    to \"Europe/Vienna\"";
-        findings.warn(&at.key("timezone"), what);
+    if !file.timezone.is_empty() {
+        return;
     }
+    let in_container = ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists());
+    let system = TimeZone::try_system().ok();
+    let why = match env("TZ").filter(|zone| !zone.is_empty()) {
+        Some(zone) if system.is_none() => format!("TZ is {}, which is not a known time zone", quote(&zone)),
+        None if is_hidden(system.as_ref(), in_container) => {
+            "the machine's time zone is not visible here".to_owned()
+        }
+        _ => return,
+    };
+    let what =
+        format!("is not set, and {why}, so the window is in UTC; set it, for example to \"Europe/Vienna\"");
+    findings.warn(&at.key("timezone"), what);
 }
 
 /// Reports whether the machine may be in another time zone than that which was found here: containers are in UTC by default.

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -27,9 +28,11 @@ pub enum BindError {
 }
 
 /// Listens on all addresses, or fails without listening on any. An empty host (and `[::]`) means all interfaces, v4 and
-/// v6; `localhost` means both loopback addresses, if they exist. Must be called inside the runtime.
+/// v6; `localhost` means both loopback addresses, if they exist. One that the machine does not have yet, such as that of a VPN,
+/// is answered as soon as it has it, unless it has none of them. Must be called inside the runtime.
 pub fn bind(addresses: &[String]) -> Result<Vec<TcpListener>, BindError> {
     let mut listeners = Vec::new();
+    let mut absent = Vec::new();
     for address in addresses {
         let fail = |cause| BindError::Listen { address: address.clone(), cause };
         let (host, port) = split(address).ok_or_else(|| BindError::Address(address.clone()))?;
@@ -59,9 +62,20 @@ pub fn bind(addresses: &[String]) -> Result<Vec<TcpListener>, BindError> {
             },
             Host::Ip(ip) => {
                 let only = ip != IpAddr::V6(Ipv6Addr::UNSPECIFIED) || is_v4_separate();
-                listeners.push(listen(SocketAddr::new(ip, port), only).map_err(fail)?);
+                match listen(SocketAddr::new(ip, port), only) {
+                    Err(error) if is(&error, Errno::ADDRNOTAVAIL) => {
+                        absent.push((SocketAddr::new(ip, port), fail(error)));
+                    }
+                    other => listeners.push(other.map_err(fail)?),
+                }
             }
         }
+    }
+    for (address, error) in absent {
+        let ahead = (!listeners.is_empty()).then(|| listen_ahead(address).ok()).flatten();
+        let Some(ahead) = ahead else { return Err(error) };
+        tracing::warn!("this machine does not have the address {address} yet: it is answered once it has");
+        listeners.push(ahead);
     }
     Ok(listeners)
 }
@@ -86,6 +100,21 @@ fn split(address: &str) -> Option<(Host, u16)> {
 }
 
 fn listen(address: SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
+    begin(socket(address, v6_only)?, address)
+}
+
+/// Listens on an address that the machine may get later.
+fn listen_ahead(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket(address, true)?;
+    if address.is_ipv4() {
+        sockopt::set_ip_freebind(&socket, true)?;
+    } else {
+        sockopt::set_ipv6_freebind(&socket, true)?;
+    }
+    begin(socket, address)
+}
+
+fn socket(address: SocketAddr, v6_only: bool) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()?
     } else {
@@ -95,14 +124,21 @@ fn listen(address: SocketAddr, v6_only: bool) -> io::Result<TcpListener> {
     };
     // A restart must not have to wait for old connections in TIME_WAIT.
     socket.set_reuseaddr(true)?;
+    Ok(socket)
+}
+
+fn begin(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
 /// Reports whether the machine lacks this protocol or address.
 fn is_absent(error: &io::Error) -> bool {
-    let absent = [rustix::io::Errno::AFNOSUPPORT, rustix::io::Errno::ADDRNOTAVAIL];
-    error.raw_os_error().is_some_and(|code| absent.iter().any(|errno| errno.raw_os_error() == code))
+    is(error, Errno::AFNOSUPPORT) || is(error, Errno::ADDRNOTAVAIL)
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
 }
 
 #[cfg(test)]
@@ -143,6 +179,20 @@ mod tests {
         let error = bind_one(&address).unwrap_err().to_string();
         assert!(error.starts_with(&format!("cannot listen on {address}: ")), "{error}");
         assert!(bind_one("example.org:80").unwrap_err().to_string().contains("\"example.org:80\""));
+    }
+
+    #[tokio::test]
+    async fn an_address_that_the_machine_does_not_have_keeps_no_other_from_listening() {
+        // Reserved for documentation (RFC 5737), and by RFC 3849.
+        for absent in ["192.0.2.1:0", "[2001:db8::1]:0"] {
+            let refused = bind_one(absent).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("cannot listen on {absent}: ")), "{refused}");
+            let found = bind(&["127.0.0.1:0".to_owned(), absent.to_owned()]);
+            if absent.starts_with('[') && bind_one("[::1]:0").is_err() {
+                continue;
+            }
+            assert_eq!(found.unwrap().len(), 2, "{absent}");
+        }
     }
 
     #[tokio::test]

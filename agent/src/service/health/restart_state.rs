@@ -20,6 +20,8 @@ pub(in crate::service) const SLOW_LOOP_WINDOW: Duration = Duration::from_mins(10
 /// A process that exited counts as down only after this delay: the event of a requested stop may not have arrived yet,
 /// and the engine may be about to restart it (DOMAIN 4.3).
 pub(in crate::service) const SETTLE_END: Duration = Duration::from_secs(2);
+/// The engine reports a stop only after it has sent the signal, and a container that drains may fail its health check first.
+pub(in crate::service) const SETTLE_UNHEALTHY: Duration = Duration::from_secs(1);
 /// After a restart the engine restarts containers itself; the healer handles the rest after this delay.
 pub(in crate::service) const SETTLE_ENGINE: Duration = Duration::from_secs(6);
 /// Whoever restarts a container may be about to restart the containers that use its network.
@@ -357,7 +359,7 @@ pub(in crate::service) struct Findings {
 pub(in crate::service) fn settle_time(kind: ProblemKind) -> Duration {
     match kind {
         ProblemKind::Down => SETTLE_END,
-        ProblemKind::Unhealthy => Duration::ZERO,
+        ProblemKind::Unhealthy => SETTLE_UNHEALTHY,
         ProblemKind::Disconnected => SETTLE_DISCONNECTED,
         ProblemKind::EngineGone => SETTLE_ENGINE,
     }
