@@ -166,9 +166,12 @@ fn add(registry: &Registry, collector: impl Collector + 'static) {
 /// A per-service metric: name, help, value. An unmeasured value is omitted, because 0 would be a valid measurement.
 type PerService = (&'static str, &'static str, fn(&ServiceStatus) -> Option<f64>);
 
-const PER_SERVICE: [PerService; 19] = [
+const PER_SERVICE: [PerService; 20] = [
     ("evenkeel_service_healthy", "1 if its containers are known to be healthy.", |s| {
         Some(flag(s.healthy == Some(true)))
+    }),
+    ("evenkeel_service_unhealthy", "1 if a container is known to be unhealthy or not running.", |s| {
+        Some(flag(s.healthy == Some(false)))
     }),
     ("evenkeel_service_deploying", "Whether a deployment is in progress.", |s| Some(flag(s.deploying))),
     ("evenkeel_service_degraded", "Whether the healer is active.", |s| Some(flag(s.degraded))),
