@@ -198,7 +198,7 @@ const PER_SERVICE: [PerService; 20] = [
     ("evenkeel_service_memory_usage_bytes", "Memory in use.", |s| measured(s, s.memory_usage_mb * MIB)),
     ("evenkeel_service_memory_limit_bytes", "Memory limit.", |s| measured(s, s.memory_limit_mb * MIB)),
     ("evenkeel_service_updates_total", "Updates that passed probation.", |s| Some(s.updates_total as f64)),
-    ("evenkeel_service_rollbacks_total", "Deployments that were rolled back.", |s| {
+    ("evenkeel_service_rollbacks_total", "Rollbacks of deployments, and those by a person.", |s| {
         Some(s.rollbacks_total as f64)
     }),
     ("evenkeel_service_restarts_total", "Restarts by the healer.", |s| Some(s.restarts_total as f64)),
