@@ -166,9 +166,12 @@ fn add(registry: &Registry, collector: impl Collector + 'static) {
 /// A per-service metric: name, help, value. An unmeasured value is omitted, because 0 would be a valid measurement.
 type PerService = (&'static str, &'static str, fn(&ServiceStatus) -> Option<f64>);
 
-const PER_SERVICE: [PerService; 19] = [
+const PER_SERVICE: [PerService; 20] = [
     ("evenkeel_service_healthy", "1 if its containers are known to be healthy.", |s| {
         Some(flag(s.healthy == Some(true)))
+    }),
+    ("evenkeel_service_unhealthy", "1 if a container is known to be unhealthy or not running.", |s| {
+        Some(flag(s.healthy == Some(false)))
     }),
     ("evenkeel_service_deploying", "Whether a deployment is in progress.", |s| Some(flag(s.deploying))),
     ("evenkeel_service_degraded", "Whether the healer is active.", |s| Some(flag(s.degraded))),
@@ -195,7 +198,7 @@ const PER_SERVICE: [PerService; 19] = [
     ("evenkeel_service_memory_usage_bytes", "Memory in use.", |s| measured(s, s.memory_usage_mb * MIB)),
     ("evenkeel_service_memory_limit_bytes", "Memory limit.", |s| measured(s, s.memory_limit_mb * MIB)),
     ("evenkeel_service_updates_total", "Updates that passed probation.", |s| Some(s.updates_total as f64)),
-    ("evenkeel_service_rollbacks_total", "Deployments that were rolled back.", |s| {
+    ("evenkeel_service_rollbacks_total", "Rollbacks of deployments, and those by a person.", |s| {
         Some(s.rollbacks_total as f64)
     }),
     ("evenkeel_service_restarts_total", "Restarts by the healer.", |s| Some(s.restarts_total as f64)),

@@ -108,6 +108,9 @@ fn every_series_exists_from_the_first_scrape() {
         ("evenkeel_poll_cycle_duration_seconds_count", (0.0, 1.0)),
         ("evenkeel_service_updates_total{service=\"web\"}", (0.0, 4.0)),
         ("evenkeel_service_blocked{service=\"web\"}", (0.0, 1.0)),
+        // Also while the status is another one.
+        ("evenkeel_service_unhealthy{service=\"web\"}", (0.0, 1.0)),
+        ("evenkeel_service_healthy{service=\"web\"}", (0.0, 0.0)),
         ("evenkeel_service_status{service=\"web\",status=\"unknown\"}", (1.0, 0.0)),
         ("evenkeel_service_status{service=\"web\",status=\"deploying\"}", (0.0, 1.0)),
         ("evenkeel_audit_queue_entries{destination=\"file\"}", (3.0, 3.0)),

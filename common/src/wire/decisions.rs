@@ -252,7 +252,7 @@ pub struct FleetImages {
     pub machines: Vec<String>,
     /// Freezes in force.
     pub freezes: Vec<Freeze>,
-    /// Digests that are withheld from the fleet.
+    /// Digests that are withheld from the fleet, and that a machine runs, is offered or has blocked.
     pub failed: Vec<FailedDigest>,
     /// Images sorted by repository.
     pub images: Vec<FleetImage>,

@@ -180,7 +180,7 @@ fn excess<'a>(
 }
 
 /// Returns the names of the values with the verdicts on digests that a machine runs, may run or has blocked.
-fn digests(reported: &Reported) -> impl Iterator<Item = String> + '_ {
+pub(super) fn digests(reported: &Reported) -> impl Iterator<Item = String> + '_ {
     reported.inventory.images.iter().flat_map(|image| {
         let named = [&image.digest, &image.available, &image.blocked].into_iter().flatten();
         named.map(|digest| super::verdict::name(repository(&image.image), digest))

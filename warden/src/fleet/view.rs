@@ -238,9 +238,10 @@ impl View {
         self.leases.iter().map(|(name, leases)| self.live_of(name, leases, now).count()).sum()
     }
 
-    /// Returns the images of these machines.
+    /// Returns the images of these machines, and the withheld digests that matter to them.
     pub fn images(&self, machines: Vec<String>, now: Timestamp) -> FleetImages {
         let FleetDecisions { revision, freezes, failed, .. } = self.decisions.at(self.revision(), now);
+        let failed = self.in_use(failed, &machines);
         let mut left_out = 0;
         let least = self.least_share(&machines);
         let mut images: BTreeMap<&str, Vec<FleetCell>> = BTreeMap::new();
@@ -267,6 +268,18 @@ impl View {
             .map(|(repository, cells)| FleetImage { repository: repository.to_owned(), cells })
             .collect();
         FleetImages { revision, machines, freezes, failed, images, left_out }
+    }
+
+    /// Returns the digests that one of these machines runs, may run or has blocked. The others stay withheld, but there is
+    /// nothing to do about them. An agent reports as soon as it finds a digest, so one that returns to a tag is listed again.
+    fn in_use(&self, mut failed: Vec<FailedDigest>, machines: &[String]) -> Vec<FailedDigest> {
+        if failed.is_empty() {
+            return failed;
+        }
+        let reports = machines.iter().filter_map(|machine| self.inventories.get(machine));
+        let names: BTreeSet<String> = reports.flat_map(retention::digests).collect();
+        failed.retain(|failed| names.contains(&verdict::name(&failed.repository, &failed.digest)));
+        failed
     }
 
     /// Returns the size, in bytes, that the images of one machine may take in the map; `None` if all fit. Machines that

@@ -49,7 +49,7 @@ impl FleetFigures {
             single("evenkeel_warden_freezes", "Freezes in force.", self.images.freezes.len() as f64),
             single(
                 "evenkeel_warden_withheld_digests",
-                "Digests that are withheld because they failed on more machines than they were proven on.",
+                "Digests that failed on more machines than they were proven on, and that a machine runs, is offered or has blocked.",
                 self.images.failed.len() as f64,
             ),
             single(

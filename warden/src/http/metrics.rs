@@ -85,7 +85,7 @@ impl Metrics {
             ),
             family(
                 "evenkeel_warden_missing_entries",
-                "Entries that were skipped and have not arrived.",
+                "Entries that arrived without their number, or never reached the warden.",
                 machines.iter().map(|machine| (of(machine), machine.missing() as f64)),
             ),
         ]);

@@ -166,6 +166,42 @@ async fn a_digest_that_fails_on_one_machine_is_withheld_from_the_others() {
 }
 
 #[tokio::test]
+async fn a_withheld_digest_is_shown_while_a_machine_is_offered_it_or_has_blocked_it() {
+    let warden = TestWarden::start();
+    let found = async |token: &str, digest: &str, key: &str| {
+        let image = json!({"service": "web", "image": "r:5000/web:1", "digest": digest, key: DIGEST});
+        parsed(&post(&warden, "/inventory", &bearer(token), &json!({ "images": [image] })).await);
+    };
+    let fixed = async |token: &str| {
+        let image = json!({"service": "web", "image": "r:5000/web:1", "digest": "sha256:fixed"});
+        parsed(&post(&warden, "/inventory", &bearer(token), &json!({ "images": [image] })).await);
+    };
+    let shown = async || {
+        let map = parsed(&warden.get("/fleet/images", &bearer(API_TOKEN)).await);
+        let count = map["failed"].as_array().unwrap().len();
+        let metrics = warden.get("/metrics", &bearer(API_TOKEN)).await;
+        let line = format!("evenkeel_warden_withheld_digests {count}");
+        assert!(metrics.contains(&line), "{line} is not in {metrics}");
+        count
+    };
+    found(A, "sha256:old", "available").await;
+    found(B, "sha256:old", "available").await;
+    parsed(&warden.post(A, &verdict("rolled_back", 1)).await);
+    assert_eq!(shown().await, 1);
+    found(A, "sha256:old", "blocked").await;
+    fixed(B).await;
+    assert_eq!(shown().await, 1, "one machine has blocked it");
+    fixed(A).await;
+    assert_eq!(shown().await, 0, "all machines run the image that mends it");
+    let decisions = parsed(&warden.get("/fleet", &bearer(B)).await);
+    assert_eq!(decisions["failed"][0]["digest"], DIGEST, "it stays withheld");
+    assert_eq!(ask(&warden, B).await["gate"], "immunity");
+    found(B, "sha256:fixed", "available").await;
+    assert_eq!(shown().await, 1, "the registry offers it again");
+    warden.finish().await;
+}
+
+#[tokio::test]
 async fn a_verdict_wakes_the_agents_that_found_its_digest_and_no_others() {
     let warden = TestWarden::start();
     let found = json!({"images": [{"service": "web", "image": "r:5000/web:1", "digest": "sha256:old",
