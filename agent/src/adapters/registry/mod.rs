@@ -275,7 +275,9 @@ impl RegistryClient {
                 if !said.text.is_empty() {
                     tracing::debug!(%reference, "the registry says: {}", said.text);
                 }
-                Err(Fault::Image(format!("image {reference}: {what}")))
+                let text = format!("image {reference}: {what}");
+                // A repository that is hidden from this login looks the same.
+                Err(if said.code == "NAME_UNKNOWN" { Fault::Image(text) } else { Fault::Gone(text) })
             }
             _ => Err(answer::refusal(&subject, status, response.headers(), &reference.repository.path)),
         }
@@ -509,6 +511,11 @@ impl Registry for RegistryClient {
         let digest = self.digest(reference, Urgency::Routine).await?;
         let image = self.image_config(&reference.repository, &digest, None).await?;
         Ok(image.and_then(|image| image.created))
+    }
+
+    fn is_gone(&self, reference: &Reference) -> bool {
+        let host = self.hosts.lock().get(&reference.repository.host).cloned();
+        host.is_some_and(|host| host.results.is_gone(&key(reference)))
     }
 }
 
