@@ -109,7 +109,8 @@ async fn find_newer(
 /// are removed as well.
 ///
 /// Such tags may be many, after a change of the numbering scheme, and each look-up is a request: the end of theirs is found
-/// in doubling steps and then halved, as if all other tags were newer.
+/// in doubling steps and then halved, as if all other tags were newer. The tag that was the newest at the last look-up, and
+/// those below it, are not looked up again: Docker Hub counts such requests as pulls.
 async fn drop_older<'a>(
     registry: &dyn Registry,
     image: &TagInUse,
@@ -121,7 +122,10 @@ async fn drop_older<'a>(
         tag: Some(tag.to_owned()),
         digest: None,
     };
-    if newer.is_empty() || !is_listed {
+    let compared = newer.iter().position(|tag| image.known.as_deref() == Some(*tag));
+    // All tags before `start` are older; the one at `end`, if there is one, is not.
+    let (mut start, mut end) = (0, compared.unwrap_or(newer.len()));
+    if end == 0 || !is_listed {
         return Ok(None);
     }
     let in_use = of(&image.tag);
@@ -130,8 +134,6 @@ async fn drop_older<'a>(
         Err(error) if !registry.is_gone(&in_use) => return Err(error),
         Ok(None) | Err(_) => return Ok(None),
     };
-    // All tags before `start` are older; the one at `end`, if there is one, is not.
-    let (mut start, mut end) = (0, newer.len());
     while start < end {
         let at = if end < newer.len() {
             start.midpoint(end)
@@ -255,7 +257,7 @@ mod tests {
 
     fn in_use(is_shared: bool) -> TagInUse {
         let repository = Repository { host: "r.example".into(), path: "media".into() };
-        TagInUse { configured: "media".into(), repository, tag: "10.11".into(), is_shared }
+        TagInUse { configured: "media".into(), repository, tag: "10.11".into(), is_shared, known: None }
     }
 
     #[async_trait]
@@ -333,6 +335,26 @@ mod tests {
             assert_eq!(found.newer["media"], ["1.0.4"], "{older}");
             assert_eq!(found.not_newer["media"], (names[older - 1].clone(), NotNewer::Older));
             assert!(registry.asked() <= 20, "{} look-ups for {older}", registry.asked());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_newest_tag_of_the_last_look_up_is_not_compared_again() {
+        let after = |known: &str| TagInUse { known: Some(known.into()), ..in_use(false) };
+        let days = vec![("10.11", 100), ("14.0", 10), ("13.0", 210), ("12.0", 200)];
+        for (known, newer, left, asked) in [
+            ("12.0", vec!["12.0", "11.0"], vec!["12.0", "11.0"], 0),
+            ("13.0", vec![], vec![], 0),
+            // Tags above it are new.
+            ("12.0", vec!["13.0", "12.0"], vec!["13.0", "12.0"], 2),
+            ("12.0", vec!["14.0", "12.0"], vec!["12.0"], 2),
+            // It was withdrawn.
+            ("12.1", vec!["12.0", "11.0"], vec!["12.0", "11.0"], 2),
+        ] {
+            let registry = Created::of(days.clone());
+            let mut tags = newer;
+            assert!(drop_older(&registry, &after(known), true, &mut tags).await.is_ok());
+            assert_eq!((tags, registry.asked()), (left, asked), "{known}");
         }
     }
 

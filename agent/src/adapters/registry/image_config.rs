@@ -39,7 +39,11 @@ impl Configs {
     fn entry(&self, key: Key) -> Arc<OnceCell<ImageBlob>> {
         let mut kept = self.0.lock();
         if kept.len() >= MAX_KEPT && !kept.contains_key(&key) {
-            kept.clear();
+            // Any of them: emptying it would read all again in each cycle of a machine with more images.
+            let other = kept.keys().next().cloned();
+            if let Some(other) = other {
+                kept.remove(&other);
+            }
         }
         kept.entry(key).or_default().clone()
     }
@@ -236,6 +240,20 @@ mod tests {
             let read = client.image_config(&repository, digest, None).await.expect("it answers");
             let created = read.and_then(|image| image.created).map(|at| at.to_string());
             assert_eq!(created.as_deref(), version.map(|_| "2026-01-02T03:04:05.678Z"), "{digest}");
+        }
+    }
+
+    #[test]
+    fn a_full_cache_loses_one_configuration_for_another() {
+        let configs = Configs::default();
+        let entry = |n: usize| {
+            let repository = Repository { host: "r.example".into(), path: "web".into() };
+            configs.entry((repository, Digest::of(n.to_string().as_bytes()), None))
+        };
+        for n in 0..MAX_KEPT + 10 {
+            let kept = entry(n);
+            assert!(Arc::ptr_eq(&kept, &entry(n)), "it is kept");
+            assert_eq!(configs.0.lock().len(), MAX_KEPT.min(n + 1));
         }
     }
 
