@@ -67,6 +67,10 @@ impl Host {
         Self { mirror, ..Self::new(base, concurrency) }
     }
 
+    pub(super) fn is_mirror(&self) -> bool {
+        self.mirror.is_some()
+    }
+
     /// Returns the name under which logins for it are stored.
     pub(super) fn login<'a>(&'a self, repository: &'a Repository) -> &'a str {
         self.mirror.as_deref().unwrap_or(&repository.host)

@@ -16,7 +16,6 @@ use super::{Host, RegistryClient, subject};
 use crate::model::image::{Digest, Repository};
 use crate::model::image_config::ImageConfig;
 use crate::model::{Platform, RegistryError};
-use crate::ports::Urgency;
 
 /// Maximum size of an image's configuration in bytes.
 const CONFIG_LIMIT: usize = 1024 * 1024;
@@ -120,15 +119,18 @@ impl RegistryClient {
         digest: &Digest,
         platform: Option<&Platform>,
     ) -> Result<Option<Vec<u8>>, RegistryError> {
-        let host = self.host(&repository.host).await?;
         let too_slow = || {
             Fault::Repository(format!("{}: timed out reading the image's configuration", subject(repository)))
         };
-        let read = || async {
+        let read = |host: Arc<Host>| async move {
             let read = Box::pin(self.read_config(&host, repository, digest, platform));
-            timeout(TIMEOUT, read).await.unwrap_or_else(|_| Err(too_slow()))
+            let read = timeout(TIMEOUT, read).await.unwrap_or_else(|_| Err(too_slow()))?;
+            if read.is_none() && host.is_mirror() {
+                return Err(Fault::Image(format!("{}: its mirror does not have it", subject(repository))));
+            }
+            Ok(read)
         };
-        Ok(host.gate.send(Urgency::Routine, read).await??)
+        self.ask_with_mirrors(repository, read).await
     }
 
     async fn read_config(

@@ -215,6 +215,33 @@ impl RegistryClient {
         Ok(if loopback { plain().unwrap_or(secure) } else { secure })
     }
 
+    /// Asks a registry, and if it gives no answer, its mirrors, which may be all that this network reaches.
+    async fn ask_with_mirrors<T, F>(
+        &self,
+        repository: &Repository,
+        ask: impl Fn(Arc<Host>) -> F,
+    ) -> Result<T, RegistryError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let error = match self.host(&repository.host).await {
+            Ok(host) => match host.gate.send(Urgency::Routine, || Box::pin(ask(host.clone()))).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(answer @ (Fault::Image(_) | Fault::Gone(_)))) => return Err(answer.into()),
+                Ok(Err(fault)) => RegistryError::from(fault),
+                Err(refusal) => refusal.error,
+            },
+            Err(error) => error,
+        };
+        for mirror in self.mirrors(&repository.host).await {
+            let sent = mirror.gate.send(Urgency::Routine, || Box::pin(ask(mirror.clone())));
+            if let Ok(Ok(answer)) = sent.await {
+                return Ok(answer);
+            }
+        }
+        Err(error)
+    }
+
     async fn ask(&self, host: &Host, reference: &Reference) -> Result<Digest, Fault> {
         match self.head(host, reference).await? {
             Some(claimed) if !host.is_doubtful(reference) => Ok(claimed),

@@ -203,7 +203,7 @@ mod tests {
     use super::super::{Credentials, RegistrySettings};
     use super::*;
     use crate::model::image::{Digest, Reference};
-    use crate::ports::{Registry as _, Urgency};
+    use crate::ports::{Registry as _, Tags as _, Urgency};
 
     fn client() -> RegistryClient {
         let settings = RegistrySettings {
@@ -398,6 +398,40 @@ mod tests {
         // Where only the mirror can be reached, its answer is all there is.
         let client = of_mirrors_and(("http://127.0.0.1:1", HUB), &[mirror.uri()], none());
         assert_eq!(client.digest_from_content(&image).await.unwrap(), Digest::of(old.as_bytes()));
+    }
+
+    #[tokio::test]
+    async fn where_only_a_mirror_can_be_reached_it_has_tags_and_configurations_as_well() {
+        use serde_json::json;
+        use wiremock::matchers::path;
+        use wiremock::{Mock, MockServer, ResponseTemplate};
+        let mirror = MockServer::start().await;
+        let config = json!({"config": {"User": "999"}}).to_string();
+        let blob = Digest::of(config.as_bytes());
+        let manifest = json!({"schemaVersion": 2, "config": {"digest": blob}}).to_string();
+        let digest = Digest::of(manifest.as_bytes());
+        for (place, body) in [
+            (format!("blobs/{blob}"), config),
+            (format!("manifests/{digest}"), manifest),
+            ("tags/list".to_owned(), json!({"tags": ["1.27", "1.28"]}).to_string()),
+        ] {
+            let found = ResponseTemplate::new(200).set_body_string(body);
+            let place = path(format!("/v2/library/nginx/{place}"));
+            Mock::given(place).respond_with(found).mount(&mirror).await;
+        }
+        let none = || Credentials::new(None, String::new().into());
+        let repository = Reference::parse("docker.io/library/nginx:1.27").unwrap().repository;
+        let client = of_mirrors_and(("http://127.0.0.1:1", HUB), &[mirror.uri()], none());
+        let config = client.config(&repository, &digest, None).await.unwrap();
+        assert_eq!(config.expect("it has one").user, "999");
+        assert_eq!(client.tags(&repository, false).await.unwrap().len(), 2);
+        let error = client.config(&repository, &Digest::of(b"another"), None).await.unwrap_err().to_string();
+        assert!(error.contains("connection refused"), "{error}");
+        // An answer of Docker Hub counts.
+        let hub = MockServer::start().await;
+        let client = of_mirrors_and((&hub.uri(), HUB), &[mirror.uri()], none());
+        assert_eq!(client.config(&repository, &digest, None).await.unwrap(), None);
+        assert!(client.tags(&repository, false).await.is_err());
     }
 
     #[tokio::test]
