@@ -167,10 +167,16 @@ impl RegistryClient {
     async fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {
         let known = self.hosts.lock().get(name).cloned();
         if let Some(known) = known {
-            return if known.must_read_settings() { self.read_again(name, known).await } else { Ok(known) };
+            if known.must_read_settings() {
+                return self.read_again(name, known).await;
+            }
+            self.renew_certificates(name, &known).await;
+            return Ok(known);
         }
+        let changed = self.trust.changed(name);
         let (base, is_final) = Box::pin(self.trusted(name, self.base(name)?)).await?;
         let host = Arc::new(Host::new(base, self.concurrency));
+        host.certificates_read(changed);
         if is_final {
             // Another request may have been faster; its back-off counts.
             return Ok(self.hosts.lock().entry(name.to_owned()).or_insert(host).clone());
