@@ -23,9 +23,9 @@ impl Check {
             if self.has_failed(tag, patience).await {
                 continue;
             }
-            let of_tag =
-                self.config.images_of_variable().map(|image| image.reference.with_tag(tag)).collect();
-            if !is_gone(&self.cycle, self.world.registry.as_ref(), of_tag, patience).await {
+            let of_tag = self.config.images_of_variable().map(|image| image.reference.with_tag(tag));
+            let of_tag: Vec<Reference> = of_tag.collect();
+            if !is_gone(&self.cycle, self.world.registry.as_ref(), &of_tag, patience).await {
                 return Some(tag);
             }
         }
@@ -54,7 +54,7 @@ impl Check {
 async fn is_gone(
     cycle: &Cycle,
     registry: &dyn Registry,
-    of_tag: Vec<Reference>,
+    of_tag: &[Reference],
     patience: Option<Duration>,
 ) -> bool {
     let asked = of_tag.iter().map(|reference| async move {
@@ -112,8 +112,8 @@ mod tests {
             (vec![], false),
         ] {
             for patience in [None, Some(Duration::from_secs(2))] {
-                let of_tag = tags.iter().map(reference).collect();
-                assert_eq!(is_gone(&cycle, &Lossy, of_tag, patience).await, gone, "{tags:?}");
+                let of_tag: Vec<Reference> = tags.iter().map(reference).collect();
+                assert_eq!(is_gone(&cycle, &Lossy, &of_tag, patience).await, gone, "{tags:?}");
             }
         }
     }
