@@ -198,6 +198,12 @@ pub trait Registry: Send + Sync + 'static {
     async fn created(&self, _: &Reference) -> Result<Option<Timestamp>, RegistryError> {
         Ok(None)
     }
+
+    /// Reports whether the registry's last answer about the tag of `reference` was that it has none: lists of tags may name
+    /// such tags for ever. Sends no request.
+    fn is_gone(&self, _: &Reference) -> bool {
+        false
+    }
 }
 
 /// Verifies image signatures.

@@ -11,12 +11,16 @@ use super::output::{clean, clip_end};
 
 /// Maximum length of a value that is shown.
 const SHOWN: usize = 120;
+/// The value of `org.opencontainers.image.ref.name` of a base image that hands down its labels to all images built on it.
+const LABELLED_BASE: &str = "ubuntu";
 
 /// What an image's configuration says about its containers. Engines and registries write it with the same keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageConfig {
     /// Its OCI labels.
     pub labels: ImageLabels,
+    /// Whether the version label may be that of the image that it was built on.
+    pub has_labels_of_base: bool,
     /// Paths that it declares as volumes (`VOLUME`).
     pub volumes: BTreeSet<String>,
     /// User that its processes run as; empty for root.
@@ -52,6 +56,7 @@ impl ImageConfig {
         };
         Self {
             labels: ImageLabels::read(label),
+            has_labels_of_base: label("org.opencontainers.image.ref.name") == Some(LABELLED_BASE),
             volumes: keys("Volumes").map(trimmed).collect(),
             user: user.to_owned(),
             entrypoint: words("Entrypoint"),
@@ -203,7 +208,8 @@ pub fn differences(old: Tagged<'_>, new: Tagged<'_>) -> Vec<ConfigDifference> {
     found
 }
 
-/// Returns both versions if the first number grows. Where only one image has the label, the tags decide.
+/// Returns both versions if the first number grows, in the labels or in the tags. Labels that a base image may have left
+/// behind count only where the tags do not tell.
 fn new_major<'a>(old: Tagged<'a>, new: Tagged<'a>) -> Option<(String, String)> {
     let label = |image: Tagged<'a>| image.config.labels.version.as_deref();
     let grows = |before: Option<&str>, after: Option<&str>| {
@@ -211,7 +217,11 @@ fn new_major<'a>(old: Tagged<'a>, new: Tagged<'a>) -> Option<(String, String)> {
         let grows = first_number(before)? < first_number(after)?;
         Some(grows.then(|| (shown(before), shown(after))))
     };
-    grows(label(old), label(new)).or_else(|| grows(old.tag, new.tag)).flatten()
+    let by_tag = grows(old.tag, new.tag);
+    if by_tag.is_some() && (old.config.has_labels_of_base || new.config.has_labels_of_base) {
+        return by_tag.flatten();
+    }
+    grows(label(old), label(new)).flatten().or_else(|| by_tag.flatten())
 }
 
 /// Returns the first number of a version: `17` of `v17.2-alpine`; `None` for text such as `latest`.
@@ -297,12 +307,22 @@ mod tests {
     #[test]
     fn a_major_version_is_that_of_the_label_or_else_of_the_tag() {
         let labelled = |version: &str| json!({"Labels": {"org.opencontainers.image.version": version}});
+        let on_ubuntu = |version: &str| {
+            let name = "org.opencontainers.image.ref.name";
+            json!({"Labels": {name: "ubuntu", "org.opencontainers.image.version": version}})
+        };
         let bare = json!({});
         for (old, new, grows) in [
             ((labelled("16.4"), "latest"), (labelled("17.0"), "latest"), true),
             ((labelled("v1.9"), "1"), (labelled("v2.0"), "1"), true),
-            ((labelled("16.4"), "16"), (labelled("16.5"), "17"), false),
             ((labelled("17"), "17"), (labelled("16"), "16"), false),
+            // Any image may have the label from the one that it was built on.
+            ((labelled("16.4"), "16"), (labelled("16.5"), "17"), true),
+            ((labelled("12"), "6.0.9"), (labelled("12"), "7.0.1"), true),
+            ((on_ubuntu("22.04"), "6.0.9"), (on_ubuntu("22.04"), "7.0.1"), true),
+            ((on_ubuntu("22.04"), "7.0.14"), (on_ubuntu("24.04"), "7.0.15"), false),
+            ((labelled("12"), "7.0.14"), (on_ubuntu("24.04"), "7.0.15"), false),
+            ((on_ubuntu("22.04"), "latest"), (on_ubuntu("24.04"), "latest"), true),
             // Only one side has the label, or one can't be read.
             ((bare.clone(), "16-alpine"), (labelled("17.0"), "17-alpine"), true),
             ((bare.clone(), "latest"), (labelled("17.0"), "latest"), false),

@@ -1,4 +1,5 @@
-//! Compares the configuration of a new image, in its registry, with that of the running one (DECISIONS 15).
+//! Compares the configuration of a new image, in its registry, with that of the running one, or while none runs, with that of
+//! the one that would be started (DECISIONS 15).
 
 use crate::model::Platform;
 use crate::model::image::{Digest, Repository};
@@ -7,7 +8,7 @@ use crate::ports::{Image, Registry};
 use crate::service::gates::candidate::ConfigsCompared;
 use crate::service::observation::{ImageView, LocalImage};
 
-/// Compares it with every running one before anything is pulled. `local`: the engine's images of `view.running`, in that
+/// Compares it with every running one before anything is pulled. `local`: the engine's images of `view.current()`, in that
 /// order; one that the engine no longer has is read from the registry. An error says what is not known.
 pub(super) async fn compare(
     registry: &dyn Registry,
@@ -16,7 +17,7 @@ pub(super) async fn compare(
 ) -> ConfigsCompared {
     let Some(digest) = &view.remote else { return Ok(Vec::new()) };
     let mut found: Vec<ConfigDifference> = Vec::new();
-    for (n, old) in view.running.iter().enumerate() {
+    for (n, old) in view.current().iter().enumerate() {
         let local = local.get(n).and_then(Option::as_ref).filter(|image| image.is_complete);
         let running = match local {
             Some(image) => image.config.clone(),
@@ -173,6 +174,18 @@ mod tests {
         let incomplete = local("999", None).map(|image| Image { is_complete: false, ..image });
         let gone = told(compare(&registry, &view(&[&[]]), &[incomplete]).await);
         assert!(gone.as_ref().is_err_and(|why| why.contains("the running image is not known")), "{gone:?}");
+    }
+
+    #[tokio::test]
+    async fn while_nothing_runs_the_image_that_would_be_started_is_compared() {
+        let (old, new) = (Digest::of(b"old"), Digest::of(b"new"));
+        let registry = Users([((new, None), Some("999")), ((old.clone(), None), Some("5"))].into());
+        let tagged = |digests| ImageView { tagged: view(&[digests]).running.pop(), ..view(&[]) };
+        for (seen, local) in [(tagged(&[]), local("5", None)), (tagged(std::slice::from_ref(&old)), None)] {
+            let compared = compare(&registry, &seen, &[local]).await;
+            assert_eq!(told(compared), Ok(vec!["runs as user 999, as 5".to_owned()]));
+        }
+        assert_eq!(told(compare(&registry, &view(&[]), &[]).await), Ok(Vec::new()), "a first start");
     }
 
     #[tokio::test]

@@ -105,10 +105,12 @@ async fn find_newer(
 
 /// Removes the tags at the top of the list, newest first, whose images were created well before the one in use: such numbers
 /// mean something else. Returns the first of them. An image that does not say when it was created counts as newer, and if the tag in
-/// use is no longer in the repository (`!is_listed`), there is nothing to compare with.
+/// use is no longer in the repository (`!is_listed`), there is nothing to compare with. Tags that are listed and do not exist
+/// are removed as well.
 ///
 /// Such tags may be many, after a change of the numbering scheme, and each look-up is a request: the end of theirs is found
-/// in doubling steps and then halved, as if all other tags were newer.
+/// in doubling steps and then halved, as if all other tags were newer. The tag that was the newest at the last look-up, and
+/// those below it, are not looked up again: Docker Hub counts such requests as pulls.
 async fn drop_older<'a>(
     registry: &dyn Registry,
     image: &TagInUse,
@@ -120,28 +122,36 @@ async fn drop_older<'a>(
         tag: Some(tag.to_owned()),
         digest: None,
     };
-    let Some(first) = newer.first().copied().filter(|_| is_listed) else { return Ok(None) };
-    let Some(in_use) = registry.created(&of(&image.tag)).await? else { return Ok(None) };
+    let compared = newer.iter().position(|tag| image.known.as_deref() == Some(*tag));
     // All tags before `start` are older; the one at `end`, if there is one, is not.
-    let (mut start, mut end) = (0, newer.len());
+    let (mut start, mut end) = (0, compared.unwrap_or(newer.len()));
+    if end == 0 || !is_listed {
+        return Ok(None);
+    }
+    let in_use = of(&image.tag);
+    let in_use = match registry.created(&in_use).await {
+        Ok(Some(created)) => created,
+        Err(error) if !registry.is_gone(&in_use) => return Err(error),
+        Ok(None) | Err(_) => return Ok(None),
+    };
     while start < end {
         let at = if end < newer.len() {
             start.midpoint(end)
         } else {
             (start + start.saturating_sub(1)).min(end - 1)
         };
-        if registry
-            .created(&of(newer[at]))
-            .await?
-            .is_some_and(|created| in_use.duration_since(created) > REBUILD_MARGIN)
-        {
-            start = at + 1;
-        } else {
-            end = at;
+        let of_tag = of(newer[at]);
+        match registry.created(&of_tag).await {
+            Ok(Some(created)) if in_use.duration_since(created) > REBUILD_MARGIN => start = at + 1,
+            Ok(_) => end = at,
+            Err(_) if registry.is_gone(&of_tag) => {
+                newer.remove(at);
+                end -= 1;
+            }
+            Err(error) => return Err(error),
         }
     }
-    newer.drain(..start);
-    Ok((start > 0).then_some(first))
+    Ok(newer.drain(..start).next())
 }
 
 /// Returns the reasons why a rollback to the running images would fail. Fails if the engine does not respond.
@@ -220,13 +230,14 @@ mod tests {
     struct Created {
         days: BTreeMap<String, i64>,
         failing: Option<String>,
+        gone: Vec<&'static str>,
         asked: AtomicUsize,
     }
 
     impl Created {
         fn of(days: Vec<(&str, i64)>) -> Self {
             let days = days.into_iter().map(|(tag, days)| (tag.to_owned(), days)).collect();
-            Self { days, failing: None, asked: AtomicUsize::new(0) }
+            Self { days, failing: None, gone: Vec::new(), asked: AtomicUsize::new(0) }
         }
 
         fn asked(&self) -> usize {
@@ -246,7 +257,7 @@ mod tests {
 
     fn in_use(is_shared: bool) -> TagInUse {
         let repository = Repository { host: "r.example".into(), path: "media".into() };
-        TagInUse { configured: "media".into(), repository, tag: "10.11".into(), is_shared }
+        TagInUse { configured: "media".into(), repository, tag: "10.11".into(), is_shared, known: None }
     }
 
     #[async_trait]
@@ -269,7 +280,14 @@ mod tests {
             if self.failing.as_deref() == Some(tag) {
                 return Err(RegistryError("it answers 500".into()));
             }
+            if self.gone.contains(&tag) {
+                return Err(RegistryError("tag not found".into()));
+            }
             Ok(self.days.get(tag).map(|days| Timestamp::from_second(days * 86_400).expect("a time")))
+        }
+
+        fn is_gone(&self, reference: &Reference) -> bool {
+            self.gone.iter().any(|tag| reference.tag.as_deref() == Some(*tag))
         }
     }
 
@@ -317,6 +335,46 @@ mod tests {
             assert_eq!(found.newer["media"], ["1.0.4"], "{older}");
             assert_eq!(found.not_newer["media"], (names[older - 1].clone(), NotNewer::Older));
             assert!(registry.asked() <= 20, "{} look-ups for {older}", registry.asked());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_newest_tag_of_the_last_look_up_is_not_compared_again() {
+        let after = |known: &str| TagInUse { known: Some(known.into()), ..in_use(false) };
+        let days = vec![("10.11", 100), ("14.0", 10), ("13.0", 210), ("12.0", 200)];
+        for (known, newer, left, asked) in [
+            ("12.0", vec!["12.0", "11.0"], vec!["12.0", "11.0"], 0),
+            ("13.0", vec![], vec![], 0),
+            // Tags above it are new.
+            ("12.0", vec!["13.0", "12.0"], vec!["13.0", "12.0"], 2),
+            ("12.0", vec!["14.0", "12.0"], vec!["12.0"], 2),
+            // It was withdrawn.
+            ("12.1", vec!["12.0", "11.0"], vec!["12.0", "11.0"], 2),
+        ] {
+            let registry = Created::of(days.clone());
+            let mut tags = newer;
+            assert!(drop_older(&registry, &after(known), true, &mut tags).await.is_ok());
+            assert_eq!((tags, registry.asked()), (left, asked), "{known}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_listed_tag_that_does_not_exist_is_left_out() {
+        let image = in_use(false);
+        for (gone, newer, left, older) in [
+            (vec!["12.0"], vec!["12.0", "11.0"], vec!["11.0"], None),
+            (vec!["12.0", "11.0"], vec!["12.0", "11.0"], vec![], None),
+            // Beside one that is older.
+            (vec!["13.0"], vec!["13.0", "12.1", "11.0"], vec!["11.0"], Some("12.1")),
+            (vec!["13.0"], vec!["12.1", "13.0", "11.0"], vec!["11.0"], Some("12.1")),
+            // There is nothing to compare with.
+            (vec!["10.11"], vec!["12.0"], vec!["12.0"], None),
+        ] {
+            let days = vec![("10.11", 100), ("12.1", 10), ("12.0", 200), ("11.0", 200)];
+            let registry = Created { gone: gone.clone(), ..Created::of(days) };
+            let mut tags = newer;
+            assert_eq!(drop_older(&registry, &image, true, &mut tags).await, Ok(older), "{gone:?}");
+            assert_eq!(tags, left, "{gone:?}");
         }
     }
 

@@ -183,8 +183,8 @@ impl Check {
         earlier.next().unwrap_or_else(|| view.reference.clone())
     }
 
-    /// Notes how this digest is signed, if a signature is required, and how its configuration differs from that of what
-    /// runs, if a gate may hold it.
+    /// Notes how this digest is signed, if a signature is required, and how its configuration differs from that of what it
+    /// replaces, if a gate may hold it.
     pub(super) async fn judge(
         &self,
         digest: &Digest,
@@ -198,7 +198,7 @@ impl Check {
             Signature::Earlier => drop(judged.signed_earlier.insert(image())),
             Signature::Unsigned(why) => drop(judged.unsigned.insert(image(), why)),
         }
-        if self.config.update.is_some() && is_stale(view) {
+        if self.config.update.is_some() && replaces(view) {
             judged.configs.insert(image(), self.compare_configs(view, patience).await?);
         }
         Ok(())
@@ -209,8 +209,8 @@ impl Check {
         view: &ImageView,
         patience: Option<Duration>,
     ) -> Result<ConfigsCompared, Unanswered> {
-        let mut local = Vec::with_capacity(view.running.len());
-        for image in &view.running {
+        let mut local = Vec::with_capacity(view.current().len());
+        for image in view.current() {
             // A swarm's nodes have the images, not this engine.
             let is_here = self.config.swarm_service.is_none() && !image.id.0.is_empty();
             let name = Some(&*image.id.0).filter(|_| is_here);
@@ -251,7 +251,7 @@ impl Check {
             Err(error) => return Ok(Signature::Unsigned(Unsigned::Unknown(error.to_string()))),
         };
         // What runs may never have been signed, or its signature may be gone: then there is nothing to compare with.
-        let running = view.running.first().and_then(|image| image.digests.first());
+        let running = view.current().first().and_then(|image| image.digests.first());
         let Some(running) = running.filter(|running| *running != digest) else {
             return Ok(Signature::Accepted);
         };
@@ -418,10 +418,16 @@ async fn unlisted_files(world: &World, project: Option<&Project>, containers: &[
 
 /// Reports whether a running image is not the one in the registry.
 fn is_stale(view: &ImageView) -> bool {
+    !view.running.is_empty() && replaces(view)
+}
+
+/// Reports whether the image in the registry would replace one that runs, or while none runs, the one that would be started.
+fn replaces(view: &ImageView) -> bool {
     let is_current =
         |image: &LocalImage| view.remote.as_ref().is_some_and(|remote| image.digests.contains(remote));
     let is_other = view.newer.is_some() || view.from != view.reference;
-    view.remote.is_some() && !view.running.is_empty() && (is_other || !view.running.iter().all(is_current))
+    let current = view.current();
+    view.remote.is_some() && !current.is_empty() && (is_other || !current.iter().all(is_current))
 }
 
 /// Hashes the compose files. A change counts only if two reads agree and compose accepts it, because editors write in
@@ -606,6 +612,28 @@ mod tests {
         settle_origins(&registry, &mut view, published.map(digest).as_ref()).await.unwrap();
         assert_eq!(Some(&view.running[0]), view.tagged.as_ref());
         (view.running.remove(0).digests, registry.1.into_inner().len())
+    }
+
+    #[test]
+    fn while_nothing_runs_the_image_that_would_be_started_is_the_one_to_replace() {
+        let reference = Reference::parse("localhost:5000/web:1").unwrap();
+        let view = |running: &[LocalImage], tagged: Option<LocalImage>| ImageView {
+            remote: Some(digest('2')),
+            running: running.to_vec(),
+            tagged,
+            ..ImageView::new("web".into(), reference.clone())
+        };
+        let (old, new) = (|| image("old", &['1']), || image("new", &['2']));
+        for (seen, of_running, of_any) in [
+            (view(&[], None), false, false),
+            (view(&[], Some(old())), false, true),
+            (view(&[], Some(new())), false, false),
+            (view(&[old()], Some(new())), true, true),
+            (view(&[new()], Some(old())), false, false),
+            (view(&[new(), old()], None), true, true),
+        ] {
+            assert_eq!((is_stale(&seen), replaces(&seen)), (of_running, of_any), "{seen:?}");
+        }
     }
 
     #[tokio::test]

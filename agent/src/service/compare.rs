@@ -47,7 +47,7 @@ pub(super) enum Comparison {
 /// Compares one image.
 pub(super) fn compare(view: &ImageView, memory: &ImageMemory) -> Comparison {
     let Some(remote) = &view.remote else { return Comparison::Pinned };
-    let local = local(view);
+    let local = view.current();
     // Even if it runs, after a failed rollback or a manual start: running does not prove it.
     if memory.is_blocked(remote) {
         return Comparison::Blocked;
@@ -68,14 +68,9 @@ pub(super) fn compare(view: &ImageView, memory: &ImageMemory) -> Comparison {
     }
 }
 
-/// The running images, or the tagged image if none runs.
-fn local(view: &ImageView) -> Vec<&LocalImage> {
-    if view.running.is_empty() { view.tagged.iter().collect() } else { view.running.iter().collect() }
-}
-
 /// Whether every local image that is compared with the registry has a digest.
 pub(super) fn is_comparable(view: &ImageView) -> bool {
-    let local = local(view);
+    let local = view.current();
     !local.is_empty() && local.iter().all(|image| !image.digests.is_empty())
 }
 

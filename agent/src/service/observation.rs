@@ -71,6 +71,16 @@ impl Observation {
             .collect();
         (!texts.is_empty()).then(|| texts.into_iter().collect::<Vec<_>>().join("; "))
     }
+
+    /// How the configuration of an image in the registry differs from that of what it replaces: a first start replaces
+    /// nothing. `None` if they have not been compared.
+    pub fn configs_of(&self, view: &ImageView) -> Option<ConfigsCompared> {
+        if view.current().is_empty() {
+            Some(Ok(Vec::new()))
+        } else {
+            self.configs.get(&view.configured).cloned()
+        }
+    }
 }
 
 /// The tag that a line of the env file sets, as of one check.
@@ -162,6 +172,11 @@ impl ImageView {
             share(&mut ids, &mut image.id);
             image.digests.iter_mut().for_each(|digest| share(&mut digests, digest));
         }
+    }
+
+    /// The running images, or the tagged image if none runs.
+    pub fn current(&self) -> &[LocalImage] {
+        if self.running.is_empty() { self.tagged.as_slice() } else { &self.running }
     }
 
     /// The reference that the registry is queried for.

@@ -51,10 +51,24 @@ async fn a_missing_tag_is_an_error_with_the_registrys_message() {
     world.on("GET", errors(404, "MANIFEST_UNKNOWN", "manifest \u{1b}[31munknown")).await;
     assert_eq!(world.fault().await, "image HOST/web:1: tag not found in the registry");
     assert_eq!(world.fault().await, "image HOST/web:1: tag not found in the registry");
+    assert!(world.client.is_gone(&world.web()));
 
     let world = World::new().await;
     world.on("HEAD", status(404)).await.on("GET", errors(404, "NAME_UNKNOWN", "")).await;
     assert_eq!(world.fault().await, "image HOST/web:1: repository not found in the registry");
+    assert!(!world.client.is_gone(&world.web()), "it may be hidden from this login");
+}
+
+#[tokio::test]
+async fn only_the_last_answer_says_that_there_is_no_such_tag() {
+    let world = World::new().await;
+    world.on("HEAD", status(404)).await;
+    world.on("GET", script([errors(404, "NOT_FOUND", ""), manifest(), status(500)])).await;
+    assert!(!world.client.is_gone(&world.web()), "nobody has asked");
+    for is_gone in [true, false, false] {
+        let _ = world.digest().await;
+        assert_eq!(world.client.is_gone(&world.web()), is_gone);
+    }
 }
 
 fn gzipped(content: &[u8]) -> Vec<u8> {

@@ -190,7 +190,7 @@ impl Pass<'_> {
             match outcome {
                 // The registry answered, even if with "no such tag". That does not end the backoff if another
                 // request has received a 429 in the meantime.
-                Ok(_) | Err(Fault::Image(_) | Fault::Repository(_)) => {
+                Ok(_) | Err(Fault::Image(_) | Fault::Gone(_) | Fault::Repository(_)) => {
                     if of_now || state.closed.as_ref().is_some_and(|closed| closed.limited_since.is_none()) {
                         state.closed = None;
                     }
@@ -251,6 +251,8 @@ pub(super) struct Results(Mutex<HashMap<String, LastResult>>);
 #[derive(Debug)]
 struct LastResult {
     answer: Result<Digest, RegistryError>,
+    /// The answer was that there is no such tag.
+    is_gone: bool,
     at: Instant,
     failures: u32,
     /// No further routine request until then.
@@ -271,13 +273,20 @@ impl Results {
         Some(self.0.lock().get(image)?.answer.clone())
     }
 
+    /// Reports whether the registry last answered that there is no such tag.
+    pub(super) fn is_gone(&self, image: &str) -> bool {
+        self.0.lock().get(image).is_some_and(|last| last.is_gone)
+    }
+
     /// Records the error that an image got without a request, so that it gets the same one until it is asked for. That is no
     /// failure of the image, so its back-off stays as it is.
     pub(super) fn refused(&self, image: String, error: &RegistryError) {
         let now = Instant::now();
         let mut known = self.0.lock();
-        let new = || LastResult { answer: Err(error.clone()), at: now, failures: 0, until: now };
-        known.entry(image).or_insert_with(new).answer = Err(error.clone());
+        let new =
+            || LastResult { answer: Err(error.clone()), is_gone: false, at: now, failures: 0, until: now };
+        let last = known.entry(image).or_insert_with(new);
+        (last.answer, last.is_gone) = (Err(error.clone()), false);
     }
 
     /// Records a result of a request that was made at `asked_at`.
@@ -297,7 +306,8 @@ impl Results {
             Ok(digest) => Ok(digest.clone()),
             Err(fault) => Err(RegistryError(fault.text().to_owned())),
         };
-        known.insert(image, LastResult { answer, at: now, failures, until: now + wait });
+        let is_gone = matches!(outcome, Err(Fault::Gone(_)));
+        known.insert(image, LastResult { answer, is_gone, at: now, failures, until: now + wait });
     }
 }
 

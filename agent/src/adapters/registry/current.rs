@@ -58,6 +58,10 @@ impl Registry for CurrentRegistry {
     async fn created(&self, reference: &Reference) -> Result<Option<Timestamp>, RegistryError> {
         self.client().created(reference).await
     }
+
+    fn is_gone(&self, reference: &Reference) -> bool {
+        self.client().is_gone(reference)
+    }
 }
 
 #[async_trait]

@@ -16,6 +16,8 @@ use crate::model::output::stable;
 pub(super) enum Fault {
     /// The failure is about this image or on our side: nothing backs off.
     Image(String),
+    /// The registry has no such tag: nothing backs off.
+    Gone(String),
     /// The registry refused or failed a request about this image or repository. Only requests for the same image back off.
     Repository(String),
     /// The registry could not be reached, or did not answer in time: all its images back off.
@@ -33,6 +35,7 @@ impl From<Fault> for RegistryError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Image(text)
+            | Fault::Gone(text)
             | Fault::Repository(text)
             | Fault::Host(text)
             | Fault::Limited { text, .. } => RegistryError(text),
@@ -51,9 +54,11 @@ impl Fault {
     /// The error text.
     pub(super) fn text(&self) -> &str {
         match self {
-            Self::Image(text) | Self::Repository(text) | Self::Host(text) | Self::Limited { text, .. } => {
-                text
-            }
+            Self::Image(text)
+            | Self::Gone(text)
+            | Self::Repository(text)
+            | Self::Host(text)
+            | Self::Limited { text, .. } => text,
         }
     }
 

@@ -1,7 +1,7 @@
 //! One registry: its address, backoff and caches.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -12,7 +12,8 @@ use super::backoff::{Gate, Results};
 use super::fault::Fault;
 use crate::model::image::{Reference, Repository};
 
-/// How often the engine's settings for a registry that can't be reached are read again.
+/// How often the engine's settings for a registry that can't be reached are read again, and the files of its certificates
+/// are looked at.
 const READ_AGAIN: Duration = Duration::from_mins(1);
 
 /// One registry.
@@ -31,6 +32,16 @@ pub(super) struct Host {
     mirror: Option<String>,
     /// When the engine's settings for it were read; `None` if they could not be read.
     settings_read: Mutex<Option<Instant>>,
+    certificates: Mutex<Certificates>,
+}
+
+/// The files of the engine's certificates for a registry.
+#[derive(Debug)]
+struct Certificates {
+    /// The latest change of the files that were read; `None` without any.
+    changed: Option<SystemTime>,
+    /// When they were last looked at.
+    seen: Instant,
 }
 
 impl Host {
@@ -43,7 +54,28 @@ impl Host {
             doubtful: Mutex::default(),
             mirror: None,
             settings_read: Mutex::new(Some(Instant::now())),
+            certificates: Mutex::new(Certificates { changed: None, seen: Instant::now() }),
         }
+    }
+
+    /// Reports whether the files of its certificates are to be looked at.
+    pub(super) fn must_look_at_certificates(&self) -> bool {
+        let mut certificates = self.certificates.lock();
+        let is_due = certificates.seen.elapsed() >= READ_AGAIN;
+        if is_due {
+            certificates.seen = Instant::now();
+        }
+        is_due
+    }
+
+    /// Reports whether its certificates were read as of this latest change of their files.
+    pub(super) fn has_certificates_of(&self, changed: Option<SystemTime>) -> bool {
+        self.certificates.lock().changed == changed
+    }
+
+    /// Notes as of which change its certificates were read.
+    pub(super) fn certificates_read(&self, changed: Option<SystemTime>) {
+        self.certificates.lock().changed = changed;
     }
 
     /// Reports whether the engine's settings for it have to be read again: a person may have mended why it can't be reached.
@@ -65,6 +97,10 @@ impl Host {
     pub(super) fn of_mirror(base: Url, concurrency: usize) -> Self {
         let mirror = Some(base.authority().to_owned());
         Self { mirror, ..Self::new(base, concurrency) }
+    }
+
+    pub(super) fn is_mirror(&self) -> bool {
+        self.mirror.is_some()
     }
 
     /// Returns the name under which logins for it are stored.

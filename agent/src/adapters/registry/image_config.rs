@@ -16,7 +16,6 @@ use super::{Host, RegistryClient, subject};
 use crate::model::image::{Digest, Repository};
 use crate::model::image_config::ImageConfig;
 use crate::model::{Platform, RegistryError};
-use crate::ports::Urgency;
 
 /// Maximum size of an image's configuration in bytes.
 const CONFIG_LIMIT: usize = 1024 * 1024;
@@ -39,7 +38,11 @@ impl Configs {
     fn entry(&self, key: Key) -> Arc<OnceCell<ImageBlob>> {
         let mut kept = self.0.lock();
         if kept.len() >= MAX_KEPT && !kept.contains_key(&key) {
-            kept.clear();
+            // Any of them: emptying it would read all again in each cycle of a machine with more images.
+            let other = kept.keys().next().cloned();
+            if let Some(other) = other {
+                kept.remove(&other);
+            }
         }
         kept.entry(key).or_default().clone()
     }
@@ -116,15 +119,18 @@ impl RegistryClient {
         digest: &Digest,
         platform: Option<&Platform>,
     ) -> Result<Option<Vec<u8>>, RegistryError> {
-        let host = self.host(&repository.host).await?;
         let too_slow = || {
             Fault::Repository(format!("{}: timed out reading the image's configuration", subject(repository)))
         };
-        let read = || async {
+        let read = |host: Arc<Host>| async move {
             let read = Box::pin(self.read_config(&host, repository, digest, platform));
-            timeout(TIMEOUT, read).await.unwrap_or_else(|_| Err(too_slow()))
+            let read = timeout(TIMEOUT, read).await.unwrap_or_else(|_| Err(too_slow()))?;
+            if read.is_none() && host.is_mirror() {
+                return Err(Fault::Image(format!("{}: its mirror does not have it", subject(repository))));
+            }
+            Ok(read)
         };
-        Ok(host.gate.send(Urgency::Routine, read).await??)
+        self.ask_with_mirrors(repository, read).await
     }
 
     async fn read_config(
@@ -236,6 +242,20 @@ mod tests {
             let read = client.image_config(&repository, digest, None).await.expect("it answers");
             let created = read.and_then(|image| image.created).map(|at| at.to_string());
             assert_eq!(created.as_deref(), version.map(|_| "2026-01-02T03:04:05.678Z"), "{digest}");
+        }
+    }
+
+    #[test]
+    fn a_full_cache_loses_one_configuration_for_another() {
+        let configs = Configs::default();
+        let entry = |n: usize| {
+            let repository = Repository { host: "r.example".into(), path: "web".into() };
+            configs.entry((repository, Digest::of(n.to_string().as_bytes()), None))
+        };
+        for n in 0..MAX_KEPT + 10 {
+            let kept = entry(n);
+            assert!(Arc::ptr_eq(&kept, &entry(n)), "it is kept");
+            assert_eq!(configs.0.lock().len(), MAX_KEPT.min(n + 1));
         }
     }
 

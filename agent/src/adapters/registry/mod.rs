@@ -167,10 +167,16 @@ impl RegistryClient {
     async fn host(&self, name: &str) -> Result<Arc<Host>, RegistryError> {
         let known = self.hosts.lock().get(name).cloned();
         if let Some(known) = known {
-            return if known.must_read_settings() { self.read_again(name, known).await } else { Ok(known) };
+            if known.must_read_settings() {
+                return self.read_again(name, known).await;
+            }
+            self.renew_certificates(name, &known).await;
+            return Ok(known);
         }
+        let changed = self.trust.changed(name);
         let (base, is_final) = Box::pin(self.trusted(name, self.base(name)?)).await?;
         let host = Arc::new(Host::new(base, self.concurrency));
+        host.certificates_read(changed);
         if is_final {
             // Another request may have been faster; its back-off counts.
             return Ok(self.hosts.lock().entry(name.to_owned()).or_insert(host).clone());
@@ -213,6 +219,33 @@ impl RegistryClient {
             host => host.parse::<std::net::Ipv4Addr>().is_ok_and(|ip| ip.is_loopback()),
         };
         Ok(if loopback { plain().unwrap_or(secure) } else { secure })
+    }
+
+    /// Asks a registry, and if it gives no answer, its mirrors, which may be all that this network reaches.
+    async fn ask_with_mirrors<T, F>(
+        &self,
+        repository: &Repository,
+        ask: impl Fn(Arc<Host>) -> F,
+    ) -> Result<T, RegistryError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let error = match self.host(&repository.host).await {
+            Ok(host) => match host.gate.send(Urgency::Routine, || Box::pin(ask(host.clone()))).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(answer @ (Fault::Image(_) | Fault::Gone(_)))) => return Err(answer.into()),
+                Ok(Err(fault)) => RegistryError::from(fault),
+                Err(refusal) => refusal.error,
+            },
+            Err(error) => error,
+        };
+        for mirror in self.mirrors(&repository.host).await {
+            let sent = mirror.gate.send(Urgency::Routine, || Box::pin(ask(mirror.clone())));
+            if let Ok(Ok(answer)) = sent.await {
+                return Ok(answer);
+            }
+        }
+        Err(error)
     }
 
     async fn ask(&self, host: &Host, reference: &Reference) -> Result<Digest, Fault> {
@@ -275,7 +308,9 @@ impl RegistryClient {
                 if !said.text.is_empty() {
                     tracing::debug!(%reference, "the registry says: {}", said.text);
                 }
-                Err(Fault::Image(format!("image {reference}: {what}")))
+                let text = format!("image {reference}: {what}");
+                // A repository that is hidden from this login looks the same.
+                Err(if said.code == "NAME_UNKNOWN" { Fault::Image(text) } else { Fault::Gone(text) })
             }
             _ => Err(answer::refusal(&subject, status, response.headers(), &reference.repository.path)),
         }
@@ -509,6 +544,11 @@ impl Registry for RegistryClient {
         let digest = self.digest(reference, Urgency::Routine).await?;
         let image = self.image_config(&reference.repository, &digest, None).await?;
         Ok(image.and_then(|image| image.created))
+    }
+
+    fn is_gone(&self, reference: &Reference) -> bool {
+        let host = self.hosts.lock().get(&reference.repository.host).cloned();
+        host.is_some_and(|host| host.results.is_gone(&key(reference)))
     }
 }
 

@@ -14,7 +14,7 @@ use super::fault::Fault;
 use super::{Host, RegistryClient, subject};
 use crate::model::RegistryError;
 use crate::model::image::Repository;
-use crate::ports::{Tags, Urgency};
+use crate::ports::Tags;
 
 /// Requested page size. Registries may return fewer tags.
 const PAGE: u32 = 1000;
@@ -65,13 +65,12 @@ impl Tags for RegistryClient {
 
 impl RegistryClient {
     async fn read_tags(&self, repository: &Repository) -> Result<Vec<String>, RegistryError> {
-        let host = self.host(&repository.host).await?;
         let too_slow =
             || Fault::Repository(format!("{}: timed out reading the list of tags", subject(repository)));
-        let list = || async {
+        let list = |host: Arc<Host>| async move {
             timeout(TIMEOUT, self.list(&host, repository)).await.unwrap_or_else(|_| Err(too_slow()))
         };
-        Ok(host.gate.send(Urgency::Routine, list).await??)
+        self.ask_with_mirrors(repository, list).await
     }
 
     async fn list(&self, host: &Host, repository: &Repository) -> Result<Vec<String>, Fault> {

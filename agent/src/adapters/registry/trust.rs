@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use evenkeel_common::tls;
 use futures_util::future::BoxFuture;
@@ -77,6 +78,20 @@ impl Default for Trust {
     }
 }
 
+impl Trust {
+    /// Returns the folder with the certificates for a registry, if there is one.
+    fn folder(&self, name: &str) -> Option<PathBuf> {
+        self.folders.iter().map(|folder| folder.join(name)).find(|at| at.is_dir())
+    }
+
+    /// Returns when these certificates were last changed.
+    pub(super) fn changed(&self, name: &str) -> Option<SystemTime> {
+        let folder = self.folder(name)?;
+        let files = std::fs::read_dir(&folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+        files.chain([folder]).filter_map(|path| std::fs::metadata(path).ok()?.modified().ok()).max()
+    }
+}
+
 impl std::fmt::Debug for Trust {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Trust")
@@ -105,8 +120,7 @@ impl RegistryClient {
             return Ok((base, true));
         }
         // What was trusted stays so until a restart, if it is read again and can't be read now.
-        if let Some(folder) = self.trust.folders.iter().map(|folder| folder.join(name)).find(|at| at.is_dir())
-        {
+        if let Some(folder) = self.trust.folder(name) {
             let tls = of_folder(&folder).map_err(|why| RegistryError(format!("registry {name}: {why}")))?;
             self.transport.trust(&base, tls);
         }
@@ -137,14 +151,38 @@ impl RegistryClient {
         }
     }
 
+    /// Reads the certificates for a registry again after their files have changed: a client certificate may be renewed each day,
+    /// and the registry answers all the same if it has expired.
+    pub(super) async fn renew_certificates(&self, name: &str, host: &Host) {
+        if !host.must_look_at_certificates() {
+            return;
+        }
+        let changed = self.trust.changed(name);
+        if host.has_certificates_of(changed) {
+            return;
+        }
+        match Box::pin(self.trusted(name, host.base.clone())).await {
+            Ok(_) => host.certificates_read(changed),
+            // They may be incomplete at this moment.
+            Err(error) => {
+                tracing::warn!(%error, "the changed certificates can't be used, the earlier ones stay");
+            }
+        }
+    }
+
     /// Returns the mirrors that the engine asks before this registry: there are some of Docker Hub only.
     pub(super) async fn mirrors(&self, name: &str) -> Vec<Arc<Host>> {
         let Some(ask) = self.trust.insecure.as_ref().filter(|_| name == HUB) else { return Vec::new() };
         let known = self.mirrors.lock().clone();
         if let Some(known) = known {
-            for mirror in known.iter().filter(|mirror| mirror.must_read_settings()) {
-                // Its certificates at least; another address needs a restart.
-                let _ = Box::pin(self.trusted(mirror.base.authority(), mirror.base.clone())).await;
+            for mirror in &known {
+                let name = mirror.base.authority();
+                if mirror.must_read_settings() {
+                    // Its certificates at least; another address needs a restart.
+                    let _ = Box::pin(self.trusted(name, mirror.base.clone())).await;
+                } else {
+                    self.renew_certificates(name, mirror).await;
+                }
             }
             return known;
         }
@@ -153,8 +191,11 @@ impl RegistryClient {
         for url in &settings.mirrors {
             let Some(url) = Url::parse(url).ok().and_then(without_login) else { continue };
             let name = url.authority().to_owned();
+            let changed = self.trust.changed(&name);
             if let Ok((base, _)) = Box::pin(self.trusted(&name, url)).await {
-                hosts.push(Arc::new(Host::of_mirror(base, self.concurrency)));
+                let mirror = Host::of_mirror(base, self.concurrency);
+                mirror.certificates_read(changed);
+                hosts.push(Arc::new(mirror));
             }
         }
         // Another request may have been faster; its back-off counts.
@@ -195,7 +236,7 @@ fn of_folder(folder: &Path) -> Result<Tls, String> {
 
 #[cfg(test)]
 mod tests {
-    use rustls::pki_types::PrivateKeyDer;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     use rustls::server::WebPkiClientVerifier;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio_rustls::TlsAcceptor;
@@ -203,7 +244,7 @@ mod tests {
     use super::super::{Credentials, RegistrySettings};
     use super::*;
     use crate::model::image::{Digest, Reference};
-    use crate::ports::{Registry as _, Urgency};
+    use crate::ports::{Registry as _, Tags as _, Urgency};
 
     fn client() -> RegistryClient {
         let settings = RegistrySettings {
@@ -219,6 +260,22 @@ mod tests {
         let text = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, der);
         let lines: Vec<_> = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
         format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", lines.join("\n"))
+    }
+
+    /// Accepts clients with this certificate only, which is also the server's own.
+    fn demanding(own: &CertificateDer<'static>, key: Vec<u8>) -> TlsAcceptor {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(own.clone()).unwrap();
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone()).build().unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![own.clone()], PrivateKeyDer::Pkcs8(key.into()))
+            .unwrap();
+        TlsAcceptor::from(Arc::new(config))
     }
 
     /// Serves HEAD requests at a port of this host until it is dropped.
@@ -243,22 +300,11 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         // The server's own certificate is the CA of both sides.
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let key = || PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(made.cert.der().clone()).unwrap();
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone()).build().unwrap();
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![made.cert.der().clone()], key())
-            .unwrap();
+        let acceptor = demanding(made.cert.der(), made.signing_key.serialize_der());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let digest = Digest::of(b"a manifest");
-        let server = serve(listener, TlsAcceptor::from(Arc::new(config)), digest.clone());
+        let server = serve(listener, acceptor, digest.clone());
         let asks = async {
             // A registry on this host that has TLS all the same.
             let name = format!("localhost:{port}");
@@ -298,6 +344,60 @@ mod tests {
                 .unwrap();
             let error = client().digest(&image, Urgency::Manual).await.unwrap_err().to_string();
             assert!(error.contains(&name) && error.contains("a CA certificate"), "{error}");
+        };
+        tokio::select! {
+            () = server => panic!("the server ended"),
+            () = asks => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn a_renewed_client_certificate_is_used_while_the_registry_answers() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let certificate = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let (made, other) = (certificate(), certificate());
+        let acceptor = demanding(made.cert.der(), made.signing_key.serialize_der());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let name = format!("localhost:{}", listener.local_addr().unwrap().port());
+        let digest = Digest::of(b"a manifest");
+        let server = serve(listener, acceptor, digest.clone());
+        let own = folder.path().join(&name);
+        std::fs::create_dir(&own).unwrap();
+        std::fs::write(own.join("ca.crt"), pem("CERTIFICATE", made.cert.der())).unwrap();
+        let renew = |cert: &[u8], key: &[u8], hour: u64| {
+            let path = own.join("client.cert");
+            std::fs::write(&path, pem("CERTIFICATE", cert)).unwrap();
+            std::fs::write(own.join("client.key"), pem("PRIVATE KEY", key)).unwrap();
+            // Later than the other files, in 2036.
+            let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(2_100_000_000 + hour * 3600);
+            std::fs::File::options().write(true).open(path).unwrap().set_modified(later).unwrap();
+        };
+        let settings = RegistrySettings {
+            home: format!("https://{name}"),
+            home_host: name.clone(),
+            insecure: false,
+            concurrency: 2,
+        };
+        let credentials = Arc::new(Credentials::new(None, String::new().into()));
+        let client = RegistryClient::new(settings, credentials).unwrap();
+        let client = client.with_certificates_in(folder.path().to_owned());
+        let image = Reference::parse(&format!("{name}/web:1")).unwrap();
+        let asks = async {
+            for (hour, certified, is_accepted) in [(1, &made, true), (2, &other, false), (3, &made, true)] {
+                renew(certified.cert.der(), &certified.signing_key.serialize_der(), hour);
+                tokio::time::pause();
+                tokio::time::advance(std::time::Duration::from_mins(1)).await;
+                tokio::time::resume();
+                let answer = client.digest(&image, Urgency::Manual).await;
+                assert_eq!(answer.as_ref().ok(), Some(&digest).filter(|_| is_accepted), "{answer:?}");
+            }
+            // Files that can't be used change nothing.
+            let broken = "-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n";
+            std::fs::write(own.join("client.cert"), broken).unwrap();
+            tokio::time::pause();
+            tokio::time::advance(std::time::Duration::from_mins(1)).await;
+            tokio::time::resume();
+            assert_eq!(client.digest(&image, Urgency::Manual).await.unwrap(), digest);
         };
         tokio::select! {
             () = server => panic!("the server ended"),
@@ -398,6 +498,40 @@ mod tests {
         // Where only the mirror can be reached, its answer is all there is.
         let client = of_mirrors_and(("http://127.0.0.1:1", HUB), &[mirror.uri()], none());
         assert_eq!(client.digest_from_content(&image).await.unwrap(), Digest::of(old.as_bytes()));
+    }
+
+    #[tokio::test]
+    async fn where_only_a_mirror_can_be_reached_it_has_tags_and_configurations_as_well() {
+        use serde_json::json;
+        use wiremock::matchers::path;
+        use wiremock::{Mock, MockServer, ResponseTemplate};
+        let mirror = MockServer::start().await;
+        let config = json!({"config": {"User": "999"}}).to_string();
+        let blob = Digest::of(config.as_bytes());
+        let manifest = json!({"schemaVersion": 2, "config": {"digest": blob}}).to_string();
+        let digest = Digest::of(manifest.as_bytes());
+        for (place, body) in [
+            (format!("blobs/{blob}"), config),
+            (format!("manifests/{digest}"), manifest),
+            ("tags/list".to_owned(), json!({"tags": ["1.27", "1.28"]}).to_string()),
+        ] {
+            let found = ResponseTemplate::new(200).set_body_string(body);
+            let place = path(format!("/v2/library/nginx/{place}"));
+            Mock::given(place).respond_with(found).mount(&mirror).await;
+        }
+        let none = || Credentials::new(None, String::new().into());
+        let repository = Reference::parse("docker.io/library/nginx:1.27").unwrap().repository;
+        let client = of_mirrors_and(("http://127.0.0.1:1", HUB), &[mirror.uri()], none());
+        let config = client.config(&repository, &digest, None).await.unwrap();
+        assert_eq!(config.expect("it has one").user, "999");
+        assert_eq!(client.tags(&repository, false).await.unwrap().len(), 2);
+        let error = client.config(&repository, &Digest::of(b"another"), None).await.unwrap_err().to_string();
+        assert!(error.contains("connection refused"), "{error}");
+        // An answer of Docker Hub counts.
+        let hub = MockServer::start().await;
+        let client = of_mirrors_and((&hub.uri(), HUB), &[mirror.uri()], none());
+        assert_eq!(client.config(&repository, &digest, None).await.unwrap(), None);
+        assert!(client.tags(&repository, false).await.is_err());
     }
 
     #[tokio::test]

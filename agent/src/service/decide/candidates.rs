@@ -169,7 +169,7 @@ impl Service {
             _ => return None,
         };
         let found = self.durable.images.get(&view.configured).found_digest(view.target(), &remote)?;
-        let old = view.running.first().or(view.tagged.as_ref());
+        let old = view.current().first();
         Some(Candidate {
             image: view.configured.clone(),
             reference: view.target().clone(),
@@ -183,10 +183,7 @@ impl Service {
             others: observation.others.get(&view.configured).cloned().unwrap_or_default(),
             definition: self.definition_hold(&view.configured),
             orders: self.orders_of(view),
-            configs: match old {
-                Some(_) if !view.running.is_empty() => observation.configs.get(&view.configured).cloned(),
-                _ => Some(Ok(Vec::new())),
-            },
+            configs: observation.configs_of(view),
             snapshot: observation.snapshot.clone(),
             not_copied: self.durable.images.get(&view.configured).not_copied(&remote).cloned(),
             probe_lacks: self.probe_lacks(observation),

@@ -114,6 +114,7 @@ impl Service {
                 repository: image.reference.repository.clone(),
                 tag: self.tag_in_use(image),
                 is_shared: self.config.is_of_variable(&image.configured),
+                known: self.durable.images.get(&image.configured).newest_tag.clone(),
             })
             .collect();
         (!images.is_empty()).then_some(MaintenanceTask::FindNewerTags { pattern, images, refresh })
@@ -136,6 +137,10 @@ impl Service {
         self.follow_declined_tag(before.as_deref(), &after, now);
         if before.is_some_and(|before| before != after) {
             self.maintenance.newer.retain(|image, _| !self.config.is_of_variable(image));
+            for (image, memory) in self.durable.images.iter_mut() {
+                // It was compared with the tag that was in use.
+                memory.newest_tag = memory.newest_tag.take().filter(|_| !self.config.is_of_variable(image));
+            }
             self.maintenance.tags_at = None;
         }
     }

@@ -66,7 +66,7 @@ impl Service {
             command: self.command_answer(&image.configured, digest).cloned(),
             definition: None,
             orders: BTreeMap::new(),
-            configs: own.and_then(|(seen, own)| seen.configs.get(&own.configured)).cloned(),
+            configs: own.and_then(|(seen, own)| seen.configs_of(own)),
             snapshot: own.and_then(|(seen, _)| seen.snapshot.clone()),
             not_copied: self.durable.images.get(&image.configured).not_copied(digest).cloned(),
             probe_lacks: None,

@@ -73,6 +73,45 @@ fn a_difference_that_is_asked_about_waits_for_an_approval_and_is_told() {
 }
 
 #[test]
+fn while_nothing_runs_the_previous_image_is_started_and_a_difference_waits() {
+    let down = exited("a", 255);
+    let seen = |compared: Option<ConfigsCompared>| {
+        let mut seen = observed('2', &[], &[&down]);
+        seen.images[0].tagged = Some(local("sha256:one", &['1']));
+        seen.configs.extend(compared.map(|compared| (IMAGE.to_owned(), compared)));
+        seen
+    };
+    let starting = || {
+        let update = Some(Arc::new(asks_on(&[Aspect::Volumes])));
+        Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, update, ..config() })
+    };
+    for (compared, part) in [(Some(moved()), MOVED), (None, "has not been compared")] {
+        let mut scenario = starting();
+        scenario.check(seen(compared.clone()));
+        let waiting = scenario.record().waiting.expect("it waits");
+        assert!(waiting.gate == "breaking" && waiting.why.contains(part), "{waiting:?}");
+        match scenario.act() {
+            Some(Action::Step(Step::Start(BringUp { tags, .. }))) => {
+                assert!(tags.iter().all(|(_, image)| image.id == ImageId("sha256:one".into())), "{tags:?}");
+            }
+            other => panic!("expected a start of the previous image, got {other:?}"),
+        }
+        let mut approved = starting();
+        approved.check(seen(compared.clone()));
+        approved.asked_to(ServiceRequest::Approve(None));
+        approved.check(seen(compared));
+        assert!(approved.begins_update());
+    }
+    let mut same = starting();
+    same.check(seen(Some(Ok(Vec::new()))));
+    assert!(same.begins_update());
+    // Nothing was ever here that could differ.
+    let mut first = starting();
+    first.check(observed('2', &[], &[]));
+    assert!(first.record().waiting.is_none(), "{:?}", first.record().waiting);
+}
+
+#[test]
 fn a_redeploy_is_an_answer() {
     let mut scenario = scenario(asks_on(&Aspect::ALL));
     scenario.check(found(Some(moved())));

@@ -66,8 +66,13 @@ fn newer_tags_are_looked_for_hourly_and_each_is_reported_once() {
     let update = UpdateConfig { tags: Some(pattern.clone()), ..UpdateConfig::default() };
     let mut scenario = Scenario::on_five(ServiceConfig { update: Some(Arc::new(update)), ..config() });
     let repository = Reference::parse(IMAGE).unwrap().repository;
-    let images = vec![TagInUse { configured: IMAGE.into(), repository, tag: "1".into(), is_shared: false }];
-    assert_eq!(scenario.task(), Some(MaintenanceTask::FindNewerTags { pattern, images, refresh: false }));
+    let look = |known: Option<&str>| {
+        let (known, repository) = (known.map(str::to_owned), repository.clone());
+        let image =
+            TagInUse { configured: IMAGE.into(), repository, tag: "1".into(), is_shared: false, known };
+        MaintenanceTask::FindNewerTags { pattern: pattern.clone(), images: vec![image], refresh: false }
+    };
+    assert_eq!(scenario.task(), Some(look(None)));
     assert_eq!(scenario.at(1).task(), None, "one task at a time");
     assert_eq!(scenario.maintained(newest(Some("2"))), [Kind::UPDATE_AVAILABLE]);
     let newer = |scenario: &Scenario| scenario.record().images.unwrap()[0].newer.clone();
@@ -75,7 +80,7 @@ fn newer_tags_are_looked_for_hourly_and_each_is_reported_once() {
     assert_eq!(scenario.at(60).task(), None);
     let next = scenario.service.wake_at(scenario.now).unwrap();
     assert!(next <= scenario.now + SignedDuration::from_hours(1), "it wakes up for the next look: {next}");
-    assert!(scenario.at(3600).task().is_some());
+    assert_eq!(scenario.at(3600).task(), Some(look(Some("2"))), "it is not compared again");
     assert_eq!(scenario.maintained(newest(Some("2"))), []);
     assert_eq!(scenario.maintained(newest(Some("3"))), [Kind::UPDATE_AVAILABLE]);
     // The registry gave no answer: the known tags stay.

@@ -236,6 +236,19 @@ fn while_all_newer_tags_are_blocked_another_digest_under_the_one_in_force_is_dep
     let Some(Action::Step(Step::Start(_))) = scenario.up_to_write() else { panic!("no line is written") };
 }
 
+/// Their age was compared with that of the tag that was in use.
+#[test]
+fn newer_tags_are_compared_again_with_another_tag_in_force() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(runs_on("1", '1')).lists(&["3"]);
+    let newest = |scenario: &Scenario| scenario.service.durable().images.get(IMAGE).newest_tag.clone();
+    assert_eq!(newest(&scenario).as_deref(), Some("3"));
+    scenario.check(runs_on("1", '1'));
+    assert_eq!(newest(&scenario).as_deref(), Some("3"));
+    scenario.check(runs_on("2", '2'));
+    assert_eq!(newest(&scenario), None);
+}
+
 #[test]
 fn a_newer_tag_with_a_blocked_digest_is_skipped_for_the_next_one() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));

@@ -50,6 +50,8 @@ pub struct TagInUse {
     pub tag: String,
     /// Whether the tag comes from the tag variable: a newer tag must then exist for all images with this flag.
     pub is_shared: bool,
+    /// The newest of the newer tags as of the last look-up, which has compared them.
+    pub known: Option<String>,
 }
 
 /// An image that is no longer needed.

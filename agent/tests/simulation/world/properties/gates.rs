@@ -167,9 +167,17 @@ impl Inner {
             let of = change.from.as_ref().unwrap_or(&change.reference).tagged();
             was.live && was.config_image == of && self.volume_of(&was.image) != volume
         };
+        // While nothing runs, the image that would be started is replaced. It is not in the plan if it was never proven.
+        let durable = self.durable.get(&config.name);
+        let is_down = !plan.before.iter().any(|was| was.live)
+            && durable
+                .is_some_and(|durable| !durable.images.iter().any(|(_, memory)| memory.unproven.is_some()));
+        let replaces_moved =
+            change.old.as_ref().is_some_and(|old| is_down && self.volume_of(&old.id) != volume);
         let key = (config.name.clone(), change.digest.clone());
         let is_approved = self.truth.gated.approved.contains(&key);
-        let holds = is_approved || !plan.before.iter().any(is_moved) || self.is_uncertain();
+        let is_asked = plan.before.iter().any(is_moved) || replaces_moved;
+        let holds = is_approved || !is_asked || self.is_uncertain();
         self.unless(holds, ASKED, |inner| inner.readable(change.digest.as_str()));
     }
 
