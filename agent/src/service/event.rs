@@ -174,6 +174,8 @@ pub(in crate::service) enum FaultCause<'a> {
     ImagesUnused { configured: &'a [Reference], used: &'a [&'a str] },
     /// Containers were created with compose files that are not configured.
     FilesUnlisted { files: &'a [PathBuf] },
+    /// The container was found by its name, and is not of the configured compose project.
+    OutsideProject { container: &'a str, is_of: &'a str, project: &'a str },
 }
 
 /// Why a block was removed.

@@ -134,6 +134,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
     Some(Container {
         name,
         manager: manager(&labels).filter(|_| podman),
+        project: labels.remove(PROJECT_LABEL).unwrap_or_default(),
         compose_service: labels.remove(SERVICE_LABEL).unwrap_or_default(),
         compose_files: labels
             .remove(FILES_LABEL)

@@ -541,6 +541,16 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
                 files.join(", ")
             )
         }
+        FaultCause::OutsideProject { container, is_of, project } => {
+            let is_of = match *is_of {
+                "" => "no compose project".to_owned(),
+                other => format!("compose project {other}"),
+            };
+            format!(
+                "container {container} belongs to {is_of}, and compose_project is {project}, so compose can't update it: \
+                 remove it and run `docker compose -p {project} up -d`"
+            )
+        }
     }
 }
 
