@@ -164,18 +164,30 @@ fn a_job_that_has_finished_is_not_run_again_for_its_new_image() {
 
 #[test]
 fn containers_that_share_the_network_of_an_updated_one_follow_it() {
-    let mut world = World::new("shared-net");
+    followed_to_a_new_network(World::new("shared-net"), "", "network_mode: 'service:vpn'");
+}
+
+#[test]
+fn containers_that_share_the_network_of_an_updated_one_by_its_name_follow_it() {
+    let world = World::new("named-net");
+    let name = format!("{}-vpn", world.project.name);
+    let client = format!("network_mode: 'container:{name}'\n    depends_on: [vpn]");
+    followed_to_a_new_network(world, &format!(", container_name: {name}"), &client);
+}
+
+/// Updates and rolls back a service whose network another one uses. `vpn` and `client`: their further keys.
+fn followed_to_a_new_network(mut world: World, vpn: &str, client: &str) {
     world.push("vpn", &Image::good("v1"));
     world.push("client", &Image::good("v1"));
     let host = world.host.clone();
     world.project.write_text(&format!(
         "services:
-  vpn: {{ image: '{host}/vpn:latest', labels: {{labels}}, stop_grace_period: 1s }}
+  vpn: {{ image: '{host}/vpn:latest', labels: {{labels}}, stop_grace_period: 1s{vpn} }}
   client:
     image: '{host}/client:latest'
     labels: {{labels}}
     stop_grace_period: 1s
-    network_mode: 'service:vpn'
+    {client}
 "
     ));
     world.project.up();
