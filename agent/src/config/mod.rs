@@ -326,6 +326,12 @@ impl ServiceConfig {
             && self.compose_project.as_ref().is_some_and(|project| *project != container.project)
     }
 
+    /// Reports whether compose can make this container anew.
+    pub fn can_recreate(&self, container: &Container) -> bool {
+        let is_of_compose = !container.compose_service.is_empty() && self.project().is_some();
+        is_of_compose && !self.is_outside_project(container)
+    }
+
     /// Reports whether poll cycles check the service: its images, its compose files, or whether it is running.
     pub fn is_polled(&self) -> bool {
         (self.auto_update || self.auto_start || self.compose_watch) && !self.silent

@@ -347,10 +347,7 @@ pub(in crate::service) fn remedy(container: &Container, config: &ServiceConfig) 
             Some(found) if matches!(found.state, State::Running | State::Paused) => {}
             None if owner.is_given_by_id() => {
                 let compose_service = container.compose_service.clone();
-                let by_compose = !compose_service.is_empty()
-                    && config.project().is_some()
-                    && !config.is_outside_project(container);
-                return by_compose.then_some(Remedy::Recreate { compose_service });
+                return config.can_recreate(container).then_some(Remedy::Recreate { compose_service });
             }
             _ => return None,
         }
