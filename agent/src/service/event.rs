@@ -145,6 +145,8 @@ pub(in crate::service) enum Event {
 pub(in crate::service) enum NoRemedy {
     /// The container whose network it uses is gone for good.
     CutOff,
+    /// It was removed when it ended.
+    Removed,
 }
 
 /// A message for the agent's own log only; not worth an audit entry.

@@ -40,7 +40,7 @@ const LOOP_COUNT: u64 = 5;
 /// Signals that ask every process to end: INT, QUIT, KILL, TERM (DOMAIN 4.3).
 const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
 /// Exit codes of a process that was ended by KILL or TERM, the signals of a regular stop.
-const ENDED_BY_SIGNAL: [i64; 2] = [KILLED, TERMINATED];
+pub(in crate::service) const ENDED_BY_SIGNAL: [i64; 2] = [KILLED, TERMINATED];
 const KILLED: i64 = 137;
 /// The signal that a process can't handle.
 const KILL: i32 = 9;

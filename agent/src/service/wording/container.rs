@@ -96,6 +96,9 @@ pub(in crate::service) fn with_remedy(problem: String, no_remedy: Option<NoRemed
     match no_remedy {
         None => problem,
         Some(NoRemedy::CutOff) => format!("{problem}; recreate it: a restart does not help"),
+        Some(NoRemedy::Removed) => {
+            format!("{problem}; it was removed when it ended (--rm), so it can't be restarted")
+        }
     }
 }
 
