@@ -116,15 +116,22 @@ impl Service {
 
     /// Reports a container that has crashed and that the engine has removed at once (`--rm`): no inspection finds it any more.
     fn note_removed(&mut self, id: &str, now: Timestamp) {
+        let Some((container, exit_code)) = self.crashed_before_removal(id) else { return };
+        let problem = Trouble::Symptom(Symptom::Exited { exit_code });
+        let no_remedy = Some(NoRemedy::Removed);
+        self.emit(Event::Unhealthy { container, ended: true, problem, no_remedy }, now);
+    }
+
+    /// The name and exit code of a container that is being removed, if it ran until now, and has crashed.
+    fn crashed_before_removal(&self, id: &str) -> Option<(String, i64)> {
         let durable = &self.durable;
         let is_explained = durable.stops.contains_key(id) || durable.engine_stops.contains_key(id);
         let is_ours = durable.deployment.is_some() || self.project.is_busy() || self.swarm_name().is_some();
-        let Some(exit_code) = self.known.exit_codes.get(id).copied() else { return };
+        let exit_code = self.known.exit_codes.get(id).copied()?;
         // Podman does not report that somebody stops a container.
         if is_explained || is_ours || exit_code == 0 || heal::ENDED_BY_SIGNAL.contains(&exit_code) {
-            return;
+            return None;
         }
-        let own = self.project.healed_by(&self.config.name, self.containers());
         // No engine takes a restart policy together with `--rm`.
         let is_crashed = |c: &&Container| {
             c.id == id
@@ -133,10 +140,9 @@ impl Service {
                 && c.manager.is_none()
                 && !self.restarting.contains(&c.name)
         };
-        let Some(container) = own.iter().find(is_crashed).map(|c| c.name.clone()) else { return };
-        let problem = Trouble::Symptom(Symptom::Exited { exit_code });
-        let no_remedy = Some(NoRemedy::Removed);
-        self.emit(Event::Unhealthy { container, ended: true, problem, no_remedy }, now);
+        let own = self.project.healed_by(&self.config.name, self.containers());
+        let container = own.iter().find(is_crashed)?.name.clone();
+        Some((container, exit_code))
     }
 
     /// Handles the result of an inspection.
