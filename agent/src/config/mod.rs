@@ -34,7 +34,7 @@ use crate::model::image_config::Aspect;
 use crate::model::snapshot::SnapshotRules;
 use crate::model::tags::TagPattern;
 use crate::model::window::Window;
-use crate::model::{Drain, Hooks, Order, Probe, Project};
+use crate::model::{Container, Drain, Hooks, Order, Probe, Project};
 
 pub mod active;
 mod api;
@@ -317,6 +317,19 @@ impl ServiceConfig {
     /// Reports whether new images can be deployed: there is a swarm service or a compose project.
     pub fn can_deploy(&self) -> bool {
         self.swarm_service.is_some() || self.project().is_some()
+    }
+
+    /// Reports whether a container of the service is not of its compose project: as the project had none, the container was
+    /// found by `container_name`. Compose does not update such a one.
+    pub fn is_outside_project(&self, container: &Container) -> bool {
+        self.container_name.is_some()
+            && self.compose_project.as_ref().is_some_and(|project| *project != container.project)
+    }
+
+    /// Reports whether compose can make this container anew.
+    pub fn can_recreate(&self, container: &Container) -> bool {
+        let is_of_compose = !container.compose_service.is_empty() && self.project().is_some();
+        is_of_compose && !self.is_outside_project(container)
     }
 
     /// Reports whether poll cycles check the service: its images, its compose files, or whether it is running.

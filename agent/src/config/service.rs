@@ -28,7 +28,7 @@ pub(super) fn services(
     env: Env<'_>,
     findings: &mut Findings,
 ) -> (Vec<Arc<ServiceConfig>>, Vec<LeftOut>) {
-    let (mut names, mut in_swarm) = (HashMap::new(), HashMap::new());
+    let (mut names, mut in_swarm, mut containers) = (HashMap::new(), HashMap::new(), HashMap::new());
     let (mut passed, mut left_out) = (Vec::new(), Vec::new());
     for (n, file) in files.into_iter().enumerate() {
         let at = KeyPath::of("services").index(n);
@@ -50,6 +50,7 @@ pub(super) fn services(
         if faults.is_empty() {
             if !file.silent {
                 warn(&file, &at, findings);
+                warn_of_same_container(n, &file, &at, &mut containers, findings);
             }
             let has_window = gates.as_ref().is_some_and(|gates| gates.window.is_some());
             if let Some(update) = file.update.as_ref().filter(|_| has_window) {
@@ -119,6 +120,27 @@ fn check_swarm_service(
     if first != n {
         let what = format!("services[{n}] has the swarm_service of services[{first}]");
         findings.fault(&at.key("swarm_service"), what);
+    }
+}
+
+/// Warns if an earlier service has the same container.
+fn warn_of_same_container(
+    n: usize,
+    file: &ServiceFile,
+    at: &KeyPath,
+    containers: &mut HashMap<String, usize>,
+    findings: &mut Findings,
+) {
+    if file.container_name.is_empty() {
+        return;
+    }
+    let first = *containers.entry(file.container_name.clone()).or_insert(n);
+    if first != n {
+        let what = format!(
+            "services[{n}] has the container_name of services[{first}]: each of them restarts and reports the container, \
+             so remove one"
+        );
+        findings.warn(&at.key("container_name"), what);
     }
 }
 

@@ -380,3 +380,15 @@ fn a_file_that_can_not_be_opened_is_named() {
     let folder = folder();
     assert_eq!(unreadable("x", &File::open(folder.path().join("compose.yml"))), None);
 }
+
+#[test]
+fn a_container_that_two_services_name_gives_a_warning() {
+    let service =
+        |name: &str, container: &str| json!({"name": name, "container_name": container, "auto_heal": true});
+    let all = [service("a", "pihole"), service("b", "pihole"), service("c", "unbound")];
+    let config = good(&json!({ "services": all }));
+    assert_eq!(config.services.len(), 3);
+    let [warning] = &config.warnings[..] else { panic!("{:?}", config.warnings) };
+    let expected = "b: container_name: services[1] has the container_name of services[0]: ";
+    assert!(warning.starts_with(expected), "{warning}");
+}

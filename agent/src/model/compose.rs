@@ -198,9 +198,18 @@ impl<'a> ModelService<'a> {
         self.namespace_owners().any(|owner| owner == service)
     }
 
+    /// Returns the containers whose namespaces it joins, by their names. Compose does not know that these may be its own.
+    pub fn joined_containers(self) -> impl Iterator<Item = &'a str> {
+        self.joined("container:")
+    }
+
     fn namespace_owners(self) -> impl Iterator<Item = &'a str> {
+        self.joined("service:")
+    }
+
+    fn joined(self, kind: &'static str) -> impl Iterator<Item = &'a str> {
         let element = self.element;
-        let owner = |key| element.get(key)?.as_str()?.strip_prefix("service:");
+        let owner = move |key| element.get(key)?.as_str()?.strip_prefix(kind);
         ["network_mode", "ipc", "pid", "uts"].into_iter().filter_map(owner)
     }
 

@@ -59,6 +59,8 @@ pub struct Container {
     pub name: String,
     /// What manages it instead of the agent; if set, the agent neither updates nor heals it.
     pub manager: Option<Manager>,
+    /// Compose project that it belongs to; empty outside compose.
+    pub project: String,
     /// Compose service that it belongs to; empty outside compose.
     pub compose_service: String,
     /// Compose files that it was created from, as recorded in its label; empty outside compose.
@@ -342,6 +344,7 @@ impl Container {
             id: format!("id-{service}"),
             name: service.into(),
             manager: None,
+            project: String::new(),
             compose_service: service.into(),
             compose_files: Vec::new(),
             origin: Origin::default(),

@@ -217,7 +217,8 @@ fn obstacle(model: &Model, service: ModelService<'_>, own: &[&Container]) -> Opt
         return Some(Obstacle::NetworkMode(mode.to_owned()));
     }
     for other in model.services().filter(|other| other.name != service.name) {
-        if other.shares_namespace_of(service.name) {
+        let joins = |name: &str| own.iter().any(|container| container.name == name);
+        if other.shares_namespace_of(service.name) || other.joined_containers().any(joins) {
             return Some(Obstacle::SharedBy(other.name.to_owned()));
         }
         if other.restarts_with().any(|name| name == service.name) {
@@ -347,6 +348,7 @@ mod tests {
         let table = [
             (json!({"network_mode": "service:web"}), Obstacle::SharedBy("side".into())),
             (json!({"pid": "service:web"}), Obstacle::SharedBy("side".into())),
+            (json!({"network_mode": "container:shop-web-1"}), Obstacle::SharedBy("side".into())),
             (
                 json!({"depends_on": {"web": {"condition": "service_started", "restart": true}}}),
                 Obstacle::Restarts("side".into()),

@@ -308,6 +308,7 @@ fn container(task: &Task) -> Container {
         id: task.local_container.clone().unwrap_or_else(|| task.id.clone()),
         name: task.name.clone(),
         manager: None,
+        project: String::new(),
         compose_service: String::new(),
         compose_files: Vec::new(),
         origin: super::project::Origin::default(),

@@ -23,6 +23,8 @@ struct Call {
     up_mode: UpMode,
     /// Compose services whose containers are recreated first, each by itself.
     renewed: Vec<String>,
+    /// Compose services whose containers are recreated last, each by itself.
+    followers: Vec<String>,
     /// What a person has to know about the result.
     note: Option<String>,
 }
@@ -64,6 +66,9 @@ async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<Str
     if !call.up_mode.is_for_none() {
         output.push_str(&compose.up(&call.project, &call.up_mode, pull).await?);
     }
+    for service in &call.followers {
+        output.push_str(&compose.up(&call.project, &UpMode::ForceService(service.clone()), pull).await?);
+    }
     Ok(output)
 }
 
@@ -80,7 +85,7 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
         None => start.up_mode.clone(),
     };
     let containers = engine.containers(&Members::Project(project.name.clone())).await?;
-    let (mut renewed, mut note) = (Vec::new(), None);
+    let (mut renewed, mut followers, mut note) = (Vec::new(), Vec::new(), None);
     if start.is_guarded {
         let mut stuck = present::stuck(&containers);
         stuck.retain(|name| up_mode.services().is_empty() || up_mode.services().contains(name));
@@ -103,10 +108,13 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
         let kept = keep_hashes(world, &project, model, &containers, scope, &mut up_mode).await;
         // Only a nicety is lost, which must not end an update, and a rollback even less.
         note = kept.unwrap_or_else(|error| Some(hashes_not_kept(up_mode.services(), &error)));
+        followers = self::followers(model, up_mode.services(), &containers);
+        let kept = followers.iter().filter_map(|name| Some((name.clone(), scope.kept_count(name, model)?)));
+        project.kept_counts.extend(kept);
     }
     project.stop_grace = stop_grace(&containers, &up_mode);
     project.compatibility = present::compatibility(&project.name, &containers);
-    Ok(Call { project, up_mode, renewed, note })
+    Ok(Call { project, up_mode, renewed, followers, note })
 }
 
 /// Uses the files as long as they define the recorded services as recorded, and else the record.
@@ -265,6 +273,21 @@ async fn keep_hashes(
     )))
 }
 
+/// Returns those of these compose services that join a namespace of a container of another one by its name (`container:…`).
+/// To compose they are unchanged, so it would leave them in the namespace of the container that it has removed.
+fn followers(model: &Model, names: &[String], containers: &[Container]) -> Vec<String> {
+    let has = |name: &String, container: &str| {
+        let fixed = model.service(name).and_then(|service| service.element().get("container_name")?.as_str());
+        let mut own = containers.iter().filter(|c| c.compose_service == *name);
+        fixed == Some(container) || own.any(|c| real_name(&c.name).unwrap_or(&c.name) == container)
+    };
+    let follows = |name: &&String| {
+        let mut joined = model.service(name).into_iter().flat_map(ModelService::joined_containers);
+        joined.any(|container| names.iter().any(|other| other != *name && has(other, container)))
+    };
+    names.iter().filter(follows).cloned().collect()
+}
+
 /// The compose services that these depend on, directly or not, without themselves.
 fn dependencies(model: &Model, names: &[String]) -> Vec<String> {
     let mut needed: Vec<String> = Vec::new();
@@ -337,6 +360,30 @@ async fn observed(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_service_in_the_network_of_a_named_container_is_recreated_after_the_service_of_that_one() {
+        let model: Model = serde_json::from_value(serde_json::json!({"services": {
+            "vpn": {"image": "vpn:1", "container_name": "gluetun"},
+            "proxy": {"image": "proxy:1"},
+            "client": {"image": "client:1", "network_mode": "container:gluetun"},
+            "second": {"image": "client:1", "network_mode": "container:shop-proxy-1"},
+            "other": {"image": "client:1", "network_mode": "container:elsewhere"},
+            "tied": {"image": "client:1", "network_mode": "service:vpn"},
+        }}))
+        .expect("a model");
+        let proxy = |name: &str| Container { name: name.into(), ..Container::running("proxy", "proxy:1") };
+        let of = |names: &[&str], proxy: &Container| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            followers(&model, &names, std::slice::from_ref(proxy))
+        };
+        let all = ["client", "other", "proxy", "second", "tied", "vpn"];
+        // An earlier run may have been killed after it removed the old container, or before it renamed the new one.
+        for name in ["shop-proxy-1", "0123456789ab_shop-proxy-1"] {
+            assert_eq!(of(&all, &proxy(name)), ["client", "second"], "{name}");
+        }
+        assert_eq!(of(&["client", "tied"], &proxy("shop-proxy-1")), [""; 0], "the other one stays");
+    }
 
     #[test]
     fn that_the_dependencies_could_not_be_compared_is_told_and_why() {

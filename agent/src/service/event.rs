@@ -108,8 +108,8 @@ pub(in crate::service) enum Event {
     BroughtUp { cause: Cause },
     /// The outcome of a deployment is decided.
     DeployEnded { outcome: DeployOutcome, cause: Cause, begun: Timestamp, updated: bool },
-    /// A container is down or unhealthy.
-    Unhealthy { container: String, ended: bool, problem: Trouble },
+    /// A container is down or unhealthy. `no_remedy`: why the healer can do nothing about it, if it can't.
+    Unhealthy { container: String, ended: bool, problem: Trouble, no_remedy: Option<NoRemedy> },
     /// A container is healthy again without a restart by the agent.
     Healthy { container: String },
     /// A container is being restarted, or recreated.
@@ -138,6 +138,15 @@ pub(in crate::service) enum Event {
     WayBackOk { risk: String },
     /// Resource usage exceeds its threshold.
     ResourceAlert(ResourceAlert),
+}
+
+/// Why the healer can do nothing about a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::service) enum NoRemedy {
+    /// The container whose network it uses is gone for good.
+    CutOff,
+    /// It was removed when it ended.
+    Removed,
 }
 
 /// A message for the agent's own log only; not worth an audit entry.
@@ -174,6 +183,8 @@ pub(in crate::service) enum FaultCause<'a> {
     ImagesUnused { configured: &'a [Reference], used: &'a [&'a str] },
     /// Containers were created with compose files that are not configured.
     FilesUnlisted { files: &'a [PathBuf] },
+    /// The container was found by its name, and is not of the configured compose project.
+    OutsideProject { container: &'a str, is_of: &'a str, project: &'a str },
 }
 
 /// Why a block was removed.

@@ -37,12 +37,16 @@ impl SharedProject {
         self.busy_with.is_some()
     }
 
-    /// The first service with `auto_heal` that has the container's image, or else the first with `auto_heal`.
+    /// The first service with `auto_heal` that has the container's image, or else the first with `auto_heal`. Of a container
+    /// that is not of the project, only the services know that have its name.
     fn healer_of(&self, container: &Container) -> Option<&ServiceConfig> {
         let has_image =
             |s: &ServiceConfig| s.images.iter().any(|image| container.is_made_from(&image.reference));
+        let is_outside = self.services.iter().any(|s| s.is_outside_project(container));
+        let knows = |s: &ServiceConfig| !is_outside || s.container_name.as_ref() == Some(&container.name);
+        let knowing = self.services.iter().filter(|s| knows(s));
         // `min_by_key` returns the first of several equal services.
-        let healer = self.services.iter().min_by_key(|s| (!s.auto_heal, !has_image(s)));
+        let healer = knowing.min_by_key(|s| (!s.auto_heal, !has_image(s)));
         healer.map(|service| &**service)
     }
 }

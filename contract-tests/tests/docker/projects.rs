@@ -2,7 +2,7 @@
 //! rollback changes only its own service.
 
 use contract_tests::{
-    Agent, ContainerView, Image, LABEL, Pushed, Service, World, kill_from_outside, on_engine_host,
+    Agent, ContainerView, Image, LABEL, Project, Pushed, Service, World, kill_from_outside, on_engine_host,
     unused_port, wait_for,
 };
 use evenkeel_common::wire::Kind;
@@ -164,18 +164,30 @@ fn a_job_that_has_finished_is_not_run_again_for_its_new_image() {
 
 #[test]
 fn containers_that_share_the_network_of_an_updated_one_follow_it() {
-    let mut world = World::new("shared-net");
+    followed_to_a_new_network(World::new("shared-net"), "", "network_mode: 'service:vpn'");
+}
+
+#[test]
+fn containers_that_share_the_network_of_an_updated_one_by_its_name_follow_it() {
+    let world = World::new("named-net");
+    let name = format!("{}-vpn", world.project.name);
+    let client = format!("network_mode: 'container:{name}'\n    depends_on: [vpn]");
+    followed_to_a_new_network(world, &format!(", container_name: {name}"), &client);
+}
+
+/// Updates and rolls back a service whose network another one uses. `vpn` and `client`: their further keys.
+fn followed_to_a_new_network(mut world: World, vpn: &str, client: &str) {
     world.push("vpn", &Image::good("v1"));
     world.push("client", &Image::good("v1"));
     let host = world.host.clone();
     world.project.write_text(&format!(
         "services:
-  vpn: {{ image: '{host}/vpn:latest', labels: {{labels}}, stop_grace_period: 1s }}
+  vpn: {{ image: '{host}/vpn:latest', labels: {{labels}}, stop_grace_period: 1s{vpn} }}
   client:
     image: '{host}/client:latest'
     labels: {{labels}}
     stop_grace_period: 1s
-    network_mode: 'service:vpn'
+    {client}
 "
     ));
     world.project.up();
@@ -313,6 +325,29 @@ fn a_moved_project_is_updated_although_its_old_file_still_exists() {
     agent.trigger("web");
     agent.wait_entry(&Kind::UPDATED, 1);
     world.assert_runs("web", "v2");
+}
+
+#[test]
+fn a_container_of_another_project_is_not_updated_by_its_name() {
+    let mut world = World::new("outside");
+    world.push("web", &Image::good("v1"));
+    let folder = world.folder().join("old");
+    std::fs::create_dir(&folder).expect("a folder can be created");
+    let mut old = Project::new("outside-old", &folder, &world.engine);
+    let name = format!("{}-web", old.name);
+    let line = format!("container_name: {name}");
+    old.service("web", &world.reference("web"), &[&line]);
+    old.up();
+    world.service("web", "web", &[&line]);
+    let agent = world.agent_for([world.entry("web", &["web:latest"]).set("container_name", &*name)]);
+    let error = agent.wait_entry(&Kind::ERROR, 1).message;
+    assert!(error.contains(&name) && error.contains(&old.name), "{error}");
+    world.push("web", &Image::good("v2"));
+    agent.redeploy("web");
+    agent.wait_entry(&Kind::FORCE_REDEPLOY_FAILED, 1);
+    let kept = old.container("web");
+    assert_eq!((kept.version.as_str(), kept.state.as_str()), ("v1", "running"));
+    assert!(agent.blocked().is_empty(), "{:?}", agent.blocked());
 }
 
 #[test]

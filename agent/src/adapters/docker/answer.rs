@@ -44,6 +44,14 @@ pub(super) fn map(answer: &Value, pointer: &str) -> Option<HashMap<String, Strin
     Some(map.iter().filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect())
 }
 
+/// Returns the name of a listed container. The list also has `/consumer/alias` for each container that links to it
+/// (`--link`), often before its own name. Podman's names have no leading slash.
+pub(super) fn container_name(listed: &Value) -> Option<&str> {
+    let names = list(listed, "/Names").iter().filter_map(Value::as_str);
+    let mut names = names.map(|name| name.trim_start_matches('/'));
+    names.find(|name| !name.is_empty() && !name.contains('/'))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -9,7 +9,7 @@ use evenkeel_common::wire::MountRecord;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::answer::{amount, flag, list, map, number, text, texts};
+use super::answer::{amount, container_name, flag, list, map, number, text, texts};
 use crate::model::definition::RECORDED_SUFFIX;
 use crate::model::image::ImageId;
 use crate::model::image_config::ImageConfig;
@@ -113,7 +113,7 @@ pub(super) fn are_of_image(labels: &HashMap<String, String>) -> bool {
 /// taken from the list entry. Returns `None` without an ID.
 pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Container> {
     let id = text(seen, "/Id").or_else(|| text(listed, "/Id"))?.to_owned();
-    let name = text(seen, "/Name").or_else(|| text(listed, "/Names/0")).unwrap_or_else(|| short(&id));
+    let name = text(seen, "/Name").or_else(|| container_name(listed)).unwrap_or_else(|| short(&id));
     let name = name.trim_start_matches('/').to_owned();
     let status = text(listed, "/Status").unwrap_or_default().to_owned();
     let state = state(listed, seen);
@@ -134,6 +134,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
     Some(Container {
         name,
         manager: manager(&labels).filter(|_| podman),
+        project: labels.remove(PROJECT_LABEL).unwrap_or_default(),
         compose_service: labels.remove(SERVICE_LABEL).unwrap_or_default(),
         compose_files: labels
             .remove(FILES_LABEL)

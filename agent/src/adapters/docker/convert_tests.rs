@@ -223,11 +223,12 @@ fn labels_that_compose_gave_to_an_image_make_its_containers_no_part_of_the_proje
     };
     let of_image = labels(&["version"]);
     assert_eq!((of_image.compose_service.as_str(), of_image.origin), ("", Origin::default()));
+    assert_eq!(of_image.project, "");
     for of_compose in [&["version", "container-number"][..], &["container-number"], &[]] {
         let one = labels(of_compose);
         assert_eq!(
-            (one.compose_service.as_str(), one.origin.folder),
-            ("web", Some("/srv/p".into())),
+            (one.project.as_str(), one.compose_service.as_str(), one.origin.folder),
+            ("p", "web", Some("/srv/p".into())),
             "{of_compose:?}"
         );
     }

@@ -324,11 +324,8 @@ impl Engine for DockerEngine {
 
     async fn anchors(&self, project: &str) -> Result<Vec<String>, EngineError> {
         let listed = self.list("label", format!("{HOLD_LABEL}={project}")).await?;
-        let mut names: Vec<String> = listed
-            .iter()
-            .filter_map(|listed| answer::text(listed, "/Names/0"))
-            .map(|name| name.trim_start_matches('/').to_owned())
-            .collect();
+        let mut names: Vec<String> =
+            listed.iter().filter_map(answer::container_name).map(str::to_owned).collect();
         names.sort();
         Ok(names)
     }

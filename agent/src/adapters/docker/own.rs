@@ -113,7 +113,7 @@ fn id(listed: &Value) -> &str {
 }
 
 fn name(listed: &Value) -> &str {
-    answer::text(listed, "/Names/0").unwrap_or_else(|| id(listed)).trim_start_matches('/')
+    answer::container_name(listed).unwrap_or_else(|| id(listed))
 }
 
 fn is_running(listed: &Value) -> bool {

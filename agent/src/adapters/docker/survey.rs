@@ -94,9 +94,9 @@ fn running_container(listed: &Value) -> RunningContainer {
             .map(|files| files.split(',').map(PathBuf::from).collect())
             .unwrap_or_default(),
     });
-    let name = answer::text(listed, "/Names/0").or_else(|| answer::text(listed, "/Id")).unwrap_or_default();
+    let name = answer::container_name(listed).or_else(|| answer::text(listed, "/Id")).unwrap_or_default();
     RunningContainer {
-        name: name.trim_start_matches('/').to_owned(),
+        name: name.to_owned(),
         image: answer::text(listed, "/Image").unwrap_or_default().to_owned(),
         origin,
         labels: labels.into_iter().collect(),
@@ -126,6 +126,16 @@ mod tests {
         assert_eq!(running_container(&json!({"Id": "ab", "Labels": null})).origin, None);
         let of_image = json!({"com.docker.compose.project": "shop", "com.docker.compose.version": "2.40.0"});
         assert_eq!(running_container(&json!({"Id": "ab", "Labels": of_image})).origin, None);
+    }
+
+    #[test]
+    fn a_container_that_others_link_to_has_its_own_name() {
+        for names in [json!(["/app/db", "/app/postgres", "/postgres"]), json!(["postgres", "app/db"])] {
+            assert_eq!(running_container(&json!({"Id": "ab", "Names": names})).name, "postgres");
+        }
+        for none in [json!([]), json!(null), json!(["/"]), json!(["/app/db"])] {
+            assert_eq!(running_container(&json!({"Id": "ab", "Names": none})).name, "ab");
+        }
     }
 
     #[test]

@@ -146,7 +146,7 @@ fn mounter(listed: &Value) -> Option<Mounter> {
     let is_of_compose = !convert::are_of_image(&labels);
     let label = |name: &str| labels.get(name).filter(|_| is_of_compose).cloned().unwrap_or_default();
     let id = answer::text(listed, "/Id").filter(|_| !labels.contains_key(HOLD_LABEL))?;
-    let name = answer::text(listed, "/Names/0").unwrap_or(id).trim_start_matches('/').to_owned();
+    let name = answer::container_name(listed).unwrap_or(id).to_owned();
     let depends_on = label(DEPENDS_ON_LABEL);
     let services = depends_on.split(',').filter_map(|one| one.split(':').next());
     Some(Mounter {

@@ -72,7 +72,7 @@ const FEATURES: &[Feature] = &[
     },
     Feature {
         name: "deploying",
-        is_used: |service| service.project().is_some() || service.container_name.is_some(),
+        is_used: |service| service.project().is_some(),
         calls: &[
             Call {
                 query: "?fromImage=evenkeel-preflight.invalid/none&tag=none",
@@ -199,6 +199,34 @@ mod tests {
             ("POST /containers/{id}/restart", "needed by: auto_heal")
         );
         assert!(of(Err(EngineError::Unavailable("cut off".into()))).unwrap().what.contains("cut off"));
+    }
+
+    #[test]
+    fn a_container_that_is_only_healed_needs_no_calls_that_create_or_remove_containers() {
+        let config = crate::service::tests::config();
+        let by_name = ServiceConfig {
+            compose_files: Vec::new(),
+            compose_project: None,
+            container_name: Some("pihole".into()),
+            auto_update: false,
+            ..config.clone()
+        };
+        let in_swarm = ServiceConfig {
+            compose_files: Vec::new(),
+            compose_project: None,
+            swarm_service: Some("shop_web".into()),
+            auto_heal: false,
+            ..config.clone()
+        };
+        for (service, expected) in [
+            (by_name, &["watching", "auto_heal"][..]),
+            (in_swarm, &["watching", "swarm_service"]),
+            (config, &["watching", "deploying", "compose", "auto_heal"]),
+        ] {
+            let used: Vec<&str> =
+                FEATURES.iter().filter(|one| (one.is_used)(&service)).map(|one| one.name).collect();
+            assert_eq!(used, expected);
+        }
     }
 
     /// Reports whether docker-socket-proxy lets a call through, by the rules in its `haproxy.cfg` that apply to these calls.

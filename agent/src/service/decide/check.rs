@@ -112,8 +112,9 @@ impl Service {
         let Compared { stale, matching } = self.compare_images(&observation, now);
         let files = self.follow_files(&observation.files, observation.files_applied_elsewhere.as_ref());
         self.compare_with_shutdown(&observation.containers, now);
+        let outside = self.outside_project(&observation.containers);
         // Unlisted override file: start only; recreate only on an explicit redeploy.
-        let start_only = !observation.unlisted_files.is_empty();
+        let start_only = outside.is_some() || !observation.unlisted_files.is_empty();
         let start = self.start_wanted(&observation.containers, matching && (start_only || !stale), now);
         let start = start.filter(|cause| !start_only || *cause != Cause::ForceUp { down: true });
         self.known.containers = Some(observation.containers.clone());
@@ -130,13 +131,14 @@ impl Service {
         let asked = (!pending || self.going_back.is_some()) && self.checks.take_redeploy();
         let back = self.going_back.take_if(|_| asked);
         let redeploy = asked && back.is_none();
-        let retry_rollback = !pending && std::mem::take(&mut self.retry_rollback);
-        if let Some(text) = registry_fault.as_ref().filter(|_| redeploy) {
+        let retry_rollback = !pending && outside.is_none() && std::mem::take(&mut self.retry_rollback);
+        let bars_redeploy = outside.as_ref().or(registry_fault.as_ref());
+        if let Some(text) = bars_redeploy.filter(|_| redeploy) {
             self.redeploy_failed(text.clone(), String::new(), now);
         }
         self.wanted = if let Some(back) = back {
             self.wants_back(back, now)
-        } else if redeploy && registry_fault.is_none() {
+        } else if redeploy && bars_redeploy.is_none() {
             Some(Cause::Redeploy)
         } else if stale && self.config.auto_update && !start_only {
             Some(Cause::Update)
@@ -145,11 +147,7 @@ impl Service {
         } else {
             drift.filter(|_| !start_only).or(start)
         };
-        let unreadable =
-            self.known.observation.as_ref().and_then(|seen| seen.definition.as_ref()?.as_ref().err());
-        let unreadable = unreadable.filter(|_| stale).map(|text| wording::unreadable_definition(text));
-        let bars_update =
-            files_fault.or(unreadable).or_else(|| self.unlisted_files_fault()).or_else(|| self.unused());
+        let bars_update = self.bars_update(outside, files_fault, stale);
         if bars_update.is_some() {
             self.wanted = self.wanted.take().filter(|cause| *cause != Cause::Update);
         }
@@ -164,6 +162,25 @@ impl Service {
         let faults: Vec<String> =
             bars_update.into_iter().chain(registry_fault).chain(self.command_fault()).collect();
         self.conclude_check(is_manual, &faults, undeployable, now);
+    }
+
+    /// Why no update is deployed, whatever the registry has.
+    fn bars_update(
+        &self,
+        outside: Option<String>,
+        files_fault: Option<String>,
+        stale: bool,
+    ) -> Option<String> {
+        let is_deploying = self.config.auto_update || self.config.compose_watch;
+        let unreadable =
+            self.known.observation.as_ref().and_then(|seen| seen.definition.as_ref()?.as_ref().err());
+        let unreadable = unreadable.filter(|_| stale).map(|text| wording::unreadable_definition(text));
+        outside
+            .filter(|_| is_deploying)
+            .or(files_fault)
+            .or(unreadable)
+            .or_else(|| self.unlisted_files_fault())
+            .or_else(|| self.unused())
     }
 
     /// Takes over where the project was started from, and how its definition differs from what runs.
@@ -390,6 +407,14 @@ impl Service {
         }
         let ours: Vec<Reference> = wanted.iter().map(|view| view.reference.clone()).collect();
         Some(wording::fault(&FaultCause::ImagesUnused { configured: &ours, used: &theirs }))
+    }
+
+    /// Returns a fault if a container is not of the compose project that would be brought up.
+    pub(in crate::service) fn outside_project(&self, containers: &[Container]) -> Option<String> {
+        let project = self.config.compose_project.as_deref().filter(|_| self.config.can_deploy())?;
+        let outside = containers.iter().find(|c| self.config.is_outside_project(c))?;
+        let (container, is_of) = (&*outside.name, &*outside.project);
+        Some(wording::fault(&FaultCause::OutsideProject { container, is_of, project }))
     }
 
     /// Returns a fault if the project was brought up with more files than are configured: compose adds an override file

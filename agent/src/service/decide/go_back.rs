@@ -63,7 +63,8 @@ impl Service {
             Some(wording::definition_differs(&hold, &self.config.name))
         });
         let stopped = (!self.runs_any_of(&back)).then(|| wording::go_back::STOPPED.to_owned());
-        match unreadable.or(differs).or_else(|| self.unlisted_files_fault()).or(stopped) {
+        let outside = self.outside_project(self.containers());
+        match outside.or(unreadable).or(differs).or_else(|| self.unlisted_files_fault()).or(stopped) {
             None => Some(Cause::GoBack(back)),
             Some(why) => {
                 self.not_gone_back(back, why, String::new(), now);

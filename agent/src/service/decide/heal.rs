@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::model::{Container, EngineError};
 use crate::service::action::Action;
 use crate::service::event::Event;
-use crate::service::health::assess::{Condition, Trouble};
+use crate::service::health::assess::{self, Condition, Trouble};
 use crate::service::health::healer::Remedy;
 use crate::service::health::restart_state::{self, RestartState};
 use crate::service::{ENGINE_RETRY, Service};
@@ -23,11 +23,16 @@ impl Service {
         self.durable.rollback_failed && self.containers().iter().any(|c| c.name == name && is_unproven(c))
     }
 
-    /// Whether the healer is working on a container that it does not leave alone.
+    /// Whether the healer is working on a container that it does not leave alone, and that it has a remedy for.
     pub(in crate::service) fn is_healing(&self) -> bool {
         let mut states = self.durable.restart_states.iter();
+        let is_cut_off = |name: &str| {
+            self.containers().iter().any(|c| c.name == name && assess::is_cut_off(c, &self.config))
+        };
         self.config.auto_heal
-            && states.any(|(name, restart)| restart.is_being_healed() && !self.is_left_alone(name))
+            && states.any(|(name, restart)| {
+                restart.is_being_healed() && !self.is_left_alone(name) && !is_cut_off(name)
+            })
     }
 
     /// Whether containers are failing, and the healer leaves all of them as they are for now: it has given up on them, waits

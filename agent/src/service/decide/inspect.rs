@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::{Container, EngineError, EventKind, State};
+use crate::model::{Container, EngineError, EventKind, RestartPolicy, State};
 use crate::service::action::Action;
-use crate::service::health::assess::Stops;
+use crate::service::event::{Event, NoRemedy};
+use crate::service::health::assess::{Stops, Symptom, Trouble};
 use crate::service::health::gap::{Engine, Sight};
 use crate::service::health::healer as heal;
 use crate::service::rollout::step::Phase;
@@ -67,6 +68,7 @@ impl Service {
                 self.known.exit_codes.insert(id, *exit_code);
             }
             EventKind::Destroy => {
+                self.note_removed(&id, now);
                 self.durable.stops.remove(&id);
                 self.durable.engine_stops.remove(&id);
                 self.known.exit_codes.remove(&id);
@@ -110,6 +112,37 @@ impl Service {
         }
         let durable = &mut self.durable;
         self.healer.stopped(&mut durable.stops, &mut durable.engine_stops, id, at);
+    }
+
+    /// Reports a container that has crashed and that the engine has removed at once (`--rm`): no inspection finds it any more.
+    fn note_removed(&mut self, id: &str, now: Timestamp) {
+        let Some((container, exit_code)) = self.crashed_before_removal(id) else { return };
+        let problem = Trouble::Symptom(Symptom::Exited { exit_code });
+        let no_remedy = Some(NoRemedy::Removed);
+        self.emit(Event::Unhealthy { container, ended: true, problem, no_remedy }, now);
+    }
+
+    /// The name and exit code of a container that is being removed, if it ran until now, and has crashed.
+    fn crashed_before_removal(&self, id: &str) -> Option<(String, i64)> {
+        let durable = &self.durable;
+        let is_explained = durable.stops.contains_key(id) || durable.engine_stops.contains_key(id);
+        let is_ours = durable.deployment.is_some() || self.project.is_busy() || self.swarm_name().is_some();
+        let exit_code = self.known.exit_codes.get(id).copied()?;
+        // Podman does not report that somebody stops a container.
+        if is_explained || is_ours || exit_code == 0 || heal::ENDED_BY_SIGNAL.contains(&exit_code) {
+            return None;
+        }
+        // No engine takes a restart policy together with `--rm`.
+        let is_crashed = |c: &&Container| {
+            c.id == id
+                && c.state == State::Running
+                && c.restart_policy == RestartPolicy::No
+                && c.manager.is_none()
+                && !self.restarting.contains(&c.name)
+        };
+        let own = self.project.healed_by(&self.config.name, self.containers());
+        let container = own.iter().find(is_crashed)?.name.clone();
+        Some((container, exit_code))
     }
 
     /// Handles the result of an inspection.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Container, HealthState, State};
+use crate::config::ServiceConfig;
+use crate::model::{Container, HealthState, NetworkOwner, State};
 
 /// Extra time that a stop may take beyond the container's stop timeout.
 pub(in crate::service) const STOP_SLACK: Duration = Duration::from_secs(5);
@@ -231,6 +232,13 @@ fn lost_network(container: &Container, now: Timestamp) -> Option<Symptom> {
     let started = found.started_at.filter(|start| *start <= now)?;
     (found.state == State::Running && started > container.started_at?)
         .then(|| Symptom::NetworkRestarted { owner: found.name.clone() })
+}
+
+/// Reports whether the healer has no remedy for a container, and never will have: the container whose network it uses is gone
+/// for good, and compose can't make this one anew.
+pub(in crate::service) fn is_cut_off(container: &Container, config: &ServiceConfig) -> bool {
+    let is_gone = |owner: &NetworkOwner| owner.resolved.is_none() && owner.is_given_by_id();
+    container.network_of.as_ref().is_some_and(is_gone) && !config.can_recreate(container)
 }
 
 /// Whether somebody is stopping a running container.

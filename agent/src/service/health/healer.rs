@@ -40,7 +40,7 @@ const LOOP_COUNT: u64 = 5;
 /// Signals that ask every process to end: INT, QUIT, KILL, TERM (DOMAIN 4.3).
 const ASK_TO_STOP: [i32; 4] = [2, 3, 9, 15];
 /// Exit codes of a process that was ended by KILL or TERM, the signals of a regular stop.
-const ENDED_BY_SIGNAL: [i64; 2] = [KILLED, TERMINATED];
+pub(in crate::service) const ENDED_BY_SIGNAL: [i64; 2] = [KILLED, TERMINATED];
 const KILLED: i64 = 137;
 /// The signal that a process can't handle.
 const KILL: i32 = 9;
@@ -347,8 +347,7 @@ pub(in crate::service) fn remedy(container: &Container, config: &ServiceConfig) 
             Some(found) if matches!(found.state, State::Running | State::Paused) => {}
             None if owner.is_given_by_id() => {
                 let compose_service = container.compose_service.clone();
-                let by_compose = !compose_service.is_empty() && config.project().is_some();
-                return by_compose.then_some(Remedy::Recreate { compose_service });
+                return config.can_recreate(container).then_some(Remedy::Recreate { compose_service });
             }
             _ => return None,
         }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ServiceConfig;
 use crate::model::{Container, HealthState, State};
-use crate::service::event::{Event, Note};
-use crate::service::health::assess::{Condition, ProblemKind, Symptom, Trouble};
+use crate::service::event::{Event, NoRemedy, Note};
+use crate::service::health::assess::{Condition, ProblemKind, Symptom, Trouble, is_cut_off};
 
 /// Restarts within this time are one loop (`healer.rs`).
 pub(in crate::service) const LOOP_WINDOW: Duration = Duration::from_mins(1);
@@ -305,7 +305,13 @@ impl Look<'_> {
             return not_later(&mut findings.inspect_at, report_at);
         }
         problem.said = true;
-        findings.events.push(Event::Unhealthy { container: container.clone(), ended, problem: what });
+        let no_remedy = is_cut_off(self.container, self.config).then_some(NoRemedy::CutOff);
+        findings.events.push(Event::Unhealthy {
+            container: container.clone(),
+            ended,
+            problem: what,
+            no_remedy,
+        });
         // Network and engine problems are not caused by the container.
         let is_own = matches!(kind, ProblemKind::Down | ProblemKind::Unhealthy);
         let is_relapse = restart.well_since.is_some_and(|since| now < self.proven_at(since));

@@ -182,7 +182,26 @@ fn without_compose_files_a_container_that_lost_its_network_is_only_reported() {
     for at in [1, 20, 5000] {
         assert_eq!(scenario.at(at).look(&[&orphan]).act(), None);
     }
+    let entry = scenario.entries.last().and_then(|entry| entry.reason.clone()).expect("a reason");
+    let record = scenario.record();
+    for reason in [entry, record.unhealthy_reason.expect("it is not healthy")] {
+        assert!(reason.ends_with("; recreate it: a restart does not help"), "{reason}");
+    }
+    assert_eq!((record.status, record.degraded), (StatusValue::Unhealthy, false));
     assert_eq!(scenario.kinds(), [Kind::UNHEALTHY]);
+}
+
+#[test]
+fn compose_does_not_recreate_a_container_of_another_project() {
+    let mut scenario = Scenario::of(ServiceConfig { container_name: Some("client".into()), ..config() });
+    let orphan = with_network_of_none(OLD_ID, &running("client"));
+    for at in [1, 20, 5000] {
+        assert_eq!(scenario.at(at).look(&[&orphan]).act(), None);
+    }
+    assert_eq!(scenario.status(), StatusValue::Unhealthy);
+    let own = Container { project: "web".into(), ..orphan };
+    let begun = scenario.at(5100).look(&[&own]).act();
+    assert!(matches!(begun, Some(Action::Step(Step::Start(_)))), "{begun:?}");
 }
 
 #[test]

@@ -74,6 +74,31 @@ fn an_update_and_its_rollback_are_limited_to_the_changed_image() {
 }
 
 #[test]
+fn a_container_that_is_not_of_the_project_is_not_updated_and_no_image_is_blocked_for_it() {
+    for (project, text) in [("", "no compose project"), ("old", "compose project old"), ("web", "")] {
+        let by_name = ServiceConfig { container_name: Some("pihole".into()), ..config() };
+        let mut scenario = Scenario::of(by_name);
+        let seen = Container { project: project.into(), ..running("pihole") };
+        let v1 = [local("sha256:one", &['1'])];
+        scenario.check(observed('2', &v1, &[&seen]));
+        let begun = scenario.act();
+        if text.is_empty() {
+            assert!(matches!(begun, Some(Action::Step(Step::PinImages { .. }))), "{begun:?}");
+            continue;
+        }
+        assert_eq!(begun, None, "{project}");
+        let errored = scenario.record().errored.expect("it is a fault");
+        assert!(errored.contains(text) && errored.contains("docker compose -p web up -d"), "{errored}");
+        assert!(scenario.kinds().contains(&Kind::ERROR), "{project}");
+
+        scenario.service.handle_request(ServiceRequest::Redeploy, scenario.now);
+        scenario.check(observed('2', &v1, &[&seen]));
+        assert_eq!(scenario.act(), None, "{project}");
+        assert!(scenario.kinds().contains(&Kind::FORCE_REDEPLOY_FAILED), "{project}");
+    }
+}
+
+#[test]
 fn the_whole_project_is_brought_up_if_none_of_it_runs_and_on_a_redeploy() {
     let v1 = [local("sha256:v1", &['1'])];
     let mut scenario = Scenario::of(config());

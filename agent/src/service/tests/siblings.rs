@@ -37,6 +37,19 @@ fn a_container_is_healed_by_the_service_that_lists_its_image_and_reported_once()
 }
 
 #[test]
+fn a_container_that_is_not_of_the_project_is_healed_by_the_service_that_has_its_name() {
+    let by_name = |name: &str, container: &str| {
+        let container_name = Some(container.to_owned());
+        Arc::new(ServiceConfig { container_name, ..(*named(name, IMAGE, true)).clone() })
+    };
+    let sick = with_health("pihole", HealthState::Unhealthy);
+    let services = [named("api", API, true), by_name("db", "db"), by_name("web", "pihole")];
+    assert_eq!(healed(&services, &[&sick]), [vec![], vec![], vec!["pihole"]]);
+    let own = Container { project: "web".into(), ..sick };
+    assert_eq!(healed(&services, &[&own]), [vec![], vec!["pihole"], vec![]], "the first with its image");
+}
+
+#[test]
 fn while_another_service_changes_the_project_nothing_is_changed_and_it_is_checked_again_afterwards() {
     let mut scenario = Scenario::of(config());
     let sick = with_health("web", HealthState::Unhealthy);

@@ -134,3 +134,45 @@ fn an_engine_that_was_started_before_the_clock_was_set_back_has_kept_running() {
         assert_eq!(scenario.restarts().len(), usize::from(is_restarted), "since {since}");
     }
 }
+
+#[test]
+fn a_container_that_crashes_and_is_removed_at_once_is_reported() {
+    // What happened before it ended, its exit code, and whether it has crashed.
+    let told = |signal: i32| EventKind::Kill { signal: Some(signal) };
+    for (before, exit_code, has_crashed) in [
+        (None, 1, true),
+        (None, 139, true),
+        (Some(told(10)), 1, true),
+        (Some(told(15)), 1, false),
+        (Some(EventKind::Stop), 3, false),
+        (None, 0, false),
+        (None, 143, false),
+    ] {
+        let mut scenario = Scenario::of(config());
+        scenario.at(10).look(&[&running("a")]).at(20);
+        if let Some(before) = before.clone() {
+            scenario.event("id-a", before);
+        }
+        scenario.event("id-a", EventKind::Die { exit_code }).event("id-a", EventKind::Destroy);
+        // Events are replayed after a gap.
+        scenario.event("id-a", EventKind::Destroy).look(&[]);
+        let entry = scenario.entries.first().cloned();
+        let expected = if has_crashed { vec![Kind::DIED] } else { Vec::new() };
+        assert_eq!(scenario.kinds(), expected, "{before:?}, exit code {exit_code}");
+        if let Some(entry) = entry {
+            assert_eq!(entry.container.as_deref(), Some("a"));
+            let reason = entry.reason.expect("a reason");
+            assert!(reason.contains(&format!("code {exit_code}")) && reason.contains("--rm"), "{reason}");
+        }
+    }
+}
+
+#[test]
+fn the_removal_of_a_container_that_was_known_to_be_down_is_no_crash() {
+    let mut scenario = Scenario::of(config());
+    scenario.at(10).look(&[&running("a")]).at(20).event("id-a", EventKind::Die { exit_code: 1 });
+    scenario.look(&[&exited("a", 1)]).at(30).look(&[&exited("a", 1)]);
+    assert_eq!(scenario.kinds(), [Kind::DIED]);
+    scenario.at(500).event("id-a", EventKind::Destroy).look(&[]);
+    assert_eq!(scenario.kinds(), []);
+}

@@ -13,7 +13,8 @@ use crate::config::ConfiguredImage;
 use crate::model::image::Reference;
 use crate::model::{Container, NetworkOwner, State};
 use crate::ports::PullProgress;
-use crate::service::health::assess::{Condition, Inactive};
+use crate::service::event::NoRemedy;
+use crate::service::health::assess::{Condition, Inactive, is_cut_off};
 use crate::service::observation::Observation;
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::snapshot::KeptSnapshot;
@@ -233,8 +234,12 @@ impl Service {
         if is(Condition::Inactive(Inactive::Stopped)) && all.iter().all(|(_, of)| has_ended(of)) {
             return Some(Err(wording::STOPPED_BY_HAND.to_owned()));
         }
-        let unhealthy: Vec<String> =
-            all.iter().filter_map(|(container, of)| wording::unhealthy_reason(container, of)).collect();
+        let reason = |(container, of): &(&Container, Condition)| {
+            let reason = wording::unhealthy_reason(container, of)?;
+            let is_cut_off = matches!(of, Condition::Failing(_)) && is_cut_off(container, &self.config);
+            Some(wording::with_remedy(reason, is_cut_off.then_some(NoRemedy::CutOff)))
+        };
+        let unhealthy: Vec<String> = all.iter().filter_map(reason).collect();
         if !unhealthy.is_empty() {
             return Some(Err(unhealthy.join(", ")));
         }

@@ -3,7 +3,7 @@
 use evenkeel_common::wire::ProbeProgress;
 
 use crate::model::{Container, Manager};
-use crate::service::event::Note;
+use crate::service::event::{NoRemedy, Note};
 use crate::service::health::assess::{Condition, Inactive, Symptom, Trouble};
 use crate::service::rollout::probation::{Flaw, Interference, Reason, TaskFault};
 
@@ -88,6 +88,17 @@ pub(in crate::service) fn trouble(what: &Trouble) -> String {
     match what {
         Trouble::Symptom(found) => symptom(found),
         Trouble::Words(words) => words.clone(),
+    }
+}
+
+/// Adds to a problem why the healer can do nothing about it, if it can't.
+pub(in crate::service) fn with_remedy(problem: String, no_remedy: Option<NoRemedy>) -> String {
+    match no_remedy {
+        None => problem,
+        Some(NoRemedy::CutOff) => format!("{problem}; recreate it: a restart does not help"),
+        Some(NoRemedy::Removed) => {
+            format!("{problem}; it was removed when it ended (--rm), so it can't be restarted")
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::service::rollout::plan::{Cause, ImageChange, Plan};
 use crate::service::rollout::probation::{Failure, Interference, Reason};
 pub(super) use crate::service::wording::container::{
     STOPPED_BY_HAND, interference, managed, note, probe_names_no_service, probed, rejection, trouble,
-    unhealthy_reason,
+    unhealthy_reason, with_remedy,
 };
 pub(crate) use crate::service::wording::definition::add_networks;
 pub(super) use crate::service::wording::definition::{
@@ -273,16 +273,11 @@ fn rollback_failed(
 
 fn container_entry(event: Event, new: New<'_>) -> Option<AuditEntry> {
     let (kind, level, message, container, reason) = match event {
-        Event::Unhealthy { container, ended, problem } => {
+        Event::Unhealthy { container, ended, problem, no_remedy } => {
             let (kind, verb) =
                 if ended { (Kind::DIED, "is down") } else { (Kind::UNHEALTHY, "is unhealthy") };
-            (
-                kind,
-                Level::Warning,
-                format!("container {container} {verb}"),
-                container,
-                Some(trouble(&problem)),
-            )
+            let message = format!("container {container} {verb}");
+            (kind, Level::Warning, message, container, Some(with_remedy(trouble(&problem), no_remedy)))
         }
         Event::Healthy { container } => {
             (Kind::HEALTHY, Level::Info, format!("container {container} is healthy again"), container, None)
@@ -539,6 +534,16 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
                 "the containers were made with {}, too, which compose_files does not list: without it they would lose \
                  its settings, so they are not recreated; add it to compose_files, or redeploy to continue without it",
                 files.join(", ")
+            )
+        }
+        FaultCause::OutsideProject { container, is_of, project } => {
+            let is_of = match *is_of {
+                "" => "no compose project".to_owned(),
+                other => format!("compose project {other}"),
+            };
+            format!(
+                "container {container} belongs to {is_of}, and compose_project is {project}, so compose can't update it: \
+                 remove it and run `docker compose -p {project} up -d`"
             )
         }
     }

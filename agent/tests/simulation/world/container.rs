@@ -296,6 +296,7 @@ impl FakeContainer {
             id: self.id.clone(),
             name: self.name(),
             manager: None,
+            project: "shop".to_owned(),
             compose_service: self.service.clone(),
             compose_files: Vec::new(),
             origin: self.origin.clone(),
