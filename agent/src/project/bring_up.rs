@@ -70,16 +70,27 @@ async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<Str
 /// Chooses the definition and the compose services.
 async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<Call, CompareError> {
     let (engine, compose) = world;
-    let rendered = compose.model(&start.project).await;
-    if let Err(error) = &rendered {
+    let (rendered, unread) = match compose.model(&start.project).await {
+        Ok(model) => (Some(model), None),
+        Err(error) => (None, Some(error)),
+    };
+    if let Some(error) = &unread {
         tracing::debug!(project = start.project.name, "can't read the compose model: {error}");
     }
-    let (mut project, model) = choose(start, rendered.ok());
+    let (mut project, model) = choose(start, rendered);
     let mut up_mode = match &start.scope {
         Some(scope) => scope.services(model.as_deref()),
         None => start.up_mode.clone(),
     };
     let containers = engine.containers(&Members::Project(project.name.clone())).await?;
+    // What the files define is not known, although `up`, which reads less of them, may succeed.
+    if let (None, Some(error)) = (&model, unread)
+        && start.is_guarded
+        && !start.up_mode.starts_only()
+        && !containers.is_empty()
+    {
+        return Err(error.into());
+    }
     let (mut renewed, mut note) = (Vec::new(), None);
     if start.is_guarded {
         let mut stuck = present::stuck(&containers);
@@ -137,7 +148,7 @@ async fn guard(
     containers: &[Container],
     stuck: &[String],
 ) -> Result<Option<UpMode>, CompareError> {
-    // Compose reports what is wrong with the files.
+    // Then there is no container, or none is made anew.
     let Some(model) = model else { return Ok(None) };
     if start.up_mode.starts_only() {
         return Ok(None);

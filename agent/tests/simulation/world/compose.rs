@@ -119,6 +119,7 @@ impl Compose for FakeWorld {
         let mut inner = self.lock();
         inner.definition_reads += 1;
         if inner.is_file_broken && project.definition.is_none() {
+            inner.interfere();
             return Err(failed(BROKEN));
         }
         let element = |service: &Definition| {
