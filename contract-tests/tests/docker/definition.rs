@@ -274,6 +274,35 @@ services:
 }
 
 #[test]
+fn services_of_a_profile_that_is_off_do_not_hold_the_update() {
+    for (about, web, other) in [
+        ("exclusive", "container_name: '{name}-web'", "container_name: '{name}-web'"),
+        ("no-env-file", "env_file: [web.env]", "env_file: [absent.env]"),
+    ] {
+        let mut world = World::new(about);
+        world.push("web", &Image::good("v1"));
+        write(&world, "web.env", "MODE=one\n");
+        let (host, name) = (world.host.clone(), world.project.name.clone());
+        let text = format!(
+            "x-web: &web {{ image: '{host}/web:latest', labels: {{labels}}, stop_grace_period: 1s }}
+services:
+  web: {{ <<: *web, profiles: [small], {web} }}
+  other: {{ <<: *web, profiles: [large], {other} }}
+"
+        );
+        world.project.write_text(&text.replace("{name}", &name));
+        by_hand(&world, &["-f", &file(&world), "--profile", "small", "up", "-d"]);
+        let before = environment(&world, "web");
+        let agent = agent(&world);
+        world.push("web", &Image::good("v2"));
+        agent.trigger("shop");
+        agent.wait_entry(&Kind::UPDATED, 1);
+        world.assert_runs("web", "v2");
+        assert_eq!(environment(&world, "web"), before, "{about}");
+    }
+}
+
+#[test]
 fn the_image_of_a_stopped_project_is_pulled_and_deployed_once_it_runs() {
     let world = project("off", "");
     by_hand(&world, &["-f", &file(&world), "up", "-d"]);

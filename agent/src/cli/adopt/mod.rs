@@ -224,6 +224,7 @@ async fn look_at(
     let mut project = Project { origin, files, lists_differ, runs, rendered: None, bound_files };
     let described = describe::project(&project).service;
     if let Some(compose) = described.and_then(|service| as_compose(&service, &project.origin)) {
+        let compose = compose.with_present(&containers);
         let model = timeout(REQUEST_LIMIT, clients.compose.model(&compose)).await;
         let model = model.unwrap_or_else(|_| {
             Err(crate::model::ComposeError {
