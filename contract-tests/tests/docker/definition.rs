@@ -137,6 +137,46 @@ fn relative_paths_are_those_of_the_project_directory() {
     assert!(!folder.join("deploy/data").exists());
 }
 
+/// Starts the project of a service whose definition ends with these lines, and moves its folder while it runs. Returns the
+/// compose file.
+fn moved(about: &str, more: &str) -> (World, String) {
+    let world = project(about, more);
+    let before = write(&world, "before/compose.yml", "");
+    write(&world, "before/web.env", "MODE=one\n");
+    write(&world, "before/data/keep", "");
+    fs::copy(&world.project.file, &before).expect("the file can be copied");
+    by_hand(&world, &["-f", &before, "up", "-d"]);
+    let (before, now) = (world.folder().join("before"), world.folder().join("now"));
+    fs::rename(before, &now).expect("the folder can be moved");
+    (world, now.join("compose.yml").display().to_string())
+}
+
+#[test]
+fn a_project_that_was_moved_while_it_ran_is_held_for_its_data() {
+    let (world, file) = moved("moved", "    volumes: ['./data:/data']\n");
+    let before = world.project.container("web").id;
+    let entry = world.entry("shop", &["web:latest"]).set("compose_files", serde_json::json!([file]));
+    let agent = world.agent_for([entry]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    let why = waits_for(&agent, "shop", "definition");
+    assert!(why.contains("web: volume /data") && !why.contains("/before"), "{why}");
+    assert_eq!(world.project.container("web").id, before);
+    assert!(!world.folder().join("before").exists(), "no empty data");
+}
+
+#[test]
+fn a_project_that_was_moved_while_it_ran_is_updated_with_its_env_files() {
+    let (world, file) = moved("moved-env", "    env_file: [web.env]\n");
+    let entry = world.entry("shop", &["web:latest"]).set("compose_files", serde_json::json!([file]));
+    let agent = world.agent_for([entry]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert!(environment(&world, "web").contains(&"MODE=one".to_owned()));
+}
+
 #[test]
 fn an_edit_that_was_not_applied_holds_the_update_until_it_is_applied_or_undone() {
     let world = project("edited", "    environment: { MODE: 'one' }\n");

@@ -208,9 +208,9 @@ impl Compose for FakeWorld {
     }
 }
 
-/// Where a person starts the project: not where the agent would by itself.
+/// Where a person starts the project: not where the agent would by itself. The folder exists.
 pub(super) fn person() -> Origin {
-    Origin { folder: Some("/srv/shop".into()), env_files: vec!["/srv/shop/prod.env".into()] }
+    Origin { folder: Some("/usr".into()), env_files: vec!["/srv/shop/prod.env".into()] }
 }
 
 /// The surroundings in which compose is called.
