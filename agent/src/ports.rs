@@ -347,6 +347,8 @@ pub struct Hashes {
     pub version: String,
     /// Variables of the files that compose reports as not set.
     pub unset: Vec<String>,
+    /// The home directory that compose puts in the place of `~`; empty if it is not known.
+    pub home: String,
 }
 
 /// Runs compose. The caller must serialize calls for the same project.

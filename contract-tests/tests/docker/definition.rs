@@ -118,6 +118,36 @@ fn a_variable_of_the_persons_shell_holds_the_update() {
 }
 
 #[test]
+fn a_folder_below_the_home_directory_of_the_person_holds_the_update() {
+    let world = project("home", "    volumes: ['~/data:/data']\n");
+    // Where `docker` may have its plugins, whatever the home directory is.
+    let settings = std::env::var("DOCKER_CONFIG")
+        .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.docker")))
+        .unwrap_or_default();
+    let home = |name: &str| {
+        write(&world, &format!("{name}/data/keep"), "");
+        world.folder().join(name).display().to_string()
+    };
+    let (ann, other) = (home("ann"), home("other"));
+    let output = world
+        .engine
+        .cli(&["compose", "-p", &world.project.name, "-f", &file(&world), "up", "-d"])
+        .envs([("HOME", &ann), ("DOCKER_CONFIG", &settings)])
+        .output()
+        .expect("docker can be run");
+    assert!(output.status.success(), "{output:?}");
+    let before = world.project.container("web").id;
+    let config = world.config([world.entry("shop", &["web:latest"])]);
+    let agent = world.agent_with(config, &[("HOME", &other), ("DOCKER_CONFIG", &settings)]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    let why = waits_for(&agent, "shop", "definition");
+    assert!(why.contains("web: volume /data") && why.contains("write the path out"), "{why}");
+    assert!(!why.contains("POST /redeploy"), "{why}");
+    assert_eq!(world.project.container("web").id, before);
+}
+
+#[test]
 fn relative_paths_are_those_of_the_project_directory() {
     let world = project("directory", "");
     let folder = world.folder().join("app");

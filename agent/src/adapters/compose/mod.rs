@@ -22,6 +22,7 @@ use self::version::{ApiMismatch, Version};
 use super::child::{Leftovers, Outcome, run};
 use super::docker::Endpoint;
 use crate::config::Runtime;
+use crate::model::definition::HOME;
 use crate::model::output::{Tail, stable};
 use crate::model::text::describe_io_error;
 use crate::model::{ComposeError, Model, ModelService, Project, PullPolicy, UpMode};
@@ -530,6 +531,11 @@ impl Compose for ComposeCli {
             by_service: text.lines().filter_map(pair).collect(),
             version: version.map(|version| version.to_string()).unwrap_or_default(),
             unset: unset_variables(&said),
+            home: self
+                .environment
+                .variable(HOME)
+                .and_then(|home| home.into_string().ok())
+                .unwrap_or_default(),
         })
     }
 }

@@ -385,6 +385,7 @@ esac"#,
     assert_eq!(hashes.by_service, [("cpu".to_owned(), "1234".to_owned())].into());
     let asked = stage.read("args.txt");
     assert!(asked.contains(" --profile small config --hash *"), "{asked}");
+    assert_eq!(hashes.home, "/home/agent");
 
     // Where nothing is known to run, and where that can't be rendered either, the error is that of the whole project.
     for present in [Vec::new(), vec!["former".to_owned()]] {

@@ -22,6 +22,9 @@ use super::compose::Model;
 /// The end of the name of a file with a recorded definition, which compose reads in place of the project's files.
 pub const RECORDED_SUFFIX: &str = ".evenkeel-recorded.json";
 
+/// The variable with the home directory that compose puts in the place of `~`. It is that of the user who runs compose.
+pub const HOME: &str = "HOME";
+
 /// Label with the hash of the definition that a container or a network was created from.
 const HASH_LABEL: &str = "com.docker.compose.config-hash";
 /// Label with the version of the compose that created a container.
@@ -47,6 +50,8 @@ pub struct Rendered {
     pub version: String,
     /// Variables that compose reports as not set.
     pub unset: Vec<String>,
+    /// The home directory of compose, see [`HOME`]; empty if it is not known.
+    pub home: String,
     /// The configs and secrets that are copied into containers and use such a variable, by their names in [`copied`].
     pub incomplete: BTreeSet<String>,
 }
@@ -69,7 +74,7 @@ pub struct Difference {
     pub service: String,
     /// What differs, such as `environment SECRET` or `volume /data`. Values are never named: they may be secret.
     pub what: Vec<String>,
-    /// Variables that compose reports as not set, which may be the reason.
+    /// Variables that compose reports as not set, which may be the reason, and [`HOME`] if it may be another one here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unset: Vec<String>,
     /// Networks that a container was connected to after compose had made it, among what differs. A new container would not
@@ -92,8 +97,12 @@ impl fmt::Display for Difference {
         if self.what.len() > SHOWN {
             write!(f, " and {} more", self.what.len() - SHOWN)?;
         }
-        if !self.unset.is_empty() {
-            write!(f, " (not set here: {})", self.unset.join(", "))?;
+        let unset: Vec<&str> = self.unset.iter().map(String::as_str).filter(|name| *name != HOME).collect();
+        if !unset.is_empty() {
+            write!(f, " (not set here: {})", unset.join(", "))?;
+        }
+        if unset.len() < self.unset.len() {
+            write!(f, " ({HOME} may be another one here)")?;
         }
         Ok(())
     }
@@ -124,11 +133,22 @@ impl Rendered {
             what.dedup();
             if !what.is_empty() {
                 let connected = connected.into_iter().collect();
-                all.push(Difference { service: name.clone(), what, unset: self.unset.clone(), connected });
+                let mut unset = self.unset.clone();
+                if self.binds_below_another_home(name, running) && !unset.iter().any(|name| name == HOME) {
+                    unset.push(HOME.to_owned());
+                }
+                all.push(Difference { service: name.clone(), what, unset, connected });
             }
         }
         all.extend(networks::differences(&self.model, services, &running.networks));
         all
+    }
+
+    fn binds_below_another_home(&self, name: &str, running: &Running) -> bool {
+        self.model.service(name).is_some_and(|service| {
+            let is_elsewhere = |c: &Value| fields::binds_below_another_home(service.element(), c, &self.home);
+            running.of_service(name).any(is_elsewhere)
+        })
     }
 
     fn difference(&self, name: &str, container: &Value, running: &Running) -> Vec<String> {

@@ -145,7 +145,7 @@ impl Compose for FakeWorld {
         }
         let hash = |s: &Definition| (s.name.clone(), hash_of(&s.reference, s.version));
         let by_service = inner.definitions(Some(project)).iter().map(hash).collect();
-        Ok(Hashes { by_service, version: "1".to_owned(), unset: Vec::new() })
+        Ok(Hashes { by_service, version: "1".to_owned(), ..Hashes::default() })
     }
 
     async fn up(
