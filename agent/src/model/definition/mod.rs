@@ -17,13 +17,16 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::compose::Model;
+use super::compose::{Model, ModelService};
 
 /// The end of the name of a file with a recorded definition, which compose reads in place of the project's files.
 pub const RECORDED_SUFFIX: &str = ".evenkeel-recorded.json";
 
 /// The variable with the home directory that compose puts in the place of `~`. It is that of the user who runs compose.
 pub const HOME: &str = "HOME";
+
+/// The end of what differs because a provider has set it.
+const OF_PROVIDER: &str = " (set by a provider)";
 
 /// Label with the hash of the definition that a container or a network was created from.
 const HASH_LABEL: &str = "com.docker.compose.config-hash";
@@ -87,6 +90,12 @@ impl Difference {
     /// Reports whether the files define what runs but for networks that were connected since.
     pub fn is_of_connections(&self) -> bool {
         !self.connected.is_empty() && self.what.len() == self.connected.len()
+    }
+
+    /// Reports whether nothing differs but variables of providers: compose gets their values when it brings up the
+    /// dependencies of a service, so that they are in no file.
+    pub fn is_of_providers(&self) -> bool {
+        !self.what.is_empty() && self.what.iter().all(|what| what.ends_with(OF_PROVIDER))
     }
 }
 
@@ -165,7 +174,23 @@ impl Rendered {
         {
             return vec!["a setting that the engine does not report".to_owned()];
         }
-        found
+        found.into_iter().map(|what| self.with_provider(service, what)).collect()
+    }
+
+    /// Marks a variable that is not in the files, and is named after a provider that the service depends on.
+    fn with_provider(&self, service: ModelService<'_>, what: String) -> String {
+        let is_in_files =
+            |name: &str| service.element().get("environment").is_some_and(|all| all.get(name).is_some());
+        let is_provider = |on: &str| {
+            self.model.service(on).is_some_and(|service| service.element().get("provider").is_some())
+        };
+        let is_named_after = |name: &str, on: &str| {
+            name.strip_prefix(on.to_uppercase().as_str()).is_some_and(|rest| rest.starts_with('_'))
+        };
+        let is_set_by_provider = what.strip_prefix("environment ").is_some_and(|name| {
+            !is_in_files(name) && service.depends_on().any(|on| is_provider(on) && is_named_after(name, on))
+        });
+        if is_set_by_provider { format!("{what}{OF_PROVIDER}") } else { what }
     }
 
     /// Reports whether the containers of a compose service were created from exactly this definition, so that compose

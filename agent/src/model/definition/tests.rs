@@ -403,6 +403,32 @@ fn a_path_below_another_home_directory_is_told_from_an_edit() {
 }
 
 #[test]
+fn variables_of_a_provider_are_told_from_an_edit() {
+    let found = |provider: Value, variables: &[&str]| {
+        let web = json!({ "environment": { "DB_MODE": "one" }, "depends_on": { "my-db": null, "db": null } });
+        let model =
+            json!({ "services": { "web": web, "db": provider, "my-db": { "provider": { "type": "x" } } } });
+        let all = [&["DB_MODE=one"][..], variables].concat();
+        in_model(model, json!({ "Config": { "Env": all } }), Some(json!({})))
+    };
+    let provider = || json!({ "provider": { "type": "awesomecloud" } });
+    assert_eq!(found(provider(), &["DB_URL=u"]), ["environment DB_URL (set by a provider)"]);
+    assert_eq!(found(provider(), &["MY-DB_URL=u"]), ["environment MY-DB_URL (set by a provider)"]);
+    assert_eq!(found(provider(), &["OTHER_URL=u"]), ["environment OTHER_URL"]);
+    assert_eq!(found(provider(), &["DBURL=u"]), ["environment DBURL"]);
+    assert_eq!(found(provider(), &["DB_MODE=two"]), ["environment DB_MODE"], "it is in the files");
+    assert_eq!(found(json!({ "image": "db" }), &["DB_URL=u"]), ["environment DB_URL"]);
+    let difference = |what: &[&str]| Difference {
+        service: "web".to_owned(),
+        what: what.iter().map(|one| (*one).to_owned()).collect(),
+        unset: Vec::new(),
+        connected: Vec::new(),
+    };
+    assert!(difference(&["environment DB_URL (set by a provider)"]).is_of_providers());
+    assert!(!difference(&["environment DB_URL (set by a provider)", "volume /data"]).is_of_providers());
+}
+
+#[test]
 fn a_network_that_was_connected_later_differs_although_the_hash_is_equal() {
     let service = || json!({ "networks": { "default": null } });
     let connected = |networks: Value| json!({ "NetworkSettings": { "Networks": networks } });

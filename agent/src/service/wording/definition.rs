@@ -2,16 +2,21 @@
 
 use std::collections::BTreeSet;
 
+use crate::model::Difference;
 use crate::model::definition::HOME;
-use crate::model::{Difference, Project};
 use crate::service::gates::candidate::DefinitionHold;
 
 /// Why an update waits: something other than the image would change with it.
 pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &str) -> String {
     let texts: Vec<String> = hold.differences.iter().map(ToString::to_string).collect();
-    let mut services: Vec<&str> = hold.differences.iter().map(|one| one.service.as_str()).collect();
-    services.dedup();
-    let command = up_command(&hold.project, &services);
+    if hold.differences.iter().all(Difference::is_of_providers) {
+        return format!(
+            "{}. An update brings up no dependencies, and so runs no provider: {}",
+            texts.join("; "),
+            update_by_hand(hold)
+        );
+    }
+    let command = command(hold, "up -d");
     let what = format!("the compose files no longer define what runs: {}", texts.join("; "));
     if hold.differences.iter().all(Difference::is_of_connections) {
         return format!(
@@ -56,6 +61,9 @@ pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: 
     if hold.differences.iter().all(Difference::is_of_connections) {
         return add_networks(&hold.differences);
     }
+    if hold.differences.iter().all(Difference::is_of_providers) {
+        return update_by_hand(hold);
+    }
     let (names, is_home) = unset(&hold.differences);
     let variables = (!names.is_empty()).then(|| format!("set {} in env_file", names.join(", ")));
     let path = is_home.then(|| "write the path out in the compose file".to_owned());
@@ -88,8 +96,16 @@ pub(in crate::service) fn unreadable_definition(why: &str) -> String {
     format!("the compose files can't be compared with what runs, so nothing is deployed: {why}")
 }
 
-/// The command with which a person brings up these compose services.
-fn up_command(project: &Project, services: &[&str]) -> String {
+/// How a person updates services whose variables come from a provider.
+fn update_by_hand(hold: &DefinitionHold) -> String {
+    format!("update it with `{} && {}`", command(hold, "pull"), command(hold, "up -d"))
+}
+
+/// The compose command of a person for the services that differ.
+fn command(hold: &DefinitionHold, task: &str) -> String {
+    let project = &hold.project;
+    let mut services: Vec<&str> = hold.differences.iter().map(|one| one.service.as_str()).collect();
+    services.dedup();
     let mut words = vec!["docker compose -p".to_owned(), project.name.clone()];
     words.extend(project.files.iter().map(|file| format!("-f {}", file.display())));
     let is_default = |folder: &std::path::PathBuf| {
@@ -103,14 +119,15 @@ fn up_command(project: &Project, services: &[&str]) -> String {
             words.push(format!("--env-file {}", file.display()));
         }
     }
-    words.push("up -d".to_owned());
-    words.extend(services.iter().map(|service| (*service).to_owned()));
+    words.push(task.to_owned());
+    words.extend(services.into_iter().map(str::to_owned));
     words.join(" ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Project;
 
     #[test]
     fn a_variable_that_is_not_set_here_is_no_reason_to_redeploy_without_it() {
@@ -157,6 +174,31 @@ mod tests {
         assert_eq!(
             definition_cleared_by(&both, "shop"),
             "set SECRET in env_file and write the path out in the compose file"
+        );
+    }
+
+    #[test]
+    fn a_variable_of_a_provider_is_no_edit_to_apply() {
+        let difference = Difference {
+            service: "web".into(),
+            what: vec!["environment DB_URL (set by a provider)".into()],
+            unset: Vec::new(),
+            connected: Vec::new(),
+        };
+        let project = Project { name: "shop".into(), ..Project::default() };
+        let mut hold = DefinitionHold { project, differences: vec![difference] };
+        let by_hand = "update it with `docker compose -p shop pull web && docker compose -p shop up -d web`";
+        let text = definition_differs(&hold, "shop");
+        assert!(
+            text.starts_with("web: environment DB_URL (set by a provider). ") && text.ends_with(by_hand),
+            "{text}"
+        );
+        assert_eq!(definition_cleared_by(&hold, "shop"), by_hand);
+        hold.differences[0].what.push("volume /data".into());
+        assert_eq!(
+            definition_cleared_by(&hold, "shop"),
+            "POST /redeploy/shop",
+            "the files were edited as well"
         );
     }
 
