@@ -397,8 +397,8 @@ impl ComposeCli {
         }
         // From 2.34 on, compose reads the env files of these services only if their profiles are named; before, it reads those
         // of all services of these profiles then.
-        let named: Vec<&str> = profiles.iter().map(String::as_str).collect();
-        let whole = self.rendered(project, &named, &names).await.unwrap_or(model);
+        let all: Vec<&str> = profiles.iter().map(String::as_str).collect();
+        let whole = self.rendered(project, &all, &names).await.unwrap_or(model);
         Some((whole, profiles))
     }
 }
