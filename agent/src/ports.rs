@@ -353,6 +353,8 @@ pub struct Hashes {
     pub version: String,
     /// Variables of the files that compose reports as not set.
     pub unset: Vec<String>,
+    /// The home directory that compose puts in the place of `~`; empty if it is not known.
+    pub home: String,
 }
 
 /// Runs compose. The caller must serialize calls for the same project.
@@ -366,7 +368,8 @@ pub trait Compose: Send + Sync + 'static {
     /// `compose config --quiet`: checks that the files are valid.
     async fn validate(&self, project: &Project) -> Result<(), ComposeError>;
 
-    /// `compose config --format json`: returns the resolved model, with the services of all profiles.
+    /// `compose config --format json`: returns the resolved model, with the services of all profiles; if compose can't render
+    /// all of them, with those of [`Project::present`] and what they depend on.
     async fn model(&self, project: &Project) -> Result<Model, ComposeError>;
 
     /// `compose config --services`: returns the services that `up` covers without their names, so none of a profile that is

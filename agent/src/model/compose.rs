@@ -175,7 +175,13 @@ impl<'a> ModelService<'a> {
 
     /// Reports whether it is of profiles, so that compose leaves it out unless one of them or the service itself is named.
     pub fn has_profiles(self) -> bool {
-        self.element.get("profiles").and_then(Value::as_array).is_some_and(|profiles| !profiles.is_empty())
+        self.profiles().next().is_some()
+    }
+
+    /// Returns its profiles.
+    pub fn profiles(self) -> impl Iterator<Item = &'a str> {
+        let all = self.element.get("profiles").and_then(Value::as_array);
+        all.into_iter().flatten().filter_map(Value::as_str)
     }
 
     /// Returns the jobs that must complete before it is started.

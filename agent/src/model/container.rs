@@ -1,5 +1,6 @@
 //! Containers as reported by the engine, and their events.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -151,7 +152,14 @@ impl Project {
     #[must_use]
     pub fn as_started_by(self, containers: &[Container]) -> Self {
         let origin = Origin::of(containers, &self.files);
-        self.as_started(origin.as_ref())
+        self.as_started(origin.as_ref()).with_present(containers)
+    }
+
+    /// Returns the project with the compose services of these containers as those that are present.
+    #[must_use]
+    pub fn with_present(self, containers: &[Container]) -> Self {
+        let services: BTreeSet<&str> = containers.iter().map(|c| c.compose_service.as_str()).collect();
+        Self { present: services.into_iter().map(str::to_owned).collect(), ..self }
     }
 }
 

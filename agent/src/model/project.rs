@@ -115,6 +115,9 @@ pub struct Project {
     /// find those of a profile that a person has named (`--profile`).
     #[serde(skip)]
     pub all_services: Vec<String>,
+    /// The compose services that have containers, where these are known. If compose can't render all services, it renders these.
+    #[serde(skip)]
+    pub present: Vec<String>,
     /// Whether compose names containers with `_`, as with `--compatibility`, or with `-`; `None`: as it does by itself.
     #[serde(skip)]
     pub compatibility: Option<bool>,

@@ -75,16 +75,28 @@ async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<Str
 /// Chooses the definition and the compose services.
 async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<Call, CompareError> {
     let (engine, compose) = world;
-    let rendered = compose.model(&start.project).await;
-    if let Err(error) = &rendered {
-        tracing::debug!(project = start.project.name, "can't read the compose model: {error}");
+    let containers = engine.containers(&Members::Project(start.project.name.clone())).await?;
+    let project = start.project.clone().with_present(&containers);
+    let (rendered, unread) = match compose.model(&project).await {
+        Ok(model) => (Some(model), None),
+        Err(error) => (None, Some(error)),
+    };
+    if let Some(error) = &unread {
+        tracing::debug!(project = project.name, "can't read the compose model: {error}");
     }
-    let (mut project, model) = choose(start, rendered.ok());
+    let (mut project, model) = choose(start, project, rendered);
     let mut up_mode = match &start.scope {
         Some(scope) => scope.services(model.as_deref()),
         None => start.up_mode.clone(),
     };
-    let containers = engine.containers(&Members::Project(project.name.clone())).await?;
+    // What the files define is not known, although `up`, which reads less of them, may succeed.
+    if let (None, Some(error)) = (&model, unread)
+        && start.is_guarded
+        && !start.up_mode.starts_only()
+        && !containers.is_empty()
+    {
+        return Err(error.into());
+    }
     let (mut renewed, mut followers, mut note) = (Vec::new(), Vec::new(), None);
     if start.is_guarded {
         let mut stuck = present::stuck(&containers);
@@ -118,8 +130,7 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
 }
 
 /// Uses the files as long as they define the recorded services as recorded, and else the record.
-fn choose(start: &BringUp, rendered: Option<Model>) -> (Project, Option<Arc<Model>>) {
-    let project = start.project.clone();
+fn choose(start: &BringUp, project: Project, rendered: Option<Model>) -> (Project, Option<Arc<Model>>) {
     let Some(recorded) = &start.definition else { return (project, rendered.map(Arc::new)) };
     if let Some(rendered) = rendered {
         let names = |scope: &Scope| scope.services(Some(recorded)).services().to_vec();
@@ -145,7 +156,7 @@ async fn guard(
     containers: &[Container],
     stuck: &[String],
 ) -> Result<Option<UpMode>, CompareError> {
-    // Compose reports what is wrong with the files.
+    // Then there is no container, or none is made anew.
     let Some(model) = model else { return Ok(None) };
     if start.up_mode.starts_only() {
         return Ok(None);

@@ -54,6 +54,7 @@ impl Comparison {
             hashes: hashes.by_service,
             version: hashes.version,
             unset: hashes.unset,
+            home: hashes.home,
             ..Rendered::default()
         };
         find_incomplete(compose, project, services, &mut rendered).await?;

@@ -3,7 +3,7 @@
 use tokio::sync::{OnceCell, watch};
 
 use crate::model::image::{ImageId, Reference};
-use crate::model::{EngineError, Model, Platform, Project};
+use crate::model::{ComposeError, EngineError, Members, Model, Platform, Project};
 use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Image, PullProgress, Registry, Swarm};
 use crate::service::action::DisplacedTag;
 use crate::service::images::OldImage;
@@ -48,11 +48,18 @@ impl Fetch<'_> {
         }
     }
 
+    /// Returns the project's compose model. Compose can render more of it if it is known which containers there are.
+    pub(super) async fn rendered(&self, project: &Project) -> Result<Model, ComposeError> {
+        let members = Members::Project(project.name.clone());
+        let containers = self.engine.containers(&members).await.unwrap_or_default();
+        self.compose.model(&project.clone().with_present(&containers)).await
+    }
+
     /// Returns the platform that the project requests for this repository and tag, or for another tag of the repository if
     /// no service uses this one. Unreadable files are ignored, because compose will report them.
     pub(super) async fn platform(&self, reference: &Reference, tag: Option<&str>) -> Option<Platform> {
         let project = self.project.as_ref()?;
-        let model = self.model.get_or_init(async || self.compose.model(project).await.ok()).await.as_ref()?;
+        let model = self.model.get_or_init(async || self.rendered(project).await.ok()).await.as_ref()?;
         let users = model.services().filter_map(|service| Some((service.image()?, service)));
         let users = users.filter(|(image, _)| image.repository == reference.repository);
         let (_, user) = users.min_by_key(|(image, _)| image.tag.as_deref() != tag)?;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 
-use crate::model::Project;
 use crate::model::env_file;
 use crate::model::text::describe_io_error;
+use crate::model::{Container, Project};
 
 use super::references::{self, Variable};
 
@@ -207,6 +207,30 @@ pub(super) async fn supersets(
     inspected.await.unwrap_or_default()
 }
 
+/// Corrects where these containers were started, if that folder no longer exists: the project was moved since, or compose was
+/// run in a container that alone has the folder. Compose would make the folders of its bind mounts anew there. Nothing is known
+/// if the folder of these configured files is missing, too.
+pub(crate) async fn follow_moved(offload: Offload, containers: &mut [Container], configured: &[PathBuf]) {
+    let Some(now) = configured.first().and_then(|file| file.parent()).map(Path::to_owned) else { return };
+    let folders: BTreeSet<PathBuf> =
+        containers.iter().filter_map(|container| container.origin.folder.clone()).collect();
+    let exists = now.clone();
+    let gone = offload.run(move || {
+        let mut gone = folders;
+        gone.retain(|folder| {
+            exists.is_dir() && folder.is_absolute() && matches!(folder.try_exists(), Ok(false))
+        });
+        gone
+    });
+    let gone = gone.await.unwrap_or_default();
+    for origin in containers.iter_mut().map(|container| &mut container.origin) {
+        if let Some(folder) = origin.folder.clone().filter(|folder| gone.contains(folder)) {
+            origin.env_files.retain(|file| !file.starts_with(&folder));
+            origin.folder = Some(now.clone());
+        }
+    }
+}
+
 /// Returns device and inode of a regular file, which are the same for all paths to it.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let about = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
@@ -261,6 +285,7 @@ fn describe(error: &std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Origin;
 
     #[tokio::test]
     async fn text_that_moves_between_files_changes_the_hash() {
@@ -339,6 +364,28 @@ mod tests {
             .unwrap();
         std::os::unix::fs::symlink(path("pipe"), path("prod.env")).unwrap();
         assert_eq!(hashed().await, absent, "a pipe behind a link is not read, and blocks nothing");
+    }
+
+    #[tokio::test]
+    async fn a_project_whose_folder_is_gone_is_where_its_first_file_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (before, now) = (dir.path().join("before"), dir.path().join("now"));
+        let started = Origin {
+            folder: Some(before.clone()),
+            env_files: vec![before.join(".env"), "/etc/prod.env".into()],
+        };
+        let followed = async || {
+            let mut containers =
+                [Container { origin: started.clone(), ..Container::running("web", "web:1") }];
+            follow_moved(Offload::Inline, &mut containers, &[now.join("compose.yml")]).await;
+            containers[0].origin.clone()
+        };
+        assert_eq!(followed().await, started, "the disk may not be mounted");
+        std::fs::create_dir(&now).unwrap();
+        let moved = Origin { folder: Some(now.clone()), env_files: vec!["/etc/prod.env".into()] };
+        assert_eq!(followed().await, moved);
+        std::fs::create_dir(&before).unwrap();
+        assert_eq!(followed().await, started);
     }
 
     #[tokio::test]

@@ -289,10 +289,11 @@ impl Check {
         &self,
         members: Option<&Members>,
     ) -> Result<(Arc<[Container]>, Files), CheckFault> {
-        let containers = match members {
+        let mut containers = match members {
             Some(members) => self.world.engine.containers(members).await.map_err(engine_fault)?,
             None => Vec::new(),
         };
+        files::follow_moved(self.world.offload, &mut containers, &self.config.compose_files).await;
         let containers: Arc<[Container]> = containers.into();
         let files = match &self.asked.files {
             Some(asked) => Box::pin(read_files(&self.world, &asked.as_started(&containers))).await,

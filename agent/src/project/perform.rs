@@ -58,7 +58,7 @@ async fn write_tag(
     images: &[Reference],
 ) -> StepResult {
     if !back {
-        let model = match fetch.compose.model(project).await {
+        let model = match fetch.rendered(project).await {
             Ok(model) => model,
             Err(error) => return StepResult::Failed(error.to_string()),
         };

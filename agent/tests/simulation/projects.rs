@@ -280,6 +280,17 @@ async fn an_edit_of_the_image_that_nobody_has_applied_is_deployed_by_no_start_an
 }
 
 #[tokio::test(start_paused = true)]
+async fn files_that_compose_can_not_render_are_brought_up_by_no_start() {
+    let fake = two(Behaviour::Good);
+    fake.stop_all_containers();
+    fake.act(Act::BreakFile);
+    let config = Arc::new(ServiceConfig { auto_start: true, ..named("web", WEB) });
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(fake.ups(), 0, "{:?}", fake.entries());
+    assert!(format!("{:?}", fake.entries()).contains("did not find expected key"), "{:?}", fake.entries());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_neighbour_whose_file_names_the_image_only_since_an_edit_is_not_brought_up_with_its_update() {
     let fake = two(Behaviour::Good);
     fake.edit_image("api", &reference(WEB));

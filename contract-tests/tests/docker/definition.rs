@@ -118,6 +118,36 @@ fn a_variable_of_the_persons_shell_holds_the_update() {
 }
 
 #[test]
+fn a_folder_below_the_home_directory_of_the_person_holds_the_update() {
+    let world = project("home", "    volumes: ['~/data:/data']\n");
+    // Where `docker` may have its plugins, whatever the home directory is.
+    let settings = std::env::var("DOCKER_CONFIG")
+        .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.docker")))
+        .unwrap_or_default();
+    let home = |name: &str| {
+        write(&world, &format!("{name}/data/keep"), "");
+        world.folder().join(name).display().to_string()
+    };
+    let (ann, other) = (home("ann"), home("other"));
+    let output = world
+        .engine
+        .cli(&["compose", "-p", &world.project.name, "-f", &file(&world), "up", "-d"])
+        .envs([("HOME", &ann), ("DOCKER_CONFIG", &settings)])
+        .output()
+        .expect("docker can be run");
+    assert!(output.status.success(), "{output:?}");
+    let before = world.project.container("web").id;
+    let config = world.config([world.entry("shop", &["web:latest"])]);
+    let agent = world.agent_with(config, &[("HOME", &other), ("DOCKER_CONFIG", &settings)]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    let why = waits_for(&agent, "shop", "definition");
+    assert!(why.contains("web: volume /data") && why.contains("write the path out"), "{why}");
+    assert!(!why.contains("POST /redeploy"), "{why}");
+    assert_eq!(world.project.container("web").id, before);
+}
+
+#[test]
 fn relative_paths_are_those_of_the_project_directory() {
     let world = project("directory", "");
     let folder = world.folder().join("app");
@@ -135,6 +165,46 @@ fn relative_paths_are_those_of_the_project_directory() {
     world.assert_runs("web", "v2");
     assert_eq!(inspect(&world, "web")["Mounts"], before);
     assert!(!folder.join("deploy/data").exists());
+}
+
+/// Starts the project of a service whose definition ends with these lines, and moves its folder while it runs. Returns the
+/// compose file.
+fn moved(about: &str, more: &str) -> (World, String) {
+    let world = project(about, more);
+    let before = write(&world, "before/compose.yml", "");
+    write(&world, "before/web.env", "MODE=one\n");
+    write(&world, "before/data/keep", "");
+    fs::copy(&world.project.file, &before).expect("the file can be copied");
+    by_hand(&world, &["-f", &before, "up", "-d"]);
+    let (before, now) = (world.folder().join("before"), world.folder().join("now"));
+    fs::rename(before, &now).expect("the folder can be moved");
+    (world, now.join("compose.yml").display().to_string())
+}
+
+#[test]
+fn a_project_that_was_moved_while_it_ran_is_held_for_its_data() {
+    let (world, file) = moved("moved", "    volumes: ['./data:/data']\n");
+    let before = world.project.container("web").id;
+    let entry = world.entry("shop", &["web:latest"]).set("compose_files", serde_json::json!([file]));
+    let agent = world.agent_for([entry]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    let why = waits_for(&agent, "shop", "definition");
+    assert!(why.contains("web: volume /data") && !why.contains("/before"), "{why}");
+    assert_eq!(world.project.container("web").id, before);
+    assert!(!world.folder().join("before").exists(), "no empty data");
+}
+
+#[test]
+fn a_project_that_was_moved_while_it_ran_is_updated_with_its_env_files() {
+    let (world, file) = moved("moved-env", "    env_file: [web.env]\n");
+    let entry = world.entry("shop", &["web:latest"]).set("compose_files", serde_json::json!([file]));
+    let agent = world.agent_for([entry]);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    assert!(environment(&world, "web").contains(&"MODE=one".to_owned()));
 }
 
 #[test]
@@ -271,6 +341,35 @@ services:
     // Its profile is off in the agent's surroundings, but it runs.
     world.assert_runs("tool", "v2");
     assert_eq!(Vec::from(["stopped", "job"].map(before)), kept);
+}
+
+#[test]
+fn services_of_a_profile_that_is_off_do_not_hold_the_update() {
+    for (about, web, other) in [
+        ("exclusive", "container_name: '{name}-web'", "container_name: '{name}-web'"),
+        ("no-env-file", "env_file: [web.env]", "env_file: [absent.env]"),
+    ] {
+        let mut world = World::new(about);
+        world.push("web", &Image::good("v1"));
+        write(&world, "web.env", "MODE=one\n");
+        let (host, name) = (world.host.clone(), world.project.name.clone());
+        let text = format!(
+            "x-web: &web {{ image: '{host}/web:latest', labels: {{labels}}, stop_grace_period: 1s }}
+services:
+  web: {{ <<: *web, profiles: [small], {web} }}
+  other: {{ <<: *web, profiles: [large], {other} }}
+"
+        );
+        world.project.write_text(&text.replace("{name}", &name));
+        by_hand(&world, &["-f", &file(&world), "--profile", "small", "up", "-d"]);
+        let before = environment(&world, "web");
+        let agent = agent(&world);
+        world.push("web", &Image::good("v2"));
+        agent.trigger("shop");
+        agent.wait_entry(&Kind::UPDATED, 1);
+        world.assert_runs("web", "v2");
+        assert_eq!(environment(&world, "web"), before, "{about}");
+    }
 }
 
 #[test]

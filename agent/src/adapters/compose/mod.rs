@@ -22,9 +22,10 @@ use self::version::{ApiMismatch, Version};
 use super::child::{Leftovers, Outcome, run};
 use super::docker::Endpoint;
 use crate::config::Runtime;
+use crate::model::definition::HOME;
 use crate::model::output::{Tail, stable};
 use crate::model::text::describe_io_error;
-use crate::model::{ComposeError, Model, Project, PullPolicy, UpMode};
+use crate::model::{ComposeError, Model, ModelService, Project, PullPolicy, UpMode};
 use crate::ports::{Compose, Hashes};
 
 /// Timeout of a run. Images are already pulled; only stopping and starting containers takes time. The project's
@@ -350,6 +351,66 @@ impl ComposeCli {
         printed.rewind().map_err(|error| lost(&error))?;
         Ok((printed, said))
     }
+
+    /// Prints the hashes of the services of these profiles, and of those without profiles.
+    async fn hashed(&self, project: &Project, profiles: &[&str]) -> Result<(File, String), ComposeError> {
+        self.printed(project, &with_profiles(profiles, &["config", "--hash", "*"])).await
+    }
+
+    /// Renders these services, each with its dependencies; without names, all of these profiles and those without profiles.
+    async fn rendered(
+        &self,
+        project: &Project,
+        profiles: &[&str],
+        names: &[String],
+    ) -> Result<Model, ComposeError> {
+        let mut task = with_profiles(profiles, &["config", "--format", "json"]);
+        task.extend(names.iter().map(String::as_str));
+        let (printed, _) = self.printed(project, &task).await?;
+        serde_json::from_reader(BufReader::new(printed))
+            .map_err(|error| silent(format!("`config` did not print a valid model: {error}")))
+    }
+
+    /// Renders the services that have containers, and returns their profiles. Services of profiles that are off may exclude
+    /// one another, or name files that are not on this machine; `up` does not read them either. `None` if that fails, too.
+    async fn present(&self, project: &Project) -> Option<(Model, BTreeSet<String>)> {
+        let mut names = project.present.clone();
+        let model = loop {
+            if names.is_empty() {
+                return None;
+            }
+            match self.rendered(project, &[], &names).await {
+                Ok(model) => break model,
+                // The container of a service that was taken out of the files.
+                Err(error) => {
+                    let unknown = unknown_service(&error.output)?;
+                    let at = names.iter().position(|name| name == unknown)?;
+                    names.remove(at);
+                }
+            }
+        };
+        let services = names.iter().filter_map(|name| model.service(name));
+        let profiles: BTreeSet<String> =
+            services.flat_map(ModelService::profiles).map(str::to_owned).collect();
+        if profiles.is_empty() {
+            return Some((model, profiles));
+        }
+        // From 2.34 on, compose reads the env files of these services only if their profiles are named; before, it reads those
+        // of all services of these profiles then.
+        let all: Vec<&str> = profiles.iter().map(String::as_str).collect();
+        let whole = self.rendered(project, &all, &names).await.unwrap_or(model);
+        Some((whole, profiles))
+    }
+}
+
+fn with_profiles<'a>(profiles: &[&'a str], task: &[&'a str]) -> Vec<&'a str> {
+    profiles.iter().flat_map(|profile| ["--profile", *profile]).chain(task.iter().copied()).collect()
+}
+
+/// Returns the service that compose has not found in the files.
+fn unknown_service(output: &str) -> Option<&str> {
+    let (_, rest) = output.rsplit_once("no such service: ")?;
+    rest.split(|c: char| !(c.is_ascii_alphanumeric() || "._-".contains(c))).next()
 }
 
 fn silent(cause: String) -> ComposeError {
@@ -436,10 +497,10 @@ impl Compose for ComposeCli {
 
     async fn model(&self, project: &Project) -> Result<Model, ComposeError> {
         no_links(project).await?;
-        let task = ["--profile", "*", "config", "--format", "json"];
-        let (printed, _) = self.printed(project, &task).await?;
-        serde_json::from_reader(BufReader::new(printed))
-            .map_err(|error| silent(format!("`config` did not print a valid model: {error}")))
+        match self.rendered(project, &["*"], &[]).await {
+            Ok(model) => Ok(model),
+            Err(error) => self.present(project).await.map(|(model, _)| model).ok_or(error),
+        }
     }
 
     async fn active_services(&self, project: &Project) -> Result<BTreeSet<String>, ComposeError> {
@@ -452,7 +513,14 @@ impl Compose for ComposeCli {
 
     async fn hashes(&self, project: &Project) -> Result<Hashes, ComposeError> {
         no_links(project).await?;
-        let (mut printed, said) = self.printed(project, &["--profile", "*", "config", "--hash", "*"]).await?;
+        let (mut printed, said) = match self.hashed(project, &["*"]).await {
+            Ok(hashed) => hashed,
+            Err(error) => {
+                let Some((_, profiles)) = self.present(project).await else { return Err(error) };
+                let profiles: Vec<&str> = profiles.iter().map(String::as_str).collect();
+                self.hashed(project, &profiles).await.map_err(|_| error)?
+            }
+        };
         let mut text = String::new();
         printed.read_to_string(&mut text).map_err(|error| lost(&error))?;
         let pair =
@@ -463,6 +531,11 @@ impl Compose for ComposeCli {
             by_service: text.lines().filter_map(pair).collect(),
             version: version.map(|version| version.to_string()).unwrap_or_default(),
             unset: unset_variables(&said),
+            home: self
+                .environment
+                .variable(HOME)
+                .and_then(|home| home.into_string().ok())
+                .unwrap_or_default(),
         })
     }
 }

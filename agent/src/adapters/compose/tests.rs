@@ -364,6 +364,39 @@ async fn a_model_is_read_completely_and_without_the_warnings() {
 }
 
 #[tokio::test]
+async fn services_of_a_profile_that_is_off_do_not_keep_those_with_containers_from_being_rendered() {
+    let stage = Stage::new(
+        r#"echo "$*" >> args.txt
+case "$*" in
+  *'--profile * '*) echo 'services.gpu: container name "x" is already in use by service cpu' >&2; exit 1;;
+  *' former'*) echo 'no such service: former' >&2; exit 1;;
+  *--hash*) echo 'cpu 1234';;
+  *) echo '{"services": {"cpu": {"image": "a", "profiles": ["small"]}, "db": {"image": "b"}}}';;
+esac"#,
+    );
+    let present = vec!["cpu".to_owned(), "former".to_owned()];
+    let project = Project { present, ..stage.project() };
+    let model = scripted().model(&project).await.unwrap();
+    assert!(model.service("cpu").is_some() && model.service("db").is_some());
+    let asked = stage.read("args.txt");
+    let last = asked.lines().next_back().unwrap();
+    assert!(last.ends_with(" --profile small config --format json cpu"), "{asked}");
+    let hashes = scripted().hashes(&project).await.unwrap();
+    assert_eq!(hashes.by_service, [("cpu".to_owned(), "1234".to_owned())].into());
+    let asked = stage.read("args.txt");
+    assert!(asked.contains(" --profile small config --hash *"), "{asked}");
+    assert_eq!(hashes.home, "/home/agent");
+
+    // Where nothing is known to run, and where that can't be rendered either, the error is that of the whole project.
+    for present in [Vec::new(), vec!["former".to_owned()]] {
+        let project = Project { present, ..stage.project() };
+        let error = scripted().model(&project).await.unwrap_err();
+        assert!(error.cause.contains("already in use"), "{error}");
+        assert_eq!(scripted().hashes(&project).await.err(), Some(error));
+    }
+}
+
+#[tokio::test]
 async fn at_the_deadline_the_whole_group_gets_sigterm() {
     let stage =
         Stage::new("trap 'echo asked; exit 1' TERM\nsleep 1000 > /dev/null 2>&1 &\necho $! > pid\nwait");

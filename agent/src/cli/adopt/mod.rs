@@ -26,6 +26,7 @@ use crate::model::{
 use crate::ports::Urgency;
 use crate::ports::survey::{Origin, RunningContainer};
 use crate::project::definition::bound_files;
+use crate::project::files::{Offload, follow_moved};
 
 /// Timeout of one request to a registry or of one run of compose.
 const REQUEST_LIMIT: Duration = Duration::from_secs(15);
@@ -173,7 +174,7 @@ fn reference_of(container: &Container) -> Option<Reference> {
 /// Gathers the facts about a project.
 async fn look_at(
     mut origin: Origin,
-    containers: Vec<Container>,
+    mut containers: Vec<Container>,
     running: &[RunningContainer],
     clients: &EngineClients,
     registries: &RegistryClients,
@@ -193,6 +194,7 @@ async fn look_at(
     };
     let files = tokio::task::spawn_blocking(look).await.unwrap_or_default();
     let named: Vec<PathBuf> = files.iter().map(|file| file.named.clone()).collect();
+    follow_moved(Offload::Threads, &mut containers, &named).await;
     if let Some(started) = Started::of(&containers, &named).filter(|started| started.folder.is_some()) {
         (origin.folder, origin.env_files) = (started.folder, started.env_files);
     }
@@ -224,6 +226,7 @@ async fn look_at(
     let mut project = Project { origin, files, lists_differ, runs, rendered: None, bound_files };
     let described = describe::project(&project).service;
     if let Some(compose) = described.and_then(|service| as_compose(&service, &project.origin)) {
+        let compose = compose.with_present(&containers);
         let model = timeout(REQUEST_LIMIT, clients.compose.model(&compose)).await;
         let model = model.unwrap_or_else(|_| {
             Err(crate::model::ComposeError {

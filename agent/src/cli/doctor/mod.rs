@@ -59,6 +59,7 @@ use crate::model::{Container, Difference, Digest, Members, Model, Project, Refer
 use crate::ports::survey::{EngineInfo, RunningContainer};
 use crate::ports::{Registry, Urgency};
 use crate::project::definition::{Comparison, bound_files};
+use crate::project::files::{Offload, follow_moved};
 
 /// Timeout of a single request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(12);
@@ -326,7 +327,7 @@ async fn look_at<'a>(
     compose_is_usable: bool,
 ) -> Result<facts::Facts<'a>, Finding> {
     let members = Members::of(config.compose_project.as_deref(), config.container_name.as_deref());
-    let containers = match (&config.swarm_service, &members) {
+    let mut containers = match (&config.swarm_service, &members) {
         (Some(name), _) => of_swarm(config, name, clients).await?,
         (None, Some(members)) => clients.engine.containers(members).await.map_err(|error| {
             let remedy = "see what the engine reports: `docker ps -a`, `journalctl -u docker -n 50`";
@@ -339,6 +340,7 @@ async fn look_at<'a>(
         })?,
         (None, None) => Vec::new(),
     };
+    follow_moved(Offload::Threads, &mut containers, &config.compose_files).await;
     let labelled: BTreeSet<PathBuf> =
         containers.iter().flat_map(|container| container.compose_files.iter().cloned()).collect();
     let configured = config.compose_files.clone();

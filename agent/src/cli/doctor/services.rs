@@ -231,6 +231,18 @@ fn differences(facts: &Facts<'_>) -> Vec<Finding> {
             why: "an update would change more than the image, so that it waits",
             remedy: if difference.is_of_connections() {
                 wording::add_networks(std::slice::from_ref(difference))
+            } else if difference.is_of_providers() {
+                format!(
+                    "update it with `docker compose -p {project} … pull {0} && docker compose -p {project} … up -d {0}`: an \
+                     update brings up no dependencies, and so runs no provider",
+                    difference.service
+                )
+            } else if let Some(advice) = wording::write_down(std::slice::from_ref(difference)) {
+                format!(
+                    "{advice}. If the files were edited, apply them with `docker compose -p {project} … up -d {}`, or undo \
+                     the edit",
+                    difference.service
+                )
             } else {
                 format!(
                     "apply the files with `docker compose -p {project} … up -d {0}` or `evenkeel redeploy {1}`, or undo the \

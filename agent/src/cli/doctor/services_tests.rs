@@ -242,6 +242,12 @@ fn what_an_update_would_change_beyond_the_image_is_reported() {
         stage.differences = vec![Difference { service: "web".to_owned(), what, unset, connected }];
     };
     assert_found(edited, Error, "no longer define what runs: web: volume /data", "up -d web`");
+    let of_another_user = |stage: &mut Stage| {
+        let (what, unset) = (vec!["volume /data".to_owned()], vec!["HOME".to_owned()]);
+        stage.differences =
+            vec![Difference { service: "web".to_owned(), what, unset, connected: Vec::new() }];
+    };
+    assert_found(of_another_user, Error, "HOME may be another one here", "write the path out");
     let connected = |stage: &mut Stage| {
         let what = vec!["network shop (connected since)".to_owned()];
         let (unset, connected) = (Vec::new(), vec!["shop".to_owned()]);

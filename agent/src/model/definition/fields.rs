@@ -124,6 +124,28 @@ pub(super) fn lacks_network(name: &str, model: &Model, container: &Value) -> boo
     sides.networks().is_some_and(|(wanted, actual)| wanted.iter().any(|name| !actual.contains(name)))
 }
 
+/// Reports whether a container binds what the rendered definition has below `home` under another folder: `~` was the home
+/// directory of another user when it was made.
+pub(super) fn binds_below_another_home(service: &Value, container: &Value, home: &str) -> bool {
+    let text =
+        |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let home = home.trim_end_matches('/');
+    let mounts: Vec<&Value> =
+        container.get("Mounts").and_then(Value::as_array).into_iter().flatten().collect();
+    let volumes = service.get("volumes").and_then(Value::as_array).into_iter().flatten();
+    let mut binds = volumes.filter(|volume| text(volume, "type") == "bind");
+    let is_elsewhere = |volume: &Value| {
+        let (source, target) = (unescaped(&text(volume, "source")), unescaped(&text(volume, "target")));
+        let Some(rest) = source.strip_prefix(home).filter(|rest| rest.starts_with('/')) else { return false };
+        mounts.iter().any(|mount| {
+            let bound = text(mount, "Source");
+            let is_it = trimmed(&text(mount, "Destination")) == trimmed(&target);
+            is_it && !bound.starts_with(&format!("{home}/")) && bound.ends_with(trimmed(rest))
+        })
+    };
+    !home.is_empty() && binds.any(is_elsewhere)
+}
+
 /// Reports whether compose changes a service further before it computes the hash for the label, so that no hash of the files
 /// can equal it: it resolves `volumes_from` to containers, and adds what models and its own socket need.
 pub(super) fn is_completed_by_up(service: &Value) -> bool {

@@ -17,10 +17,16 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::compose::Model;
+use super::compose::{Model, ModelService};
 
 /// The end of the name of a file with a recorded definition, which compose reads in place of the project's files.
 pub const RECORDED_SUFFIX: &str = ".evenkeel-recorded.json";
+
+/// The variable with the home directory that compose puts in the place of `~`. It is that of the user who runs compose.
+pub const HOME: &str = "HOME";
+
+/// The end of what differs because a provider has set it.
+const OF_PROVIDER: &str = " (set by a provider)";
 
 /// Label with the hash of the definition that a container or a network was created from.
 const HASH_LABEL: &str = "com.docker.compose.config-hash";
@@ -47,6 +53,8 @@ pub struct Rendered {
     pub version: String,
     /// Variables that compose reports as not set.
     pub unset: Vec<String>,
+    /// The home directory of compose, see [`HOME`]; empty if it is not known.
+    pub home: String,
     /// The configs and secrets that are copied into containers and use such a variable, by their names in [`copied`].
     pub incomplete: BTreeSet<String>,
 }
@@ -69,7 +77,7 @@ pub struct Difference {
     pub service: String,
     /// What differs, such as `environment SECRET` or `volume /data`. Values are never named: they may be secret.
     pub what: Vec<String>,
-    /// Variables that compose reports as not set, which may be the reason.
+    /// Variables that compose reports as not set, which may be the reason, and [`HOME`] if it may be another one here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unset: Vec<String>,
     /// Networks that a container was connected to after compose had made it, among what differs. A new container would not
@@ -83,6 +91,12 @@ impl Difference {
     pub fn is_of_connections(&self) -> bool {
         !self.connected.is_empty() && self.what.len() == self.connected.len()
     }
+
+    /// Reports whether nothing differs but variables of providers: compose gets their values when it brings up the
+    /// dependencies of a service, so that they are in no file.
+    pub fn is_of_providers(&self) -> bool {
+        !self.what.is_empty() && self.what.iter().all(|what| what.ends_with(OF_PROVIDER))
+    }
 }
 
 impl fmt::Display for Difference {
@@ -92,8 +106,12 @@ impl fmt::Display for Difference {
         if self.what.len() > SHOWN {
             write!(f, " and {} more", self.what.len() - SHOWN)?;
         }
-        if !self.unset.is_empty() {
-            write!(f, " (not set here: {})", self.unset.join(", "))?;
+        let unset: Vec<&str> = self.unset.iter().map(String::as_str).filter(|name| *name != HOME).collect();
+        if !unset.is_empty() {
+            write!(f, " (not set here: {})", unset.join(", "))?;
+        }
+        if unset.len() < self.unset.len() {
+            write!(f, " ({HOME} may be another one here)")?;
         }
         Ok(())
     }
@@ -124,11 +142,22 @@ impl Rendered {
             what.dedup();
             if !what.is_empty() {
                 let connected = connected.into_iter().collect();
-                all.push(Difference { service: name.clone(), what, unset: self.unset.clone(), connected });
+                let mut unset = self.unset.clone();
+                if self.binds_below_another_home(name, running) && !unset.iter().any(|name| name == HOME) {
+                    unset.push(HOME.to_owned());
+                }
+                all.push(Difference { service: name.clone(), what, unset, connected });
             }
         }
         all.extend(networks::differences(&self.model, services, &running.networks));
         all
+    }
+
+    fn binds_below_another_home(&self, name: &str, running: &Running) -> bool {
+        self.model.service(name).is_some_and(|service| {
+            let is_elsewhere = |c: &Value| fields::binds_below_another_home(service.element(), c, &self.home);
+            running.of_service(name).any(is_elsewhere)
+        })
     }
 
     fn difference(&self, name: &str, container: &Value, running: &Running) -> Vec<String> {
@@ -145,7 +174,23 @@ impl Rendered {
         {
             return vec!["a setting that the engine does not report".to_owned()];
         }
-        found
+        found.into_iter().map(|what| self.with_provider(service, what)).collect()
+    }
+
+    /// Marks a variable that is not in the files, and is named after a provider that the service depends on.
+    fn with_provider(&self, service: ModelService<'_>, what: String) -> String {
+        let is_in_files =
+            |name: &str| service.element().get("environment").is_some_and(|all| all.get(name).is_some());
+        let is_provider = |on: &str| {
+            self.model.service(on).is_some_and(|service| service.element().get("provider").is_some())
+        };
+        let is_named_after = |name: &str, on: &str| {
+            name.strip_prefix(on.to_uppercase().as_str()).is_some_and(|rest| rest.starts_with('_'))
+        };
+        let is_set_by_provider = what.strip_prefix("environment ").is_some_and(|name| {
+            !is_in_files(name) && service.depends_on().any(|on| is_provider(on) && is_named_after(name, on))
+        });
+        if is_set_by_provider { format!("{what}{OF_PROVIDER}") } else { what }
     }
 
     /// Reports whether the containers of a compose service were created from exactly this definition, so that compose

@@ -366,6 +366,69 @@ fn made_with(hash: &str, service: Value, container: Value) -> Vec<Difference> {
 }
 
 #[test]
+fn a_path_below_another_home_directory_is_told_from_an_edit() {
+    let found = |home: &str, source: &str, bound: &str| {
+        let volume = json!({ "type": "bind", "source": source, "target": "/data" });
+        let service = json!({ "volumes": [volume] });
+        let mount = json!({ "Type": "bind", "Source": bound, "Destination": "/data", "RW": true });
+        let mut container = json!({ "Mounts": [mount] });
+        container["Config"]["Labels"] = json!({ SERVICE_LABEL: "web", HASH_LABEL: "old" });
+        let rendered = Rendered {
+            model: serde_json::from_value(json!({ "services": { "web": service } })).expect("a model"),
+            home: home.to_owned(),
+            ..Rendered::default()
+        };
+        let running = Running { containers: vec![container], ..Running::default() };
+        let differences = rendered.differences(&["web".to_owned()], &running);
+        differences.into_iter().map(|one| (one.what, one.unset)).collect::<Vec<_>>()
+    };
+    let with = |unset: &[&str]| {
+        let unset: Vec<String> = unset.iter().map(|name| (*name).to_owned()).collect();
+        [(vec!["volume /data".to_owned()], unset)]
+    };
+    let is_home = with(&[HOME]);
+    assert_eq!(found("/root", "/root/wiki", "/home/ann/wiki"), is_home);
+    assert_eq!(found("/root/", "/root/wiki", "/home/ann/wiki"), is_home);
+    for (home, source, bound) in [
+        ("/root", "/root/wiki", "/home/ann/other"),
+        ("/root", "/root/wiki", "/root/old/wiki"),
+        ("/root", "/rooted/wiki", "/home/ann/wiki"),
+        ("/root", "/srv/wiki", "/home/ann/wiki"),
+        ("", "/root/wiki", "/home/ann/wiki"),
+        ("/", "/root/wiki", "/home/ann/root/wiki"),
+    ] {
+        assert_eq!(found(home, source, bound), with(&[]), "{home} {source} {bound}");
+    }
+    assert!(found("/root", "/root/wiki", "/root/wiki").is_empty());
+}
+
+#[test]
+fn variables_of_a_provider_are_told_from_an_edit() {
+    let found = |provider: Value, variables: &[&str]| {
+        let web = json!({ "environment": { "DB_MODE": "one" }, "depends_on": { "my-db": null, "db": null } });
+        let model =
+            json!({ "services": { "web": web, "db": provider, "my-db": { "provider": { "type": "x" } } } });
+        let all = [&["DB_MODE=one"][..], variables].concat();
+        in_model(model, json!({ "Config": { "Env": all } }), Some(json!({})))
+    };
+    let provider = || json!({ "provider": { "type": "awesomecloud" } });
+    assert_eq!(found(provider(), &["DB_URL=u"]), ["environment DB_URL (set by a provider)"]);
+    assert_eq!(found(provider(), &["MY-DB_URL=u"]), ["environment MY-DB_URL (set by a provider)"]);
+    assert_eq!(found(provider(), &["OTHER_URL=u"]), ["environment OTHER_URL"]);
+    assert_eq!(found(provider(), &["DBURL=u"]), ["environment DBURL"]);
+    assert_eq!(found(provider(), &["DB_MODE=two"]), ["environment DB_MODE"], "it is in the files");
+    assert_eq!(found(json!({ "image": "db" }), &["DB_URL=u"]), ["environment DB_URL"]);
+    let difference = |what: &[&str]| Difference {
+        service: "web".to_owned(),
+        what: what.iter().map(|one| (*one).to_owned()).collect(),
+        unset: Vec::new(),
+        connected: Vec::new(),
+    };
+    assert!(difference(&["environment DB_URL (set by a provider)"]).is_of_providers());
+    assert!(!difference(&["environment DB_URL (set by a provider)", "volume /data"]).is_of_providers());
+}
+
+#[test]
 fn a_network_that_was_connected_later_differs_although_the_hash_is_equal() {
     let service = || json!({ "networks": { "default": null } });
     let connected = |networks: Value| json!({ "NetworkSettings": { "Networks": networks } });

@@ -2,15 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{Difference, Project};
+use crate::model::Difference;
+use crate::model::definition::HOME;
 use crate::service::gates::candidate::DefinitionHold;
 
 /// Why an update waits: something other than the image would change with it.
 pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &str) -> String {
     let texts: Vec<String> = hold.differences.iter().map(ToString::to_string).collect();
-    let mut services: Vec<&str> = hold.differences.iter().map(|one| one.service.as_str()).collect();
-    services.dedup();
-    let command = up_command(&hold.project, &services);
+    if hold.differences.iter().all(Difference::is_of_providers) {
+        return format!(
+            "{}. An update brings up no dependencies, and so runs no provider: {}",
+            texts.join("; "),
+            update_by_hand(hold)
+        );
+    }
+    let command = command(hold, "up -d");
     let what = format!("the compose files no longer define what runs: {}", texts.join("; "));
     if hold.differences.iter().all(Difference::is_of_connections) {
         return format!(
@@ -18,31 +24,54 @@ pub(in crate::service) fn definition_differs(hold: &DefinitionHold, service: &st
             add_networks(&hold.differences)
         );
     }
-    let unset = unset(hold);
-    if unset.is_empty() {
-        return format!(
+    match write_down(&hold.differences) {
+        None => format!(
             "{what}. Apply them with `{command}` or POST /redeploy/{service}, undo the edit, or set compose_watch"
-        );
+        ),
+        Some(advice) => format!(
+            "{what}. {advice}. If the files were edited, apply them with `{command}`, or undo the edit"
+        ),
     }
-    let names = unset.into_iter().collect::<Vec<_>>().join(", ");
-    format!(
-        "{what}. If {names} had a value when the project was started, write it into the service's env_file, or into the \
-         project's .env: a redeploy by the agent would do without it. If the files were edited, apply them with `{command}`, or \
-         undo the edit"
-    )
 }
 
-/// What ends the wait for a definition that differs from what runs. Where variables are not set here, a redeployment might
-/// bring the services up without them.
+/// What to write down for variables that may have had another value when the project was started, so that nothing is to be
+/// redeployed here before that is done; `None` if there are none.
+pub(crate) fn write_down(differences: &[Difference]) -> Option<String> {
+    let (names, is_home) = unset(differences);
+    let mut all = Vec::new();
+    if !names.is_empty() {
+        all.push(format!(
+            "If {} had a value when the project was started, write it into the service's env_file, or into the project's \
+             .env: a redeploy by the agent would do without it",
+            names.join(", ")
+        ));
+    }
+    if is_home {
+        all.push(format!(
+            "If `~` or {HOME} was another user's home directory when the project was started, write the path out in the \
+             compose file: a redeploy by the agent would use its own home directory"
+        ));
+    }
+    (!all.is_empty()).then(|| all.join(". "))
+}
+
+/// What ends the wait for a definition that differs from what runs. Where variables are not set here, or not to the same value,
+/// a redeployment might bring the services up without them.
 pub(in crate::service) fn definition_cleared_by(hold: &DefinitionHold, service: &str) -> String {
     if hold.differences.iter().all(Difference::is_of_connections) {
         return add_networks(&hold.differences);
     }
-    let unset = unset(hold);
-    if unset.is_empty() {
-        return format!("POST /redeploy/{service}");
+    if hold.differences.iter().all(Difference::is_of_providers) {
+        return update_by_hand(hold);
     }
-    format!("set {} in env_file", unset.into_iter().collect::<Vec<_>>().join(", "))
+    let (names, is_home) = unset(&hold.differences);
+    let variables = (!names.is_empty()).then(|| format!("set {} in env_file", names.join(", ")));
+    let path = is_home.then(|| "write the path out in the compose file".to_owned());
+    match (variables, path) {
+        (None, None) => format!("POST /redeploy/{service}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (Some(variables), Some(path)) => format!("{variables} and {path}"),
+    }
 }
 
 /// What keeps containers connected to the networks that they were connected to since they were made.
@@ -53,9 +82,13 @@ pub(crate) fn add_networks(differences: &[Difference]) -> String {
     format!("add {} in the compose file, or disconnect them", all.join(" and "))
 }
 
-/// Variables of the differing services' files that have no value here.
-fn unset(hold: &DefinitionHold) -> BTreeSet<&str> {
-    hold.differences.iter().flat_map(|one| &one.unset).map(String::as_str).collect()
+/// Variables of the differing services' files that have no value here, without `HOME`, which no env file can set; and whether it
+/// may be another one here.
+fn unset(differences: &[Difference]) -> (Vec<&str>, bool) {
+    let mut names: BTreeSet<&str> =
+        differences.iter().flat_map(|one| &one.unset).map(String::as_str).collect();
+    let is_home = names.remove(HOME);
+    (names.into_iter().collect(), is_home)
 }
 
 /// Why an update can't be compared with what runs.
@@ -63,8 +96,16 @@ pub(in crate::service) fn unreadable_definition(why: &str) -> String {
     format!("the compose files can't be compared with what runs, so nothing is deployed: {why}")
 }
 
-/// The command with which a person brings up these compose services.
-fn up_command(project: &Project, services: &[&str]) -> String {
+/// How a person updates services whose variables come from a provider.
+fn update_by_hand(hold: &DefinitionHold) -> String {
+    format!("update it with `{} && {}`", command(hold, "pull"), command(hold, "up -d"))
+}
+
+/// The compose command of a person for the services that differ.
+fn command(hold: &DefinitionHold, task: &str) -> String {
+    let project = &hold.project;
+    let mut services: Vec<&str> = hold.differences.iter().map(|one| one.service.as_str()).collect();
+    services.dedup();
     let mut words = vec!["docker compose -p".to_owned(), project.name.clone()];
     words.extend(project.files.iter().map(|file| format!("-f {}", file.display())));
     let is_default = |folder: &std::path::PathBuf| {
@@ -78,14 +119,15 @@ fn up_command(project: &Project, services: &[&str]) -> String {
             words.push(format!("--env-file {}", file.display()));
         }
     }
-    words.push("up -d".to_owned());
-    words.extend(services.iter().map(|service| (*service).to_owned()));
+    words.push(task.to_owned());
+    words.extend(services.into_iter().map(str::to_owned));
     words.join(" ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Project;
 
     #[test]
     fn a_variable_that_is_not_set_here_is_no_reason_to_redeploy_without_it() {
@@ -105,6 +147,59 @@ mod tests {
         assert!(unset.contains("If SECRET had a value") && unset.contains("env_file"), "{unset}");
         assert!(!unset.contains("POST /redeploy") && !unset.contains("compose_watch"), "{unset}");
         assert_eq!(definition_cleared_by(&hold(&["SECRET"]), "shop"), "set SECRET in env_file");
+    }
+
+    #[test]
+    fn another_home_directory_is_no_reason_to_redeploy_with_empty_data() {
+        let hold = |unset: &[&str]| DefinitionHold {
+            project: Project { name: "shop".into(), ..Project::default() },
+            differences: vec![Difference {
+                service: "web".into(),
+                what: vec!["volume /data".into()],
+                unset: unset.iter().map(|name| (*name).to_owned()).collect(),
+                connected: Vec::new(),
+            }],
+        };
+        let text = definition_differs(&hold(&["HOME"]), "shop");
+        assert!(text.contains("web: volume /data (HOME may be another one here)"), "{text}");
+        assert!(text.contains("write the path out in the compose file"), "{text}");
+        assert!(!text.contains("POST /redeploy") && !text.contains("env_file"), "{text}");
+        assert_eq!(definition_cleared_by(&hold(&["HOME"]), "shop"), "write the path out in the compose file");
+        let both = hold(&["HOME", "SECRET"]);
+        let text = definition_differs(&both, "shop");
+        assert!(
+            text.contains("(not set here: SECRET) (HOME may") && text.contains("If SECRET had"),
+            "{text}"
+        );
+        assert_eq!(
+            definition_cleared_by(&both, "shop"),
+            "set SECRET in env_file and write the path out in the compose file"
+        );
+    }
+
+    #[test]
+    fn a_variable_of_a_provider_is_no_edit_to_apply() {
+        let difference = Difference {
+            service: "web".into(),
+            what: vec!["environment DB_URL (set by a provider)".into()],
+            unset: Vec::new(),
+            connected: Vec::new(),
+        };
+        let project = Project { name: "shop".into(), ..Project::default() };
+        let mut hold = DefinitionHold { project, differences: vec![difference] };
+        let by_hand = "update it with `docker compose -p shop pull web && docker compose -p shop up -d web`";
+        let text = definition_differs(&hold, "shop");
+        assert!(
+            text.starts_with("web: environment DB_URL (set by a provider). ") && text.ends_with(by_hand),
+            "{text}"
+        );
+        assert_eq!(definition_cleared_by(&hold, "shop"), by_hand);
+        hold.differences[0].what.push("volume /data".into());
+        assert_eq!(
+            definition_cleared_by(&hold, "shop"),
+            "POST /redeploy/shop",
+            "the files were edited as well"
+        );
     }
 
     #[test]

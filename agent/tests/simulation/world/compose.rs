@@ -119,6 +119,7 @@ impl Compose for FakeWorld {
         let mut inner = self.lock();
         inner.definition_reads += 1;
         if inner.is_file_broken && project.definition.is_none() {
+            inner.interfere();
             return Err(failed(BROKEN));
         }
         let element = |service: &Definition| {
@@ -144,7 +145,7 @@ impl Compose for FakeWorld {
         }
         let hash = |s: &Definition| (s.name.clone(), hash_of(&s.reference, s.version));
         let by_service = inner.definitions(Some(project)).iter().map(hash).collect();
-        Ok(Hashes { by_service, version: "1".to_owned(), unset: Vec::new() })
+        Ok(Hashes { by_service, version: "1".to_owned(), ..Hashes::default() })
     }
 
     async fn up(
@@ -207,9 +208,9 @@ impl Compose for FakeWorld {
     }
 }
 
-/// Where a person starts the project: not where the agent would by itself.
+/// Where a person starts the project: not where the agent would by itself. The folder exists.
 pub(super) fn person() -> Origin {
-    Origin { folder: Some("/srv/shop".into()), env_files: vec!["/srv/shop/prod.env".into()] }
+    Origin { folder: Some("/usr".into()), env_files: vec!["/srv/shop/prod.env".into()] }
 }
 
 /// The surroundings in which compose is called.
