@@ -2,7 +2,7 @@
 //! them (`outcome.rs`).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_common::wire::{DeployOutcome, Gate, KeptImage};
@@ -174,6 +174,8 @@ pub(in crate::service) enum FaultCause<'a> {
     ImagesUnused { configured: &'a [Reference], used: &'a [&'a str] },
     /// Containers were created with compose files that are not configured.
     FilesUnlisted { files: &'a [PathBuf] },
+    /// A file that compose read before is missing, and compose would do without it.
+    FileMissing { path: &'a Path },
 }
 
 /// Why a block was removed.

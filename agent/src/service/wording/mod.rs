@@ -541,6 +541,11 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
                 files.join(", ")
             )
         }
+        FaultCause::FileMissing { path } => format!(
+            "{} was there when the compose files were last applied, and is missing or can't be read: without it its \
+             variables would be empty, so the compose files are not applied; put it back, or redeploy to do without it",
+            path.display()
+        ),
     }
 }
 
