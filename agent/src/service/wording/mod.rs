@@ -488,6 +488,11 @@ fn failed_deployment(failed: FailedDeployment, entry: AuditEntry) -> AuditEntry 
     }
 }
 
+/// What a rollback could not bring up besides the old images.
+pub(super) fn not_brought_up(services: &[String], why: &str) -> String {
+    format!("{} could not be brought up again: {why}", services.join(", "))
+}
+
 /// Why an update and its rollback failed.
 pub(super) fn rollback_problem(failure: &Reason, problem: &RollbackProblem) -> String {
     let failure = rejection(failure);
