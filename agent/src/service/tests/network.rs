@@ -212,8 +212,7 @@ fn runs_compose(
 }
 
 #[test]
-fn what_uses_the_network_of_a_service_comes_up_again_with_its_old_image_that_compose_could_bring_up_only_alone()
- {
+fn what_uses_the_network_of_a_service_comes_up_again_after_a_rollback_of_that_alone() {
     // What compose leaves of the client, and whether that can be brought up then.
     for (left, is_brought_up) in [(State::Created, true), (State::Exited, true), (State::Created, false)] {
         let vpn = |version: &str, round: u32| Container {
