@@ -22,16 +22,18 @@ const MOST: usize = 500;
 /// Marks a hash that covers the files that compose reads besides the configured ones.
 const MARK: &str = "v2:";
 /// Changes with the rules by which these files are found, so that hashes by other rules are not compared.
-const RULES: &str = "links, variables, label files";
+const RULES: &str = "links, variables, label files, presence";
 
 /// The hash of everything that compose reads for a project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hashed {
     /// Over the compose files, those that they name with `include` and `extends`, and env files. It begins with a mark of
-    /// where compose looks for them.
+    /// where compose looks for them, and of those that exist besides the configured ones.
     pub hash: String,
     /// Over the configured files only, as earlier versions computed it.
     pub configured_only: String,
+    /// Files that compose reads if they exist, and that do not, or can't be read.
+    absent: Vec<PathBuf>,
 }
 
 impl Hashed {
@@ -45,6 +47,22 @@ impl Hashed {
             known => known != places(&self.hash),
         }
     }
+
+    /// Returns a file that existed when `known` was computed, and is absent now. Compose may do without it, and leave the
+    /// variables that it set empty.
+    pub(super) fn missing_since(&self, known: &str) -> Option<&Path> {
+        let present = known.strip_prefix(MARK)?.split(':').nth(1)?;
+        let was_present = |path: &&PathBuf| {
+            let mark = mark_of(path);
+            present.split(',').any(|known| known == mark)
+        };
+        self.absent.iter().find(was_present).map(PathBuf::as_path)
+    }
+}
+
+/// A short mark of a path.
+fn mark_of(path: &Path) -> String {
+    hex::encode(Sha256::digest(path.as_os_str().as_encoded_bytes()))[..12].to_owned()
 }
 
 /// Where work runs that blocks on the disk.
@@ -85,17 +103,23 @@ pub(super) async fn hash(
             contents.push((path.clone(), content));
         }
         let configured_only = hex::encode(hasher.clone().finalize());
+        let (mut present, mut absent) = (Vec::new(), Vec::new());
         for (path, content) in others(&project, contents, own_file.as_deref()) {
             let name = path.as_os_str().as_encoded_bytes();
             for part in [name, content.as_deref().unwrap_or(b"absent")] {
                 hasher.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
                 hasher.update(part);
             }
+            match content {
+                Some(_) => present.push(mark_of(&path)),
+                None => absent.push(path),
+            }
         }
         let places = (RULES, &project.files, &project.folder, &project.env_files, &project.env_file);
         let places = hex::encode(Sha256::digest(format!("{places:?}")));
-        let hash = format!("{MARK}{}:{}", &places[..16], hex::encode(hasher.finalize()));
-        Ok(Hashed { hash, configured_only })
+        let (present, content) = (present.join(","), hex::encode(hasher.finalize()));
+        let hash = format!("{MARK}{}:{present}:{content}", &places[..16]);
+        Ok(Hashed { hash, configured_only, absent })
     });
     hashed.await.unwrap_or_else(|| Err("the compose files can't be read".to_owned()))
 }
@@ -386,6 +410,49 @@ mod tests {
         assert_eq!(followed().await, moved);
         std::fs::create_dir(&before).unwrap();
         assert_eq!(followed().await, started);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_there_before_is_missed_and_one_that_never_was_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let optional = |name: &str| format!("{{ path: {name}, required: false }}");
+        let (web, never) = (optional("web.env"), optional("never.env"));
+        let main = format!("services: {{ web: {{ image: web, env_file: [{web}, {never}] }} }}\n");
+        std::fs::write(path("compose.yml"), main).unwrap();
+        let project = Project { files: vec![path("compose.yml")], ..Project::default() };
+        let hashed = || async { hash(Offload::Inline, &project, None).await.unwrap() };
+        let write = |name: &str| std::fs::write(path(name), "A=1\n").unwrap();
+        for name in [".env", "web.env"] {
+            write(name);
+        }
+        let before = hashed().await;
+        assert_eq!(before.missing_since(&before.hash), None);
+        for name in [".env", "web.env"] {
+            std::fs::remove_file(path(name)).unwrap();
+            let after = hashed().await;
+            assert_ne!(after.hash, before.hash, "{name}");
+            assert_eq!(after.missing_since(&before.hash), Some(path(name).as_path()));
+            assert_eq!(after.missing_since(&after.hash), None, "it was applied without the file");
+            write(name);
+        }
+        assert_eq!(hashed().await, before);
+        // The compose file no longer names it.
+        std::fs::remove_file(path("web.env")).unwrap();
+        std::fs::write(path("compose.yml"), "services: { web: { image: web } }\n").unwrap();
+        assert_eq!(hashed().await.missing_since(&before.hash), None);
+    }
+
+    #[tokio::test]
+    async fn a_hash_of_an_earlier_version_is_no_edit() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("compose.yml");
+        std::fs::write(&file, "services: {}\n").unwrap();
+        let project = Project { files: vec![file], ..Project::default() };
+        let hashed = hash(Offload::Inline, &project, None).await.unwrap();
+        let earlier = format!("v2:0123456789abcdef:{}", "0".repeat(64));
+        assert!(hashed.is_upgrade_of(&earlier));
+        assert_eq!(hashed.missing_since(&earlier), None);
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! One check: the digests in the registry and the running containers, read side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -445,14 +445,18 @@ async fn read_files(world: &World, asked: &FilesAsked) -> Files {
         }
     }
     tokio::time::sleep(SETTLE).await;
-    let hash = match (first, hash().await) {
-        (Ok(first), Ok(second)) if first == second => second.hash,
+    let hashed = match (first, hash().await) {
+        (Ok(first), Ok(second)) if first == second => second,
         (Err(first), Err(second)) if first == second => return Files::Unusable(second),
         _ => return Files::Unsettled,
     };
-    match world.compose.validate(&asked.project).await {
-        Ok(()) => Files::Hash(hash),
-        Err(error) => Files::Unusable(format!("the compose files are not valid: {error}")),
+    if let Err(error) = world.compose.validate(&asked.project).await {
+        return Files::Unusable(format!("the compose files are not valid: {error}"));
+    }
+    let missing = asked.known.as_deref().and_then(|known| hashed.missing_since(known)).map(Path::to_owned);
+    match missing {
+        Some(path) => Files::Missing { hash: hashed.hash, path },
+        None => Files::Hash(hashed.hash),
     }
 }
 

@@ -32,7 +32,8 @@ pub(super) enum Comparison {
     /// The registry has a different digest, which must be signed and does not count as signed: it is neither pulled nor
     /// started, and the running image is kept (DECISIONS 7).
     Unsigned,
-    /// Nothing runs, and the digest in the registry has been pulled: it is deployed once something runs.
+    /// Nothing runs, and the digest in the registry has been pulled: it is deployed once something runs, or with the service
+    /// that waits for a job on it.
     Pulled {
         /// The digest in the registry.
         remote: Digest,

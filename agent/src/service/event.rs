@@ -2,7 +2,7 @@
 //! them (`outcome.rs`).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use evenkeel_common::wire::{DeployOutcome, Gate, KeptImage};
@@ -185,6 +185,8 @@ pub(in crate::service) enum FaultCause<'a> {
     FilesUnlisted { files: &'a [PathBuf] },
     /// The container was found by its name, and is not of the configured compose project.
     OutsideProject { container: &'a str, is_of: &'a str, project: &'a str },
+    /// A file that compose read before is missing, and compose would do without it.
+    FileMissing { path: &'a Path },
 }
 
 /// Why a block was removed.

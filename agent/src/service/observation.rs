@@ -126,6 +126,14 @@ pub enum Files {
     Unsettled,
     /// They can't be read, or compose does not accept them.
     Unusable(String),
+    /// The hash of files of which one was there before and can't be read now. Compose accepts them, and may leave variables
+    /// empty: they are applied only by a redeploy.
+    Missing {
+        /// The hash.
+        hash: String,
+        /// The file that is missing.
+        path: PathBuf,
+    },
 }
 
 /// One configured image, remote and local.

@@ -81,6 +81,14 @@ impl Scope {
         }
     }
 
+    /// Reports whether a service on an image for which `is_of` holds is brought up because its image changes, be it a job that
+    /// another one of these services waits for.
+    pub fn brings_up(&self, model: &Model, is_of: impl Fn(&Reference) -> bool) -> bool {
+        let names = self.changed(Some(model));
+        let mut images = names.iter().filter_map(|name| model.service(name)?.image());
+        images.any(|image| is_of(&image))
+    }
+
     /// Services whose image changes: those whose containers run on it. Another one, whose file says so by now, was edited and
     /// not applied. A service that does not run keeps its state: one that an operator has stopped, a job that has finished, an
     /// inactive profile. The exception is a job that one of these services waits for, such as a migration: it is part of their
@@ -162,6 +170,8 @@ mod tests {
         "second": {"image": "proxy:1", "depends_on": {"follower": {"condition": "service_started", "restart": true}}},
         "plain": {"image": "proxy:1", "depends_on": {"web": {"condition": "service_started"}}},
         "absent": {"image": "web:1"},
+        "seed": {"image": "seed:1"},
+        "app": {"image": "app:1", "depends_on": {"seed": {"condition": "service_completed_successfully"}}},
         "many": {"image": "many:1", "scale": 2},
         "deployed": {"image": "many:1", "deploy": {"replicas": 3}}
     }}"#;
@@ -234,6 +244,20 @@ mod tests {
             all().into_iter().filter(|was| was.compose_service != "migrate").collect();
         let names = names(&scope("web:1", &before), Some(&model()));
         assert!(names.contains(&"migrate".to_owned()) && !names.contains(&"absent".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn a_job_with_an_image_of_its_own_is_brought_up_with_the_service_that_waits_for_it_and_never_alone() {
+        let job = Reference::parse("seed:1").unwrap();
+        let is_job = |reference: &Reference| *reference == job;
+        let before = [was("app", "app:1", true), was("seed", "seed:1", false)];
+        let mut both = scope("app:1", &before);
+        both.images.push(job.clone());
+        assert_eq!(names(&both, Some(&model())), ["app", "seed"]);
+        assert!(both.brings_up(&model(), is_job));
+        assert!(!scope("seed:1", &before).brings_up(&model(), is_job), "nothing that runs waits for it");
+        both.before[0].live = false;
+        assert!(!both.brings_up(&model(), is_job), "what waits for it was stopped");
     }
 
     #[test]

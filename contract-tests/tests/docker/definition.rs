@@ -292,6 +292,34 @@ fn edits_of_included_and_extended_files_are_applied_with_compose_watch() {
 }
 
 #[test]
+fn an_env_file_that_disappears_leaves_no_variable_empty_until_a_redeploy_does_without_it() {
+    let world = project("vanished", "    environment: { SECRET: '${SECRET:-}' }\n");
+    let variables = write(&world, ".env", "SECRET=abc\n");
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    let before = world.project.container("web").id;
+    let agent = world.agent_for([world.entry("shop", &["web:latest"]).set("compose_watch", true)]);
+    fs::remove_file(&variables).expect("the file can be removed");
+    agent.trigger("shop");
+    wait_for("the file to be missed", || match agent.errored().get("shop") {
+        Some(text) if text.contains(&variables) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    write(&world, ".env", "SECRET=abc\n");
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::RECOVERED, 1);
+    assert_eq!(world.project.container("web").id, before);
+    assert_eq!(agent.entries(&Kind::COMPOSE_DRIFT), []);
+
+    fs::remove_file(&variables).expect("the file can be removed");
+    agent.redeploy("shop");
+    agent.wait_entry(&Kind::FORCE_REDEPLOY, 1);
+    agent.wait_done(1);
+    assert!(environment(&world, "web").contains(&"SECRET=".to_owned()));
+    assert_eq!(agent.check("shop").event, Kind::CHECKED);
+    assert_eq!((agent.errored().is_empty(), agent.entries(&Kind::COMPOSE_DRIFT)), (true, Vec::new()));
+}
+
+#[test]
 fn an_image_that_the_compose_file_pins_to_a_digest_is_named_as_such() {
     let world = World::new("pinned");
     let digest = world.push("web", &Image::good("v1")).digest;

@@ -163,6 +163,36 @@ fn a_job_that_has_finished_is_not_run_again_for_its_new_image() {
 }
 
 #[test]
+fn a_job_with_a_new_image_of_its_own_runs_again_with_the_update_of_the_service_that_waits_for_it() {
+    let (world, agent, _) = shop("migrates");
+    let (rest, job) = (Untouched::before(&world), world.project.container("migrate"));
+    let migration = |version: &str| Image {
+        command: ["/bin/sh", "-c", "echo migrated"].map(str::to_owned).to_vec(),
+        ..Image::exits(version, 0)
+    };
+    world.push("migrate", &migration("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::PULLED, 1);
+    agent.wait_done(1);
+    assert_eq!(world.project.container("migrate").id, job.id, "nothing that waits for it has changed");
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 2);
+    agent.wait_done(2);
+    rest.assert(&world, "v2");
+    assert_eq!(world.project.container("migrate").version, "v2");
+
+    world.push("migrate", &migration("v3"));
+    world.push("web", &Image::good("v3"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 4);
+    agent.wait_done(3);
+    rest.assert(&world, "v3");
+    assert_eq!(world.project.container("migrate").version, "v3");
+    assert!(agent.blocked().is_empty());
+}
+
+#[test]
 fn containers_that_share_the_network_of_an_updated_one_follow_it() {
     followed_to_a_new_network(World::new("shared-net"), "", "network_mode: 'service:vpn'");
 }

@@ -270,3 +270,43 @@ fn a_removed_block_is_restored_when_the_same_image_fails_again() {
     assert_eq!(lifted.json(), serde_json::json!({ "status": "unblocked", "service": "web" }));
     assert_eq!(agent.request("POST", "/unblock/nobody").status, 404);
 }
+
+#[test]
+fn what_uses_the_network_of_a_service_runs_again_after_a_rollback_that_its_health_held_up() {
+    let mut world = World::new("provider");
+    world.push("vpn", &Image::good("v1"));
+    world.push("client", &Image::good("v1"));
+    let (host, folder) = (world.host.clone(), world.folder().join("provider"));
+    let provider = folder.join("up");
+    std::fs::create_dir(&folder).expect("the folder can be created");
+    std::fs::write(&provider, "").expect("the file can be written");
+    world.project.write_text(&format!(
+        "services:
+  vpn:
+    image: '{host}/vpn:latest'
+    labels: {{labels}}
+    stop_grace_period: 1s
+    volumes: ['{}:/provider:ro']
+    healthcheck: {{ test: [CMD, /bin/sh, -c, 'test -e /provider/up'], interval: 1s, timeout: 5s, retries: 2 }}
+  client:
+    image: '{host}/client:latest'
+    labels: {{labels}}
+    stop_grace_period: 1s
+    network_mode: 'service:vpn'
+    depends_on: {{ vpn: {{ condition: service_healthy }} }}
+",
+        folder.display()
+    ));
+    world.project.up();
+    let agent = world.agent_for([world.entry("tunnel", &["vpn:latest"]).set("health_grace", 20)]);
+    std::fs::remove_file(&provider).expect("the file can be removed");
+    world.push("vpn", &Image::good("v2"));
+    agent.trigger("tunnel");
+    agent.wait_step("verify_rollback", 1);
+    std::fs::write(&provider, "").expect("the file can be written");
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    agent.wait_done(1);
+    world.assert_runs("vpn", "v1");
+    world.assert_runs("client", "v1");
+    world.assert_tidy();
+}

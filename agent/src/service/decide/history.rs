@@ -100,14 +100,17 @@ impl Service {
             let memory = self.durable.images.get(&image.configured);
             let history = &memory.history;
             let running = self.running_digest(&image.configured);
+            let last = history.last().map(|last| &last.digest);
             let is_other = |one: &&ProvenImage| {
-                running.as_ref().or(history.last().map(|last| &last.digest)) != Some(&one.digest)
+                running.as_ref().or(last) != Some(&one.digest)
                     && !memory.is_blocked(&one.digest)
                     && !memory.failed_before(&one.digest)
             };
             let one = history.iter().rev().find(is_other)?;
-            // What runs without having been proven came last.
-            let since = history.iter().find(|one| running.as_ref() == Some(&one.digest));
+            // What runs without having been proven came last. A job that has finished does not run.
+            let is_idle = self.live_containers(image).next().is_none();
+            let current = running.as_ref().or(last.filter(|_| is_idle));
+            let since = history.iter().find(|one| current == Some(&one.digest));
             Some((since.map_or(Timestamp::MAX, |one| one.proven_at), earlier(image, one)))
         };
         let all: Vec<(Timestamp, Earlier)> = images.iter().filter_map(candidate).collect();

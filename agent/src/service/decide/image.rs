@@ -10,7 +10,9 @@ use crate::service::compare::Comparison;
 use crate::service::gates::candidate::Candidate;
 use crate::service::gates::rules::Asker;
 use crate::service::observation::{ImageView, Observation};
+use crate::service::rollout::baseline::Baseline;
 use crate::service::rollout::plan::Cause;
+use crate::service::scope::{Part, Scope};
 use crate::service::{Service, compare};
 
 /// What is decided of one image, as of an observation.
@@ -79,6 +81,16 @@ impl Service {
                 decision.is_held |= lagging > usize::from(decision.lags());
             }
         }
+        if *cause == Cause::Update {
+            for at in jobs_of_updates(&decisions, observation) {
+                let view = decisions[at].view;
+                let Comparison::Pulled { remote } = &decisions[at].comparison else { continue };
+                let comparison = Comparison::Stale { remote: remote.clone() };
+                let candidate = self.candidate(view, &comparison, observation);
+                let gate = candidate.as_ref().and_then(|candidate| rules.first_hold(candidate));
+                decisions[at] = ImageDecision { view, comparison, candidate, is_held: gate.is_some(), gate };
+            }
+        }
         decisions
     }
 
@@ -136,4 +148,27 @@ impl Service {
     pub(in crate::service) fn held_candidates(&self, now: Timestamp) -> Vec<(Candidate, Gate)> {
         self.seen_decisions(now).into_iter().filter_map(ImageDecision::held).collect()
     }
+}
+
+/// The images that were only pulled, by their index, that jobs run on for which services of a free update wait: they are
+/// updated with these.
+fn jobs_of_updates(decisions: &[ImageDecision<'_>], observation: &Observation) -> Vec<usize> {
+    let is_pulled = |decision: &ImageDecision<'_>| matches!(decision.comparison, Comparison::Pulled { .. });
+    let Some(Ok(definition)) = &observation.definition else { return Vec::new() };
+    if !decisions.iter().any(is_pulled) {
+        return Vec::new();
+    }
+    let before = Baseline::all(&observation.containers);
+    let free: Vec<Reference> = decisions
+        .iter()
+        .filter(|decision| decision.is_free_update())
+        .flat_map(|decision| [decision.view.from.clone(), decision.view.target().clone()])
+        .collect();
+    let is_job = |view: &ImageView| {
+        let images = free.iter().chain([&view.from, &view.reference]).cloned().collect();
+        let scope = Scope { images, before: before.clone(), part: Part::All };
+        scope.brings_up(&definition.model, |image| *image == view.from || *image == view.reference)
+    };
+    let indices = decisions.iter().enumerate();
+    indices.filter(|(_, decision)| is_pulled(decision) && is_job(decision.view)).map(|(at, _)| at).collect()
 }

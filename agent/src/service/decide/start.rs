@@ -3,10 +3,11 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{Container, State};
-use crate::service::Service;
+use crate::service::event::FaultCause;
 use crate::service::health::assess::{Condition, Inactive};
 use crate::service::observation::{Files, FilesApplied, ImageView, Observation};
 use crate::service::rollout::plan::Cause;
+use crate::service::{Service, wording};
 
 /// A container must be stuck for this long before the project is forced up: it may be part of a manual deployment.
 const STUCK_FOR: SignedDuration = SignedDuration::from_secs(10);
@@ -24,6 +25,16 @@ impl Service {
         let hash = match files {
             Files::Unread | Files::Unsettled => return Ok(None),
             Files::Unusable(text) => return Err(text.clone()),
+            Files::Missing { hash, .. } if self.is_applied(hash, elsewhere) => hash,
+            // What it brings up counts as deployed.
+            Files::Missing { hash, .. } if self.checks.wants_redeploy() && self.going_back.is_none() => {
+                self.known.files_hash = Some(hash.clone());
+                return Ok(None);
+            }
+            Files::Missing { path, .. } => {
+                self.known.files_hash.clone_from(&self.durable.files_hash);
+                return Err(wording::fault(&FaultCause::FileMissing { path }));
+            }
             Files::Unchanged(hash) => {
                 self.durable.files_hash = Some(hash.clone());
                 hash
@@ -37,7 +48,7 @@ impl Service {
                 Ok(None)
             }
             Some(known) if known == hash && !self.durable.files_pending => Ok(None),
-            Some(_) if elsewhere.is_some_and(|applied| applied.hash == *hash && self.is_later(applied)) => {
+            Some(_) if self.is_applied(hash, elsewhere) => {
                 self.durable.files_hash = Some(hash.clone());
                 self.durable.files_pending = false;
                 Ok(None)
@@ -46,9 +57,11 @@ impl Service {
         }
     }
 
-    /// Whether another service has applied its files after this one.
-    fn is_later(&self, elsewhere: &FilesApplied) -> bool {
-        self.durable.files_applied.as_ref().is_none_or(|own| elsewhere.at > own.at)
+    /// Whether another service has applied the files of this hash after this one has applied its own.
+    fn is_applied(&self, hash: &str, elsewhere: Option<&FilesApplied>) -> bool {
+        let own = self.durable.files_applied.as_ref();
+        let is_later = |elsewhere: &FilesApplied| own.is_none_or(|own| elsewhere.at > own.at);
+        elsewhere.is_some_and(|elsewhere| elsewhere.hash == hash && is_later(elsewhere))
     }
 
     /// Forces up stuck containers, at most once per cooldown. `compose up` starts containers that were only created; if

@@ -25,7 +25,7 @@ use crate::service::rollout::probation::{Context, Failure, Outcome};
 use crate::service::rollout::snapshot::SnapshotState;
 use crate::service::rollout::step::Phase;
 use crate::service::rollout::tag::{LineState, TagChange};
-use crate::service::scope::Scope;
+use crate::service::scope::{self, Scope};
 
 /// How often a probation may restart because the engine was unavailable.
 const MAX_INTERRUPTIONS: u32 = 10;
@@ -195,6 +195,60 @@ impl Deployment {
         Some(Scope { part: self.part(), ..scope })
     }
 
+    /// Limits compose to the changed services: what keeps it from bringing up the others may not affect these.
+    pub(in crate::service) fn narrow(&mut self) {
+        let services = self.plan.changed_services();
+        if !services.is_empty() {
+            self.up_mode = self.alone(services);
+        }
+    }
+
+    /// Limits the next run of a rollback to the services that are restarted with the changed ones and do not run any more, if
+    /// the last run was limited to the changed ones. Returns whether there are any.
+    pub(in crate::service) fn bring_up_tied(&mut self, containers: &[Container]) -> bool {
+        if self.up_mode.services().is_empty() || self.is_for_tied() {
+            return false;
+        }
+        let is_down = |name: &String| {
+            let was_live = self.plan.before.iter().any(|was| was.compose_service == *name && was.live);
+            was_live && !containers.iter().any(|c| c.compose_service == *name && c.is_live())
+        };
+        let changed = self.plan.changed_services();
+        let mut down = self.services_of_scope();
+        down.retain(|name| !changed.contains(name) && is_down(name));
+        if down.is_empty() {
+            return false;
+        }
+        self.up_mode = self.alone(down);
+        true
+    }
+
+    /// Reports whether the next run of a rollback is limited to services that are restarted with the changed ones.
+    pub(in crate::service) fn is_for_tied(&self) -> bool {
+        let (named, changed) = (self.up_mode.services(), self.plan.changed_services());
+        matches!(self.phase, Phase::Rollback(_))
+            && !named.is_empty()
+            && !named.iter().any(|name| changed.contains(name))
+    }
+
+    /// The changed services come first again, if the next run was limited to those that are restarted with them.
+    pub(in crate::service) fn leave_tied(&mut self) {
+        if self.is_for_tied() {
+            self.narrow();
+        }
+    }
+
+    fn alone(&self, services: Vec<String>) -> UpMode {
+        scope::alone(services, &self.plan.before, self.plan.definition.as_deref())
+    }
+
+    /// The compose services that the deployment brings up; none if it covers the whole project.
+    fn services_of_scope(&self) -> Vec<String> {
+        let scope = self.plan.scope();
+        let mode = scope.map(|scope| scope.services(self.plan.definition.as_deref()));
+        mode.map(|mode| mode.services().to_vec()).unwrap_or_default()
+    }
+
     /// ID of the new image of a change, once it is known. Under a swarm, whose nodes pull the images, the digest is the ID.
     pub(in crate::service) fn new_id(&self, change: &ImageChange) -> Option<ImageId> {
         match self.plan.swarm {
@@ -269,10 +323,13 @@ impl Deployment {
             return;
         }
         let before = &self.plan.before;
+        // Those of an earlier run were to be recreated, too.
+        let of_scope = self.services_of_scope();
         let is_new = |c: &&Container| {
             before.iter().all(|was| was.id != c.id)
                 && before.iter().any(|was| was.compose_service == c.compose_service)
                 && !named.contains(&c.compose_service)
+                && !of_scope.contains(&c.compose_service)
                 && !self.also_recreated.contains(&c.name)
         };
         let names: Vec<String> = containers.iter().filter(is_new).map(|c| c.name.clone()).collect();

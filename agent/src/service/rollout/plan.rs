@@ -379,14 +379,20 @@ impl Plan {
             .collect()
     }
 
-    /// Reports whether a running container uses the image of this change, or the whole project is started with it. An image
-    /// that none uses is only pulled.
+    /// Reports whether a running container uses the image of this change, a job on it is part of the start of another changed
+    /// service, or the whole project is started with it. An image that none uses is only pulled.
     pub(in crate::service) fn is_used(&self, change: &ImageChange) -> bool {
         let is_live =
             |was: &Baseline| Reference::parse(&was.config_image).is_ok_and(|r| was.live && change.is_of(&r));
         let is_of_project =
             self.cause != Cause::Update || self.starts_project || self.before.iter().any(is_live);
-        is_of_project || self.swarm.is_some()
+        is_of_project || self.swarm.is_some() || self.runs_job_on(change)
+    }
+
+    /// Reports whether a job on the image of this change runs before another changed service is started.
+    fn runs_job_on(&self, change: &ImageChange) -> bool {
+        let (Some(model), Some(scope)) = (&self.definition, self.scope()) else { return false };
+        scope.brings_up(model, |reference| change.is_of(reference))
     }
 
     /// Returns the tags of other live services with the images that they run on.

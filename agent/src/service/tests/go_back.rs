@@ -145,6 +145,19 @@ fn a_person_goes_back_to_what_was_proven_before_and_what_is_left_is_blocked() {
 }
 
 #[test]
+fn a_finished_job_goes_back_with_the_service_that_was_updated_with_it() {
+    let job = "localhost:5000/migrate:1";
+    let of_job = ConfiguredImage { configured: job.into(), reference: Reference::parse(job).unwrap() };
+    let images = [config().images, vec![of_job]].concat();
+    let mut scenario = Scenario::of(ServiceConfig { images, ..config() });
+    scenario.updated_to(&[('1', '2'), ('2', '3')]);
+    let history = scenario.service.durable().images.get(IMAGE).history.clone();
+    scenario.service.durable.images.of(job).history = history;
+    let back = scenario.service.earlier(None).unwrap();
+    assert_eq!(back.iter().map(|one| one.configured.as_str()).collect::<Vec<_>>(), [IMAGE, job]);
+}
+
+#[test]
 fn a_named_image_is_gone_back_to_and_others_are_refused() {
     let mut scenario = Scenario::of(config());
     assert_eq!(scenario.asked_back(None), ServiceReply::Skipped("no earlier image"));

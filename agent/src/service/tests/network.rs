@@ -213,3 +213,84 @@ fn a_clock_set_back_does_not_make_a_container_look_disconnected() {
     scenario.at(45).look(&[&vpn, &client]);
     assert_eq!(scenario.at(600).look(&[&vpn, &client]).restarts(), [""; 0]);
 }
+
+/// Has compose run with this outcome, and returns what it was limited to. `named`: what it has brought up.
+fn runs_compose(
+    scenario: &mut Scenario,
+    up: Result<String, ComposeError>,
+    named: &[&str],
+    after: &[&Container],
+) -> Vec<String> {
+    let Some(Action::Step(Step::Start(BringUp { up_mode, scope, .. }))) = scenario.act() else {
+        panic!("no `up` is due: {:?}", scenario.entries)
+    };
+    let named = named.iter().map(|name| (*name).to_owned()).collect();
+    let containers = after.iter().map(|c| (*c).clone()).collect();
+    scenario.input(Input::Stepped(StepResult::Started { up, named, containers }));
+    scope.map_or(up_mode, |scope| scope.services(None)).services().to_vec()
+}
+
+#[test]
+fn what_uses_the_network_of_a_service_comes_up_again_after_a_rollback_of_that_alone() {
+    // What compose leaves of the client, and whether that can be brought up then.
+    for (left, is_brought_up) in [(State::Created, true), (State::Exited, true), (State::Created, false)] {
+        let vpn = |version: &str, round: u32| Container {
+            id: format!("vpn-{round}"),
+            image: ImageId(format!("sha256:{version}").into()),
+            ..running("vpn")
+        };
+        let client = |owner: &Container, round: u32| {
+            let client = Container {
+                id: format!("client-{round}"),
+                config_image: "localhost:5000/client:1".into(),
+                ..running("client")
+            };
+            with_network_of(owner, &client)
+        };
+        let (old, back) = (vpn("one", 1), vpn("one", 3));
+        let bad = Container { health: Some(HealthState::Unhealthy), ..vpn("two", 2) };
+        let rounds = if left == State::Created { 2 } else { 1 };
+        let down = Container { state: left, ..client(&bad, rounds) };
+        let unhealthy = || {
+            let cause = "dependency failed to start: container vpn is unhealthy".to_owned();
+            Err(ComposeError { cause, output: String::new() })
+        };
+        let mut scenario = Scenario::of(config());
+        let one = [local("sha256:one", &['1'])];
+        scenario.check(observed('2', &one, &[&old, &client(&old, 1)]));
+        for result in [
+            StepResult::ImagesPinned { missing: Vec::new() },
+            StepResult::Pulled {
+                ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))],
+                labels: BTreeMap::new(),
+            },
+        ] {
+            assert!(matches!(scenario.act(), Some(Action::Step(_))));
+            scenario.input(Input::Stepped(result));
+        }
+        let both = ["client", "vpn"];
+        assert_eq!(runs_compose(&mut scenario, unhealthy(), &both, &[&bad, &down]), both);
+        assert!(matches!(scenario.act(), Some(Action::Step(Step::Diagnose { .. }))));
+        scenario.input(Input::Stepped(StepResult::Diagnosed { log: String::new() }));
+
+        assert_eq!(runs_compose(&mut scenario, unhealthy(), &both, &[&back, &down]), both);
+        scenario.at(60);
+        assert_eq!(runs_compose(&mut scenario, Ok(String::new()), &["vpn"], &[&back, &down]), ["vpn"]);
+        let after = if is_brought_up { client(&back, rounds) } else { down.clone() };
+        let outcome = if is_brought_up { Ok(String::new()) } else { unhealthy() };
+        assert_eq!(runs_compose(&mut scenario, outcome, &["client"], &[&back, &after]), ["client"]);
+        let deployment = scenario.service.durable().deployment.as_ref().unwrap();
+        assert_eq!(
+            deployment.up_mode.services(),
+            ["vpn"],
+            "what it depends on comes first if it is repeated"
+        );
+
+        scenario.at(61).look(&[&back, &after]).at(120).look(&[&back, &after]);
+        let entry = scenario.entries.last().unwrap();
+        assert_eq!(entry.event, Kind::ROLLED_BACK, "{:?}", scenario.entries);
+        assert!(!entry.message.contains("also recreated"), "{entry:?}");
+        let is_told = entry.reason.as_ref().is_some_and(|why| why.contains("client could not be brought up"));
+        assert_eq!((is_told, entry.message.contains("but ")), (!is_brought_up, !is_brought_up), "{entry:?}");
+    }
+}

@@ -7,7 +7,8 @@ use crate::config::UpdateConfig;
 use crate::service::decide::running::ImageState;
 use crate::service::fleet::{FleetView, Link};
 use crate::service::gates::candidate::Unsigned;
-use crate::service::images::Proof;
+use crate::service::images::{OldImage, Proof};
+use crate::service::observation::Definition;
 
 const GRACE: i64 = 60;
 
@@ -203,4 +204,125 @@ fn an_update_that_waited_counts_from_when_it_was_found() {
 fn a_state_of_an_earlier_version_loads_and_proves_nothing() {
     let durable: Durable = serde_json::from_str(r#"{"proven_at":"2026-01-01T00:00:00Z"}"#).unwrap();
     assert_eq!(durable, Durable::default());
+}
+
+/// The image of a job that `web` waits for.
+const JOB: &str = "localhost:5000/migrate:1";
+
+fn with_job() -> ServiceConfig {
+    let reference = Reference::parse(JOB).expect("a reference");
+    let images = [config().images, vec![ConfiguredImage { configured: JOB.into(), reference }]].concat();
+    ServiceConfig { images, ..config() }
+}
+
+/// Returns the job, finished, on that version of its image.
+fn job(version: &str) -> Container {
+    Container {
+        id: format!("id-job-{version}"),
+        config_image: JOB.into(),
+        image: ImageId(format!("sha256:job-{version}").into()),
+        ..exited("migrate", 0)
+    }
+}
+
+/// What is seen while both run version 1, with these digests in the registry.
+fn seen_with_job(web: char, migrate: char) -> Observation {
+    let mut seen = observed(web, &[local("sha256:one", &['1'])], &[&on("one"), &job("one")]);
+    seen.images.push(ImageView {
+        remote: Some(digest(migrate)),
+        tagged: Some(local("sha256:job-one", &['1'])),
+        ..ImageView::new(JOB.into(), Reference::parse(JOB).expect("a reference"))
+    });
+    let model = serde_json::json!({"services": {
+        "web": {"image": IMAGE, "depends_on": {"migrate": {"condition": "service_completed_successfully"}}},
+        "migrate": {"image": JOB},
+    }});
+    let model = Arc::new(serde_json::from_value(model).expect("a model"));
+    seen.definition = Some(Ok(Definition { model, ..Definition::default() }));
+    seen
+}
+
+impl Scenario {
+    /// Pulls version 2 of what is updated and brings it up. Returns the tags that the `up` sets, as text, and its services.
+    fn brings_up_with_job(&mut self, after: &[&Container]) -> (Vec<(String, String)>, Vec<String>) {
+        loop {
+            let result = match self.act() {
+                Some(Action::Step(Step::PinImages { .. })) => {
+                    StepResult::ImagesPinned { missing: Vec::new() }
+                }
+                Some(Action::Step(Step::Pull { images, .. })) => {
+                    let id =
+                        |configured: &str| if configured == JOB { "sha256:job-two" } else { "sha256:two" };
+                    let ids = images.into_iter().map(|(name, _)| {
+                        let id = ImageId(id(&name).into());
+                        (name, id)
+                    });
+                    StepResult::Pulled { ids: ids.collect(), labels: BTreeMap::new() }
+                }
+                Some(Action::Step(Step::Diagnose { .. })) => StepResult::Diagnosed { log: String::new() },
+                Some(Action::Step(Step::Start(BringUp { tags, scope, definition, .. }))) => {
+                    let containers = after.iter().map(|c| (*c).clone()).collect();
+                    let up = Ok(String::new());
+                    self.input(Input::Stepped(StepResult::Started { up, named: Vec::new(), containers }));
+                    let text = |(tag, image): (Reference, OldImage)| (tag.to_string(), image.id.to_string());
+                    let scope = scope.expect("it is limited to what changes");
+                    let names = scope.services(definition.as_deref()).services().to_vec();
+                    return (tags.into_iter().map(text).collect(), names);
+                }
+                other => panic!("no `up` is due, but {other:?}"),
+            };
+            self.input(Input::Stepped(result));
+        }
+    }
+}
+
+/// Returns the tags of both images on these versions.
+fn tags_on(web: &str, migrate: &str) -> Vec<(String, String)> {
+    let tag = |image: &str, id: &str| {
+        (Reference::parse(image).expect("a reference").to_string(), format!("sha256:{id}"))
+    };
+    vec![tag(IMAGE, web), tag(JOB, migrate)]
+}
+
+#[test]
+fn a_job_with_a_new_image_of_its_own_runs_again_before_the_new_image_that_waits_for_it() {
+    let mut scenario = Scenario::of(with_job());
+    scenario.at(0).check(seen_with_job('2', '2'));
+    let (tags, names) = scenario.brings_up_with_job(&[&on("two"), &job("two")]);
+    assert_eq!((tags, names), (tags_on("two", "job-two"), vec!["migrate".to_owned(), "web".to_owned()]));
+    scenario.at(1).look(&[&on("two"), &job("two")]).at(GRACE).look(&[&on("two"), &job("two")]);
+    assert_eq!(scenario.kinds(), [Kind::UPDATED, Kind::UPDATED]);
+    assert_eq!(scenario.service.durable().images.get(JOB).pulled, None);
+}
+
+#[test]
+fn a_job_whose_new_image_was_found_earlier_is_deployed_with_the_service_that_waits_for_it() {
+    let mut scenario = Scenario::of(with_job());
+    scenario.at(0).check(seen_with_job('1', '2'));
+    let (tags, names) = scenario.brings_up_with_job(&[&on("one"), &job("one")]);
+    assert_eq!((tags, names), (Vec::new(), Vec::new()), "alone, it is only pulled");
+    scenario.at(1).look(&[&on("one"), &job("one")]).at(GRACE).look(&[&on("one"), &job("one")]);
+    assert_eq!(scenario.kinds(), [Kind::PULLED]);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
+    scenario.input(Input::Stepped(StepResult::Unpinned));
+    scenario.at(100).check(seen_with_job('1', '2'));
+    assert_eq!(scenario.act(), None);
+
+    scenario.at(200).check(seen_with_job('2', '2'));
+    let (tags, names) = scenario.brings_up_with_job(&[&on("two"), &job("two")]);
+    assert_eq!((tags, names), (tags_on("two", "job-two"), vec!["migrate".to_owned(), "web".to_owned()]));
+}
+
+#[test]
+fn the_image_of_a_job_goes_back_with_the_image_that_failed_and_is_not_blocked_for_it() {
+    let mut scenario = Scenario::of(with_job());
+    scenario.at(0).check(seen_with_job('2', '2'));
+    scenario.brings_up_with_job(&[&on("two"), &job("two")]);
+    let crashed = Container { state: State::Exited, exit_code: 1, ..on("two") };
+    scenario.at(1).look(&[&crashed, &job("two")]).at(2).look(&[&crashed, &job("two")]);
+    let back = Container { id: "id-back".into(), ..on("one") };
+    let (tags, _) = scenario.brings_up_with_job(&[&back, &job("one")]);
+    assert_eq!(tags, tags_on("one", "job-one"));
+    let blocked: Vec<&str> = scenario.service.durable().images.blocked().map(|(image, _)| image).collect();
+    assert_eq!(blocked, [IMAGE]);
 }

@@ -322,6 +322,41 @@ fn unusable_files_are_not_deployed_and_reported_once() {
 }
 
 #[test]
+fn files_of_which_one_has_disappeared_are_applied_only_by_a_redeploy() {
+    let watching = ServiceConfig { compose_watch: true, ..config() };
+    let seen = |files: Files| {
+        let seen = observed('1', &[local("sha256:one", &['1'])], &[&running("a")]);
+        Observation { files, ..seen }
+    };
+    let gone = || Files::Missing { hash: "two".into(), path: "/srv/.env".into() };
+    let mut scenario = Scenario::of(watching.clone());
+    scenario.check(seen(Files::Hash("one".into())));
+    for second in [10, 20] {
+        scenario.at(second).check(seen(gone()));
+        assert_eq!((scenario.act(), scenario.status()), (None, StatusValue::Errored));
+    }
+    assert_eq!(scenario.entries.len(), 1, "told once: {:?}", scenario.entries);
+    assert!(scenario.entries[0].message.contains("/srv/.env"), "{:?}", scenario.entries);
+    assert_eq!(scenario.service.durable().files_hash.as_deref(), Some("one"));
+    scenario.at(30).check(seen(Files::Hash("one".into())));
+    assert_eq!((scenario.kinds(), scenario.act()), (vec![Kind::ERROR, Kind::RECOVERED], None), "it is back");
+
+    scenario.at(40).check(seen(gone()));
+    scenario.service.handle_request(ServiceRequest::Redeploy, scenario.now);
+    scenario.at(50).check(seen(gone()));
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))), "it was requested");
+    assert_eq!(scenario.service.durable().files_hash.as_deref(), Some("two"));
+
+    // Another service of the project was redeployed.
+    let mut other = Scenario::of(watching);
+    other.check(seen(Files::Hash("one".into())));
+    let applied = FilesApplied { hash: "two".into(), at: other.now };
+    other.at(10).check(Observation { files_applied_elsewhere: Some(applied), ..seen(gone()) });
+    assert_eq!((other.act(), other.kinds()), (None, Vec::new()));
+    assert_eq!(other.service.durable().files_hash.as_deref(), Some("two"));
+}
+
+#[test]
 fn settings_of_an_unlisted_compose_file_are_never_lost_by_accident() {
     let mut scenario = Scenario::of(ServiceConfig { auto_start: true, compose_watch: true, ..config() });
     let old = [local("sha256:one", &['1'])];

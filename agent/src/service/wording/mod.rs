@@ -483,6 +483,11 @@ fn failed_deployment(failed: FailedDeployment, entry: AuditEntry) -> AuditEntry 
     }
 }
 
+/// What a rollback could not bring up besides the old images.
+pub(super) fn not_brought_up(services: &[String], why: &str) -> String {
+    format!("{} could not be brought up again: {why}", services.join(", "))
+}
+
 /// Why an update and its rollback failed.
 pub(super) fn rollback_problem(failure: &Reason, problem: &RollbackProblem) -> String {
     let failure = rejection(failure);
@@ -546,6 +551,11 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
                  remove it and run `docker compose -p {project} up -d`"
             )
         }
+        FaultCause::FileMissing { path } => format!(
+            "{} was there when the compose files were last applied, and is missing or can't be read: without it its \
+             variables would be empty, so the compose files are not applied; put it back, or redeploy to do without it",
+            path.display()
+        ),
     }
 }
 

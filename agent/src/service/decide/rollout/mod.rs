@@ -81,6 +81,8 @@ impl Service {
                 }
                 deployment.way_back(failed)
             }
+            // What it has brought up may be down.
+            Phase::Rollback(_) => return deployment.leave_tied(),
             // Their steps are repeated, and start the new ones.
             Phase::Drain | Phase::Retire => {
                 deployment.interrupt();

@@ -12,9 +12,7 @@ use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange};
 use crate::service::rollout::probation::{Failed, Failure, Interference, Outcome, Reason};
 use crate::service::rollout::step::Phase;
-use crate::service::{
-    INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, rollback_pause, scope, wording,
-};
+use crate::service::{INSPECT_INTERVAL, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, rollback_pause, wording};
 
 impl Service {
     /// Acts on the outcome of an inspection during the probation of the old containers.
@@ -129,12 +127,16 @@ impl Service {
     /// Retries a failed rollback step, up to the limit.
     pub(in crate::service) fn rollback_step_failed(&mut self, failed: Failed, text: String, now: Timestamp) {
         let Some(deployment) = &mut self.durable.deployment else { return };
-        deployment.attempt += 1;
-        let services = deployment.plan().changed_services();
-        if !services.is_empty() {
-            let plan = deployment.plan();
-            deployment.up_mode = scope::alone(services, &plan.before, plan.definition.as_deref());
+        if deployment.is_for_tied() {
+            // The old images run, which is what counts.
+            let problem = wording::not_brought_up(deployment.up_mode.services(), &text);
+            if !deployment.handover.problems.contains(&problem) {
+                deployment.handover.problems.push(problem);
+            }
+            return self.old_up(failed, now);
         }
+        deployment.attempt += 1;
+        deployment.narrow();
         if deployment.attempt < ROLLBACK_ATTEMPTS {
             self.steps.retry_at = Some(now + rollback_pause(deployment.attempt));
         } else {

@@ -228,10 +228,20 @@ impl Service {
 
     /// Handles the end of the compose run that brings up the old images.
     fn old_started(&mut self, failed: Failed, up: Result<String, ComposeError>, now: Timestamp) {
-        let Some(deployment) = &mut self.durable.deployment else { return };
         if let Err(error) = up {
             return self.rollback_step_failed(failed, error.cause, now);
         }
+        let containers = self.known.containers.clone().unwrap_or_default();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if !deployment.bring_up_tied(&containers) {
+            self.old_up(failed, now);
+        }
+    }
+
+    /// Compose has brought up what it can of the old containers.
+    pub(in crate::service) fn old_up(&mut self, failed: Failed, now: Timestamp) {
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        deployment.leave_tied();
         if deployment.must_withdraw() && deployment.handover.old == OldContainers::Serving {
             return deployment.enter(Phase::Withdraw { failed, remaining: None, is_verified: false }, now);
         }
