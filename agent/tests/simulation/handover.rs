@@ -188,6 +188,17 @@ fn old_containers_that_are_gone_or_have_ended_by_the_time_a_bad_image_fails_come
 }
 
 #[test]
+fn old_containers_that_were_drained_for_good_are_made_anew_after_a_bad_image() {
+    let act = Act::Crash("web");
+    let setup = Simulation { drains_for_good: true, ..Simulation::default() };
+    let transcript = interfered(Behaviour::Good, &[(17, act)], &setup);
+    let (_, after) = transcript.split_once(&act.describe()).expect("it was done");
+    for text in ["removes p-web-1", "web runs web v1", ": rolled_back"] {
+        assert!(after.contains(text), "{text}: {transcript}");
+    }
+}
+
+#[test]
 fn new_containers_are_not_removed_once_they_are_all_that_is_left() {
     let acts = [(8, Act::Up), (10, Act::Stop("web"))];
     let transcript = interfered(Behaviour::Good, &acts, &Simulation::default());

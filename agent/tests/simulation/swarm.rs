@@ -46,7 +46,7 @@ enum Disturbance {
 struct Scenario {
     name: &'static str,
     fate: Fate,
-    /// That of the old image, from its next task on.
+    /// That of the old image.
     fate_of_old: Fate,
     action: FailureAction,
     script: Script,

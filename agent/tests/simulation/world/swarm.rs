@@ -21,7 +21,7 @@ pub(crate) enum Fate {
     Runs,
     /// They exit this many milliseconds after their start.
     Ends(i64),
-    /// The first one that the swarm makes exits this many milliseconds after its start, and all others run.
+    /// The first one that an update or a rollback makes exits this many milliseconds after its start; all others run.
     FirstEnds(i64),
     /// No node can pull the image.
     NotFetched,
@@ -235,7 +235,7 @@ impl State {
             let age = now.duration_since(task.created);
             let ends_after = match fate {
                 Fate::Ends(after) => Some(after),
-                Fate::FirstEnds(after) => Some(after).filter(|_| task.id > REPLICAS),
+                Fate::FirstEnds(after) => Some(after).filter(|_| self.watched == Some(task.id)),
                 Fate::Runs | Fate::NotFetched => None,
             };
             let next = match (task.state, fate) {

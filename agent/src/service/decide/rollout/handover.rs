@@ -96,6 +96,7 @@ impl Service {
             None if deployment.plan().drain().is_empty() => self.retire_old(now),
             None => {
                 deployment.handover.old = OldContainers::Drained;
+                deployment.handover.is_drained = true;
                 deployment.enter(Phase::Drain, now);
             }
         }
@@ -316,6 +317,10 @@ impl Deployment {
                 stop: old,
             },
             Phase::Settle { .. } => HandoverStep::Settle { project, remove: old },
+            // What they were told may outlast a start, so compose makes them anew.
+            Phase::Revive(_) if self.handover.is_drained && plan.drain().is_final() => {
+                HandoverStep::Settle { project, remove: old }
+            }
             Phase::Revive(_) => HandoverStep::Revive { project, start: old, undo: plan.drain() },
             Phase::Abort { .. } if self.handover.old != OldContainers::Serving => {
                 HandoverStep::Revive { project, start: old, undo: plan.drain() }
