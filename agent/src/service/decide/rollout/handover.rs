@@ -269,7 +269,10 @@ impl Service {
         let containers = self.known.containers.clone().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.handover.is_withdrawn = true;
-        if is_verified || deployment.plan().is_whole_handover() && deployment.old_are_up(&containers) {
+        let is_all = deployment.handover.old == OldContainers::Serving
+            && deployment.plan().is_whole_handover()
+            && deployment.old_are_up(&containers);
+        if is_verified || is_all {
             return self.rolled_back(failed, remaining, now);
         }
         self.note_lost_old();
@@ -364,6 +367,16 @@ impl Deployment {
             now.is_some_and(|c| c.state == State::Running && (is_up(c) || !was.well))
         };
         self.plan().old_containers().all(is_as_before)
+    }
+
+    /// Reports whether the old containers were started again and run, or are restarted by the engine, however they are.
+    pub(in crate::service) fn old_run_again(&self, containers: &[Container]) -> bool {
+        let runs = |was: &Baseline| {
+            let now = containers.iter().find(|c| c.id == was.id);
+            now.is_some_and(|c| matches!(c.state, State::Running | State::Restarting))
+        };
+        let was_touched = matches!(self.handover.old, OldContainers::Drained | OldContainers::Retired);
+        was_touched && self.plan().old_containers().all(runs)
     }
 
     /// The phase in which the way back begins.
