@@ -206,14 +206,7 @@ pub(super) fn warn(
     }
     warn_of_program(file.gate.as_ref(), &at.key("gate"), findings);
     if let Some(drain) = &file.drain {
-        let at = at.key("drain");
-        warn_of_program(drain.command.as_ref(), &at.key("command"), findings);
-        if file.order == Some(Order::StopFirst) {
-            findings.warn(&at, "has no effect with order stop_first");
-        }
-        if drain.undo.is_some() && drain.exec.is_none() && drain.command.is_none() {
-            findings.warn(&at.key("undo"), "has no effect without exec and command");
-        }
+        warn_of_drain(drain, file.order, &at.key("drain"), findings);
     }
     if file.snapshot.is_some() && file.order == Some(Order::StartFirst) {
         findings
@@ -226,6 +219,21 @@ pub(super) fn warn(
         {
             warn_of_program(argv.as_ref(), &at.key(key), findings);
         }
+    }
+}
+
+fn warn_of_drain(drain: &DrainFile, order: Option<Order>, at: &KeyPath, findings: &mut Findings) {
+    warn_of_program(drain.command.as_ref(), &at.key("command"), findings);
+    if order == Some(Order::StopFirst) {
+        findings.warn(at, "has no effect with order stop_first");
+    }
+    if drain.undo.is_some() && drain.exec.is_none() && drain.command.is_none() {
+        findings.warn(&at.key("undo"), "has no effect without exec and command");
+    }
+    if drain.undo.is_none() && drain.exec.is_some() {
+        let what = "is not set: if a new image fails after the drain, the old containers can't be told to serve again, and are \
+                    removed and made anew; set a program that takes back what exec has done";
+        findings.warn(&at.key("undo"), what);
     }
 }
 
@@ -575,6 +583,13 @@ mod tests {
         assert_eq!(service.unwrap().update.unwrap().fault, None);
         let (_, service) = with(&json!({"min_age": "3d"}));
         assert_eq!(service.unwrap().update.unwrap().min_age, Some(Duration::from_hours(72)));
+        let (exec, undo) = (json!(["touch", "/tmp/drain"]), json!(["rm", "/tmp/drain"]));
+        let (warnings, _) = with(&json!({"drain": {"exec": exec, "undo": undo}}));
+        assert_eq!(warnings, Vec::<String>::new());
+        let (warnings, _) = with(&json!({"drain": {"exec": exec}}));
+        assert!(warnings[0].starts_with("web: update.drain.undo: is not set"), "{warnings:?}");
+        let (warnings, _) = with(&json!({"drain": {"command": ["/bin/true"]}}));
+        assert_eq!(warnings, Vec::<String>::new(), "it is told of both directions");
         for (update, why) in [
             (json!({"tag_variable": "WEB_TAG"}), "has no effect without tags"),
             (

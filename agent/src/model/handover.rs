@@ -48,6 +48,11 @@ impl Drain {
     pub fn is_empty(&self) -> bool {
         self.exec.is_empty() && self.command.is_empty() && self.wait.is_zero()
     }
+
+    /// Reports whether a container that was told that no more requests will follow can't be told otherwise.
+    pub fn is_final(&self) -> bool {
+        !self.exec.is_empty() && self.undo.is_empty()
+    }
 }
 
 /// Why a compose service can't have twice its containers for a while, or must not without its author's word.

@@ -148,14 +148,19 @@ const INTERFERENCE: &[Interference] = &[
 
 /// Runs a handover in which this is done, and returns its transcript.
 fn interfered(behaviour: Behaviour, acts: &[(u64, Act)], setup: &Simulation) -> String {
+    let more: Vec<(u64, Step)> = acts.iter().map(|(at, act)| (*at, Step::World(*act))).collect();
+    with_steps(behaviour, &more, setup)
+}
+
+fn with_steps(behaviour: Behaviour, more: &[(u64, Step)], setup: &Simulation) -> String {
     let mut steps = vec![(5_000, Step::World(Act::Push("web", behaviour))), (5_001, Step::Poll)];
-    steps.extend(acts.iter().map(|(at, act)| (at * 1_000, Step::World(*act))));
+    steps.extend(more.iter().map(|(at, step)| (at * 1_000, step.clone())));
     let steps = steps.into_iter().map(|(at, step)| (Duration::from_millis(at), step)).collect();
     let flags = [Flags { auto_update: true, ..Flags::default() }, Flags::default()];
     let simulation = Simulation { flags, starts_first: true, drains: true, steps, ..setup.clone() };
     let outcome = simulation.run();
     let transcript = outcome.transcript.join("\n");
-    assert_eq!(outcome.violations, Vec::<String>::new(), "{behaviour:?} {acts:?}, {transcript}");
+    assert_eq!(outcome.violations, Vec::<String>::new(), "{behaviour:?} {more:?}, {transcript}");
     transcript
 }
 
@@ -185,6 +190,33 @@ fn old_containers_that_are_gone_or_have_ended_by_the_time_a_bad_image_fails_come
             assert!(after.contains(text), "{act:?} {text}: {transcript}");
         }
     }
+}
+
+#[test]
+fn old_containers_that_were_drained_for_good_are_made_anew_after_a_bad_image() {
+    let act = Act::Crash("web");
+    let setup = Simulation { drains_for_good: true, ..Simulation::default() };
+    let transcript = interfered(Behaviour::Good, &[(17, act)], &setup);
+    let (_, after) = transcript.split_once(&act.describe()).expect("it was done");
+    for text in ["removes p-web-1", "web runs web v1", ": rolled_back"] {
+        assert!(after.contains(text), "{text}: {transcript}");
+    }
+}
+
+/// Such as when a database goes away while the new container serves alone, and comes back.
+#[test]
+fn only_the_old_containers_are_left_if_neither_side_is_well() {
+    let steps = [
+        (17, Step::World(Act::Sicken("web"))),
+        (21, Step::World(Act::Sicken("web"))),
+        (60, Step::World(Act::Restart("web"))),
+        (70, Step::Ask("web", ServiceRequest::Check)),
+    ];
+    // A container that is left beside another is a violation.
+    let transcript = with_steps(Behaviour::Good, &steps, &Simulation::default());
+    let (before, after) = transcript.split_once(": rollback_failed").expect("neither was well");
+    assert!(before.contains("removes p-web-2"), "{transcript}");
+    assert!(!after.contains("web runs"), "{transcript}");
 }
 
 #[test]

@@ -46,6 +46,8 @@ enum Disturbance {
 struct Scenario {
     name: &'static str,
     fate: Fate,
+    /// That of the old image.
+    fate_of_old: Fate,
     action: FailureAction,
     script: Script,
     disturbance: Disturbance,
@@ -53,7 +55,15 @@ struct Scenario {
 }
 
 const fn one(name: &'static str, fate: Fate, action: FailureAction, end: End) -> Scenario {
-    Scenario { name, fate, action, script: Script::Poll, disturbance: Disturbance::None, end }
+    Scenario {
+        name,
+        fate,
+        fate_of_old: Fate::Runs,
+        action,
+        script: Script::Poll,
+        disturbance: Disturbance::None,
+        end,
+    }
 }
 
 /// Fails while the swarm monitors the update.
@@ -61,7 +71,7 @@ const SOON: Fate = Fate::Ends(1000);
 /// Fails after the swarm has completed the update.
 const LATE: Fate = Fate::Ends(11_000);
 
-const SCENARIOS: [Scenario; 12] = [
+const SCENARIOS: [Scenario; 14] = [
     one("good", Fate::Runs, FailureAction::Pause, End::Updated),
     one("fails, pause", SOON, FailureAction::Pause, End::RolledBack),
     one("fails, rollback", SOON, FailureAction::Rollback, End::RolledBack),
@@ -85,6 +95,19 @@ const SCENARIOS: [Scenario; 12] = [
     Scenario {
         disturbance: Disturbance::Others(3),
         ..one("fails, and other clients change the service", SOON, FailureAction::Pause, End::RolledBack)
+    },
+    Scenario {
+        fate_of_old: Fate::FirstEnds(1000),
+        ..one(
+            "fails, and so does one task of the rollback, pause",
+            SOON,
+            FailureAction::Pause,
+            End::RolledBack,
+        )
+    },
+    Scenario {
+        fate_of_old: Fate::FirstEnds(1000),
+        ..one("fails, and so does one task of the rollback", SOON, FailureAction::Rollback, End::RolledBack)
     },
 ];
 
@@ -111,6 +134,7 @@ impl Fixture {
         let old = Reference { digest: Some(digest_of("v1")), ..reference(WEB) };
         let swarm = FakeSwarm::new(&fake, &state_key("shop"), &old, scenario.action);
         swarm.fate(digest_of("v2"), scenario.fate);
+        swarm.fate(digest_of("v1"), scenario.fate_of_old);
         fake.push(&reference(WEB), "v2", Behaviour::Good);
         if let Disturbance::Others(times) = scenario.disturbance {
             swarm.interfere(times);

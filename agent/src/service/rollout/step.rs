@@ -63,7 +63,8 @@ pub enum Phase {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         interference: Option<Interference>,
     },
-    /// The new images failed after the old containers were drained or stopped: starting these again.
+    /// The new images failed after the old containers were drained or stopped: starting these again, or removing them if they
+    /// were drained for good.
     Revive(Failed),
     /// The new images failed: removing their containers.
     Withdraw {

@@ -6,6 +6,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::SwarmError;
 use crate::model::swarm::{SwarmMode, SwarmService, Task, TaskState, UpdateState, UpdateStatus};
+use crate::service::ROLLBACK_ATTEMPTS;
 use crate::service::action::{SetImage, SwarmStep};
 use crate::service::input::SwarmResult;
 use crate::service::rollout::deployment::Deployment;
@@ -262,6 +263,32 @@ fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
         assert_eq!(scenario.service.durable.images.blocked().next().is_some(), is_blocked, "{state:?}");
         assert_eq!(scenario.service.durable.postponed.is_none(), is_blocked, "{state:?}");
     }
+}
+
+#[test]
+fn a_rollback_that_the_swarm_pauses_is_started_again_four_times() {
+    let mut scenario = converging();
+    let paused = |state: UpdateState, n: char| {
+        let update = Some(UpdateStatus { state, message: String::new(), completed_at: None });
+        let tasks = vec![task("failed", &image(n), TaskState::Failed)];
+        SwarmService { update, tasks, ..service(&image(n)) }
+    };
+    scenario.observes(Ok(paused(UpdateState::Paused, '2')));
+    assert!(matches!(scenario.step(), Some(SwarmStep::Diagnose { .. })));
+    let (log, health) = (String::new(), String::new());
+    scenario.input(stepped(SwarmResult::Diagnosed { log, health }));
+    for attempt in 0..ROLLBACK_ATTEMPTS {
+        let back = scenario.at(10 * i64::from(attempt)).step();
+        assert!(
+            matches!(&back, Some(SwarmStep::Set(SetImage { to, back: true, .. })) if *to == image('1')),
+            "{attempt}: {back:?}"
+        );
+        scenario.input(stepped(SwarmResult::Set));
+        scenario.observes(Ok(paused(UpdateState::RollbackPaused, '1')));
+    }
+    assert!(scenario.service.durable.deployment.is_none(), "it is over");
+    let failed = scenario.kinds().into_iter().filter(|kind| *kind == Kind::ROLLBACK_FAILED);
+    assert_eq!(failed.count(), 1);
 }
 
 /// An update in progress restarts its wait, and a clock change does not affect it.

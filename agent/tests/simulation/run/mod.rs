@@ -68,6 +68,8 @@ pub(crate) struct Simulation {
     pub(crate) has_data: bool,
     /// The old containers are told before they are stopped.
     pub(crate) drains: bool,
+    /// They can't be told to serve again.
+    pub(crate) drains_for_good: bool,
     /// How many seconds that takes, if not one.
     pub(crate) drain_wait: Option<u64>,
     pub(crate) steps: Vec<TimedStep>,
@@ -191,8 +193,11 @@ impl Execution {
         }
         if simulation.drains {
             let wait = simulation.drain_wait.unwrap_or(1);
-            let drain = json!({"exec": ["drain"], "undo": ["undrain"], "command": ["/bin/true"], "wait": wait, "timeout": 5});
+            let drain = json!({"exec": ["drain"], "command": ["/bin/true"], "wait": wait, "timeout": 5});
             services[0].0["update"]["drain"] = drain;
+            if !simulation.drains_for_good {
+                services[0].0["update"]["drain"]["undo"] = json!(["undrain"]);
+            }
         }
         Self { fake, agent: None, services, former: Vec::new(), start_at: None, away: 1, loses_write: false }
     }

@@ -21,6 +21,8 @@ pub(crate) enum Fate {
     Runs,
     /// They exit this many milliseconds after their start.
     Ends(i64),
+    /// The first one that an update or a rollback makes exits this many milliseconds after its start; all others run.
+    FirstEnds(i64),
     /// No node can pull the image.
     NotFetched,
 }
@@ -228,18 +230,27 @@ impl State {
         let now = self.now;
         for task in &mut self.tasks {
             let digest = Reference::parse(&task.spec.image).ok().and_then(|image| image.digest);
-            let fate = digest.and_then(|digest| self.fates.get(&digest).copied()).unwrap_or(Fate::Runs);
+            let fate = digest.as_ref().and_then(|digest| self.fates.get(digest).copied());
+            let fate = fate.unwrap_or(Fate::Runs);
             let age = now.duration_since(task.created);
+            let ends_after = match fate {
+                Fate::Ends(after) => Some(after),
+                Fate::FirstEnds(after) => Some(after).filter(|_| self.watched == Some(task.id)),
+                Fate::Runs | Fate::NotFetched => None,
+            };
             let next = match (task.state, fate) {
                 (TaskState::Preparing, Fate::NotFetched) if age >= START => TaskState::Rejected,
                 (TaskState::Preparing, _) if age >= START => TaskState::Running,
-                (TaskState::Running, Fate::Ends(after))
-                    if age >= START + SignedDuration::from_millis(after) =>
+                (TaskState::Running, _)
+                    if ends_after.is_some_and(|after| age >= START + SignedDuration::from_millis(after)) =>
                 {
                     TaskState::Failed
                 }
                 (state, _) => state,
             };
+            if let (TaskState::Failed, Fate::FirstEnds(_), Some(digest)) = (next, fate, digest) {
+                self.fates.remove(&digest);
+            }
             if next != task.state {
                 (task.state, task.since) = (next, now);
                 self.version += 1;

@@ -96,6 +96,7 @@ impl Service {
             None if deployment.plan().drain().is_empty() => self.retire_old(now),
             None => {
                 deployment.handover.old = OldContainers::Drained;
+                deployment.handover.is_drained = true;
                 deployment.enter(Phase::Drain, now);
             }
         }
@@ -268,7 +269,10 @@ impl Service {
         let containers = self.known.containers.clone().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
         deployment.handover.is_withdrawn = true;
-        if is_verified || deployment.plan().is_whole_handover() && deployment.old_are_up(&containers) {
+        let is_all = deployment.handover.old == OldContainers::Serving
+            && deployment.plan().is_whole_handover()
+            && deployment.old_are_up(&containers);
+        if is_verified || is_all {
             return self.rolled_back(failed, remaining, now);
         }
         self.note_lost_old();
@@ -316,6 +320,10 @@ impl Deployment {
                 stop: old,
             },
             Phase::Settle { .. } => HandoverStep::Settle { project, remove: old },
+            // What they were told may outlast a start, so compose makes them anew.
+            Phase::Revive(_) if self.handover.is_drained && plan.drain().is_final() => {
+                HandoverStep::Settle { project, remove: old }
+            }
             Phase::Revive(_) => HandoverStep::Revive { project, start: old, undo: plan.drain() },
             Phase::Abort { .. } if self.handover.old != OldContainers::Serving => {
                 HandoverStep::Revive { project, start: old, undo: plan.drain() }
@@ -359,6 +367,16 @@ impl Deployment {
             now.is_some_and(|c| c.state == State::Running && (is_up(c) || !was.well))
         };
         self.plan().old_containers().all(is_as_before)
+    }
+
+    /// Reports whether the old containers were started again and run, or are restarted by the engine, however they are.
+    pub(in crate::service) fn old_run_again(&self, containers: &[Container]) -> bool {
+        let runs = |was: &Baseline| {
+            let now = containers.iter().find(|c| c.id == was.id);
+            now.is_some_and(|c| matches!(c.state, State::Running | State::Restarting))
+        };
+        let was_touched = matches!(self.handover.old, OldContainers::Drained | OldContainers::Retired);
+        was_touched && self.plan().old_containers().all(runs)
     }
 
     /// The phase in which the way back begins.

@@ -24,7 +24,7 @@ impl Service {
             Outcome::Failed(again) if self.is_no_worse(&again) => {
                 self.rolled_back(failed, Some(again.reason), now);
             }
-            Outcome::Failed(again) => self.fail_for_good(failed, RollbackProblem::NotProven(again), now),
+            Outcome::Failed(again) => self.give_up(failed, RollbackProblem::NotProven(again), now),
             Outcome::Inconclusive(how) => self.rollback_interfered(failed, how, now),
         }
     }
@@ -109,7 +109,7 @@ impl Service {
             deployment.enter_attempt(deployment.way_back(failed), attempt, now);
             self.steps.retry_at = Some(now + ROLLBACK_RETRY);
         } else {
-            self.fail_for_good(failed, RollbackProblem::NotProven(Failure::general(how)), now);
+            self.give_up(failed, RollbackProblem::NotProven(Failure::general(how)), now);
         }
     }
 
@@ -140,8 +140,20 @@ impl Service {
         if deployment.attempt < ROLLBACK_ATTEMPTS {
             self.steps.retry_at = Some(now + rollback_pause(deployment.attempt));
         } else {
-            self.fail_for_good(failed, RollbackProblem::Step(text), now);
+            self.give_up(failed, RollbackProblem::Step(text), now);
         }
+    }
+
+    /// Gives up on the rollback, but not while new containers stand beside old ones that run again: what comes next would take
+    /// both sides for what is wanted. The new ones are removed, and the old ones are judged once more without them.
+    fn give_up(&mut self, failed: Failed, why: RollbackProblem, now: Timestamp) {
+        let containers = self.known.containers.clone().unwrap_or_default();
+        let Some(deployment) = &mut self.durable.deployment else { return };
+        if deployment.must_withdraw() && deployment.old_run_again(&containers) {
+            let withdraw = Phase::Withdraw { failed, remaining: None, is_verified: false };
+            return deployment.enter(withdraw, now);
+        }
+        self.fail_for_good(failed, why, now);
     }
 
     /// Gives up on the rollback: nothing more is done until an operator acts or the registry has another digest.

@@ -24,7 +24,7 @@ use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::SwarmPlan;
 use crate::service::rollout::step::Phase;
 use crate::service::rollout::target::watch::{Goal, Verdict, Watch};
-use crate::service::{ENGINE_RETRY, Service, wording};
+use crate::service::{ENGINE_RETRY, ROLLBACK_ATTEMPTS, ROLLBACK_RETRY, Service, wording};
 
 /// Time between two reads of a service during an update.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -69,7 +69,8 @@ impl Service {
                 self.diagnosed(failed, &wording::no_log(&failure(result, &service)), now);
             }
             (Phase::Rollback(failed), SwarmResult::Set) => {
-                deployment.enter(Phase::VerifyTasks { failed, watch: Watch::default() }, now);
+                let verify = Phase::VerifyTasks { failed, watch: Watch::default() };
+                deployment.enter_attempt(verify, deployment.attempt, now);
                 self.inspections.request_by(now);
             }
             (Phase::Rollback(failed), result @ SwarmResult::Foreign { .. }) => {
@@ -159,6 +160,13 @@ impl Service {
                 match watch.look(service, Goal { image: &swarm.back, known: &BTreeSet::new(), grace }, now) {
                     Verdict::Wait { trouble } => self.swarm_waits(trouble, now),
                     Verdict::Passed => self.rolled_back(failed, None, now),
+                    // The swarm goes on with a rollback that it has paused only if the image is set once more.
+                    Verdict::Failed(_)
+                        if service.is_paused() && deployment.attempt + 1 < ROLLBACK_ATTEMPTS =>
+                    {
+                        deployment.enter_attempt(Phase::Rollback(failed), deployment.attempt + 1, now);
+                        self.steps.retry_at = Some(now + ROLLBACK_RETRY);
+                    }
                     Verdict::Failed(again) => {
                         self.fail_for_good(failed, RollbackProblem::NotProven(again.failure), now);
                     }
