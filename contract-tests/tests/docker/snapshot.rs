@@ -390,6 +390,39 @@ fn a_directory_is_copied_beside_itself() {
     assert_eq!(fs::read_to_string(Path::new(&place.path).join("schema")).unwrap(), "v2\n");
 }
 
+#[test]
+fn what_mounts_a_volume_that_binds_a_directory_is_stopped_for_the_copy() {
+    let Some(mut site) = Site::new("snapshot-bound") else { return };
+    let folder = site.world.folder().join("bound");
+    fs::create_dir(&folder).unwrap();
+    let service = |name: &str| {
+        format!(
+            "  {name}:\n    image: {}\n    labels: {{labels}}\n    network_mode: none\n    stop_grace_period: 1s\n    \
+             volumes: [ 'bound:/data' ]\n",
+            site.world.reference(name)
+        )
+    };
+    let text = format!(
+        "services:\n{}{}volumes:\n  data:\n    labels: {{labels}}\n  bound:\n    labels: {{labels}}\n    \
+         driver_opts: {{ type: none, o: bind, device: '{}' }}\n",
+        service("web"),
+        service("reader"),
+        folder.display(),
+    );
+    site.world.project.write_text(&text);
+    site.world.project.up();
+    let before = site.world.project.container("reader");
+    let agent = site.agent(&json!(["bound"]));
+    site.world.push("web", &migrating("v2", false));
+    agent.trigger("web");
+    agent.wait_entry(&Kind::ROLLED_BACK, 1);
+    Site::wait_done(&agent);
+    assert_eq!(fs::read_to_string(folder.join("schema")).unwrap(), "v1\n");
+    let after = site.world.project.container("reader");
+    assert_eq!((&after.id, after.state.as_str()), (&before.id, "running"));
+    assert_ne!(after.started_at, before.started_at, "it could have written while the data was copied");
+}
+
 /// A file system of 32 MiB.
 struct SmallDisk(PathBuf);
 
