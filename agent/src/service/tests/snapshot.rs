@@ -250,6 +250,29 @@ fn nothing_is_started_on_data_of_which_a_part_was_put_back() {
 }
 
 #[test]
+fn an_image_that_failed_is_not_started_on_data_that_was_put_back() {
+    let changed = old_container().compose_service;
+    let mut scenario = with_data();
+    scenario.fails_with_data();
+    let worker = of_project("worker", "worker", &[&changed]);
+    scenario.runs(&[of_project("web-2", &changed, &[]), worker.clone()]);
+    assert!(matches!(scenario.step_of_snapshot_ends(SnapshotStepped::Done), SnapshotStep::Restore { .. }));
+    for _ in 0..5 {
+        let action = scenario.act();
+        assert!(matches!(action, Some(Action::Step(Step::Start(_)))), "{action:?}");
+        scenario.input(Input::Stepped(StepResult::Failed("compose could not be started".into())));
+        scenario.now += SignedDuration::from_mins(10);
+    }
+    let entry = scenario.told(&Kind::ROLLBACK_FAILED).pop().expect("a person has to act");
+    let reason = entry.reason.clone().unwrap_or_default();
+    assert!(reason.contains("was put back; what was in its place is kept in /srv/.a.evenkeel-"), "{reason}");
+    assert!(reason.contains("these stay stopped, since no image that failed"), "{reason}");
+    assert!(reason.ends_with(": web-2"), "{reason}");
+    let SnapshotStep::Resume { start, .. } = scenario.snapshot_step() else { panic!("nothing is started") };
+    assert_eq!(start, [worker], "the rest runs again");
+}
+
+#[test]
 fn a_rollback_by_hand_keeps_the_dump_that_it_may_need() {
     let rules = SnapshotRules { of: Vec::new(), keep: 1, max_bytes: 1 << 30 };
     let before = vec!["/hooks/dump".to_owned()];

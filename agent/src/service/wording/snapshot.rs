@@ -74,6 +74,13 @@ pub(in crate::service) fn left_stopped(why: &str, names: &[&str]) -> String {
     format!("{why}; no image may run on data of two times, so these stay stopped: {}", names.join(", "))
 }
 
+/// Which containers stay stopped because the data of before was put back, and their image has failed on its own.
+pub(super) fn left_off_old_data(names: &[String]) -> Option<String> {
+    let names = names.join(", ");
+    let why = "since no image that failed may run on data that was put back";
+    (!names.is_empty()).then(|| format!("these stay stopped, {why}: {names}"))
+}
+
 /// The entry of containers that were stopped for a snapshot and don't run again.
 pub(super) fn not_started(containers: &[(String, String)], new: New<'_>) -> AuditEntry {
     let names: Vec<&str> = containers.iter().map(|(name, _)| name.as_str()).collect();

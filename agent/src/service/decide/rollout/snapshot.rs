@@ -6,6 +6,7 @@ use std::time::Duration;
 use evenkeel_common::backoff;
 use jiff::Timestamp;
 
+use crate::model::Container;
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
 use crate::service::action::SnapshotStep;
 use crate::service::event::{Event, Note, RollbackProblem};
@@ -426,6 +427,30 @@ impl Deployment {
             }
             later.extend(more);
         }
+    }
+
+    /// The data was put back, but not the images that it belongs to: leaves stopped what would run another one on it. Returns
+    /// the names.
+    pub(in crate::service) fn leave_rejected_stopped(&mut self, containers: &[Container]) -> Vec<String> {
+        if !self.snapshot.is_restored {
+            return Vec::new();
+        }
+        let (project, changed, old) =
+            (self.project_name(), self.plan().changed_services(), self.plan().expected_old());
+        let runs_old = |one: &Mounter| {
+            let is_old = |c: &Container| {
+                old.iter().any(|was| was.compose_service == c.compose_service && was.image == c.image)
+            };
+            containers.iter().any(|c| c.id == one.id && is_old(c))
+        };
+        let is_rejected = |one: &Mounter| {
+            let (of, service) = &one.service;
+            *of == project && changed.contains(service) && !runs_old(one)
+        };
+        let stopped = std::mem::take(&mut self.snapshot.stopped);
+        let (rejected, others): (Vec<_>, Vec<_>) = stopped.into_iter().partition(is_rejected);
+        self.snapshot.stopped = others;
+        rejected.into_iter().map(|one| one.name).collect()
     }
 
     /// The phase in which the new images are brought up, or the old ones again.
