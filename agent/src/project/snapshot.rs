@@ -145,11 +145,7 @@ impl Data {
                 if !running.is_empty() {
                     return Ok(StepResult::Snapshot(SnapshotStepped::Running(running)));
                 }
-                let stepped = self.exchange_all(&copies, Way::Back).await?;
-                if stepped == SnapshotStepped::Done {
-                    self.show_set_aside(&copies, &labels, &id).await?;
-                }
-                stepped
+                self.put_back(&copies, &labels, &id).await?
             }
             SnapshotStep::UndoRestore { stop, copies } => {
                 let running = self.at_rest(engine, &stop, &copies).await?;
@@ -170,6 +166,24 @@ impl Data {
             }
         };
         Ok(StepResult::Snapshot(stepped))
+    }
+
+    /// Puts the copies back, and looks again who runs: where folders can't be exchanged, it takes as long as the copy did, and
+    /// whoever is started meanwhile finds a part of the data.
+    async fn put_back(
+        &self,
+        copies: &[(CopyMade, Place)],
+        labels: &[(String, String)],
+        id: &str,
+    ) -> Result<SnapshotStepped, EngineError> {
+        let stepped = self.exchange_all(copies, Way::Back).await?;
+        if stepped != SnapshotStepped::Done {
+            return Ok(stepped);
+        }
+        self.show_set_aside(copies, labels, id).await?;
+        let folders: Vec<&Path> = copies.iter().map(|(_, place)| place.live.as_path()).collect();
+        let running = self.volumes.mounters(&folders, true).await?;
+        Ok(if running.is_empty() { SnapshotStepped::Done } else { SnapshotStepped::Disturbed(running) })
     }
 
     /// Puts all copies in place of the data, or none of them, and the same the other way: images never find a part of their
@@ -475,7 +489,11 @@ mod tests {
         }
     }
 
-    struct NoVolumes;
+    /// No volumes, and containers that run when they are looked for the first time.
+    #[derive(Default)]
+    struct NoVolumes {
+        running: Mutex<Vec<Mounter>>,
+    }
 
     #[async_trait]
     impl Volumes for NoVolumes {
@@ -497,7 +515,7 @@ mod tests {
         }
 
         async fn mounters(&self, _: &[&Path], _: bool) -> Result<Vec<Mounter>, EngineError> {
-            Ok(Vec::new())
+            Ok(std::mem::take(&mut *self.running.lock()))
         }
     }
 
@@ -515,7 +533,8 @@ mod tests {
     async fn all_folders_are_put_back_or_none() {
         for way in [Way::Back, Way::Forth] {
             let folders = Arc::new(Folders::default());
-            let data = Data { folders: folders.clone(), volumes: Arc::new(NoVolumes), dumps: PathBuf::new() };
+            let volumes = Arc::new(NoVolumes::default());
+            let data = Data { folders: folders.clone(), volumes, dumps: PathBuf::new() };
             let all = copies(&["a", "b", "c"]);
             let seen = || folders.exchanged.lock().clone();
             let each = |of: &[(&str, bool)]| -> BTreeMap<PathBuf, bool> {
@@ -541,7 +560,7 @@ mod tests {
     async fn a_volume_that_can_not_stand_for_what_was_set_aside_hinders_nothing() {
         let data = Data {
             folders: Arc::new(Folders::default()),
-            volumes: Arc::new(NoVolumes),
+            volumes: Arc::new(NoVolumes::default()),
             dumps: PathBuf::new(),
         };
         let mut all = copies(&["a"]);
@@ -557,6 +576,17 @@ mod tests {
             depends_on: Vec::new(),
             is_paused: false,
         }
+    }
+
+    #[tokio::test]
+    async fn who_was_started_while_data_was_put_back_is_found() {
+        let volumes = NoVolumes { running: Mutex::new(vec![mounter("cron", "")]) };
+        let data =
+            Data { folders: Arc::new(Folders::default()), volumes: Arc::new(volumes), dumps: PathBuf::new() };
+        let all = copies(&["a", "b"]);
+        let stepped = data.put_back(&all, &[], "7").await.unwrap();
+        assert_eq!(stepped, SnapshotStepped::Disturbed(vec![mounter("cron", "")]));
+        assert_eq!(data.put_back(&all, &[], "7").await.unwrap(), SnapshotStepped::Done);
     }
 
     /// Starts these containers with an engine that refuses one unless the others that it needs run. Returns in which order they

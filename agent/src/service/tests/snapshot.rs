@@ -273,6 +273,33 @@ fn an_image_that_failed_is_not_started_on_data_that_was_put_back() {
 }
 
 #[test]
+fn data_is_put_back_again_if_something_was_started_on_it_meanwhile() {
+    let mut scenario = with_data();
+    scenario.fails_with_data();
+    let cron = mounter("9", "cron");
+    scenario.step_of_snapshot_ends(SnapshotStepped::Disturbed(vec![cron.clone()]));
+    let step = scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+    let SnapshotStep::Restore { stop, .. } = step else { panic!("{step:?}") };
+    assert_eq!(stop, [cron]);
+
+    let mut scenario = with_data();
+    scenario.fails_with_data();
+    let new = of_project("web-2", &old_container().compose_service, &[]);
+    scenario.runs(&[new]);
+    let mut rounds = 0;
+    while scenario.told(&Kind::ROLLBACK_FAILED).is_empty() {
+        rounds += 1;
+        assert!(rounds < 20, "it goes on and on");
+        let cron = mounter(&rounds.to_string(), "cron");
+        scenario.step_of_snapshot_ends(SnapshotStepped::Disturbed(vec![cron]));
+    }
+    let entry = scenario.told(&Kind::ROLLBACK_FAILED).pop().expect("it is told");
+    let reason = entry.reason.clone().unwrap_or_default();
+    assert!(reason.contains("may have written to it meanwhile: cron does not stay stopped"), "{reason}");
+    assert!(reason.ends_with(": web-2"), "{reason}");
+}
+
+#[test]
 fn a_rollback_by_hand_keeps_the_dump_that_it_may_need() {
     let rules = SnapshotRules { of: Vec::new(), keep: 1, max_bytes: 1 << 30 };
     let before = vec!["/hooks/dump".to_owned()];

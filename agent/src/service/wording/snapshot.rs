@@ -95,6 +95,11 @@ pub(in crate::service) fn not_restored(why: &str, copies: &[KeptFolder]) -> Stri
     format!("the data could not be put back: {why}; as it was before, it is in {}", places(copies))
 }
 
+/// Why a rollback ended although its data is in place.
+pub(in crate::service) fn disturbed(why: &str) -> String {
+    format!("the data was put back, and something may have written to it meanwhile: {why}")
+}
+
 /// Which data was put back.
 pub(super) fn put_back(data: &DataBack) -> String {
     let at = data.at.strftime("%Y-%m-%d %H:%M:%S UTC");

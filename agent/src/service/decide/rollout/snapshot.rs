@@ -94,7 +94,10 @@ impl Service {
             }
             // Somebody has started one in the meantime: the copy is that of no moment. Before earlier data is put in place,
             // nothing was copied.
-            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+            (
+                Phase::Copy,
+                StepResult::Snapshot(SnapshotStepped::Running(running) | SnapshotStepped::Disturbed(running)),
+            ) => {
                 deployment.snapshot.discarded += u32::from(!deployment.has_earlier_data());
                 deployment.enter(Phase::Quiesce, now);
                 self.stop_more(&running, now);
@@ -107,6 +110,11 @@ impl Service {
             // The earlier data is in place.
             (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Done)) => self.data_in_place(now),
             (Phase::Restore(_), StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+                self.stop_more(&running, now);
+            }
+            // What they have written is overwritten when the copies are put back by their contents once more.
+            (Phase::Restore(_), StepResult::Snapshot(SnapshotStepped::Disturbed(running))) => {
+                deployment.snapshot.is_restored = true;
                 self.stop_more(&running, now);
             }
             (Phase::Restore(failed), StepResult::Snapshot(SnapshotStepped::Done)) => {
@@ -224,6 +232,10 @@ impl Service {
             return;
         }
         match phase {
+            Phase::Restore(failed) if deployment.snapshot.is_restored => {
+                let why = wording::snapshot::disturbed(why);
+                self.fail_for_good(failed, RollbackProblem::Step(why), now);
+            }
             Phase::Restore(failed) => {
                 // The data of before is in the copy, or where it was set aside for earlier data.
                 let kind = if deployment.has_earlier_data() { KeptKind::SetAside } else { KeptKind::Copy };
