@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::model::snapshot::{
-    CopyMade, EarlierData, KeptFolder, Mounter, Named, Place, SnapshotError, SnapshotRules, Source, named,
-    stop_order,
+    CopyMade, EarlierData, KeptFolder, Mounter, Named, Place, Room, SnapshotError, SnapshotRules, Source,
+    named, stop_order,
 };
 use crate::model::{Container, EngineError, IfFound, Members, Model};
 use crate::ports::snapshot::{Snapshots, Volumes};
@@ -17,6 +17,7 @@ use crate::ports::{Engine, PullProgress};
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{NotStarted, SnapshotStepped, StepResult};
+use crate::service::wording::snapshot::lacks_free;
 
 /// What snapshots need of the world.
 #[derive(Clone)]
@@ -47,9 +48,8 @@ impl Data {
                 Ok(source) => source,
                 Err(why) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             };
-            let target = source.target();
-            match self.folders.measure(&source.folder, &target).await {
-                Ok(room) => rooms.push((target.parent().map(Path::to_owned).unwrap_or(target), room)),
+            match self.measure(&source).await {
+                Ok(room) => rooms.push(room),
                 Err(SnapshotError(why)) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             }
             sources.push(source);
@@ -64,6 +64,22 @@ impl Data {
             return Ok(Err(format!("the data of {} can't be put back: {why}", earlier.at)));
         }
         Ok(Ok(seen))
+    }
+
+    /// What a copy would need, and where it goes.
+    async fn measure(&self, source: &Source) -> Result<(PathBuf, Room), SnapshotError> {
+        let target = source.target();
+        let room = self.folders.measure(&source.folder, &target).await?;
+        Ok((target.parent().map(Path::to_owned).unwrap_or(target), room))
+    }
+
+    /// What is missing of the room for the copies now. Since the update was decided, its images and others have taken some.
+    async fn lacks_free(&self, of: &[Source]) -> Result<Option<String>, SnapshotError> {
+        let mut rooms = Vec::with_capacity(of.len());
+        for source in of {
+            rooms.push(self.measure(source).await?);
+        }
+        Ok(lacks_free(&rooms, true))
     }
 
     /// Why what writes to the data can't be stopped.
@@ -134,9 +150,12 @@ impl Data {
         progress: &watch::Sender<PullProgress>,
     ) -> Result<StepResult, EngineError> {
         let stepped = match step {
-            SnapshotStep::Quiesce { stop, of, writable } => {
+            SnapshotStep::Quiesce { stop, of, measures } => {
+                if measures && let Some(why) = self.lacks_free(&of).await.map_err(refused)? {
+                    return Err(EngineError::Refused(why));
+                }
                 let folders: Vec<&Path> = of.iter().map(|source| source.folder.as_path()).collect();
-                let running = self.quiesce(engine, &stop, &folders, writable).await?;
+                let running = self.quiesce(engine, &stop, &folders, true).await?;
                 SnapshotStepped::Running(none_paused(running)?)
             }
             SnapshotStep::Copy { places, labels, id } => self.copy(places, &labels, &id, progress).await?,
@@ -439,13 +458,14 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::model::snapshot::{Copied, FolderId, Room, Volume};
+    use crate::model::snapshot::{Copied, FolderId, Volume};
 
     /// Folders by path, of which some can't be put back, and some can't be undone.
     #[derive(Default)]
     struct Folders {
         exchanged: Mutex<BTreeMap<PathBuf, bool>>,
         fails: Mutex<Vec<(PathBuf, Way)>>,
+        available: Mutex<u64>,
     }
 
     impl Folders {
@@ -465,7 +485,7 @@ mod tests {
         }
 
         async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
-            Err(SnapshotError("not asked for".into()))
+            Ok(Room { bytes: 1 << 30, available: *self.available.lock(), is_shared: false, copies: 1 })
         }
 
         async fn copy(&self, _: &Place, _: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
@@ -587,6 +607,18 @@ mod tests {
         let stepped = data.put_back(&all, &[], "7").await.unwrap();
         assert_eq!(stepped, SnapshotStepped::Disturbed(vec![mounter("cron", "")]));
         assert_eq!(data.put_back(&all, &[], "7").await.unwrap(), SnapshotStepped::Done);
+    }
+
+    #[tokio::test]
+    async fn room_that_was_taken_since_it_was_judged_is_missed_before_anything_is_stopped() {
+        let folders = Arc::new(Folders::default());
+        let data =
+            Data { folders: folders.clone(), volumes: Arc::new(NoVolumes::default()), dumps: PathBuf::new() };
+        let of: Vec<Source> = copies(&["a", "b"]).into_iter().map(|(made, _)| made.source).collect();
+        for (mib, is_enough) in [(2048 + 512, true), (2048 + 511, false)] {
+            *folders.available.lock() = mib << 20;
+            assert_eq!(data.lacks_free(&of).await.unwrap().is_none(), is_enough, "{mib} MiB");
+        }
     }
 
     /// Starts these containers with an engine that refuses one unless the others that it needs run. Returns in which order they

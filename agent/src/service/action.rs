@@ -313,8 +313,8 @@ pub enum SnapshotStep {
         stop: Vec<Mounter>,
         /// The data.
         of: Vec<Source>,
-        /// Whether only those count that can write to it.
-        writable: bool,
+        /// Whether the room for the copy is judged again before: nothing is stopped yet.
+        measures: bool,
     },
     /// Copy the data.
     Copy {

@@ -167,9 +167,13 @@ fn a_person_or_another_digest_ends_the_wait_for_another_copy() {
 #[test]
 fn a_container_that_comes_back_under_another_id_is_the_same_and_copies_are_made_so_often() {
     let mut scenario = with_data();
-    scenario.check(update()).fetches().runs(&[mounter("1", "task")]);
+    let first = scenario.check(update()).fetches().runs(&[mounter("1", "task")]);
+    assert!(matches!(first, SnapshotStep::Quiesce { measures: true, .. }), "{first:?}");
     for nr in 2..=4 {
-        let SnapshotStep::Quiesce { stop, .. } = scenario.runs(&[]) else { panic!("it is not stopped") };
+        let SnapshotStep::Quiesce { stop, measures, .. } = scenario.runs(&[]) else {
+            panic!("it is not stopped")
+        };
+        assert!(!measures, "the service is down already");
         assert_eq!(stop, [mounter(&(nr - 1).to_string(), "task")], "the last of its name");
         let copies = scenario.runs(&[mounter(&nr.to_string(), "task")]);
         assert!(matches!(copies, SnapshotStep::Copy { .. }), "{copies:?}");

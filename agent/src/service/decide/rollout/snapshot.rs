@@ -364,7 +364,7 @@ impl Deployment {
             Phase::Quiesce => SnapshotStep::Quiesce {
                 stop: state.stopped.clone(),
                 of: plan.sources.clone(),
-                writable: true,
+                measures: state.stopped.is_empty() && plan.earlier.is_none(),
             },
             Phase::Copy if plan.earlier.is_some() => restore(),
             Phase::Copy => SnapshotStep::Copy {
