@@ -55,6 +55,7 @@ impl Service {
                 memory.declined_tag = None;
             }
         }
+        let is_asked_for = is_manual || self.checks.wants_redeploy();
         let project = self.compose_project().filter(|_| self.config.compose_watch);
         Some(Action::Check {
             generation: self.generation,
@@ -67,6 +68,13 @@ impl Service {
                     own_file: self.config.tag_variable().map(|variable| variable.file.to_owned()),
                 }),
                 settled: self.settled_digests(),
+                withheld: self
+                    .durable
+                    .images
+                    .blocked()
+                    .filter(|_| !is_asked_for)
+                    .map(|(image, digest)| (image.to_owned(), digest.clone()))
+                    .collect(),
                 published: self
                     .durable
                     .images

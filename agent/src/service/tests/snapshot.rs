@@ -304,6 +304,24 @@ fn data_is_put_back_again_if_something_was_started_on_it_meanwhile() {
 }
 
 #[test]
+fn the_data_is_not_measured_for_a_blocked_digest_unless_somebody_asks() {
+    let mut scenario = with_data();
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
+    for is_manual in [false, true] {
+        scenario.service.checks.drop_running();
+        scenario.service.checks.request();
+        if is_manual {
+            scenario.service.checks.request_manual(true, scenario.now);
+        }
+        let check = scenario.service.next_check(scenario.now);
+        let Some(Action::Check { asked, .. }) = check else { panic!("{check:?}") };
+        let withheld: Vec<_> = asked.withheld.into_iter().collect();
+        let expected = if is_manual { Vec::new() } else { vec![(IMAGE.to_owned(), digest('2'))] };
+        assert_eq!(withheld, expected);
+    }
+}
+
+#[test]
 fn a_rollback_by_hand_keeps_the_dump_that_it_may_need() {
     let rules = SnapshotRules { of: Vec::new(), keep: 1, max_bytes: 1 << 30 };
     let before = vec!["/hooks/dump".to_owned()];

@@ -49,6 +49,7 @@ pub(super) struct Data {
     folders: BTreeMap<PathBuf, Folder>,
     next_inode: u64,
     fault: DiskFault,
+    measured: usize,
 }
 
 impl Data {
@@ -83,6 +84,11 @@ impl FakeWorld {
 }
 
 impl FakeWorld {
+    /// How often the data was walked through to measure it.
+    pub(crate) fn times_measured(&self) -> usize {
+        self.lock().data.measured
+    }
+
     /// The versions that have written to the volume, to its copies, and to what was set aside.
     pub(crate) fn data_versions(&self) -> [Vec<u32>; 3] {
         let inner = self.lock();
@@ -182,6 +188,7 @@ impl Snapshots for FakeWorld {
     }
 
     async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
+        self.lock().data.measured += 1;
         Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false, copies: 1 })
     }
 
