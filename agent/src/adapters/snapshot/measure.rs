@@ -70,7 +70,9 @@ fn can_exchange(folder: &Path) -> bool {
     let probes = ["c", "d"].map(|end| Probe(folder.join(probe_name(end))));
     let is_there = probes.iter().all(|probe| probe.create().is_ok());
     let [one, other] = &probes;
-    is_there && rustix::fs::renameat_with(CWD, &one.0, CWD, &other.0, RenameFlags::EXCHANGE).is_ok()
+    is_there
+        && rustix::fs::renameat_with(CWD, one.0.as_path(), CWD, other.0.as_path(), RenameFlags::EXCHANGE)
+            .is_ok()
 }
 
 fn device(folder: &Path) -> Option<u64> {
