@@ -115,6 +115,7 @@ impl Check {
         // Digests blocked by other services of the project are added by the worker.
         Ok(Observation {
             images,
+            is_at_rest: world.data.at_rest.holds_any(&containers),
             containers,
             files,
             unlisted_files,

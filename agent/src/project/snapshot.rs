@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::model::snapshot::{
@@ -28,6 +29,36 @@ pub struct Data {
     pub volumes: Arc<dyn Volumes>,
     /// Where hooks leave what they save of the data.
     pub dumps: PathBuf,
+    /// What is stopped for the snapshots of all services.
+    pub at_rest: AtRest,
+}
+
+/// Containers that are stopped while data is at rest, by ID, whoever they belong to. After a restart of the agent, they are
+/// known again once the steps are repeated.
+#[derive(Clone, Default)]
+pub struct AtRest(Arc<Mutex<BTreeSet<String>>>);
+
+impl AtRest {
+    /// Notes what a step is about to stop, or to start again.
+    fn follow(&self, step: &SnapshotStep) {
+        match step {
+            SnapshotStep::Quiesce { stop, .. }
+            | SnapshotStep::Restore { stop, .. }
+            | SnapshotStep::UndoRestore { stop, .. } => {
+                self.0.lock().extend(stop.iter().map(|one| one.id.clone()));
+            }
+            SnapshotStep::Resume { start, .. } => {
+                self.0.lock().retain(|id| start.iter().all(|one| one.id != *id));
+            }
+            SnapshotStep::Copy { .. } | SnapshotStep::Expire { .. } => {}
+        }
+    }
+
+    /// Reports whether one of these containers is stopped for a snapshot.
+    pub(super) fn holds_any(&self, containers: &[Container]) -> bool {
+        let held = self.0.lock();
+        containers.iter().any(|container| held.contains(&container.id))
+    }
 }
 
 /// Label with the name of the volume that was copied.
@@ -149,6 +180,7 @@ impl Data {
         step: SnapshotStep,
         progress: &watch::Sender<PullProgress>,
     ) -> Result<StepResult, EngineError> {
+        self.at_rest.follow(&step);
         let stepped = match step {
             SnapshotStep::Quiesce { stop, of, measures } => {
                 if measures && let Some(why) = self.lacks_free(&of).await.map_err(refused)? {
@@ -455,7 +487,6 @@ mod tests {
     use std::future::ready;
 
     use async_trait::async_trait;
-    use parking_lot::Mutex;
 
     use super::*;
     use crate::model::snapshot::{Copied, FolderId, Volume};
@@ -539,6 +570,15 @@ mod tests {
         }
     }
 
+    fn data(folders: &Arc<Folders>, volumes: NoVolumes) -> Data {
+        Data {
+            folders: folders.clone(),
+            volumes: Arc::new(volumes),
+            dumps: PathBuf::new(),
+            at_rest: AtRest::default(),
+        }
+    }
+
     fn copies(names: &[&str]) -> Vec<(CopyMade, Place)> {
         let copy = |name: &&str| {
             let folder = PathBuf::from(format!("/srv/{name}"));
@@ -553,8 +593,7 @@ mod tests {
     async fn all_folders_are_put_back_or_none() {
         for way in [Way::Back, Way::Forth] {
             let folders = Arc::new(Folders::default());
-            let volumes = Arc::new(NoVolumes::default());
-            let data = Data { folders: folders.clone(), volumes, dumps: PathBuf::new() };
+            let data = data(&folders, NoVolumes::default());
             let all = copies(&["a", "b", "c"]);
             let seen = || folders.exchanged.lock().clone();
             let each = |of: &[(&str, bool)]| -> BTreeMap<PathBuf, bool> {
@@ -578,11 +617,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_volume_that_can_not_stand_for_what_was_set_aside_hinders_nothing() {
-        let data = Data {
-            folders: Arc::new(Folders::default()),
-            volumes: Arc::new(NoVolumes::default()),
-            dumps: PathBuf::new(),
-        };
+        let data = data(&Arc::default(), NoVolumes::default());
         let mut all = copies(&["a"]);
         all[0].0.source.volume = Some("p_a".into());
         data.show_set_aside(&all, &[], "7").await.unwrap();
@@ -601,19 +636,41 @@ mod tests {
     #[tokio::test]
     async fn who_was_started_while_data_was_put_back_is_found() {
         let volumes = NoVolumes { running: Mutex::new(vec![mounter("cron", "")]) };
-        let data =
-            Data { folders: Arc::new(Folders::default()), volumes: Arc::new(volumes), dumps: PathBuf::new() };
+        let data = data(&Arc::default(), volumes);
         let all = copies(&["a", "b"]);
         let stepped = data.put_back(&all, &[], "7").await.unwrap();
         assert_eq!(stepped, SnapshotStepped::Disturbed(vec![mounter("cron", "")]));
         assert_eq!(data.put_back(&all, &[], "7").await.unwrap(), SnapshotStepped::Done);
     }
 
+    #[test]
+    fn what_is_stopped_for_a_snapshot_is_known_until_it_is_started_again() {
+        let at_rest = AtRest::default();
+        let stop = vec![mounter("files", "other")];
+        let of_project = |id: &str| [Container { id: id.into(), ..Container::running("files", "files") }];
+        let resume = SnapshotStep::Resume { start: stop.clone(), project: "p".into() };
+        for step in [
+            SnapshotStep::Quiesce { stop: stop.clone(), of: Vec::new(), measures: false },
+            SnapshotStep::Restore {
+                stop: stop.clone(),
+                copies: Vec::new(),
+                labels: Vec::new(),
+                id: String::new(),
+            },
+            SnapshotStep::UndoRestore { stop, copies: Vec::new() },
+        ] {
+            at_rest.follow(&step);
+            assert!(at_rest.holds_any(&of_project("files")), "{step:?}");
+            assert!(!at_rest.holds_any(&of_project("another")), "{step:?}");
+            at_rest.follow(&resume);
+            assert!(!at_rest.holds_any(&of_project("files")), "{step:?}");
+        }
+    }
+
     #[tokio::test]
     async fn room_that_was_taken_since_it_was_judged_is_missed_before_anything_is_stopped() {
         let folders = Arc::new(Folders::default());
-        let data =
-            Data { folders: folders.clone(), volumes: Arc::new(NoVolumes::default()), dumps: PathBuf::new() };
+        let data = data(&folders, NoVolumes::default());
         let of: Vec<Source> = copies(&["a", "b"]).into_iter().map(|(made, _)| made.source).collect();
         for (mib, is_enough) in [(2048 + 512, true), (2048 + 511, false)] {
             *folders.available.lock() = mib << 20;

@@ -122,7 +122,7 @@ impl Service {
         self.compare_with_shutdown(&observation.containers, now);
         // Unlisted override file: start only; recreate only on an explicit redeploy.
         let start_only = !observation.unlisted_files.is_empty();
-        let start = self.start_wanted(&observation.containers, matching && (start_only || !stale), now);
+        let start = self.start_wanted(&observation, matching && (start_only || !stale), now);
         let start = start.filter(|cause| !start_only || *cause != Cause::ForceUp { down: true });
         self.known.containers = Some(observation.containers.clone());
         self.known.swarm.clone_from(&observation.swarm);
