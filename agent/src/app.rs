@@ -52,7 +52,7 @@ use crate::ports::survey::Survey as _;
 use crate::project::files::Offload;
 use crate::project::published::Changed;
 use crate::project::services::{Dependencies, EngineHealth, PollState, Services, Workers};
-use crate::project::snapshot::Data;
+use crate::project::snapshot::{AtRest, Data};
 use crate::project::world::{Record, World};
 use crate::service::boot::Boot;
 use crate::service::fleet::FleetView;
@@ -277,6 +277,7 @@ impl Parts {
                 folders: Arc::new(FolderSnapshots),
                 volumes: self.engine.clone(),
                 dumps: self.config().state_path.join("snapshots"),
+                at_rest: AtRest::default(),
             },
             fleet: self.wardens.clone(),
             fleet_view: self.watches.fleet.subscribe(),

@@ -16,7 +16,7 @@ use crate::adapters::snapshot::FolderSnapshots;
 use crate::config::Config;
 use crate::ports::survey::{EngineInfo, Survey};
 use crate::ports::{Compose, Engine, Probes, Registry, Swarm};
-use crate::project::snapshot::Data;
+use crate::project::snapshot::{AtRest, Data};
 
 /// Clients for one engine, and a compose CLI that uses the same engine.
 #[derive(Clone)]
@@ -57,6 +57,7 @@ impl EngineClients {
                 folders: Arc::new(FolderSnapshots),
                 volumes: engine.clone(),
                 dumps: config.state_path.join("snapshots"),
+                at_rest: AtRest::default(),
             },
             engine,
             compose: Arc::new(compose),

@@ -115,6 +115,7 @@ impl Check {
         // Digests blocked by other services of the project are added by the worker.
         Ok(Observation {
             images,
+            is_at_rest: world.data.at_rest.holds_any(&containers),
             containers,
             files,
             unlisted_files,
@@ -310,8 +311,15 @@ impl Check {
         images: &[ImageView],
     ) -> Result<Option<Result<SnapshotSeen, String>>, CheckFault> {
         let rules = self.config.update.as_ref().and_then(|update| update.snapshot.as_ref());
+        // To measure it, all of it is walked through.
+        let is_withheld = |view: &ImageView| {
+            let mut withheld = self.asked.withheld.iter();
+            withheld.any(|(image, digest)| *image == view.configured && view.remote.as_ref() == Some(digest))
+        };
         let may_change = |view: &ImageView| {
-            is_stale(view) || self.asked.compares_all || (view.running.is_empty() && view.remote.is_some())
+            (is_stale(view) && !is_withheld(view))
+                || self.asked.compares_all
+                || (view.running.is_empty() && view.remote.is_some())
         };
         let rules = rules.filter(|_| images.iter().any(may_change));
         let (Some(rules), Some(project)) = (rules, project) else { return Ok(None) };

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::model::snapshot::{
-    CopyMade, EarlierData, KeptFolder, Mounter, Named, Place, SnapshotError, SnapshotRules, Source, named,
-    stop_order,
+    CopyMade, EarlierData, KeptFolder, Mounter, Named, Place, Room, SnapshotError, SnapshotRules, Source,
+    named, stop_order,
 };
 use crate::model::{Container, EngineError, IfFound, Members, Model};
 use crate::ports::snapshot::{Snapshots, Volumes};
@@ -17,6 +18,7 @@ use crate::ports::{Engine, PullProgress};
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{NotStarted, SnapshotStepped, StepResult};
+use crate::service::wording::snapshot::lacks_free;
 
 /// What snapshots need of the world.
 #[derive(Clone)]
@@ -27,6 +29,36 @@ pub struct Data {
     pub volumes: Arc<dyn Volumes>,
     /// Where hooks leave what they save of the data.
     pub dumps: PathBuf,
+    /// What is stopped for the snapshots of all services.
+    pub at_rest: AtRest,
+}
+
+/// Containers that are stopped while data is at rest, by ID, whoever they belong to. After a restart of the agent, they are
+/// known again once the steps are repeated.
+#[derive(Clone, Default)]
+pub struct AtRest(Arc<Mutex<BTreeSet<String>>>);
+
+impl AtRest {
+    /// Notes what a step is about to stop, or to start again.
+    fn follow(&self, step: &SnapshotStep) {
+        match step {
+            SnapshotStep::Quiesce { stop, .. }
+            | SnapshotStep::Restore { stop, .. }
+            | SnapshotStep::UndoRestore { stop, .. } => {
+                self.0.lock().extend(stop.iter().map(|one| one.id.clone()));
+            }
+            SnapshotStep::Resume { start, .. } => {
+                self.0.lock().retain(|id| start.iter().all(|one| one.id != *id));
+            }
+            SnapshotStep::Copy { .. } | SnapshotStep::Expire { .. } => {}
+        }
+    }
+
+    /// Reports whether one of these containers is stopped for a snapshot.
+    pub(super) fn holds_any(&self, containers: &[Container]) -> bool {
+        let held = self.0.lock();
+        containers.iter().any(|container| held.contains(&container.id))
+    }
 }
 
 /// Label with the name of the volume that was copied.
@@ -47,9 +79,8 @@ impl Data {
                 Ok(source) => source,
                 Err(why) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             };
-            let target = source.target();
-            match self.folders.measure(&source.folder, &target).await {
-                Ok(room) => rooms.push((target.parent().map(Path::to_owned).unwrap_or(target), room)),
+            match self.measure(&source).await {
+                Ok(room) => rooms.push(room),
                 Err(SnapshotError(why)) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             }
             sources.push(source);
@@ -64,6 +95,22 @@ impl Data {
             return Ok(Err(format!("the data of {} can't be put back: {why}", earlier.at)));
         }
         Ok(Ok(seen))
+    }
+
+    /// What a copy would need, and where it goes.
+    async fn measure(&self, source: &Source) -> Result<(PathBuf, Room), SnapshotError> {
+        let target = source.target();
+        let room = self.folders.measure(&source.folder, &target).await?;
+        Ok((target.parent().map(Path::to_owned).unwrap_or(target), room))
+    }
+
+    /// What is missing of the room for the copies now. Since the update was decided, its images and others have taken some.
+    async fn lacks_free(&self, of: &[Source]) -> Result<Option<String>, SnapshotError> {
+        let mut rooms = Vec::with_capacity(of.len());
+        for source in of {
+            rooms.push(self.measure(source).await?);
+        }
+        Ok(lacks_free(&rooms, true))
     }
 
     /// Why what writes to the data can't be stopped.
@@ -133,10 +180,14 @@ impl Data {
         step: SnapshotStep,
         progress: &watch::Sender<PullProgress>,
     ) -> Result<StepResult, EngineError> {
+        self.at_rest.follow(&step);
         let stepped = match step {
-            SnapshotStep::Quiesce { stop, of, writable } => {
+            SnapshotStep::Quiesce { stop, of, measures } => {
+                if measures && let Some(why) = self.lacks_free(&of).await.map_err(refused)? {
+                    return Err(EngineError::Refused(why));
+                }
                 let folders: Vec<&Path> = of.iter().map(|source| source.folder.as_path()).collect();
-                let running = self.quiesce(engine, &stop, &folders, writable).await?;
+                let running = self.quiesce(engine, &stop, &folders, true).await?;
                 SnapshotStepped::Running(none_paused(running)?)
             }
             SnapshotStep::Copy { places, labels, id } => self.copy(places, &labels, &id, progress).await?,
@@ -145,11 +196,7 @@ impl Data {
                 if !running.is_empty() {
                     return Ok(StepResult::Snapshot(SnapshotStepped::Running(running)));
                 }
-                let stepped = self.exchange_all(&copies, Way::Back).await?;
-                if stepped == SnapshotStepped::Done {
-                    self.show_set_aside(&copies, &labels, &id).await?;
-                }
-                stepped
+                self.put_back(&copies, &labels, &id).await?
             }
             SnapshotStep::UndoRestore { stop, copies } => {
                 let running = self.at_rest(engine, &stop, &copies).await?;
@@ -170,6 +217,24 @@ impl Data {
             }
         };
         Ok(StepResult::Snapshot(stepped))
+    }
+
+    /// Puts the copies back, and looks again who runs: where folders can't be exchanged, it takes as long as the copy did, and
+    /// whoever is started meanwhile finds a part of the data.
+    async fn put_back(
+        &self,
+        copies: &[(CopyMade, Place)],
+        labels: &[(String, String)],
+        id: &str,
+    ) -> Result<SnapshotStepped, EngineError> {
+        let stepped = self.exchange_all(copies, Way::Back).await?;
+        if stepped != SnapshotStepped::Done {
+            return Ok(stepped);
+        }
+        self.show_set_aside(copies, labels, id).await?;
+        let folders: Vec<&Path> = copies.iter().map(|(_, place)| place.live.as_path()).collect();
+        let running = self.volumes.mounters(&folders, true).await?;
+        Ok(if running.is_empty() { SnapshotStepped::Done } else { SnapshotStepped::Disturbed(running) })
     }
 
     /// Puts all copies in place of the data, or none of them, and the same the other way: images never find a part of their
@@ -422,16 +487,16 @@ mod tests {
     use std::future::ready;
 
     use async_trait::async_trait;
-    use parking_lot::Mutex;
 
     use super::*;
-    use crate::model::snapshot::{Copied, FolderId, Room, Volume};
+    use crate::model::snapshot::{Copied, FolderId, Volume};
 
     /// Folders by path, of which some can't be put back, and some can't be undone.
     #[derive(Default)]
     struct Folders {
         exchanged: Mutex<BTreeMap<PathBuf, bool>>,
         fails: Mutex<Vec<(PathBuf, Way)>>,
+        available: Mutex<u64>,
     }
 
     impl Folders {
@@ -451,7 +516,7 @@ mod tests {
         }
 
         async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
-            Err(SnapshotError("not asked for".into()))
+            Ok(Room { bytes: 1 << 30, available: *self.available.lock(), is_shared: false, copies: 1 })
         }
 
         async fn copy(&self, _: &Place, _: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
@@ -475,7 +540,11 @@ mod tests {
         }
     }
 
-    struct NoVolumes;
+    /// No volumes, and containers that run when they are looked for the first time.
+    #[derive(Default)]
+    struct NoVolumes {
+        running: Mutex<Vec<Mounter>>,
+    }
 
     #[async_trait]
     impl Volumes for NoVolumes {
@@ -497,7 +566,16 @@ mod tests {
         }
 
         async fn mounters(&self, _: &[&Path], _: bool) -> Result<Vec<Mounter>, EngineError> {
-            Ok(Vec::new())
+            Ok(std::mem::take(&mut *self.running.lock()))
+        }
+    }
+
+    fn data(folders: &Arc<Folders>, volumes: NoVolumes) -> Data {
+        Data {
+            folders: folders.clone(),
+            volumes: Arc::new(volumes),
+            dumps: PathBuf::new(),
+            at_rest: AtRest::default(),
         }
     }
 
@@ -515,7 +593,7 @@ mod tests {
     async fn all_folders_are_put_back_or_none() {
         for way in [Way::Back, Way::Forth] {
             let folders = Arc::new(Folders::default());
-            let data = Data { folders: folders.clone(), volumes: Arc::new(NoVolumes), dumps: PathBuf::new() };
+            let data = data(&folders, NoVolumes::default());
             let all = copies(&["a", "b", "c"]);
             let seen = || folders.exchanged.lock().clone();
             let each = |of: &[(&str, bool)]| -> BTreeMap<PathBuf, bool> {
@@ -539,11 +617,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_volume_that_can_not_stand_for_what_was_set_aside_hinders_nothing() {
-        let data = Data {
-            folders: Arc::new(Folders::default()),
-            volumes: Arc::new(NoVolumes),
-            dumps: PathBuf::new(),
-        };
+        let data = data(&Arc::default(), NoVolumes::default());
         let mut all = copies(&["a"]);
         all[0].0.source.volume = Some("p_a".into());
         data.show_set_aside(&all, &[], "7").await.unwrap();
@@ -556,6 +630,51 @@ mod tests {
             service: (project.into(), name.into()),
             depends_on: Vec::new(),
             is_paused: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn who_was_started_while_data_was_put_back_is_found() {
+        let volumes = NoVolumes { running: Mutex::new(vec![mounter("cron", "")]) };
+        let data = data(&Arc::default(), volumes);
+        let all = copies(&["a", "b"]);
+        let stepped = data.put_back(&all, &[], "7").await.unwrap();
+        assert_eq!(stepped, SnapshotStepped::Disturbed(vec![mounter("cron", "")]));
+        assert_eq!(data.put_back(&all, &[], "7").await.unwrap(), SnapshotStepped::Done);
+    }
+
+    #[test]
+    fn what_is_stopped_for_a_snapshot_is_known_until_it_is_started_again() {
+        let at_rest = AtRest::default();
+        let stop = vec![mounter("files", "other")];
+        let of_project = |id: &str| [Container { id: id.into(), ..Container::running("files", "files") }];
+        let resume = SnapshotStep::Resume { start: stop.clone(), project: "p".into() };
+        for step in [
+            SnapshotStep::Quiesce { stop: stop.clone(), of: Vec::new(), measures: false },
+            SnapshotStep::Restore {
+                stop: stop.clone(),
+                copies: Vec::new(),
+                labels: Vec::new(),
+                id: String::new(),
+            },
+            SnapshotStep::UndoRestore { stop, copies: Vec::new() },
+        ] {
+            at_rest.follow(&step);
+            assert!(at_rest.holds_any(&of_project("files")), "{step:?}");
+            assert!(!at_rest.holds_any(&of_project("another")), "{step:?}");
+            at_rest.follow(&resume);
+            assert!(!at_rest.holds_any(&of_project("files")), "{step:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn room_that_was_taken_since_it_was_judged_is_missed_before_anything_is_stopped() {
+        let folders = Arc::new(Folders::default());
+        let data = data(&folders, NoVolumes::default());
+        let of: Vec<Source> = copies(&["a", "b"]).into_iter().map(|(made, _)| made.source).collect();
+        for (mib, is_enough) in [(2048 + 512, true), (2048 + 511, false)] {
+            *folders.available.lock() = mib << 20;
+            assert_eq!(data.lacks_free(&of).await.unwrap().is_none(), is_enough, "{mib} MiB");
         }
     }
 

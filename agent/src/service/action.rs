@@ -94,6 +94,8 @@ pub struct CheckAsked {
     pub files: Option<FilesAsked>,
     /// Images as configured, with digests that were already decided on and need no confirmation.
     pub settled: BTreeSet<(String, Digest)>,
+    /// Images as configured, with digests that this check leads to no update to: they are blocked, and nobody has asked.
+    pub withheld: BTreeSet<(String, Digest)>,
     /// Per image as configured: a digest that is known to originate from its registry.
     pub published: FewMap<String, Digest>,
     /// Newer tags of the images whose tag is written into the env file.
@@ -313,8 +315,8 @@ pub enum SnapshotStep {
         stop: Vec<Mounter>,
         /// The data.
         of: Vec<Source>,
-        /// Whether only those count that can write to it.
-        writable: bool,
+        /// Whether the room for the copy is judged again before: nothing is stopped yet.
+        measures: bool,
     },
     /// Copy the data.
     Copy {

@@ -97,7 +97,7 @@ pub(in crate::service) enum Event {
         data: Option<DataBack>,
     },
     /// New images failed, and so did the rollback.
-    RollbackFailed { failed: FailedDeployment, why: RollbackProblem, containers: Vec<ContainerSummary> },
+    RollbackFailed(RollbackFailed),
     /// A deployment of earlier images has ended, or did not begin.
     GoBack(GoBackEnd),
     /// A failed rollback was retried and passed its probation.
@@ -240,6 +240,18 @@ pub(in crate::service) struct FailedDeployment {
     pub(in crate::service) by_node: bool,
 }
 
+/// A deployment whose new images failed, and whose rollback did, too.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::service) struct RollbackFailed {
+    pub(in crate::service) failed: FailedDeployment,
+    pub(in crate::service) why: RollbackProblem,
+    pub(in crate::service) containers: Vec<ContainerSummary>,
+    /// The data that was put back before the rollback failed, if any.
+    pub(in crate::service) data: Option<DataBack>,
+    /// Containers of the images that failed, which must not run on that data.
+    pub(in crate::service) left_stopped: Vec<String>,
+}
+
 /// Why a rollback was not possible or failed.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::service) enum RollbackProblem {
@@ -287,7 +299,9 @@ impl Event {
             // Entries with an image are verdicts for the fleet, and a person's way back says nothing about an image.
             Event::GoBack(end) if end.back.why == GoBackReason::ByHand => None,
             Event::GoBack(end) => end.back.to.first().map(|to| to.reference.clone()),
-            Event::RolledBack { failed, .. } | Event::RollbackFailed { failed, .. } => failed.image.clone(),
+            Event::RolledBack { failed, .. } | Event::RollbackFailed(RollbackFailed { failed, .. }) => {
+                failed.image.clone()
+            }
             Event::UpdateAvailable { image, .. }
             | Event::Approved { image, .. }
             | Event::NotFound { image, .. }

@@ -176,6 +176,8 @@ pub struct ContainerUse {
 pub enum SnapshotStepped {
     /// These containers mount the data and run.
     Running(Vec<Mounter>),
+    /// The copies were put back, and these containers were started meanwhile.
+    Disturbed(Vec<Mounter>),
     /// The data is copied.
     Copied(Vec<CopyMade>),
     /// The containers were started; the containers of the project immediately afterwards.

@@ -20,6 +20,8 @@ pub struct Observation {
     pub images: Vec<ImageView>,
     /// All containers of the service.
     pub containers: Arc<[Container]>,
+    /// Whether one of them is stopped for the snapshot of another service, which starts it again.
+    pub is_at_rest: bool,
     /// The swarm service, if this is one.
     pub swarm: Option<Box<SwarmService>>,
     /// Blocked images of other services in the same project: a deployment of this service must not move their tags.

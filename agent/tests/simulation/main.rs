@@ -40,7 +40,7 @@ use evenkeel_agent::project::cycle::Cycle;
 use evenkeel_agent::project::files::Offload;
 use evenkeel_agent::project::handle::{Command, Handle};
 use evenkeel_agent::project::published::Changed;
-use evenkeel_agent::project::snapshot::Data;
+use evenkeel_agent::project::snapshot::{AtRest, Data};
 use evenkeel_agent::project::worker::Member;
 use evenkeel_agent::project::worker::Placement;
 use evenkeel_agent::project::world::{World, state_key};
@@ -136,6 +136,7 @@ fn world_with(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<Wo
             folders: Arc::new(fake.clone()),
             volumes: Arc::new(fake.clone()),
             dumps: "/state/snapshots".into(),
+            at_rest: AtRest::default(),
         },
         offload: Offload::Inline,
         fleet: Arc::new(fake.clone()),

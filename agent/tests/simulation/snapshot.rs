@@ -76,6 +76,27 @@ async fn the_data_goes_back_with_the_image() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_data_is_not_measured_again_and_again_for_an_image_that_has_failed() {
+    let (fake, config) = with_data(Behaviour::Unhealthy).await;
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    let measured = fake.times_measured();
+    assert!(measured > 0, "before the update");
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    assert_eq!(fake.times_measured(), measured, "it is blocked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_failed_does_not_run_on_data_that_was_put_back() {
+    let (fake, config) = with_data(Behaviour::Unhealthy).await;
+    fake.breaks_compose_with_restore();
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    let what = fake.transcript().join("\n");
+    assert!(fake.durable(&state_key("shop")).await.rollback_failed, "{what}");
+    assert!(fake.up("web").is_empty(), "{what}");
+    assert_eq!(fake.data_versions()[0], [1], "{what}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_folder_that_can_not_be_put_back_leaves_no_data_of_two_times_to_an_image() {
     for (nr, fault) in
         [DiskFault::None, DiskFault::PutBack, DiskFault::PutBackAndUndo].into_iter().enumerate()

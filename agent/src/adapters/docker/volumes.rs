@@ -1,6 +1,7 @@
 //! Volumes, and the containers that mount folders.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -15,7 +16,7 @@ use crate::model::output::stable;
 use crate::model::snapshot::overlap;
 use crate::model::{EngineError, IfFound};
 use crate::ports::HOLD_LABEL;
-use crate::ports::snapshot::{Mounter, Volume, Volumes};
+use crate::ports::snapshot::{FolderId, Mounter, Volume, Volumes};
 
 /// Label with the compose services that a container depends on, as `service:condition:restart` separated by commas.
 const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
@@ -70,7 +71,8 @@ impl Volumes for DockerEngine {
     async fn mounters(&self, folders: &[&Path], writable: bool) -> Result<Vec<Mounter>, EngineError> {
         // Podman rejects a filter with a state that it does not have.
         let listed = self.list_all().await?;
-        mounters(&listed, folders, writable, &Traces::read())
+        let volumes = self.connection.get("list volumes", "/volumes", &[]).await?;
+        mounters(&listed, &bound(&volumes), folders, writable, &Traces::read())
     }
 }
 
@@ -94,6 +96,16 @@ fn volume(seen: &Value) -> Volume {
     }
 }
 
+/// The listed volumes that bind a directory: the folder that the engine names as the source of a mount, and the directory.
+fn bound(listed: &Value) -> Vec<(PathBuf, PathBuf)> {
+    let volumes = answer::list(listed, "/Volumes").iter().map(volume);
+    let bound = volumes.filter_map(|volume| {
+        let (directory, is_engines) = volume.data().ok()?;
+        (!is_engines && volume.folder.is_absolute()).then_some((volume.folder, directory))
+    });
+    bound.collect()
+}
+
 /// Reports whether a listed container may write. One that restarts again and again does so now and then, and one that is paused
 /// or in a state that is not known here may go on.
 fn may_write(listed: &Value) -> bool {
@@ -111,29 +123,68 @@ fn resolved(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// Reports whether a listed container mounts one of these folders, whose links are resolved.
-fn mounts(listed: &Value, folders: &[PathBuf], writable: bool) -> bool {
+/// A folder of this machine. Bind mounts show the same one at several paths, so what it is counts as well as where it is.
+struct Folder {
+    /// Its links are resolved.
+    path: PathBuf,
+    /// The identities of the folder and of those that contain it; `None` for what does not exist on this machine.
+    identities: Vec<Option<FolderId>>,
+}
+
+impl Folder {
+    fn at(path: &Path) -> Self {
+        let path = resolved(path);
+        let identities = path.ancestors().map(identity).collect();
+        Self { path, identities }
+    }
+
+    /// Reports whether one of the two contains the other, or they are the same.
+    fn overlaps(&self, other: &Self) -> bool {
+        overlap(&self.path, &other.path) || self.is_on_the_way_to(other) || other.is_on_the_way_to(self)
+    }
+
+    fn is_on_the_way_to(&self, other: &Self) -> bool {
+        let own = self.identities.first().filter(|own| own.is_some());
+        own.is_some_and(|own| other.identities.contains(own))
+    }
+}
+
+fn identity(path: &Path) -> Option<FolderId> {
+    let found = path.metadata().ok()?;
+    Some(FolderId { device: found.dev(), inode: found.ino() })
+}
+
+/// Reports whether a listed container mounts one of these folders. The engine names the folder of a volume as the source of
+/// the mount also where the volume binds a directory.
+fn mounts(listed: &Value, bound: &[(PathBuf, PathBuf)], folders: &[Folder], writable: bool) -> bool {
     let mounts = listed.get("Mounts").and_then(Value::as_array);
     mounts.into_iter().flatten().any(|mount| {
         let source = Path::new(answer::text(mount, "/Source").unwrap_or_default());
-        let overlaps = || {
-            let real = resolved(source);
-            folders.iter().any(|folder| overlap(folder, &real))
+        let overlaps = |path: &Path| {
+            let real = Folder::at(path);
+            folders.iter().any(|folder| folder.overlaps(&real))
         };
+        let mut behind = bound
+            .iter()
+            .filter_map(|(volume, directory)| Some(directory.join(source.strip_prefix(volume).ok()?)));
         let is_writable = answer::flag(mount, "/RW").unwrap_or(true);
-        source.is_absolute() && (is_writable || !writable) && overlaps()
+        source.is_absolute()
+            && (is_writable || !writable)
+            && (overlaps(source) || behind.any(|directory| overlaps(&directory)))
     })
 }
 
 /// The listed containers that mount these folders, without that of the agent itself.
 fn mounters(
     listed: &[Value],
+    bound: &[(PathBuf, PathBuf)],
     folders: &[&Path],
     writable: bool,
     traces: &Traces,
 ) -> Result<Vec<Mounter>, EngineError> {
-    let folders: Vec<PathBuf> = folders.iter().map(|folder| resolved(folder)).collect();
-    let users = listed.iter().filter(|one| may_write(one) && mounts(one, &folders, writable)).collect();
+    let folders: Vec<Folder> = folders.iter().map(|folder| Folder::at(folder)).collect();
+    let users =
+        listed.iter().filter(|one| may_write(one) && mounts(one, bound, &folders, writable)).collect();
     let users = traces.without_own(users, listed)?;
     let mut found: Vec<Mounter> = users.into_iter().filter_map(mounter).collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -167,7 +218,7 @@ mod tests {
     #[test]
     fn a_container_is_found_by_what_it_mounts() {
         let with = |source: &str, writable: bool| json!({"Mounts": [{"Source": source, "RW": writable}]});
-        let folder = [PathBuf::from("/data/db")];
+        let folder = [Folder::at(Path::new("/data/db"))];
         for (source, is_writable, expected) in [
             ("/data/db", true, true),
             ("/data", true, true),
@@ -176,13 +227,69 @@ mod tests {
             ("/data/db", false, false),
             ("", true, false),
         ] {
-            assert_eq!(mounts(&with(source, is_writable), &folder, true), expected, "{source}");
+            assert_eq!(mounts(&with(source, is_writable), &[], &folder, true), expected, "{source}");
         }
-        assert!(mounts(&with("/data/db", false), &folder, false));
-        assert!(!mounts(&json!({"Mounts": null}), &folder, false));
+        assert!(mounts(&with("/data/db", false), &[], &folder, false));
+        assert!(!mounts(&json!({"Mounts": null}), &[], &folder, false));
     }
 
-    #[cfg(unix)]
+    #[test]
+    fn a_container_is_found_by_the_volume_that_binds_what_it_mounts() {
+        let folder = |name: &str| format!("/engine/volumes/{name}/_data");
+        let volume = |name: &str, options: Value| json!({"Name": name, "Driver": "local", "Mountpoint": folder(name), "Options": options});
+        let bind = |device: &str| json!({"type": "none", "o": "bind", "device": device});
+        let volumes = json!({"Volumes": [
+            volume("p_db", bind("/srv/db")),
+            volume("other_all", bind("/srv")),
+            volume("p_files", bind("/srv/files")),
+            volume("p_own", Value::Null),
+            volume("p_nfs", json!({"type": "nfs", "o": "addr=10.0.0.1", "device": ":/srv/db"})),
+        ]});
+        let bound = bound(&volumes);
+        assert_eq!(bound.len(), 3, "{bound:?}");
+        let db = [Folder::at(Path::new("/srv/db"))];
+        for (source, expected) in [
+            (folder("p_db"), true),
+            (folder("p_db/sub"), false),
+            (format!("{}/sub", folder("p_db")), true),
+            (folder("other_all"), true),
+            (format!("{}/files", folder("other_all")), false),
+            (folder("p_files"), false),
+            (folder("p_own"), false),
+            (folder("p_nfs"), false),
+        ] {
+            let listed = json!({"Mounts": [{"Type": "volume", "Source": source, "RW": true}]});
+            assert_eq!(mounts(&listed, &bound, &db, true), expected, "{source}");
+        }
+        let none = json!({"Volumes": null});
+        assert!(super::bound(&none).is_empty());
+    }
+
+    #[test]
+    fn a_folder_is_the_same_at_every_path_that_a_bind_mount_shows_it_at() {
+        let id = |inode: u64| Some(FolderId { device: 1, inode });
+        let folder = |path: &str, identities: &[Option<FolderId>]| Folder {
+            path: path.into(),
+            identities: identities.to_vec(),
+        };
+        let db = folder("/srv/db", &[id(3), id(2), id(1)]);
+        for (other, expected) in [
+            (folder("/mnt/db", &[id(3), id(9), id(1)]), true),
+            (folder("/mnt/srv", &[id(2), id(9), id(1)]), true),
+            (folder("/mnt/db/sub", &[id(4), id(3), id(9), id(1)]), true),
+            (folder("/mnt/other", &[id(5), id(9), id(1)]), false),
+            (folder("/mnt/gone", &[None, id(9), id(1)]), false),
+        ] {
+            assert_eq!(db.overlaps(&other), expected, "{}", other.path.display());
+            assert_eq!(other.overlaps(&db), expected, "{}", other.path.display());
+        }
+        let gone = folder("/srv/gone", &[None, id(2)]);
+        assert!(!gone.overlaps(&folder("/mnt/gone", &[None, id(9)])), "nothing is known of either");
+        let here = tempfile::tempdir().unwrap();
+        let seen = Folder::at(here.path());
+        assert!(seen.identities.iter().all(Option::is_some));
+    }
+
     #[test]
     fn a_container_is_found_that_mounts_a_folder_by_another_path() {
         let place = tempfile::tempdir().unwrap();
@@ -197,7 +304,7 @@ mod tests {
             (disk.clone(), link.join("db/not there"), true),
             (disk.join("db"), link.join("other"), false),
         ] {
-            let found = mounts(&with(&source), &[resolved(&folder)], true);
+            let found = mounts(&with(&source), &[], &[Folder::at(&folder)], true);
             assert_eq!(found, expected, "{} {}", folder.display(), source.display());
         }
     }
@@ -237,10 +344,10 @@ mod tests {
         let mountinfo =
             format!("1 2 8:1 /var/lib/docker/containers/{}/hosts /etc/hosts rw - ext4 x rw", id("a"));
         let traces = Traces { mountinfo, cgroup: "0::/".into() };
-        let found = mounters(&listed, &[Path::new("/data/db")], true, &traces).unwrap();
+        let found = mounters(&listed, &[], &[Path::new("/data/db")], true, &traces).unwrap();
         let found: Vec<(&str, bool)> = found.iter().map(|one| (one.name.as_str(), one.is_paused)).collect();
         assert_eq!(found, [("b", true)]);
-        let found = mounters(&listed, &[Path::new("/data/db")], true, &Traces::default()).unwrap();
+        let found = mounters(&listed, &[], &[Path::new("/data/db")], true, &Traces::default()).unwrap();
         assert_eq!(found.len(), 2, "the agent runs on the machine");
     }
 

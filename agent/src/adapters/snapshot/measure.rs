@@ -7,6 +7,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
+use rustix::fs::{CWD, RenameFlags};
+
 use super::{Room, SnapshotError, because, copy, nearest};
 
 /// What copies of other users' files take, by bit number (capabilities(7)).
@@ -54,8 +57,22 @@ pub(super) fn room(live: &Path, copy: &Path) -> Result<Room, SnapshotError> {
     let size = copy::size(live)?;
     let is_shared = shares_blocks(live, size.largest.as_deref(), target)?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let takes_place = device(target) == device(live) && !is_mount_point(&mounts, live);
+    let takes_place =
+        device(target) == device(live) && !is_mount_point(&mounts, live) && can_exchange(target);
     Ok(Room { bytes: size.bytes, available, is_shared, copies: if takes_place { 1 } else { 2 } })
+}
+
+/// Tries whether the file system can exchange two names, which those of the network and older ZFS can't.
+fn can_exchange(folder: &Path) -> bool {
+    // Several services may be measured at once, for copies in the same folder.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock();
+    let probes = ["c", "d"].map(|end| Probe(folder.join(probe_name(end))));
+    let is_there = probes.iter().all(|probe| probe.create().is_ok());
+    let [one, other] = &probes;
+    is_there
+        && rustix::fs::renameat_with(CWD, one.0.as_path(), CWD, other.0.as_path(), RenameFlags::EXCHANGE)
+            .is_ok()
 }
 
 fn device(folder: &Path) -> Option<u64> {
@@ -90,8 +107,7 @@ fn unescaped(text: &str) -> OsString {
 /// Tries whether the data can be copied by sharing its blocks, with its largest file: those of a database may be marked as
 /// not to be copied on write, which a fresh file beside them is not. A copy has to be written, too.
 fn shares_blocks(live: &Path, largest: Option<&Path>, target: &Path) -> Result<bool, SnapshotError> {
-    let name = |end: &str| format!(".evenkeel-probe-{}-{end}", std::process::id());
-    let written = Probe(target.join(name("b")));
+    let written = Probe(target.join(probe_name("b")));
     let to = written.create().map_err(because("write in", target))?;
     let shares = |from: &Path| File::open(from).and_then(|from| Ok(rustix::fs::ioctl_ficlone(to, from)?));
     if let Some(largest) = largest {
@@ -101,9 +117,13 @@ fn shares_blocks(live: &Path, largest: Option<&Path>, target: &Path) -> Result<b
     if device(beside) != device(live) {
         return Ok(false);
     }
-    let original = Probe(beside.join(name("a")));
+    let original = Probe(beside.join(probe_name("a")));
     let filled = original.create().and_then(|mut file| file.write_all(b"evenkeel"));
     Ok(filled.and_then(|()| shares(&original.0)).is_ok())
+}
+
+fn probe_name(end: &str) -> String {
+    format!(".evenkeel-probe-{}-{end}", std::process::id())
 }
 
 /// A file that is removed when it is no longer needed.
@@ -142,13 +162,21 @@ mod tests {
         let (live, secret) = (folder.path().join("data"), folder.path().join("secret"));
         fs::create_dir(&live).unwrap();
         fs::write(&secret, "kept").unwrap();
-        for end in ["a", "b"] {
-            let name = format!(".evenkeel-probe-{}-{end}", std::process::id());
-            std::os::unix::fs::symlink(&secret, folder.path().join(name)).unwrap();
+        for end in ["a", "b", "c", "d"] {
+            std::os::unix::fs::symlink(&secret, folder.path().join(probe_name(end))).unwrap();
         }
         shares_blocks(&live, None, folder.path()).unwrap();
+        can_exchange(folder.path());
         assert_eq!(fs::read_to_string(&secret).unwrap(), "kept");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "the probes are removed");
+    }
+
+    #[test]
+    fn a_file_system_is_asked_whether_it_exchanges_names() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(can_exchange(folder.path()));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the probes are removed");
+        assert!(!can_exchange(Path::new("/proc")));
     }
 
     #[test]

@@ -127,6 +127,7 @@ const FEATURES: &[Feature] = &[
         name: "update.snapshot",
         is_used: |service| service.update.as_ref().is_some_and(|update| update.snapshot.is_some()),
         calls: &[
+            get("/volumes"),
             get("/volumes/{id}"),
             Call { body: NO_VOLUME, ..post("/volumes/create") },
             delete("/volumes/{id}"),

@@ -55,6 +55,7 @@ impl Service {
                 memory.declined_tag = None;
             }
         }
+        let is_asked_for = is_manual || self.checks.wants_redeploy();
         let project = self.compose_project().filter(|_| self.config.compose_watch);
         Some(Action::Check {
             generation: self.generation,
@@ -67,6 +68,13 @@ impl Service {
                     own_file: self.config.tag_variable().map(|variable| variable.file.to_owned()),
                 }),
                 settled: self.settled_digests(),
+                withheld: self
+                    .durable
+                    .images
+                    .blocked()
+                    .filter(|_| !is_asked_for)
+                    .map(|(image, digest)| (image.to_owned(), digest.clone()))
+                    .collect(),
                 published: self
                     .durable
                     .images
@@ -115,7 +123,7 @@ impl Service {
         let outside = self.outside_project(&observation.containers);
         // Unlisted override file: start only; recreate only on an explicit redeploy.
         let start_only = outside.is_some() || !observation.unlisted_files.is_empty();
-        let start = self.start_wanted(&observation.containers, matching && (start_only || !stale), now);
+        let start = self.start_wanted(&observation, matching && (start_only || !stale), now);
         let start = start.filter(|cause| !start_only || *cause != Cause::ForceUp { down: true });
         self.known.containers = Some(observation.containers.clone());
         self.known.swarm.clone_from(&observation.swarm);

@@ -4,7 +4,7 @@ use evenkeel_common::wire::FailedUpdate;
 use jiff::Timestamp;
 
 use crate::model::text;
-use crate::service::event::{Event, FailedDeployment, GoBackEnd, GoBackResult};
+use crate::service::event::{Event, FailedDeployment, GoBackEnd, GoBackResult, RollbackFailed};
 use crate::service::{Service, wording};
 
 /// How much of the output is kept in bytes; the end is kept.
@@ -18,7 +18,7 @@ impl Service {
             Event::RolledBack { failed, .. } => {
                 *known = Some(Box::new(of(failed, wording::rejection(&failed.failure.reason), true, now)));
             }
-            Event::RollbackFailed { failed, why, .. } => {
+            Event::RollbackFailed(RollbackFailed { failed, why, .. }) => {
                 let reason = wording::rollback_problem(&failed.failure.reason, why);
                 *known = Some(Box::new(of(failed, reason, false, now)));
             }

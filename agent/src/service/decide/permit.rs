@@ -7,7 +7,7 @@ use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::FleetError;
 use crate::service::Service;
 use crate::service::action::Action;
-use crate::service::event::Event;
+use crate::service::event::{Event, RollbackFailed};
 use crate::service::fleet::{FleetHold, line};
 use crate::service::gates::candidate::Candidate;
 use crate::service::gates::permit::{FleetSays, Permit, PermitState, is_same};
@@ -262,7 +262,9 @@ impl Service {
 fn verdicts_of(event: &Event) -> Vec<(&Reference, &Digest)> {
     match event {
         Event::Updated(updated) if updated.used => vec![(&updated.change.reference, &updated.change.digest)],
-        Event::RolledBack { failed, .. } | Event::RollbackFailed { failed, .. } if !failed.by_node => {
+        Event::RolledBack { failed, .. } | Event::RollbackFailed(RollbackFailed { failed, .. })
+            if !failed.by_node =>
+        {
             let first = failed.image.as_ref().zip(failed.digests.as_ref().map(|(_, digest)| digest));
             let others = failed.others.iter().map(|(image, digest)| (image, digest));
             first.into_iter().chain(others).collect()

@@ -89,10 +89,14 @@ impl Service {
     /// Decides whether `auto_start` brings the project up. `matching`: the digests match, as far as they are compared.
     pub(in crate::service) fn start_wanted(
         &mut self,
-        containers: &[Container],
+        observation: &Observation,
         matching: bool,
         now: Timestamp,
     ) -> Option<Cause> {
+        let containers: &[Container] = &observation.containers;
+        if observation.is_at_rest {
+            return None;
+        }
         if !self.config.auto_start || self.config.project().is_none() || self.durable.rollback_failed {
             return None;
         }

@@ -1,7 +1,7 @@
 //! Scenarios of a question to the warden that was overtaken by a verdict, and of partly used leases.
 
 use super::*;
-use crate::service::event::{Event, FailedDeployment, RollbackProblem};
+use crate::service::event::{Event, FailedDeployment, RollbackFailed, RollbackProblem};
 use crate::service::rollout::step::Phase;
 
 #[test]
@@ -82,15 +82,19 @@ fn all_images_of_a_failed_deployment_have_failed() {
             output: String::new(),
             by_node: false,
         };
-        let (why, containers) = (RollbackProblem::NoOldImage, Vec::new());
-        let by_node = Event::RollbackFailed {
-            failed: FailedDeployment { by_node: true, ..failed.clone() },
-            why: why.clone(),
-            containers: Vec::new(),
+        let end = |failed: FailedDeployment| {
+            Event::RollbackFailed(RollbackFailed {
+                failed,
+                why: RollbackProblem::NoOldImage,
+                containers: Vec::new(),
+                data: None,
+                left_stopped: Vec::new(),
+            })
         };
-        scenario.service.note_verdict(&by_node);
+        let by_node = FailedDeployment { by_node: true, ..failed.clone() };
+        scenario.service.note_verdict(&end(by_node));
         assert!(scenario.service.permits.decided.is_empty(), "nodes that can't run it are no verdict on it");
-        scenario.service.emit(Event::RollbackFailed { failed, why, containers }, scenario.now);
+        scenario.service.emit(end(failed), scenario.now);
         scenario.service.durable.deployment.as_mut().unwrap().enter(Phase::Unpin, scenario.now);
         let decided = scenario.service.permits.decided.iter().map(|ask| ask.image.as_str());
         assert_eq!(decided.collect::<Vec<_>>(), [IMAGE, API]);

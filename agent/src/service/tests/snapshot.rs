@@ -167,9 +167,13 @@ fn a_person_or_another_digest_ends_the_wait_for_another_copy() {
 #[test]
 fn a_container_that_comes_back_under_another_id_is_the_same_and_copies_are_made_so_often() {
     let mut scenario = with_data();
-    scenario.check(update()).fetches().runs(&[mounter("1", "task")]);
+    let first = scenario.check(update()).fetches().runs(&[mounter("1", "task")]);
+    assert!(matches!(first, SnapshotStep::Quiesce { measures: true, .. }), "{first:?}");
     for nr in 2..=4 {
-        let SnapshotStep::Quiesce { stop, .. } = scenario.runs(&[]) else { panic!("it is not stopped") };
+        let SnapshotStep::Quiesce { stop, measures, .. } = scenario.runs(&[]) else {
+            panic!("it is not stopped")
+        };
+        assert!(!measures, "the service is down already");
         assert_eq!(stop, [mounter(&(nr - 1).to_string(), "task")], "the last of its name");
         let copies = scenario.runs(&[mounter(&nr.to_string(), "task")]);
         assert!(matches!(copies, SnapshotStep::Copy { .. }), "{copies:?}");
@@ -246,6 +250,74 @@ fn nothing_is_started_on_data_of_which_a_part_was_put_back() {
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+#[test]
+fn an_image_that_failed_is_not_started_on_data_that_was_put_back() {
+    let changed = old_container().compose_service;
+    let mut scenario = with_data();
+    scenario.fails_with_data();
+    let worker = of_project("worker", "worker", &[&changed]);
+    scenario.runs(&[of_project("web-2", &changed, &[]), worker.clone()]);
+    assert!(matches!(scenario.step_of_snapshot_ends(SnapshotStepped::Done), SnapshotStep::Restore { .. }));
+    for _ in 0..5 {
+        let action = scenario.act();
+        assert!(matches!(action, Some(Action::Step(Step::Start(_)))), "{action:?}");
+        scenario.input(Input::Stepped(StepResult::Failed("compose could not be started".into())));
+        scenario.now += SignedDuration::from_mins(10);
+    }
+    let entry = scenario.told(&Kind::ROLLBACK_FAILED).pop().expect("a person has to act");
+    let reason = entry.reason.clone().unwrap_or_default();
+    assert!(reason.contains("was put back; what was in its place is kept in /srv/.a.evenkeel-"), "{reason}");
+    assert!(reason.contains("these stay stopped, since no image that failed"), "{reason}");
+    assert!(reason.ends_with(": web-2"), "{reason}");
+    let SnapshotStep::Resume { start, .. } = scenario.snapshot_step() else { panic!("nothing is started") };
+    assert_eq!(start, [worker], "the rest runs again");
+}
+
+#[test]
+fn data_is_put_back_again_if_something_was_started_on_it_meanwhile() {
+    let mut scenario = with_data();
+    scenario.fails_with_data();
+    let cron = mounter("9", "cron");
+    scenario.step_of_snapshot_ends(SnapshotStepped::Disturbed(vec![cron.clone()]));
+    let step = scenario.step_of_snapshot_ends(SnapshotStepped::Done);
+    let SnapshotStep::Restore { stop, .. } = step else { panic!("{step:?}") };
+    assert_eq!(stop, [cron]);
+
+    let mut scenario = with_data();
+    scenario.fails_with_data();
+    let new = of_project("web-2", &old_container().compose_service, &[]);
+    scenario.runs(&[new]);
+    let mut rounds = 0;
+    while scenario.told(&Kind::ROLLBACK_FAILED).is_empty() {
+        rounds += 1;
+        assert!(rounds < 20, "it goes on and on");
+        let cron = mounter(&rounds.to_string(), "cron");
+        scenario.step_of_snapshot_ends(SnapshotStepped::Disturbed(vec![cron]));
+    }
+    let entry = scenario.told(&Kind::ROLLBACK_FAILED).pop().expect("it is told");
+    let reason = entry.reason.clone().unwrap_or_default();
+    assert!(reason.contains("may have written to it meanwhile: cron does not stay stopped"), "{reason}");
+    assert!(reason.ends_with(": web-2"), "{reason}");
+}
+
+#[test]
+fn the_data_is_not_measured_for_a_blocked_digest_unless_somebody_asks() {
+    let mut scenario = with_data();
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
+    for is_manual in [false, true] {
+        scenario.service.checks.drop_running();
+        scenario.service.checks.request();
+        if is_manual {
+            scenario.service.checks.request_manual(true, scenario.now);
+        }
+        let check = scenario.service.next_check(scenario.now);
+        let Some(Action::Check { asked, .. }) = check else { panic!("{check:?}") };
+        let withheld: Vec<_> = asked.withheld.into_iter().collect();
+        let expected = if is_manual { Vec::new() } else { vec![(IMAGE.to_owned(), digest('2'))] };
+        assert_eq!(withheld, expected);
     }
 }
 

@@ -49,6 +49,16 @@ fn a_gate_holds_the_first_start_too() {
 }
 
 #[test]
+fn a_project_that_is_stopped_for_the_snapshot_of_another_service_is_not_started() {
+    let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
+    let seen = observed('1', &[local("sha256:one", &['1'])], &[&exited("a", 137)]);
+    scenario.check(Observation { is_at_rest: true, ..seen.clone() });
+    assert_eq!(scenario.act(), None);
+    scenario.check(seen);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Start(_)))), "nobody else starts it");
+}
+
+#[test]
 fn a_project_that_does_not_run_is_started_when_the_digests_match() {
     let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });
     scenario.check(observed('1', &[local("sha256:one", &['1'])], &[&exited("a", 137)]));

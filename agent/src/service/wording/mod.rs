@@ -20,8 +20,8 @@ use crate::model::image_config::ConfigDifference;
 pub(super) use crate::model::text::seconds;
 use crate::service::boot::StartReason;
 use crate::service::event::{
-    ContainerSummary, Event, FailedDeployment, Fault, FaultCause, Local, ResourceAlert, RollbackProblem,
-    Unblock, Updated,
+    ContainerSummary, Event, FailedDeployment, Fault, FaultCause, Local, ResourceAlert, RollbackFailed,
+    RollbackProblem, Unblock, Updated,
 };
 use crate::service::input::StepResult;
 use crate::service::rollout::plan::{Cause, ImageChange, Plan};
@@ -129,7 +129,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
             let reason = handover::with_problems(entry.reason.clone(), &problems);
             AuditEntry { reason: handover::joined(reason, data.as_ref().map(snapshot::put_back)), ..entry }
         }
-        Event::RollbackFailed { failed, why, containers } => rollback_failed(failed, &why, &containers, new),
+        Event::RollbackFailed(end) => rollback_failed(end, new),
         Event::GoBack(end) => go_back::entry(end, new),
         Event::RollbackRetried => {
             let message = "the retry of the failed rollback succeeded: the last proven images run again";
@@ -244,20 +244,18 @@ fn resumed(
     }
 }
 
-fn rollback_failed(
-    failed: FailedDeployment,
-    why: &RollbackProblem,
-    containers: &[ContainerSummary],
-    new: New<'_>,
-) -> AuditEntry {
-    let back = match why {
+fn rollback_failed(end: RollbackFailed, new: New<'_>) -> AuditEntry {
+    let RollbackFailed { failed, why, containers, data, left_stopped } = end;
+    let back = match &why {
         RollbackProblem::NoOldImage => "there is no earlier image to roll back to",
         RollbackProblem::NotProven(_) | RollbackProblem::Step(_) => "rollback failed",
     };
     let message = format!("{}, and {back}; manual action is needed", what_failed(&failed));
-    let reason = rollback_problem(&failed.failure.reason, why);
+    let reason = Some(rollback_problem(&failed.failure.reason, &why));
+    let reason = handover::joined(reason, data.as_ref().map(snapshot::put_back));
+    let reason = handover::joined(reason, snapshot::left_off_old_data(&left_stopped));
     let mut entry = failed_deployment(failed, new(Kind::ROLLBACK_FAILED, Level::Critical, message));
-    if let RollbackProblem::NotProven(again) = why {
+    if let RollbackProblem::NotProven(again) = &why {
         entry.output.push_str(&format!(
             "\n--- after the rollback ---\n{}\n{}",
             rejection(&again.reason),
@@ -268,7 +266,7 @@ fn rollback_failed(
     for ContainerSummary { name, state, image } in containers {
         entry.output.push_str(&format!("{name}: {}, {image}\n", state.as_str()));
     }
-    AuditEntry { reason: Some(reason), ..entry }
+    AuditEntry { reason, ..entry }
 }
 
 fn container_entry(event: Event, new: New<'_>) -> Option<AuditEntry> {

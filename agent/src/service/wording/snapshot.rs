@@ -1,9 +1,11 @@
 //! The words for snapshots (DECISIONS 13).
 
+use std::path::PathBuf;
+
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
 
 use super::{New, because, seconds};
-use crate::model::snapshot::{KeptFolder, SnapshotRules};
+use crate::model::snapshot::{KeptFolder, Room, SnapshotRules};
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::images::NotCopied;
 use crate::service::rollout::snapshot::DataBack;
@@ -20,8 +22,7 @@ pub(crate) fn size(bytes: u64) -> String {
 
 /// Why there is no room for a copy; `None` if there is.
 pub(crate) fn lacks_room(seen: &SnapshotSeen, rules: &SnapshotRules) -> Option<String> {
-    let copied: Vec<_> = seen.rooms.iter().filter(|(_, room)| !room.is_shared).collect();
-    let bytes: u64 = copied.iter().map(|(_, room)| room.bytes).sum();
+    let bytes = copied_bytes(&seen.rooms);
     if bytes > rules.max_bytes {
         let most = size(rules.max_bytes);
         return Some(format!(
@@ -29,12 +30,44 @@ pub(crate) fn lacks_room(seen: &SnapshotSeen, rules: &SnapshotRules) -> Option<S
             size(bytes)
         ));
     }
+    // What exchanges the data for that of before has no image to migrate it.
+    lacks_free(&seen.rooms, seen.earlier.is_none())
+}
+
+/// How much of the data the copies write anew.
+fn copied_bytes(rooms: &[(PathBuf, Room)]) -> u64 {
+    rooms.iter().filter(|(_, room)| !room.is_shared).map(|(_, room)| room.bytes).sum()
+}
+
+/// How much must stay free beside the copies: an image that finds no room to migrate its data would be rejected for it. A
+/// migration may write small data anew as a whole.
+fn spare(bytes: u64) -> u64 {
+    const MIB: u64 = 1024 * 1024;
+    bytes.min(512 * MIB).max(bytes / 10)
+}
+
+/// What is missing of the room for copies and, with `spares`, for the update that follows; `None` if nothing is.
+pub(crate) fn lacks_free(rooms: &[(PathBuf, Room)], spares: bool) -> Option<String> {
+    let data: u64 = rooms.iter().map(|(_, room)| room.bytes).sum();
+    let spare = if spares { spare(data) } else { 0 };
     // Several may go to the same file system: none of them has more room than all need together.
-    let needed: u64 = copied.iter().map(|(_, room)| room.needed()).sum();
-    let twice = if needed > bytes { ", since what it takes the place of is copied, too" } else { "" };
-    let (folder, room) = copied.into_iter().find(|(_, room)| room.available < needed)?;
-    let (needed, available) = (size(needed), size(room.available));
-    Some(format!("the copy of the data needs {needed}{twice}, {available} free in {}", folder.display()))
+    let needed: u64 = rooms.iter().map(|(_, room)| room.needed()).sum();
+    let lacks = |room: &Room| {
+        let needed = if room.is_shared { 0 } else { needed };
+        room.available < needed.saturating_add(spare)
+    };
+    let (folder, room) = rooms.iter().find(|(_, room)| lacks(room))?;
+    let (folder, available, spare_size) = (folder.display(), size(room.available), size(spare));
+    if room.is_shared {
+        return Some(format!("the update needs {spare_size} to spare, {available} free in {folder}"));
+    }
+    let twice =
+        if needed > copied_bytes(rooms) { ", since what it takes the place of is copied, too" } else { "" };
+    let and_spare = if spare > 0 { format!(", and {spare_size} to spare") } else { String::new() };
+    Some(format!(
+        "the copy of the data needs {}{twice}{and_spare}, {available} free in {folder}",
+        size(needed)
+    ))
 }
 
 /// What will be copied.
@@ -74,6 +107,13 @@ pub(in crate::service) fn left_stopped(why: &str, names: &[&str]) -> String {
     format!("{why}; no image may run on data of two times, so these stay stopped: {}", names.join(", "))
 }
 
+/// Which containers stay stopped because the data of before was put back, and their image has failed on its own.
+pub(super) fn left_off_old_data(names: &[String]) -> Option<String> {
+    let names = names.join(", ");
+    let why = "since no image that failed may run on data that was put back";
+    (!names.is_empty()).then(|| format!("these stay stopped, {why}: {names}"))
+}
+
 /// The entry of containers that were stopped for a snapshot and don't run again.
 pub(super) fn not_started(containers: &[(String, String)], new: New<'_>) -> AuditEntry {
     let names: Vec<&str> = containers.iter().map(|(name, _)| name.as_str()).collect();
@@ -86,6 +126,11 @@ pub(super) fn not_started(containers: &[(String, String)], new: New<'_>) -> Audi
 /// Why a rollback ended without its data.
 pub(in crate::service) fn not_restored(why: &str, copies: &[KeptFolder]) -> String {
     format!("the data could not be put back: {why}; as it was before, it is in {}", places(copies))
+}
+
+/// Why a rollback ended although its data is in place.
+pub(in crate::service) fn disturbed(why: &str) -> String {
+    format!("the data was put back, and something may have written to it meanwhile: {why}")
 }
 
 /// Which data was put back.
@@ -108,7 +153,6 @@ fn places(folders: &[KeptFolder]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::snapshot::Room;
 
     #[test]
     fn data_that_can_not_be_exchanged_needs_room_for_two_copies() {
@@ -119,15 +163,31 @@ mod tests {
             let seen = SnapshotSeen { sources: Vec::new(), rooms, dumps: "/s".into(), earlier: None };
             lacks_room(&seen, &rules)
         };
-        assert_eq!(lacks(1, false, 60), None);
-        assert_eq!(lacks(2, true, 0), None);
-        assert_eq!(lacks(2, false, 120), None, "max_mib is about the copy that is kept");
-        let why = lacks(2, false, 119).unwrap();
+        assert_eq!(lacks(1, false, 120), None);
+        assert_eq!(lacks(2, true, 60), None);
+        assert_eq!(lacks(2, false, 180), None, "max_mib is about the copy that is kept");
+        let why = lacks(2, false, 179).unwrap();
         assert!(
-            why.contains("needs 120.0 MiB, since what it takes the place of is copied, too, 119"),
+            why.contains(
+                "needs 120.0 MiB, since what it takes the place of is copied, too, and 60.0 MiB to spare, 179"
+            ),
             "{why}"
         );
-        let why = lacks(1, false, 59).unwrap();
-        assert_eq!(why, "the copy of the data needs 60.0 MiB, 59.0 MiB free in /v");
+        let why = lacks(1, false, 119).unwrap();
+        assert_eq!(why, "the copy of the data needs 60.0 MiB, and 60.0 MiB to spare, 119.0 MiB free in /v");
+        let why = lacks(1, true, 59).unwrap();
+        assert_eq!(why, "the update needs 60.0 MiB to spare, 59.0 MiB free in /v");
+    }
+
+    #[test]
+    fn room_is_left_for_what_the_new_image_writes() {
+        for (data, spared) in [(0, 0), (100 << 20, 100 << 20), (2 << 30, 512 << 20), (100 << 30, 10 << 30)] {
+            assert_eq!(spare(data), spared, "{data}");
+        }
+        let room = Room { bytes: 2 << 30, available: 2 << 30, is_shared: false, copies: 1 };
+        let rooms = [(PathBuf::from("/v"), room)];
+        assert_eq!(lacks_free(&rooms, false), None, "a person goes back, and no image migrates anything");
+        let why = lacks_free(&rooms, true).unwrap();
+        assert_eq!(why, "the copy of the data needs 2.0 GiB, and 512.0 MiB to spare, 2.0 GiB free in /v");
     }
 }

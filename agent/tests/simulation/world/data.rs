@@ -9,7 +9,7 @@ use evenkeel_agent::model::{EngineError, ImageId};
 use evenkeel_agent::ports::snapshot::{Snapshots, Volumes};
 use tokio::sync::watch;
 
-use super::{FakeWorld, Inner};
+use super::{FakeWorld, Inner, UpFault};
 
 const NEWER: &str = "no container runs on data that a newer image has written, unless that image was proven";
 const AT_REST: &str = "data is copied and put back only while nothing that mounts it runs";
@@ -49,6 +49,9 @@ pub(super) struct Data {
     folders: BTreeMap<PathBuf, Folder>,
     next_inode: u64,
     fault: DiskFault,
+    measured: usize,
+    /// Compose fails from the time on that data is put back.
+    breaks_compose: bool,
 }
 
 impl Data {
@@ -83,6 +86,16 @@ impl FakeWorld {
 }
 
 impl FakeWorld {
+    /// Compose fails from the time on that data is put back.
+    pub(crate) fn breaks_compose_with_restore(&self) {
+        self.lock().data.breaks_compose = true;
+    }
+
+    /// How often the data was walked through to measure it.
+    pub(crate) fn times_measured(&self) -> usize {
+        self.lock().data.measured
+    }
+
     /// The versions that have written to the volume, to its copies, and to what was set aside.
     pub(crate) fn data_versions(&self) -> [Vec<u32>; 3] {
         let inner = self.lock();
@@ -182,6 +195,7 @@ impl Snapshots for FakeWorld {
     }
 
     async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
+        self.lock().data.measured += 1;
         Ok(Room { bytes: 4096, available: 1 << 30, is_shared: false, copies: 1 })
     }
 
@@ -218,6 +232,9 @@ impl Snapshots for FakeWorld {
                     return Err(SnapshotError("the copy is gone".to_owned()));
                 };
                 inner.trace("data", &format!("of v{} is put back", copy.version));
+                if inner.data.breaks_compose {
+                    inner.faults.up = UpFault::AtOnce;
+                }
                 let left = inner.data.folders.insert(place.live.clone(), copy);
                 if let Some(left) = left {
                     inner.data.folders.insert(place.aside.clone(), left);

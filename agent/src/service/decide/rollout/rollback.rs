@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use crate::model::HookEvent;
 use crate::model::image::{ImageId, Reference};
 use crate::service::event::{
-    ContainerSummary, Event, FailedDeployment, Fault, GoBackEnd, GoBackResult, RollbackProblem,
+    ContainerSummary, Event, FailedDeployment, Fault, GoBackEnd, GoBackResult, RollbackFailed,
+    RollbackProblem,
 };
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::plan::{Cause, ImageChange};
@@ -158,7 +159,10 @@ impl Service {
 
     /// Gives up on the rollback: nothing more is done until an operator acts or the registry has another digest.
     pub(in crate::service) fn fail_for_good(&mut self, failed: Failed, why: RollbackProblem, now: Timestamp) {
+        let containers = self.known.containers.as_deref().unwrap_or_default();
         let Some(deployment) = &mut self.durable.deployment else { return };
+        let left_stopped = deployment.leave_rejected_stopped(containers);
+        let data = deployment.data_back().filter(|_| deployment.snapshot.is_restored);
         // The running image must not become a rollback target.
         for m in deployment.changes() {
             let memory = self.durable.images.of(&m.configured);
@@ -172,7 +176,8 @@ impl Service {
         self.durable.rollback_failed = true;
         self.set_fault(self.remaining_fault(true), now);
         let containers = self.containers().iter().map(ContainerSummary::of).collect();
-        self.emit(Event::RollbackFailed { failed, why, containers }, now);
+        let end = RollbackFailed { failed, why, containers, data, left_stopped };
+        self.emit(Event::RollbackFailed(end), now);
     }
 }
 

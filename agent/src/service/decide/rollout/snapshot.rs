@@ -6,6 +6,7 @@ use std::time::Duration;
 use evenkeel_common::backoff;
 use jiff::Timestamp;
 
+use crate::model::Container;
 use crate::model::snapshot::{Copied, CopyMade, FolderId, KeptFolder, Mounter, Source};
 use crate::service::action::SnapshotStep;
 use crate::service::event::{Event, Note, RollbackProblem};
@@ -93,7 +94,10 @@ impl Service {
             }
             // Somebody has started one in the meantime: the copy is that of no moment. Before earlier data is put in place,
             // nothing was copied.
-            (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+            (
+                Phase::Copy,
+                StepResult::Snapshot(SnapshotStepped::Running(running) | SnapshotStepped::Disturbed(running)),
+            ) => {
                 deployment.snapshot.discarded += u32::from(!deployment.has_earlier_data());
                 deployment.enter(Phase::Quiesce, now);
                 self.stop_more(&running, now);
@@ -106,6 +110,11 @@ impl Service {
             // The earlier data is in place.
             (Phase::Copy, StepResult::Snapshot(SnapshotStepped::Done)) => self.data_in_place(now),
             (Phase::Restore(_), StepResult::Snapshot(SnapshotStepped::Running(running))) => {
+                self.stop_more(&running, now);
+            }
+            // What they have written is overwritten when the copies are put back by their contents once more.
+            (Phase::Restore(_), StepResult::Snapshot(SnapshotStepped::Disturbed(running))) => {
+                deployment.snapshot.is_restored = true;
                 self.stop_more(&running, now);
             }
             (Phase::Restore(failed), StepResult::Snapshot(SnapshotStepped::Done)) => {
@@ -223,6 +232,10 @@ impl Service {
             return;
         }
         match phase {
+            Phase::Restore(failed) if deployment.snapshot.is_restored => {
+                let why = wording::snapshot::disturbed(why);
+                self.fail_for_good(failed, RollbackProblem::Step(why), now);
+            }
             Phase::Restore(failed) => {
                 // The data of before is in the copy, or where it was set aside for earlier data.
                 let kind = if deployment.has_earlier_data() { KeptKind::SetAside } else { KeptKind::Copy };
@@ -351,7 +364,7 @@ impl Deployment {
             Phase::Quiesce => SnapshotStep::Quiesce {
                 stop: state.stopped.clone(),
                 of: plan.sources.clone(),
-                writable: true,
+                measures: state.stopped.is_empty() && plan.earlier.is_none(),
             },
             Phase::Copy if plan.earlier.is_some() => restore(),
             Phase::Copy => SnapshotStep::Copy {
@@ -426,6 +439,30 @@ impl Deployment {
             }
             later.extend(more);
         }
+    }
+
+    /// The data was put back, but not the images that it belongs to: leaves stopped what would run another one on it. Returns
+    /// the names.
+    pub(in crate::service) fn leave_rejected_stopped(&mut self, containers: &[Container]) -> Vec<String> {
+        if !self.snapshot.is_restored {
+            return Vec::new();
+        }
+        let (project, changed, old) =
+            (self.project_name(), self.plan().changed_services(), self.plan().expected_old());
+        let runs_old = |one: &Mounter| {
+            let is_old = |c: &Container| {
+                old.iter().any(|was| was.compose_service == c.compose_service && was.image == c.image)
+            };
+            containers.iter().any(|c| c.id == one.id && is_old(c))
+        };
+        let is_rejected = |one: &Mounter| {
+            let (of, service) = &one.service;
+            *of == project && changed.contains(service) && !runs_old(one)
+        };
+        let stopped = std::mem::take(&mut self.snapshot.stopped);
+        let (rejected, others): (Vec<_>, Vec<_>) = stopped.into_iter().partition(is_rejected);
+        self.snapshot.stopped = others;
+        rejected.into_iter().map(|one| one.name).collect()
     }
 
     /// The phase in which the new images are brought up, or the old ones again.
