@@ -251,7 +251,8 @@ impl Check {
             Err(error) => return Ok(Signature::Unsigned(Unsigned::Unknown(error.to_string()))),
         };
         // What runs may never have been signed, or its signature may be gone: then there is nothing to compare with.
-        let running = view.running.first().and_then(|image| image.digests.first());
+        let running = view.replaced_by(Some(digest)).filter(|_| !view.running.is_empty());
+        let running = running.and_then(|image| image.digests.first());
         let Some(running) = running.filter(|running| *running != digest) else {
             return Ok(Signature::Accepted);
         };

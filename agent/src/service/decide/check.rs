@@ -277,7 +277,8 @@ impl Service {
             memory.not_found = None;
             memory.block(&digest);
             let gate = gates::failed_before(&self.config.name, &image, &digest);
-            let old_digest = view.running.first().and_then(|old| compare::shown_digest(old, None));
+            let old = view.replaced_by(Some(&digest)).filter(|_| !view.running.is_empty());
+            let old_digest = old.and_then(|old| compare::shown_digest(old, None));
             let differences = Vec::new();
             self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
         }

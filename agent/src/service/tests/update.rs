@@ -579,3 +579,38 @@ fn the_tag_of_an_image_that_was_not_proven_stays_on_it_while_it_runs() {
     };
     assert_eq!(tags[0].1.id, again.image, "not the one before, which does not run");
 }
+
+#[test]
+fn a_container_that_lags_behind_another_one_of_its_tag_is_updated() {
+    let mut scenario = Scenario::of(config());
+    let (web, worker) = (on("web", IMAGE, "v2", 2), on("worker", IMAGE, "v1", 1));
+    scenario.check(observed('2', &[v2(), v1()], &[&web, &worker]));
+    let pinned = scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    let Step::PinImages { images, .. } = pinned else { panic!("{pinned:?}") };
+    assert_eq!(images[0].id, ImageId("sha256:v1".into()), "the way back is what is replaced");
+    scenario.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    let new = on("worker", IMAGE, "v2", 2);
+    scenario.is_up(&[&web, &new]).at(11).look(&[&web, &new]);
+    assert_eq!(scenario.last().event, Kind::UPDATED);
+    assert_eq!(scenario.last().old_digest, Some(digest('1').to_string()));
+    scenario.takes_step(StepResult::Unpinned);
+    scenario.at(20).check(observed('2', &[v2()], &[&web, &new]));
+    assert_eq!(scenario.act(), None);
+}
+
+#[test]
+fn a_blocked_image_that_one_container_runs_is_not_brought_to_the_others() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
+    let (web, worker) = (on("web", IMAGE, "v2", 2), on("worker", IMAGE, "v1", 1));
+    scenario.check(observed('2', &[v2(), v1()], &[&web, &worker]));
+    assert_eq!(scenario.act(), None);
+    scenario.service.handle_request(ServiceRequest::Redeploy, scenario.now);
+    scenario.check(observed('2', &[v2(), v1()], &[&web, &worker]));
+    let pinned = scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    let Step::PinImages { images, .. } = pinned else { panic!("{pinned:?}") };
+    assert_eq!(images[0].id, ImageId("sha256:v1".into()), "the tag is kept on what is not blocked");
+}

@@ -124,7 +124,7 @@ impl Service {
         cause: &Cause,
     ) -> Option<Planned> {
         let view = decision.view;
-        let old = view.running.first().or(view.tagged.as_ref());
+        let old = view.replaced_by(cause.digest_of(view));
         let memory = self.durable.images.get(&view.configured);
         // The rollback target: the running image, unless it is known to be unproven.
         let target = memory.target_instead_of(old.map(|old| &old.id));
@@ -295,12 +295,24 @@ fn tags_blocked_elsewhere<'a>(
     })
 }
 
+impl Cause {
+    /// The digest that is to replace what runs of an image.
+    fn digest_of<'a>(&'a self, view: &'a ImageView) -> Option<&'a Digest> {
+        match self {
+            Cause::GoBack(back) => {
+                back.to.iter().find(|to| to.configured == view.configured).map(|to| &to.digest)
+            }
+            _ => view.remote.as_ref(),
+        }
+    }
+}
+
 /// Deploys an earlier image. The others stay as they are, whatever the registry has.
 fn plan_back(view: &ImageView, back: &GoBack, old: Option<OldImage>) -> Option<Planned> {
     let Some(to) = back.to.iter().find(|to| to.configured == view.configured) else {
         return Some(Planned::Keep(view.from.clone(), old.filter(|_| !view.running.is_empty())?));
     };
-    let running = view.running.first().or(view.tagged.as_ref());
+    let running = view.replaced_by(Some(&to.digest));
     let from = Some(view.from.clone()).filter(|from| *from != to.reference);
     Some(Planned::Change(ImageChange {
         configured: view.configured.clone(),
