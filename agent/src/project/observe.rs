@@ -337,12 +337,18 @@ impl Check {
         images: &[ImageView],
         containers: &[Container],
     ) -> Result<Option<Result<Definition, String>>, CheckFault> {
-        let is_compared =
-            |view: &&ImageView| is_stale(view) || (self.asked.compares_all && !view.running.is_empty());
+        let has_crashed = |view: &ImageView| {
+            containers.iter().any(|c| self.asked.crashed.contains(&c.id) && c.is_made_from(&view.from))
+        };
+        let is_compared = |view: &&ImageView| {
+            is_stale(view)
+                || (self.asked.compares_all && !view.running.is_empty())
+                || (is_tag_behind(view) && has_crashed(view))
+        };
         let stale: Vec<&ImageView> = images.iter().filter(is_compared).collect();
         let Some(project) = project.filter(|_| !stale.is_empty()) else { return Ok(None) };
         let asked = (self.world.engine.as_ref(), self.world.compose.as_ref());
-        match definition::of_images(asked, project, &stale, containers).await {
+        match definition::of_images(asked, project, &stale, containers, &self.asked.crashed).await {
             Ok(definition) => Ok(Some(Ok(definition))),
             Err(CompareError::Engine(error)) => Err(engine_fault(error)),
             Err(CompareError::Compose(error)) => Ok(Some(Err(error.to_string()))),
@@ -423,6 +429,12 @@ fn is_stale(view: &ImageView) -> bool {
         |image: &LocalImage| view.remote.as_ref().is_some_and(|remote| image.digests.contains(remote));
     let is_other = view.newer.is_some() || view.from != view.reference;
     view.remote.is_some() && !view.running.is_empty() && (is_other || !view.running.iter().all(is_current))
+}
+
+/// Whether the tag names another image on this machine than in the registry.
+fn is_tag_behind(view: &ImageView) -> bool {
+    let lacks = |remote: &Digest| view.tagged.as_ref().is_none_or(|tagged| !tagged.digests.contains(remote));
+    view.remote.as_ref().is_some_and(lacks)
 }
 
 /// Hashes the compose files. A change counts only if two reads agree and compose accepts it, because editors write in

@@ -56,6 +56,7 @@ impl Service {
             }
         }
         let project = self.compose_project().filter(|_| self.config.compose_watch);
+        let crashed = self.crashed(self.containers(), now);
         Some(Action::Check {
             generation: self.generation,
             is_manual,
@@ -76,6 +77,7 @@ impl Service {
                 newer: self.newer_tags(),
                 // An image that runs without having been proven is deployed once more.
                 compares_all: self.going_back.is_some() || self.durable.images.has_unproven(),
+                crashed,
                 earlier: self.going_back.as_ref().and_then(|back| back.data.clone()),
             },
         })

@@ -103,6 +103,23 @@ fn a_container_that_compose_leaves_behind_is_named_and_does_not_delay_the_update
 }
 
 #[test]
+fn a_container_that_keeps_crashing_and_that_compose_leaves_behind_is_not_updated_again_and_again() {
+    let mut scenario = Scenario::of(config());
+    let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
+    let orphan = Container {
+        state: State::Restarting,
+        restart_policy: RestartPolicy::Always,
+        ..on("orphan", IMAGE, "v1", 1)
+    };
+    scenario.brings_up(&[&orphan, &old], &[&orphan, &new]);
+    scenario.at(11).look(&[&orphan, &new]);
+    assert_eq!(scenario.last().event, Kind::UPDATED);
+    scenario.takes_step(StepResult::Unpinned);
+    scenario.at(12).check(observed('2', &[v1(), v2()], &[&orphan, &new]));
+    assert_eq!(scenario.act(), None);
+}
+
+#[test]
 fn new_or_previously_unhealthy_bystanders_say_nothing_about_the_image() {
     let unhealthy =
         Container { health: Some(HealthState::Unhealthy), ..with_health("db", HealthState::Unhealthy) };
@@ -509,6 +526,79 @@ fn a_stopped_project_that_compose_did_not_touch_stays_stopped_and_nothing_is_blo
     let mut scenario = fails_to_start_what_was_stopped(&stopped);
     assert_eq!((scenario.kinds(), scenario.is_blocked()), (vec![Kind::ERROR], false));
     assert!(matches!(scenario.act(), Some(Action::Step(Step::RestoreTags { .. }))));
+}
+
+/// What is seen of a project whose only container is down, with version 2 in the registry.
+fn seen_down(container: &Container) -> Observation {
+    let mut seen = observed('2', &[v1()], &[container]);
+    seen.images[0].running.clear();
+    seen
+}
+
+#[test]
+fn a_new_image_for_a_service_that_has_crashed_is_deployed() {
+    for helps in [true, false] {
+        let mut scenario = Scenario::of(config());
+        let crashed = |version, round| Container {
+            restart_policy: RestartPolicy::OnFailure,
+            state: State::Exited,
+            exit_code: 1,
+            ..on("web", IMAGE, version, round)
+        };
+        scenario.check(seen_down(&crashed("v1", 1)));
+        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        scenario.takes_step(StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+            labels: BTreeMap::new(),
+        });
+        let new = on("web", IMAGE, "v2", 2);
+        let up =
+            StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![new.clone()] };
+        let step = scenario.takes_step(up);
+        let Step::Start(BringUp { scope: Some(scope), .. }) = &step else { panic!("{step:?}") };
+        assert_eq!(scope.services(None).services(), ["web"]);
+        if helps {
+            scenario.at(11).look(&[&new]);
+            assert_eq!(scenario.last().event, Kind::UPDATED, "{:?}", scenario.entries);
+            continue;
+        }
+        scenario.at(2).look(&[&crashed("v2", 2)]).at(3).look(&[&crashed("v2", 2)]);
+        let back = crashed("v1", 3);
+        scenario.rolls_back(&[&back]);
+        scenario.at(20).look(&[&back]).at(22).look(&[&back]);
+        assert_eq!(scenario.last().event, Kind::ROLLED_BACK, "{:?}", scenario.entries);
+        assert!(!scenario.service.durable().rollback_failed, "it is as bad as before, and not worse");
+    }
+}
+
+#[test]
+fn a_new_image_does_not_start_a_failed_job_nor_what_has_ended_or_may_have_been_stopped() {
+    let down = |policy, exit_code| Container {
+        restart_policy: policy,
+        state: State::Exited,
+        exit_code,
+        finished_at: Some("2025-12-31T23:30:00Z".parse().unwrap()),
+        ..on("web", IMAGE, "v1", 1)
+    };
+    let stopped_unseen = [down(RestartPolicy::OnFailure, 143), down(RestartPolicy::Always, 1)];
+    let ended = [down(RestartPolicy::No, 1), down(RestartPolicy::OnFailure, 0)];
+    for container in stopped_unseen.into_iter().chain(ended) {
+        let mut scenario = Scenario::of(config());
+        let at = scenario.now;
+        let engine_since = Some(at - SignedDuration::from_hours(2));
+        scenario.service.healer.events_unseen_before(at);
+        scenario.input(Input::EngineBack { at, engine_since }).check(seen_down(&container));
+        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        scenario.takes_step(StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+            labels: BTreeMap::new(),
+        });
+        let containers = vec![container.clone()];
+        let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers };
+        let step = scenario.takes_step(up);
+        let Step::Start(BringUp { up_mode, scope, .. }) = &step else { panic!("{step:?}") };
+        assert_eq!((up_mode, scope), (&UpMode::Services(Vec::new()), &None), "{container:?}");
+    }
 }
 
 #[test]

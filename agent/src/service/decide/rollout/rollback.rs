@@ -121,7 +121,9 @@ impl Service {
         let services = self.containers().iter().filter(|c| c.id == failure.container_id);
         let was_failing = |service: &str| {
             let before = self.durable.deployment.iter().flat_map(|d| &d.plan().before);
-            before.filter(|was| was.compose_service == service).any(|was| was.running && !was.well)
+            before
+                .filter(|was| was.compose_service == service)
+                .any(|was| (was.running || was.live) && !was.well)
         };
         failure.bystander || services.map(|c| c.compose_service.as_str()).any(was_failing)
     }
