@@ -436,6 +436,27 @@ fn an_unblocked_image_has_to_prove_itself() {
 }
 
 #[test]
+fn a_first_image_that_has_failed_has_to_prove_itself_although_nothing_is_known_to_go_back_to() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.durable.images.of(IMAGE).unproven = Some(ImageId("sha256:v2".into()));
+    let web = on("web", IMAGE, "v2", 1);
+    scenario.check(observed('2', &[v2()], &[&web]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    scenario.is_up(&[&web]);
+    let crashed = Container { state: State::Exited, exit_code: 1, ..web };
+    scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
+    scenario.takes_step(StepResult::Diagnosed { log: String::new() });
+    let memory = scenario.service.durable().images.get(IMAGE);
+    assert!(memory.history.is_empty() && memory.proven.is_none(), "{memory:?}");
+    assert!(memory.is_unproven(&ImageId("sha256:v2".into())));
+    assert_eq!(scenario.kinds(), [Kind::ERROR]);
+}
+
+#[test]
 fn a_block_of_another_service_of_the_project_counts() {
     let mut scenario = Scenario::of(config());
     let mut seen = observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1)]);
