@@ -169,6 +169,51 @@ fn a_blocked_image_is_no_way_back_unless_it_is_named() {
     assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('1')));
 }
 
+/// An update to image 2, which has digest 3 as well since then.
+fn under_two_digests(config: ServiceConfig) -> Scenario {
+    let mut scenario = Scenario::of(config);
+    scenario.updated_to(&[('1', '2')]);
+    scenario.later(60).check(seen('3', '2'));
+    scenario.performs_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario
+        .performs_step(StepResult::Pulled { ids: vec![(IMAGE.into(), id('2'))], labels: BTreeMap::new() });
+    scenario.performs_step(StepResult::Unpinned);
+    scenario.entries.clear();
+    scenario
+}
+
+#[test]
+fn a_person_goes_back_to_another_image_and_not_to_another_digest_of_the_same_one() {
+    let mut scenario = under_two_digests(config());
+    assert_eq!(scenario.history_shown(), [('3', false), ('2', true), ('1', true)]);
+    match scenario.asked_back(Some('2')) {
+        ServiceReply::Refused(why) => assert!(why.contains("runs already"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('1')));
+    // It has crashed meanwhile.
+    let mut scenario = under_two_digests(config());
+    scenario.look(&[&Container { state: State::Exited, exit_code: 1, ..on('2') }]);
+    assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('1')));
+}
+
+#[test]
+fn a_way_back_to_the_same_image_that_fails_is_told_as_one() {
+    let mut scenario = under_two_digests(config());
+    let down = Container { state: State::Exited, exit_code: 1, ..on('2') };
+    scenario.look(&[&down]);
+    assert_eq!(scenario.asked_back(Some('2')), ServiceReply::RollingBack(digest('2')));
+    let mut seen = seen('3', '2');
+    seen.containers = vec![down.clone()].into();
+    seen.images[0].running.clear();
+    scenario.check(seen).comes_up_on('2');
+    scenario.look(&[&down]).later(1).look(&[&down]);
+    scenario.performs_step(StepResult::Diagnosed { log: String::new() });
+    let told: Vec<_> = scenario.entries.iter().map(|entry| entry.event.clone()).collect();
+    assert!(told.contains(&Kind::ROLLBACK_FAILED), "{told:?}");
+    assert!(!told.contains(&Kind::FORCE_REDEPLOY_FAILED), "{told:?}");
+}
+
 #[test]
 fn earlier_images_that_fail_are_undone_and_nothing_is_blocked() {
     let mut scenario = Scenario::of(config());

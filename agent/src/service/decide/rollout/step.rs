@@ -281,6 +281,7 @@ impl Service {
             self.end(DeployOutcome::Failed, false, now);
             match cause {
                 Cause::RetryRollback => self.emit(Event::RollbackRetryFailed { failure, output }, now),
+                Cause::GoBack(back) => self.not_gone_back(back, why, output, now),
                 // The image that runs was to be proven. Each check tries again until it is, and tells of it once.
                 Cause::Update => {
                     let text = wording::still_unproven(&images, &why);
