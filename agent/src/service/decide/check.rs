@@ -107,6 +107,7 @@ impl Service {
         self.detect_manual_changes(&observation, is_manual || self.checks.wants_redeploy(), now);
         self.note_found(&observation, now);
         self.follow_failed_tags(&observation);
+        self.forget_unconfigured(now);
         self.forget_permits(now);
         if is_manual && self.checks.passes_gates() {
             self.note_trigger(&observation, now);
@@ -206,6 +207,23 @@ impl Service {
         } else if is_manual {
             self.emit(Event::TriggerFailed { why: text }, now);
         }
+    }
+
+    /// Forgets what is withheld of images that are no longer configured: nothing compares them again.
+    fn forget_unconfigured(&mut self, now: Timestamp) {
+        let configured = &self.config.images;
+        let is_gone = |image: &str| configured.iter().all(|known| known.configured != image);
+        let mut blocked = Vec::new();
+        for (image, memory) in self.durable.images.iter_mut().filter(|(image, _)| is_gone(image)) {
+            if let Some(digest) = memory.forget_withheld() {
+                blocked.push((image.to_owned(), digest));
+            }
+        }
+        if blocked.is_empty() {
+            return;
+        }
+        self.durable.rollback_failed &= self.durable.images.blocked().next().is_some();
+        self.emit(Event::Unblocked(Unblock::NotConfigured { blocked }), now);
     }
 
     /// Compares each image with the registry; may clear `blocked` and `not_found`.

@@ -662,6 +662,26 @@ fn a_tag_that_returns_to_a_digest_that_failed_before_is_blocked_again_and_not_de
 }
 
 #[test]
+fn a_block_ends_when_the_configuration_no_longer_lists_its_image() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.durable.images.of(DB).block(&digest('2'));
+    scenario.service.durable.images.of(DB).not_found = Some(digest('3'));
+    scenario.service.durable.rollback_failed = true;
+    let web = on("web", IMAGE, "v1", 1);
+    for _ in 0..2 {
+        scenario.at(10).check(observed('1', &[v1()], &[&web]));
+    }
+    assert!(!scenario.is_blocked() && !scenario.service.durable().rollback_failed);
+    assert_eq!(scenario.service.durable().images.not_found().next(), None);
+    assert!(scenario.last().message.contains("no longer configured"), "{}", scenario.last().message);
+    assert_eq!(scenario.kinds(), [Kind::UNBLOCKED], "once");
+    assert!(
+        scenario.service.durable().images.get(DB).failed_before(&digest('2')),
+        "for the case that it returns"
+    );
+}
+
+#[test]
 fn the_tag_of_an_image_that_was_not_proven_stays_on_it_while_it_runs() {
     let mut scenario = Scenario::of(config());
     let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
