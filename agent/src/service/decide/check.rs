@@ -12,7 +12,7 @@ use crate::service::decide::image::ImageDecision;
 use crate::service::event::{Event, Fault, FaultCause, Local, Unblock};
 use crate::service::input::CheckFault;
 use crate::service::observation::{ImageView, Observation};
-use crate::service::rollout::plan::Cause;
+use crate::service::rollout::plan::{Cause, GoBackReason};
 use crate::service::{Service, compare, gates, wording};
 
 /// How the images of a service compare with the registry's.
@@ -188,6 +188,7 @@ impl Service {
 
     /// Handles a check that returned no observation.
     fn check_failed(&mut self, is_manual: bool, fault: CheckFault, now: Timestamp) {
+        let is_away = matches!(fault, CheckFault::EngineAway(_));
         let text = match fault {
             CheckFault::Failed(text) => {
                 self.checks.last = Some(now);
@@ -201,6 +202,8 @@ impl Service {
         };
         if self.checks.take_redeploy() {
             match self.going_back.take() {
+                // The watch goes on, and asks again once the containers can be inspected.
+                Some(back) if is_away && back.why != GoBackReason::ByHand => {}
                 Some(back) => self.not_gone_back(back, text, String::new(), now),
                 None => self.redeploy_failed(text, String::new(), now),
             }

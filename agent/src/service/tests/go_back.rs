@@ -6,6 +6,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::Difference;
 use crate::model::snapshot::{KeptFolder, SnapshotRules};
+use crate::service::input::CheckFault;
 use crate::service::observation::{Definition, Unanswered};
 use crate::service::rollout::plan::{Cause, GoBackReason, LateFailure};
 use crate::service::rollout::snapshot::{KeptKind, KeptSnapshot};
@@ -348,6 +349,21 @@ fn three_crashes_within_ten_minutes_of_a_watched_update_roll_it_back() {
     assert_eq!(entry.image.as_deref(), Some(IMAGE), "it is a verdict for the fleet");
     assert_eq!(scenario.blocked_digest(), Some(&digest('2')));
     assert_eq!(scenario.service.durable().watch, None);
+}
+
+#[test]
+fn a_late_rollback_is_not_given_up_because_the_engine_does_not_answer_one_check() {
+    let mut scenario = on_watch();
+    for _ in 0..3 {
+        scenario.later(30).crashes();
+    }
+    scenario.later(30).looks();
+    let generation = scenario.service.generation;
+    let result = Err(CheckFault::EngineAway("the engine does not answer".into()));
+    scenario.input(Input::Checked { generation, is_manual: false, result });
+    assert!(!scenario.kinds().contains(&Kind::ROLLBACK_FAILED));
+    scenario.later(5).looks();
+    assert_eq!(scenario.goes_back(), Some(LateFailure::Crashes { crashes: 3, minutes: 10 }));
 }
 
 #[test]
