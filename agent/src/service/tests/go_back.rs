@@ -367,6 +367,35 @@ fn a_late_rollback_is_not_given_up_because_the_engine_does_not_answer_one_check(
 }
 
 #[test]
+fn the_late_watch_goes_on_after_an_update_that_has_failed() {
+    let mut scenario = on_watch();
+    scenario.later(30).check(seen('3', '2'));
+    scenario.performs_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.performs_step(StepResult::Failed("the registry answered 500".into()));
+    scenario.performs_step(StepResult::Unpinned);
+    for _ in 0..3 {
+        scenario.later(30).crashes();
+    }
+    scenario.later(30).looks();
+    assert_eq!(scenario.goes_back(), Some(LateFailure::Crashes { crashes: 3, minutes: 10 }));
+
+    let mut scenario = on_watch();
+    scenario.later(30).check(seen('3', '2')).comes_up_on('3');
+    let exit = Container { state: State::Exited, exit_code: 1, ..on('3') };
+    scenario.event("web-3", EventKind::Die { exit_code: 1 }).look(&[&exit]).later(1).look(&[&exit]);
+    scenario.performs_step(StepResult::Diagnosed { log: String::new() });
+    scenario.performs_step(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![on('2')],
+    });
+    scenario.look(&[&on('2')]).later(20).look(&[&on('2')]);
+    scenario.performs_step(StepResult::Unpinned);
+    let watch = scenario.service.durable().watch.as_ref().expect("what was watched runs again");
+    assert!(watch.exits.is_empty(), "those of the image that failed do not count: {watch:?}");
+}
+
+#[test]
 fn a_watched_update_whose_data_may_have_been_migrated_is_left_to_a_person() {
     let rules = SnapshotRules { of: vec!["/srv/a".into()], keep: 2, max_bytes: 1 << 30 };
     let watch = Duration::from_mins(10);

@@ -99,8 +99,8 @@ impl Service {
             let known = self.durable.files_hash.replace(hash.clone());
             self.durable.files_pending |= known.is_some_and(|known| known != hash);
         }
+        self.end_watch_of(deployment.plan());
         self.durable.deployment = Some(Box::new(deployment));
-        self.durable.watch = None;
         self.note_begun();
         true
     }

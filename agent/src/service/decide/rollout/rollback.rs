@@ -158,6 +158,7 @@ impl Service {
         deployment.enter(Phase::Unpin, now);
         self.end(DeployOutcome::Failed, false, now);
         self.durable.rollback_failed = true;
+        self.durable.watch = None;
         self.set_fault(self.remaining_fault(true), now);
         let containers = self.containers().iter().map(ContainerSummary::of).collect();
         self.emit(Event::RollbackFailed { failed, why, containers }, now);
