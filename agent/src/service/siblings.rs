@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::config::ServiceConfig;
+use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::Container;
+use crate::model::image::Reference;
 
 /// The compose project from the perspective of one of its services.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -39,8 +40,15 @@ impl SharedProject {
 
     /// The first service with `auto_heal` that has the container's image, or else the first with `auto_heal`.
     fn healer_of(&self, container: &Container) -> Option<&ServiceConfig> {
-        let has_image =
-            |s: &ServiceConfig| s.images.iter().any(|image| container.is_made_from(&image.reference));
+        let made_from = Reference::parse(&container.config_image).ok();
+        // The tag of a variable is in the env file, whatever the configuration says.
+        let has_repository = |image: &ConfiguredImage| {
+            made_from.as_ref().is_some_and(|from| from.repository == image.reference.repository)
+        };
+        let has_image = |s: &ServiceConfig| {
+            s.images.iter().any(|image| container.is_made_from(&image.reference))
+                || s.images_of_variable().any(has_repository)
+        };
         // `min_by_key` returns the first of several equal services.
         let healer = self.services.iter().min_by_key(|s| (!s.auto_heal, !has_image(s)));
         healer.map(|service| &**service)

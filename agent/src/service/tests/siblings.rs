@@ -1,6 +1,8 @@
 //! Scenarios of a service that shares its compose project with others.
 
+use super::tag_variable::with_variable;
 use super::*;
+use crate::config::UpdateConfig;
 
 const API: &str = "localhost:5000/api:1";
 
@@ -34,6 +36,16 @@ fn a_container_is_healed_by_the_service_that_lists_its_image_and_reported_once()
     assert_eq!(of(false, false), [vec!["api", "db"], vec!["web"]], "neither heals, and it is reported once");
     let alike = [named("a", IMAGE, true), named("b", IMAGE, true)];
     assert_eq!(healed(&alike, &[&web]), [vec!["web"], vec![]]);
+}
+
+#[test]
+fn a_container_with_another_tag_of_the_variable_is_healed_by_the_service_that_lists_its_image() {
+    let web = Container {
+        config_image: "localhost:5000/web:2".into(),
+        ..with_health("web", HealthState::Unhealthy)
+    };
+    let services = [named("api", API, true), Arc::new(with_variable(UpdateConfig::default()))];
+    assert_eq!(healed(&services, &[&web]), [vec![], vec!["web"]]);
 }
 
 #[test]
