@@ -164,8 +164,8 @@ impl ImageView {
         }
     }
 
-    /// The image that a deployment of this digest replaces: of several that run, the first without it. One without any image
-    /// running replaces what the tag names.
+    /// The image that a deployment of this digest replaces: of several that run, the first that does not have it. If none
+    /// runs, it is the one that the tag names.
     pub fn replaced_by(&self, digest: Option<&Digest>) -> Option<&LocalImage> {
         let lacks = |image: &&LocalImage| digest.is_some_and(|digest| !image.digests.contains(digest));
         self.running.iter().find(lacks).or(self.running.first()).or(self.tagged.as_ref())
