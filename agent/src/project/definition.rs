@@ -138,10 +138,12 @@ pub(super) async fn of_images(
     project: &Project,
     images: &[&ImageView],
     containers: &[Container],
+    crashed: &BTreeSet<String>,
 ) -> Result<Definition, CompareError> {
     let compared = async {
         let model = world.1.model(project).await?;
-        let before = Baseline::all(containers);
+        let mut before = Baseline::all(containers);
+        before.iter_mut().for_each(|was| was.live |= crashed.contains(&was.id));
         let references = |view: &ImageView| -> Vec<Reference> {
             [&view.from, &view.reference].into_iter().chain(&view.newer).cloned().collect()
         };
@@ -159,7 +161,8 @@ pub(super) async fn of_images(
         let mut all: Vec<String> = by_image.iter().flat_map(|(_, services)| services.clone()).collect();
         all.sort();
         all.dedup();
-        let live: Vec<Container> = containers.iter().filter(|c| c.is_live()).cloned().collect();
+        let is_replaced = |c: &&Container| c.is_live() || crashed.contains(&c.id);
+        let live: Vec<Container> = containers.iter().filter(is_replaced).cloned().collect();
         let comparison = Comparison::read(world, project, &model, &all, &live).await?;
         let differences = by_image
             .into_iter()

@@ -252,7 +252,7 @@ impl Check {
             Err(error) => return Ok(Signature::Unsigned(Unsigned::Unknown(error.to_string()))),
         };
         // What runs may never have been signed, or its signature may be gone: then there is nothing to compare with.
-        let running = view.current().first().and_then(|image| image.digests.first());
+        let running = view.replaced_by(Some(digest)).and_then(|image| image.digests.first());
         let Some(running) = running.filter(|running| *running != digest) else {
             return Ok(Signature::Accepted);
         };
@@ -345,12 +345,18 @@ impl Check {
         images: &[ImageView],
         containers: &[Container],
     ) -> Result<Option<Result<Definition, String>>, CheckFault> {
-        let is_compared =
-            |view: &&ImageView| is_stale(view) || (self.asked.compares_all && !view.running.is_empty());
+        let has_crashed = |view: &ImageView| {
+            containers.iter().any(|c| self.asked.crashed.contains(&c.id) && c.is_made_from(&view.from))
+        };
+        let is_compared = |view: &&ImageView| {
+            is_stale(view)
+                || (self.asked.compares_all && !view.running.is_empty())
+                || (is_tag_behind(view) && has_crashed(view))
+        };
         let stale: Vec<&ImageView> = images.iter().filter(is_compared).collect();
         let Some(project) = project.filter(|_| !stale.is_empty()) else { return Ok(None) };
         let asked = (self.world.engine.as_ref(), self.world.compose.as_ref());
-        match definition::of_images(asked, project, &stale, containers).await {
+        match definition::of_images(asked, project, &stale, containers, &self.asked.crashed).await {
             Ok(definition) => Ok(Some(Ok(definition))),
             Err(CompareError::Engine(error)) => Err(engine_fault(error)),
             Err(CompareError::Compose(error)) => Ok(Some(Err(error.to_string()))),
@@ -437,6 +443,12 @@ fn replaces(view: &ImageView) -> bool {
     let is_other = view.newer.is_some() || view.from != view.reference;
     let current = view.current();
     view.remote.is_some() && !current.is_empty() && (is_other || !current.iter().all(is_current))
+}
+
+/// Whether the tag names another image on this machine than in the registry.
+fn is_tag_behind(view: &ImageView) -> bool {
+    let lacks = |remote: &Digest| view.tagged.as_ref().is_none_or(|tagged| !tagged.digests.contains(remote));
+    view.remote.as_ref().is_some_and(lacks)
 }
 
 /// Hashes the compose files. A change counts only if two reads agree and compose accepts it, because editors write in

@@ -102,6 +102,8 @@ pub struct CheckAsked {
     pub newer: NewerTags,
     /// Whether the definition of what runs is compared even if no image is out of date.
     pub compares_all: bool,
+    /// Containers, by ID, that an update replaces although they are down.
+    pub crashed: BTreeSet<String>,
     /// The earlier data that is to be put back.
     pub earlier: Option<EarlierData>,
 }

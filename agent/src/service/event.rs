@@ -198,6 +198,8 @@ pub(in crate::service) enum Unblock {
     UpToDate { image: String, blocked: Digest, remote: Option<Digest> },
     /// The registry has a different digest than the blocked one.
     NewDigest { image: String, blocked: Digest, remote: Digest },
+    /// The images are no longer configured, with their blocked digests.
+    NotConfigured { blocked: Vec<(String, Digest)> },
 }
 
 /// One image whose deployment passed its probation.

@@ -207,6 +207,15 @@ impl ImageMemory {
         Some(released)
     }
 
+    /// Forgets what is withheld of an image that is no longer configured, whose failures stay known. Returns the digest that
+    /// was blocked.
+    pub(super) fn forget_withheld(&mut self) -> Option<Digest> {
+        (self.not_found, self.unproven, self.pulled) = (None, None, None);
+        (self.declined, self.declined_tag) = (None, None);
+        let newest_failed = std::mem::take(&mut self.failed_tags).into_values().next_back();
+        self.blocked.take().or(newest_failed)
+    }
+
     /// Whether this digest has failed here before, at whatever time.
     pub(super) fn failed_before(&self, digest: &Digest) -> bool {
         self.failed_digests.contains(digest)

@@ -189,6 +189,14 @@ impl ImageView {
         if self.running.is_empty() { self.tagged.as_slice() } else { &self.running }
     }
 
+    /// The image that a deployment of this digest replaces: of several that run, the first that does not have it. If none
+    /// runs, it is the one that the tag names.
+    pub fn replaced_by(&self, digest: Option<&Digest>) -> Option<&LocalImage> {
+        let lacks = |image: &&LocalImage| digest.is_some_and(|digest| !image.digests.contains(digest));
+        let current = self.current();
+        current.iter().find(lacks).or(current.first())
+    }
+
     /// The reference that the registry is queried for.
     pub fn target(&self) -> &Reference {
         self.newer.as_ref().unwrap_or(&self.reference)

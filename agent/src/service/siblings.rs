@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::config::ServiceConfig;
+use crate::config::{ConfiguredImage, ServiceConfig};
 use crate::model::Container;
+use crate::model::image::Reference;
 
 /// The compose project from the perspective of one of its services.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -40,8 +41,15 @@ impl SharedProject {
     /// The first service with `auto_heal` that has the container's image, or else the first with `auto_heal`. Of a container
     /// that is not of the project, only the services know that have its name.
     fn healer_of(&self, container: &Container) -> Option<&ServiceConfig> {
-        let has_image =
-            |s: &ServiceConfig| s.images.iter().any(|image| container.is_made_from(&image.reference));
+        let made_from = Reference::parse(&container.config_image).ok();
+        // The tag of a variable is in the env file, whatever the configuration says.
+        let has_repository = |image: &ConfiguredImage| {
+            made_from.as_ref().is_some_and(|from| from.repository == image.reference.repository)
+        };
+        let has_image = |s: &ServiceConfig| {
+            s.images.iter().any(|image| container.is_made_from(&image.reference))
+                || s.images_of_variable().any(has_repository)
+        };
         let is_outside = self.services.iter().any(|s| s.is_outside_project(container));
         let knows = |s: &ServiceConfig| !is_outside || s.container_name.as_ref() == Some(&container.name);
         let knowing = self.services.iter().filter(|s| knows(s));

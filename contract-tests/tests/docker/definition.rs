@@ -426,6 +426,34 @@ fn the_image_of_a_stopped_project_is_pulled_and_deployed_once_it_runs() {
 }
 
 #[test]
+fn a_new_image_is_deployed_to_a_service_that_has_crashed_but_not_to_a_job_that_has_failed() {
+    let mut world = World::new("crashed");
+    world.push("web", &Image::exits("v1", 0));
+    let host = world.host.clone();
+    world.project.write_text(&format!(
+        "x-web: &web {{ image: '{host}/web:latest', labels: {{labels}}, stop_grace_period: 1s, network_mode: none }}
+services:
+  web: {{ <<: *web, restart: 'on-failure:1' }}
+  job: *web
+"
+    ));
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    wait_for("both to have failed", || {
+        let views = world.project.containers();
+        let are_down = views.iter().all(|view| view.state == "exited");
+        if are_down { Ok(()) } else { Err(format!("{views:#?}")) }
+    });
+    let job = world.project.container("job");
+    let agent = agent(&world);
+    world.push("web", &Image::good("v2"));
+    agent.trigger("shop");
+    agent.wait_entry(&Kind::UPDATED, 1);
+    world.assert_runs("web", "v2");
+    let now = world.project.container("job");
+    assert_eq!((now.id, now.started_at), (job.id, job.started_at));
+}
+
+#[test]
 fn a_persons_up_after_an_update_recreates_nothing_although_the_service_has_a_dependency() {
     let mut world = World::new("dependency");
     world.push("web", &Image::good("v1"));

@@ -405,3 +405,26 @@ fn containers_outside_compose_are_healed_by_name_unless_stopped_manually() {
     assert_eq!((&*state(crashes), &*state(stopped)), ("running", "exited"));
     assert_eq!(agent.entries(&Kind::RESTARTING).len(), 1, "{:#?}", agent.audit());
 }
+
+#[test]
+fn a_container_that_lags_behind_another_one_of_its_tag_is_updated_once() {
+    let (mut world, _) = World::with_web("lagging");
+    world.service("worker", "web", &[]);
+    world.project.up();
+    let v2 = world.push("web", &Image::good("v2"));
+    for arguments in [&["pull", "web"][..], &["up", "-d", "web"][..]] {
+        let output = world.project.compose(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let web = world.assert_runs("web", "v2");
+    world.assert_runs("worker", "v1");
+    let agent = world.agent();
+    agent.trigger("web");
+    let entry = agent.wait_entry(&Kind::UPDATED, 1);
+    assert_eq!(entry.new_digest.as_deref(), Some(&*v2.digest));
+    agent.wait_done(1);
+    world.assert_runs("worker", "v2");
+    assert_eq!(world.assert_runs("web", "v2").id, web.id);
+    agent.check("web");
+    assert_eq!(agent.entries(&Kind::UPDATED).len(), 1, "{:#?}", agent.audit());
+}

@@ -50,6 +50,11 @@ impl Service {
             if container.restart_count > 0 && container.exit_code == 0 && container.state != State::Exited {
                 container.exit_code = self.known.exit_codes.get(id).copied().unwrap_or_default();
             }
+            let stop = self.durable.stops.get(id).copied();
+            if stop.is_some_and(|at| self.is_of_failed_restart(container, at)) {
+                self.durable.stops.remove(id);
+                self.known.told_to_stop.remove(id);
+            }
             let stop = self.durable.stops.get(id).zip(self.known.told_to_stop.get(id));
             if let Some((at, told)) = stop.map(|(at, told)| (*at, *told)) {
                 let is_signal = self.known.signals.get(id) == Some(&at);
@@ -69,6 +74,17 @@ impl Service {
             }
         }
         containers
+    }
+
+    /// Whether a stop was the first half of a restart by the healer whose start has failed. Its event may be read late, or
+    /// again after the event stream was interrupted.
+    fn is_of_failed_restart(&self, container: &Container, at: Timestamp) -> bool {
+        let restart = self.durable.restart_states.get(&container.name);
+        restart.and_then(|restart| restart.last_restart).is_some_and(|restart| {
+            container.started_at.is_some_and(|start| start < restart)
+                && at >= restart
+                && at <= restart + container.stop_timeout + STOP_SLACK
+        })
     }
 
     /// The same for the containers of a check.

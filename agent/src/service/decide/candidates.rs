@@ -169,7 +169,7 @@ impl Service {
             _ => return None,
         };
         let found = self.durable.images.get(&view.configured).found_digest(view.target(), &remote)?;
-        let old = view.current().first();
+        let old = view.replaced_by(Some(&remote));
         Some(Candidate {
             image: view.configured.clone(),
             reference: view.target().clone(),

@@ -12,7 +12,7 @@ use crate::service::decide::image::ImageDecision;
 use crate::service::event::{Event, Fault, FaultCause, Local, Unblock};
 use crate::service::input::CheckFault;
 use crate::service::observation::{ImageView, Observation};
-use crate::service::rollout::plan::Cause;
+use crate::service::rollout::plan::{Cause, GoBackReason};
 use crate::service::{Service, compare, gates, wording};
 
 /// How the images of a service compare with the registry's.
@@ -57,6 +57,7 @@ impl Service {
         }
         let is_asked_for = is_manual || self.checks.wants_redeploy();
         let project = self.compose_project().filter(|_| self.config.compose_watch);
+        let crashed = self.crashed(self.containers(), now);
         Some(Action::Check {
             generation: self.generation,
             is_manual,
@@ -84,6 +85,7 @@ impl Service {
                 newer: self.newer_tags(),
                 // An image that runs without having been proven is deployed once more.
                 compares_all: self.going_back.is_some() || self.durable.images.has_unproven(),
+                crashed,
                 earlier: self.going_back.as_ref().and_then(|back| back.data.clone()),
             },
         })
@@ -113,6 +115,7 @@ impl Service {
         self.detect_manual_changes(&observation, is_manual || self.checks.wants_redeploy(), now);
         self.note_found(&observation, now);
         self.follow_failed_tags(&observation);
+        self.forget_unconfigured(now);
         self.forget_permits(now);
         if is_manual && self.checks.passes_gates() {
             self.note_trigger(&observation, now);
@@ -210,6 +213,7 @@ impl Service {
 
     /// Handles a check that returned no observation.
     fn check_failed(&mut self, is_manual: bool, fault: CheckFault, now: Timestamp) {
+        let is_away = matches!(fault, CheckFault::EngineAway(_));
         let text = match fault {
             CheckFault::Failed(text) => {
                 self.checks.last = Some(now);
@@ -223,12 +227,31 @@ impl Service {
         };
         if self.checks.take_redeploy() {
             match self.going_back.take() {
+                // The watch goes on, and asks again once the containers can be inspected.
+                Some(back) if is_away && back.why != GoBackReason::ByHand => {}
                 Some(back) => self.not_gone_back(back, text, String::new(), now),
                 None => self.redeploy_failed(text, String::new(), now),
             }
         } else if is_manual {
             self.emit(Event::TriggerFailed { why: text }, now);
         }
+    }
+
+    /// Forgets what is withheld of images that are no longer configured: nothing compares them again.
+    fn forget_unconfigured(&mut self, now: Timestamp) {
+        let configured = &self.config.images;
+        let is_gone = |image: &str| configured.iter().all(|known| known.configured != image);
+        let mut blocked = Vec::new();
+        for (image, memory) in self.durable.images.iter_mut().filter(|(image, _)| is_gone(image)) {
+            if let Some(digest) = memory.forget_withheld() {
+                blocked.push((image.to_owned(), digest));
+            }
+        }
+        if blocked.is_empty() {
+            return;
+        }
+        self.durable.rollback_failed &= self.durable.images.blocked().next().is_some();
+        self.emit(Event::Unblocked(Unblock::NotConfigured { blocked }), now);
     }
 
     /// Compares each image with the registry; may clear `blocked` and `not_found`.
@@ -302,7 +325,8 @@ impl Service {
             memory.not_found = None;
             memory.block(&digest);
             let gate = gates::failed_before(&self.config.name, &image, &digest);
-            let old_digest = view.running.first().and_then(|old| compare::shown_digest(old, None));
+            let old = view.replaced_by(Some(&digest)).filter(|_| !view.running.is_empty());
+            let old_digest = old.and_then(|old| compare::shown_digest(old, None));
             let differences = Vec::new();
             self.emit(Event::UpdateAvailable { image, digest, old_digest, gate, differences }, now);
         }

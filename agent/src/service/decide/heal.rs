@@ -1,8 +1,10 @@
 //! The next remedy for a failing container, and its result (DECISIONS 5).
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
-use crate::model::{Container, EngineError};
+use crate::model::{Container, EngineError, State};
 use crate::service::action::Action;
 use crate::service::event::Event;
 use crate::service::health::assess::{self, Condition, Trouble};
@@ -47,6 +49,31 @@ impl Service {
         self.config.auto_heal
             && failing.peek().is_some()
             && failing.all(|c| self.durable.restart_states.get(&c.name).is_some_and(is_left))
+    }
+
+    /// The containers, by ID, that an update is to replace although they are down: those that have crashed, if nothing of
+    /// their compose service runs. With `auto_start`, a project of which nothing runs is started as a whole.
+    pub(in crate::service) fn crashed(&self, containers: &[Container], now: Timestamp) -> BTreeSet<String> {
+        if self.starts_project(containers) {
+            return BTreeSet::new();
+        }
+        let runs = |service: &str| containers.iter().any(|c| c.is_live() && c.compose_service == service);
+        let crashed = containers.iter().filter(|c| !runs(&c.compose_service) && self.has_crashed(c, now));
+        crashed.map(|c| c.id.clone()).collect()
+    }
+
+    /// Whether a container is down because it has failed. A job that has failed is not run again, and neither is what
+    /// somebody may have stopped unseen.
+    fn has_crashed(&self, container: &Container, now: Timestamp) -> bool {
+        let restart = self.durable.restart_states.get(&container.name);
+        let is_job = container.is_one_shot()
+            && !restart.is_some_and(|restart| restart.exhausted)
+            && !self.durable.images.is_unproven(&container.image);
+        let is_known = restart.is_some_and(|restart| !restart.has_no_known_problem());
+        container.state == State::Exited
+            && self.is_wanted(container)
+            && !is_job
+            && (is_known || !self.healer.is_of_unknown_cause(container, &self.known.exit_codes, now))
     }
 
     pub(in crate::service) fn remedy_due(&self, now: Timestamp) -> Option<(String, Remedy)> {

@@ -87,7 +87,11 @@ impl Service {
                 self.config.name
             )));
         }
-        let runs = |one: &Earlier| self.running_digest(&one.configured).as_ref() == Some(digest);
+        let runs = |one: &Earlier| {
+            let of_image = images.iter().find(|image| image.configured == one.configured);
+            self.running_digest(&one.configured).as_ref() == Some(digest)
+                || of_image.is_some_and(|image| self.runs_only(image, &one.id))
+        };
         if chosen.iter().all(runs) {
             return Err(NoWayBack::Refused(format!("{digest} runs already")));
         }
@@ -100,22 +104,35 @@ impl Service {
             let memory = self.durable.images.get(&image.configured);
             let history = &memory.history;
             let running = self.running_digest(&image.configured);
-            let last = history.last().map(|last| &last.digest);
+            let last = history.last();
+            let shown = running.as_ref().or(last.map(|last| &last.digest));
+            // One image may have been proven under several digests: to go from one to the other changes nothing.
+            let ran_last = last.filter(|_| running.is_none());
+            let is_same = |one: &ProvenImage| {
+                self.runs_only(image, &one.id) || ran_last.is_some_and(|last| last.id == one.id)
+            };
             let is_other = |one: &&ProvenImage| {
-                running.as_ref().or(last) != Some(&one.digest)
+                shown != Some(&one.digest)
+                    && !is_same(one)
                     && !memory.is_blocked(&one.digest)
                     && !memory.failed_before(&one.digest)
             };
             let one = history.iter().rev().find(is_other)?;
             // What runs without having been proven came last. A job that has finished does not run.
             let is_idle = self.live_containers(image).next().is_none();
-            let current = running.as_ref().or(last.filter(|_| is_idle));
+            let current = running.as_ref().or(last.map(|last| &last.digest).filter(|_| is_idle));
             let since = history.iter().find(|one| current == Some(&one.digest));
             Some((since.map_or(Timestamp::MAX, |one| one.proven_at), earlier(image, one)))
         };
         let all: Vec<(Timestamp, Earlier)> = images.iter().filter_map(candidate).collect();
         let last = all.iter().map(|(since, _)| *since).max();
         all.into_iter().filter(|(since, _)| Some(*since) == last).map(|(_, one)| one).collect()
+    }
+
+    /// Whether all live containers of an image run on this ID, and there are any.
+    fn runs_only(&self, image: &ConfiguredImage, id: &ImageId) -> bool {
+        let mut live = self.live_containers(image).peekable();
+        live.peek().is_some() && live.all(|container| container.image == *id)
     }
 
     /// Adds the other images whose tag is the same variable: they have one tag, and go back together.

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::Container;
-use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange, LateFailure};
+use crate::service::rollout::plan::{Cause, GoBack, GoBackReason, ImageChange, LateFailure, Plan};
 use crate::service::upkeep::late::{LateWatch, SETTLED};
 use crate::service::{Durable, Service, wording};
 
@@ -26,9 +26,19 @@ impl Service {
         });
     }
 
+    /// A deployment begins. The watch goes on after it, unless it goes back to earlier images: it may fail, or be about
+    /// something else.
+    pub(in crate::service) fn end_watch_of(&mut self, plan: &Plan) {
+        if matches!(plan.cause, Cause::GoBack(_)) {
+            self.durable.watch = None;
+        }
+    }
+
     /// Notes that a container has exited, if nobody wanted that.
     pub(in crate::service) fn note_exit(&mut self, id: &str, at: Timestamp, exit_code: i64) {
-        let Some(watch) = &self.durable.watch else { return };
+        let Some(watch) = self.durable.watch.as_ref().filter(|_| !self.durable.is_deploying()) else {
+            return;
+        };
         if at < watch.since || at > watch.until {
             return;
         }

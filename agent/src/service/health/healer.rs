@@ -267,7 +267,7 @@ impl Healer {
     }
 
     /// Whether somebody may have stopped a container that exited before the agent received events.
-    fn is_of_unknown_cause(
+    pub(in crate::service) fn is_of_unknown_cause(
         &self,
         container: &Container,
         exit_codes: &BTreeMap<String, i64>,

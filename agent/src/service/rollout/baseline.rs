@@ -30,7 +30,8 @@ pub struct Baseline {
     pub well: bool,
     /// Restarts by its restart policy up to that point.
     pub restart_count: u64,
-    /// Whether it had a main process, including while paused or between two runs.
+    /// Whether it had a main process, including while paused or between two runs. Before an update also whether it has
+    /// crashed, and is brought up with the others.
     #[serde(default)]
     pub live: bool,
     /// Compose services that it is restarted with, according to its label and the container whose network it uses.

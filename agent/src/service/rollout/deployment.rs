@@ -16,7 +16,7 @@ use crate::model::{Container, HookEvent, UpMode};
 use crate::ports::GateQuestion;
 use crate::service::action::DisplacedTag;
 use crate::service::health::assess::StopTimes;
-use crate::service::rollout::baseline::Expected;
+use crate::service::rollout::baseline::{Baseline, Expected};
 use crate::service::rollout::handover::Handover;
 use crate::service::rollout::outage::Outage;
 use crate::service::rollout::plan::{Cause, ImageChange, Plan};
@@ -293,12 +293,17 @@ impl Deployment {
     /// Returns the IDs of containers on a changed image that a successful compose run has left as they were: their service
     /// is no longer in the files, or its profile is not active.
     pub(in crate::service) fn left_behind(&self, containers: &[Container]) -> Vec<String> {
-        let changed = self.plan.changed_containers().filter(|(was, m)| {
-            self.new_ids.get(&m.configured) != Some(&was.image)
+        let is_left = |was: &Baseline| {
+            let reference = Reference::parse(&was.config_image).ok();
+            let mut changes = self.plan.image_changes.iter();
+            let change = changes.find(|m| reference.as_ref().is_some_and(|reference| m.is_of(reference)));
+            change.is_some_and(|m| self.new_ids.get(&m.configured) != Some(&was.image))
                 && !self.plan.hands_over(&was.compose_service)
                 && containers.iter().any(|c| c.id == was.id && c.image == was.image)
-        });
-        changed.map(|(was, _)| was.id.clone()).collect()
+        };
+        let was_up = |was: &&Baseline| was.running || was.live;
+        let left = self.plan.before.iter().filter(was_up).filter(|was| is_left(was));
+        left.map(|was| was.id.clone()).collect()
     }
 
     /// Returns the containers that must run after a successful deployment, without those in `left_behind`.

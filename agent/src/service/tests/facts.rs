@@ -166,6 +166,33 @@ fn the_stop_of_a_failed_restart_is_not_an_operators() {
 }
 
 #[test]
+fn the_stop_of_a_failed_restart_is_not_an_operators_when_it_is_replayed() {
+    for is_agent_restarted in [true, false] {
+        let mut scenario = Scenario::of(config());
+        let sick = with_health("a", HealthState::Unhealthy);
+        scenario.at(100).look(&[&sick]);
+        assert!(matches!(scenario.act(), Some(Action::Restart { .. })));
+        let result = Err(EngineError::Refused("port is already allocated".into()));
+        scenario.at(102).input(Input::Restarted { name: "a".into(), result });
+        let down = ended(&sick, 143, scenario.seconds(101));
+        scenario.at(103).look(&[&down]).at(104);
+        if is_agent_restarted {
+            restart_agent(&mut scenario);
+        } else {
+            scenario.engine_gap();
+        }
+        scenario.at(105).reconnected();
+        for what in [TERM, EventKind::Die { exit_code: 143 }, EventKind::Stop] {
+            let at = scenario.start + SignedDuration::from_secs(101);
+            scenario.input(Input::Event { at, id: "id-a".into(), what });
+        }
+        scenario.at(108).look(&[&down]).at(111).look(&[&down]);
+        let restarts = scenario.at(170).look(&[&down]).restarts();
+        assert_eq!(restarts, ["a"], "after the cooldown, agent restarted: {is_agent_restarted}");
+    }
+}
+
+#[test]
 fn a_stop_while_the_connection_was_cut_stands() {
     for is_replayed in [true, false] {
         let mut scenario = Scenario::of(config());

@@ -6,6 +6,7 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::Difference;
 use crate::model::snapshot::{KeptFolder, SnapshotRules};
+use crate::service::input::CheckFault;
 use crate::service::observation::{Definition, Unanswered};
 use crate::service::rollout::plan::{Cause, GoBackReason, LateFailure};
 use crate::service::rollout::snapshot::{KeptKind, KeptSnapshot};
@@ -182,6 +183,51 @@ fn a_blocked_image_is_no_way_back_unless_it_is_named() {
     assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('1')));
 }
 
+/// An update to image 2, which has digest 3 as well since then.
+fn under_two_digests(config: ServiceConfig) -> Scenario {
+    let mut scenario = Scenario::of(config);
+    scenario.updated_to(&[('1', '2')]);
+    scenario.later(60).check(seen('3', '2'));
+    scenario.performs_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario
+        .performs_step(StepResult::Pulled { ids: vec![(IMAGE.into(), id('2'))], labels: BTreeMap::new() });
+    scenario.performs_step(StepResult::Unpinned);
+    scenario.entries.clear();
+    scenario
+}
+
+#[test]
+fn a_person_goes_back_to_another_image_and_not_to_another_digest_of_the_same_one() {
+    let mut scenario = under_two_digests(config());
+    assert_eq!(scenario.history_shown(), [('3', false), ('2', true), ('1', true)]);
+    match scenario.asked_back(Some('2')) {
+        ServiceReply::Refused(why) => assert!(why.contains("runs already"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('1')));
+    // It has crashed meanwhile.
+    let mut scenario = under_two_digests(config());
+    scenario.look(&[&Container { state: State::Exited, exit_code: 1, ..on('2') }]);
+    assert_eq!(scenario.asked_back(None), ServiceReply::RollingBack(digest('1')));
+}
+
+#[test]
+fn a_way_back_to_the_same_image_that_fails_is_told_as_one() {
+    let mut scenario = under_two_digests(config());
+    let down = Container { state: State::Exited, exit_code: 1, ..on('2') };
+    scenario.look(&[&down]);
+    assert_eq!(scenario.asked_back(Some('2')), ServiceReply::RollingBack(digest('2')));
+    let mut seen = seen('3', '2');
+    seen.containers = vec![down.clone()].into();
+    seen.images[0].running.clear();
+    scenario.check(seen).comes_up_on('2');
+    scenario.look(&[&down]).later(1).look(&[&down]);
+    scenario.performs_step(StepResult::Diagnosed { log: String::new() });
+    let told: Vec<_> = scenario.entries.iter().map(|entry| entry.event.clone()).collect();
+    assert!(told.contains(&Kind::ROLLBACK_FAILED), "{told:?}");
+    assert!(!told.contains(&Kind::FORCE_REDEPLOY_FAILED), "{told:?}");
+}
+
 #[test]
 fn earlier_images_that_fail_are_undone_and_nothing_is_blocked() {
     let mut scenario = Scenario::of(config());
@@ -316,6 +362,50 @@ fn three_crashes_within_ten_minutes_of_a_watched_update_roll_it_back() {
     assert_eq!(entry.image.as_deref(), Some(IMAGE), "it is a verdict for the fleet");
     assert_eq!(scenario.blocked_digest(), Some(&digest('2')));
     assert_eq!(scenario.service.durable().watch, None);
+}
+
+#[test]
+fn a_late_rollback_is_not_given_up_because_the_engine_does_not_answer_one_check() {
+    let mut scenario = on_watch();
+    for _ in 0..3 {
+        scenario.later(30).crashes();
+    }
+    scenario.later(30).looks();
+    let generation = scenario.service.generation;
+    let result = Err(CheckFault::EngineAway("the engine does not answer".into()));
+    scenario.input(Input::Checked { generation, is_manual: false, result });
+    assert!(!scenario.kinds().contains(&Kind::ROLLBACK_FAILED));
+    scenario.later(5).looks();
+    assert_eq!(scenario.goes_back(), Some(LateFailure::Crashes { crashes: 3, minutes: 10 }));
+}
+
+#[test]
+fn the_late_watch_goes_on_after_an_update_that_has_failed() {
+    let mut scenario = on_watch();
+    scenario.later(30).check(seen('3', '2'));
+    scenario.performs_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.performs_step(StepResult::Failed("the registry answered 500".into()));
+    scenario.performs_step(StepResult::Unpinned);
+    for _ in 0..3 {
+        scenario.later(30).crashes();
+    }
+    scenario.later(30).looks();
+    assert_eq!(scenario.goes_back(), Some(LateFailure::Crashes { crashes: 3, minutes: 10 }));
+
+    let mut scenario = on_watch();
+    scenario.later(30).check(seen('3', '2')).comes_up_on('3');
+    let exit = Container { state: State::Exited, exit_code: 1, ..on('3') };
+    scenario.event("web-3", EventKind::Die { exit_code: 1 }).look(&[&exit]).later(1).look(&[&exit]);
+    scenario.performs_step(StepResult::Diagnosed { log: String::new() });
+    scenario.performs_step(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers: vec![on('2')],
+    });
+    scenario.look(&[&on('2')]).later(20).look(&[&on('2')]);
+    scenario.performs_step(StepResult::Unpinned);
+    let watch = scenario.service.durable().watch.as_ref().expect("what was watched runs again");
+    assert!(watch.exits.is_empty(), "those of the image that failed do not count: {watch:?}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Scenarios of a service that shares its compose project with others.
 
+use super::tag_variable::with_variable;
 use super::*;
+use crate::config::UpdateConfig;
 
 const API: &str = "localhost:5000/api:1";
 
@@ -47,6 +49,16 @@ fn a_container_that_is_not_of_the_project_is_healed_by_the_service_that_has_its_
     assert_eq!(healed(&services, &[&sick]), [vec![], vec![], vec!["pihole"]]);
     let own = Container { project: "web".into(), ..sick };
     assert_eq!(healed(&services, &[&own]), [vec![], vec!["pihole"], vec![]], "the first with its image");
+}
+
+#[test]
+fn a_container_with_another_tag_of_the_variable_is_healed_by_the_service_that_lists_its_image() {
+    let web = Container {
+        config_image: "localhost:5000/web:2".into(),
+        ..with_health("web", HealthState::Unhealthy)
+    };
+    let services = [named("api", API, true), Arc::new(with_variable(UpdateConfig::default()))];
+    assert_eq!(healed(&services, &[&web]), [vec![], vec!["web"]]);
 }
 
 #[test]

@@ -103,6 +103,23 @@ fn a_container_that_compose_leaves_behind_is_named_and_does_not_delay_the_update
 }
 
 #[test]
+fn a_container_that_keeps_crashing_and_that_compose_leaves_behind_is_not_updated_again_and_again() {
+    let mut scenario = Scenario::of(config());
+    let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
+    let orphan = Container {
+        state: State::Restarting,
+        restart_policy: RestartPolicy::Always,
+        ..on("orphan", IMAGE, "v1", 1)
+    };
+    scenario.brings_up(&[&orphan, &old], &[&orphan, &new]);
+    scenario.at(11).look(&[&orphan, &new]);
+    assert_eq!(scenario.last().event, Kind::UPDATED);
+    scenario.takes_step(StepResult::Unpinned);
+    scenario.at(12).check(observed('2', &[v1(), v2()], &[&orphan, &new]));
+    assert_eq!(scenario.act(), None);
+}
+
+#[test]
 fn new_or_previously_unhealthy_bystanders_say_nothing_about_the_image() {
     let unhealthy =
         Container { health: Some(HealthState::Unhealthy), ..with_health("db", HealthState::Unhealthy) };
@@ -419,6 +436,27 @@ fn an_unblocked_image_has_to_prove_itself() {
 }
 
 #[test]
+fn a_first_image_that_has_failed_has_to_prove_itself_although_nothing_is_known_to_go_back_to() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.durable.images.of(IMAGE).unproven = Some(ImageId("sha256:v2".into()));
+    let web = on("web", IMAGE, "v2", 1);
+    scenario.check(observed('2', &[v2()], &[&web]));
+    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    scenario.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    scenario.is_up(&[&web]);
+    let crashed = Container { state: State::Exited, exit_code: 1, ..web };
+    scenario.at(2).look(&[&crashed]).at(3).look(&[&crashed]);
+    scenario.takes_step(StepResult::Diagnosed { log: String::new() });
+    let memory = scenario.service.durable().images.get(IMAGE);
+    assert!(memory.history.is_empty() && memory.proven.is_none(), "{memory:?}");
+    assert!(memory.is_unproven(&ImageId("sha256:v2".into())));
+    assert_eq!(scenario.kinds(), [Kind::ERROR]);
+}
+
+#[test]
 fn a_block_of_another_service_of_the_project_counts() {
     let mut scenario = Scenario::of(config());
     let mut seen = observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1)]);
@@ -511,6 +549,79 @@ fn a_stopped_project_that_compose_did_not_touch_stays_stopped_and_nothing_is_blo
     assert!(matches!(scenario.act(), Some(Action::Step(Step::RestoreTags { .. }))));
 }
 
+/// What is seen of a project whose only container is down, with version 2 in the registry.
+fn seen_down(container: &Container) -> Observation {
+    let mut seen = observed('2', &[v1()], &[container]);
+    seen.images[0].running.clear();
+    seen
+}
+
+#[test]
+fn a_new_image_for_a_service_that_has_crashed_is_deployed() {
+    for helps in [true, false] {
+        let mut scenario = Scenario::of(config());
+        let crashed = |version, round| Container {
+            restart_policy: RestartPolicy::OnFailure,
+            state: State::Exited,
+            exit_code: 1,
+            ..on("web", IMAGE, version, round)
+        };
+        scenario.check(seen_down(&crashed("v1", 1)));
+        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        scenario.takes_step(StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+            labels: BTreeMap::new(),
+        });
+        let new = on("web", IMAGE, "v2", 2);
+        let up =
+            StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers: vec![new.clone()] };
+        let step = scenario.takes_step(up);
+        let Step::Start(BringUp { scope: Some(scope), .. }) = &step else { panic!("{step:?}") };
+        assert_eq!(scope.services(None).services(), ["web"]);
+        if helps {
+            scenario.at(11).look(&[&new]);
+            assert_eq!(scenario.last().event, Kind::UPDATED, "{:?}", scenario.entries);
+            continue;
+        }
+        scenario.at(2).look(&[&crashed("v2", 2)]).at(3).look(&[&crashed("v2", 2)]);
+        let back = crashed("v1", 3);
+        scenario.rolls_back(&[&back]);
+        scenario.at(20).look(&[&back]).at(22).look(&[&back]);
+        assert_eq!(scenario.last().event, Kind::ROLLED_BACK, "{:?}", scenario.entries);
+        assert!(!scenario.service.durable().rollback_failed, "it is as bad as before, and not worse");
+    }
+}
+
+#[test]
+fn a_new_image_does_not_start_a_failed_job_nor_what_has_ended_or_may_have_been_stopped() {
+    let down = |policy, exit_code| Container {
+        restart_policy: policy,
+        state: State::Exited,
+        exit_code,
+        finished_at: Some("2025-12-31T23:30:00Z".parse().unwrap()),
+        ..on("web", IMAGE, "v1", 1)
+    };
+    let stopped_unseen = [down(RestartPolicy::OnFailure, 143), down(RestartPolicy::Always, 1)];
+    let ended = [down(RestartPolicy::No, 1), down(RestartPolicy::OnFailure, 0)];
+    for container in stopped_unseen.into_iter().chain(ended) {
+        let mut scenario = Scenario::of(config());
+        let at = scenario.now;
+        let engine_since = Some(at - SignedDuration::from_hours(2));
+        scenario.service.healer.events_unseen_before(at);
+        scenario.input(Input::EngineBack { at, engine_since }).check(seen_down(&container));
+        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+        scenario.takes_step(StepResult::Pulled {
+            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+            labels: BTreeMap::new(),
+        });
+        let containers = vec![container.clone()];
+        let up = StepResult::Started { up: Ok(String::new()), named: Vec::new(), containers };
+        let step = scenario.takes_step(up);
+        let Step::Start(BringUp { up_mode, scope, .. }) = &step else { panic!("{step:?}") };
+        assert_eq!((up_mode, scope), (&UpMode::Services(Vec::new()), &None), "{container:?}");
+    }
+}
+
 #[test]
 fn a_stopped_container_that_a_failed_up_replaced_is_rolled_back_while_others_run() {
     let mut scenario = Scenario::of(config());
@@ -551,6 +662,26 @@ fn a_tag_that_returns_to_a_digest_that_failed_before_is_blocked_again_and_not_de
 }
 
 #[test]
+fn a_block_ends_when_the_configuration_no_longer_lists_its_image() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.durable.images.of(DB).block(&digest('2'));
+    scenario.service.durable.images.of(DB).not_found = Some(digest('3'));
+    scenario.service.durable.rollback_failed = true;
+    let web = on("web", IMAGE, "v1", 1);
+    for _ in 0..2 {
+        scenario.at(10).check(observed('1', &[v1()], &[&web]));
+    }
+    assert!(!scenario.is_blocked() && !scenario.service.durable().rollback_failed);
+    assert_eq!(scenario.service.durable().images.not_found().next(), None);
+    assert!(scenario.last().message.contains("no longer configured"), "{}", scenario.last().message);
+    assert_eq!(scenario.kinds(), [Kind::UNBLOCKED], "once");
+    assert!(
+        scenario.service.durable().images.get(DB).failed_before(&digest('2')),
+        "for the case that it returns"
+    );
+}
+
+#[test]
 fn the_tag_of_an_image_that_was_not_proven_stays_on_it_while_it_runs() {
     let mut scenario = Scenario::of(config());
     let (old, new) = (on("web", IMAGE, "v1", 1), on("web", IMAGE, "v2", 2));
@@ -578,4 +709,39 @@ fn the_tag_of_an_image_that_was_not_proven_stays_on_it_while_it_runs() {
         panic!("no tags are restored")
     };
     assert_eq!(tags[0].1.id, again.image, "not the one before, which does not run");
+}
+
+#[test]
+fn a_container_that_lags_behind_another_one_of_its_tag_is_updated() {
+    let mut scenario = Scenario::of(config());
+    let (web, worker) = (on("web", IMAGE, "v2", 2), on("worker", IMAGE, "v1", 1));
+    scenario.check(observed('2', &[v2(), v1()], &[&web, &worker]));
+    let pinned = scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    let Step::PinImages { images, .. } = pinned else { panic!("{pinned:?}") };
+    assert_eq!(images[0].id, ImageId("sha256:v1".into()), "the way back is what is replaced");
+    scenario.takes_step(StepResult::Pulled {
+        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
+        labels: BTreeMap::new(),
+    });
+    let new = on("worker", IMAGE, "v2", 2);
+    scenario.is_up(&[&web, &new]).at(11).look(&[&web, &new]);
+    assert_eq!(scenario.last().event, Kind::UPDATED);
+    assert_eq!(scenario.last().old_digest, Some(digest('1').to_string()));
+    scenario.takes_step(StepResult::Unpinned);
+    scenario.at(20).check(observed('2', &[v2()], &[&web, &new]));
+    assert_eq!(scenario.act(), None);
+}
+
+#[test]
+fn a_blocked_image_that_one_container_runs_is_not_brought_to_the_others() {
+    let mut scenario = Scenario::of(config());
+    scenario.service.durable.images.of(IMAGE).blocked = Some(digest('2'));
+    let (web, worker) = (on("web", IMAGE, "v2", 2), on("worker", IMAGE, "v1", 1));
+    scenario.check(observed('2', &[v2(), v1()], &[&web, &worker]));
+    assert_eq!(scenario.act(), None);
+    scenario.service.handle_request(ServiceRequest::Redeploy, scenario.now);
+    scenario.check(observed('2', &[v2(), v1()], &[&web, &worker]));
+    let pinned = scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
+    let Step::PinImages { images, .. } = pinned else { panic!("{pinned:?}") };
+    assert_eq!(images[0].id, ImageId("sha256:v1".into()), "the tag is kept on what is not blocked");
 }

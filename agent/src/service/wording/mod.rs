@@ -353,12 +353,11 @@ fn not_found(image: &str, remote: &Digest, local: Local, in_swarm: Option<&str>,
 fn unblocked(unblock: Unblock, new: New<'_>) -> AuditEntry {
     let (message, reason, blocked, remote) = match unblock {
         Unblock::Manual { blocked } => {
-            let images: Vec<String> =
-                blocked.iter().map(|(image, digest)| format!("{image} ({digest})")).collect();
+            let images = names_with_digests(&blocked);
             let message = if images.is_empty() {
                 "released the tag that was replaced in the env file; the next check may deploy it".to_owned()
             } else {
-                format!("unblocked {}; the next check may deploy it", images.join(", "))
+                format!("unblocked {images}; the next check may deploy it")
             };
             (message, "manual", blocked.into_iter().next().map(|(_, digest)| digest), None)
         }
@@ -370,9 +369,20 @@ fn unblocked(unblock: Unblock, new: New<'_>) -> AuditEntry {
             let message = format!("unblocked {image}: the registry has another digest than the blocked one");
             (message, "the remote digest changed", Some(blocked), Some(remote))
         }
+        Unblock::NotConfigured { blocked } => {
+            let message = format!("unblocked {}: no longer configured", names_with_digests(&blocked));
+            let digest = blocked.into_iter().next().map(|(_, digest)| digest);
+            (message, "the configuration no longer lists the image", digest, None)
+        }
     };
     let entry = AuditEntry { reason: Some(reason.to_owned()), ..new(Kind::UNBLOCKED, Level::Info, message) };
     with_digests(entry, blocked.as_ref(), remote.as_ref())
+}
+
+/// Names images with their digests.
+fn names_with_digests(images: &[(String, Digest)]) -> String {
+    let images = images.iter().map(|(image, digest)| format!("{image} ({digest})"));
+    images.collect::<Vec<_>>().join(", ")
 }
 
 fn updated(updated: Updated, new: New<'_>) -> AuditEntry {

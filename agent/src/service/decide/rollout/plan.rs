@@ -50,7 +50,8 @@ impl Service {
         let is_compared = matches!(cause, Cause::Update | Cause::GoBack(_));
         let compared = observation.definition.as_ref().filter(|_| is_compared);
         let definition = compared.and_then(|d| Some(d.as_ref().ok()?.model.clone()));
-        let is_live = observation.containers.iter().any(Container::is_live);
+        let before = self.before(&cause, &observation.containers, now);
+        let is_live = before.iter().any(|was| was.live);
         let up_mode = match &cause {
             Cause::Redeploy => UpMode::All,
             Cause::Start if !observation.unlisted_files.is_empty() => UpMode::StartOnly,
@@ -63,7 +64,7 @@ impl Service {
             _ => UpMode::Changed,
         };
         let tag = self.plan_tag(observation, &image_changes);
-        let pull_missing = self.may_pull_missing(&decisions, observation, &cause);
+        let pull_missing = self.may_pull_missing(&decisions, observation, &cause, is_live);
         let hooks = self.config.update.as_ref().and_then(|update| update.hooks.clone());
         let hooks = hooks.filter(|_| cause.is_about_images() && !image_changes.is_empty());
         let hooks = hooks.map(|hooks| PlannedHooks { service: self.config.name.clone(), hooks });
@@ -78,7 +79,7 @@ impl Service {
             project: self.compose_project(),
             image_changes,
             kept_tags,
-            before: Baseline::all(&observation.containers),
+            before,
             tag,
             starts_project: self.starts_project(&observation.containers),
             pull_missing,
@@ -98,8 +99,8 @@ impl Service {
             let known = self.durable.files_hash.replace(hash.clone());
             self.durable.files_pending |= known.is_some_and(|known| known != hash);
         }
+        self.end_watch_of(deployment.plan());
         self.durable.deployment = Some(Box::new(deployment));
-        self.durable.watch = None;
         self.note_begun();
         true
     }
@@ -124,7 +125,7 @@ impl Service {
         cause: &Cause,
     ) -> Option<Planned> {
         let view = decision.view;
-        let old = view.running.first().or(view.tagged.as_ref());
+        let old = view.replaced_by(cause.digest_of(view));
         let memory = self.durable.images.get(&view.configured);
         // The rollback target: the running image, unless it is known to be unproven.
         let target = memory.target_instead_of(old.map(|old| &old.id));
@@ -226,6 +227,16 @@ impl Service {
             )
     }
 
+    /// The containers before a deployment. An update also brings up a compose service that has crashed: it may be the fix.
+    fn before(&self, cause: &Cause, containers: &[Container], now: Timestamp) -> Vec<Baseline> {
+        let mut before = Baseline::all(containers);
+        if *cause == Cause::Update {
+            let crashed = self.crashed(containers, now);
+            before.iter_mut().for_each(|was| was.live |= crashed.contains(&was.id));
+        }
+        before
+    }
+
     /// Reports whether an update starts the whole project, because none of its containers runs.
     pub(in crate::service) fn starts_project(&self, containers: &[Container]) -> bool {
         self.config.auto_start && !containers.iter().any(Container::is_live)
@@ -238,9 +249,10 @@ impl Service {
         decisions: &[ImageDecision<'_>],
         observation: &Observation,
         cause: &Cause,
+        is_live: bool,
     ) -> bool {
         let whole = match cause {
-            Cause::Update => !observation.containers.iter().any(Container::is_live),
+            Cause::Update => !is_live,
             Cause::Redeploy | Cause::ComposeChanged | Cause::Start | Cause::ForceUp { .. } => true,
             Cause::RetryRollback | Cause::GoBack(_) | Cause::RecreateContainer { .. } => false,
         };
@@ -295,12 +307,24 @@ fn tags_blocked_elsewhere<'a>(
     })
 }
 
+impl Cause {
+    /// The digest that is to replace what runs of an image.
+    fn digest_of<'a>(&'a self, view: &'a ImageView) -> Option<&'a Digest> {
+        match self {
+            Cause::GoBack(back) => {
+                back.to.iter().find(|to| to.configured == view.configured).map(|to| &to.digest)
+            }
+            _ => view.remote.as_ref(),
+        }
+    }
+}
+
 /// Deploys an earlier image. The others stay as they are, whatever the registry has.
 fn plan_back(view: &ImageView, back: &GoBack, old: Option<OldImage>) -> Option<Planned> {
     let Some(to) = back.to.iter().find(|to| to.configured == view.configured) else {
         return Some(Planned::Keep(view.from.clone(), old.filter(|_| !view.running.is_empty())?));
     };
-    let running = view.running.first().or(view.tagged.as_ref());
+    let running = view.replaced_by(Some(&to.digest));
     let from = Some(view.from.clone()).filter(|from| *from != to.reference);
     Some(Planned::Change(ImageChange {
         configured: view.configured.clone(),

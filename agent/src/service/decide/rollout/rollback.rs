@@ -120,7 +120,9 @@ impl Service {
         let services = self.containers().iter().filter(|c| c.id == failure.container_id);
         let was_failing = |service: &str| {
             let before = self.durable.deployment.iter().flat_map(|d| &d.plan().before);
-            before.filter(|was| was.compose_service == service).any(|was| was.running && !was.well)
+            before
+                .filter(|was| was.compose_service == service)
+                .any(|was| (was.running || was.live) && !was.well)
         };
         failure.bystander || services.map(|c| c.compose_service.as_str()).any(was_failing)
     }
@@ -174,6 +176,7 @@ impl Service {
         deployment.enter(Phase::Unpin, now);
         self.end(DeployOutcome::Failed, false, now);
         self.durable.rollback_failed = true;
+        self.durable.watch = None;
         self.set_fault(self.remaining_fault(true), now);
         let containers = self.containers().iter().map(ContainerSummary::of).collect();
         let end = RollbackFailed { failed, why, containers, data, left_stopped };

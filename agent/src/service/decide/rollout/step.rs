@@ -148,8 +148,10 @@ impl Service {
         deployment.new_ids = ids.into_iter().collect();
         deployment.labels = labels;
         self.known.pulled = fetched(deployment);
+        let images = &self.durable.images;
+        let is_unproven = deployment.new_ids.iter().any(|(image, id)| images.get(image).is_unproven(id));
         // The same content under another digest: nothing to recreate (DOMAIN finding 12).
-        if deployment.plan().cause == Cause::Update && deployment.changes().next().is_none() {
+        if deployment.plan().cause == Cause::Update && deployment.changes().next().is_none() && !is_unproven {
             let is_edited = self.durable.files_pending;
             self.passed(now);
             self.durable.files_pending = is_edited;
@@ -289,6 +291,7 @@ impl Service {
             self.end(DeployOutcome::Failed, false, now);
             match cause {
                 Cause::RetryRollback => self.emit(Event::RollbackRetryFailed { failure, output }, now),
+                Cause::GoBack(back) => self.not_gone_back(back, why, output, now),
                 // The image that runs was to be proven. Each check tries again until it is, and tells of it once.
                 Cause::Update => {
                     let text = wording::still_unproven(&images, &why);
