@@ -419,6 +419,8 @@ async fn open_store(parts: &Parts, warnings: &mut Vec<String>) -> anyhow::Result
     // Only now is it certain that no other agent has this state. Nothing waits for it.
     let commands = parts.gate_command.clone();
     drop(tokio::task::spawn_blocking(move || commands.kill_stragglers()));
+    let compose = parts.compose.clone();
+    let _ = tokio::task::spawn_blocking(move || compose.remove_leftovers()).await;
     warnings.extend(opened.warning.map(|warning| format!("state.path: {warning}")));
     Ok(Arc::new(MonitoredStore::new(opened.store, failing.clone())))
 }
