@@ -14,7 +14,7 @@ use evenkeel_common::store::{Change, StoreError};
 use evenkeel_common::systemd::ServiceManager;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 
@@ -149,4 +149,35 @@ async fn a_state_that_can_not_be_read_is_waited_for_and_not_replaced_by_an_empty
     let handle = workers.borrow().as_ref().expect("the services are loaded")[0].clone();
     assert_eq!(handle.published.get().service.durable().totals.rollbacks, 7);
     stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_waits_for_its_state_in_a_reload_can_be_stopped() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, compose) = (folder.path().join("config.json"), folder.path().join("compose.yml"));
+    let service = json!({"name": "web", "container_name": "web", "compose_files": [compose]});
+    fs::write(&file, json!({"services": [service]}).to_string()).expect("the configuration is written");
+    let source = ConfigSource::new(file, |_| None);
+    let config = Arc::new(source.load::<Config>().expect("it has no fatal fault"));
+
+    let fake = new_world();
+    let store = Arc::new(Unreadable { inner: fake.clone(), fails: watch::Sender::new(true) });
+    let outbox = Outbox::open(Arc::new(fake.clone()), fake.clock(), "evenkeel", &[]).await.expect("memory");
+    let outbox = outbox.outbox;
+    let (stop, workers) = (CancellationToken::new(), watch::Sender::new(None));
+    let deliveries = Deliveries::new(outbox.clone(), fake.clock(), stop.clone());
+    let deps = deps(source, config, deliveries, &workers);
+    let mut reloader = Reloader::new(deps, recording_world(&fake, store, outbox), stop.clone());
+    reloader.load(None, Vec::new()).await;
+    let hangups = signal(SignalKind::hangup()).expect("signals can be received");
+    let script = async {
+        fs::write(&compose, "services: {}").expect("the compose file is written");
+        sleep(10 * MINUTE).await;
+        let entries = fake.entries();
+        let waiting = entries.iter().filter(|entry| entry.message.contains("its state can't be read"));
+        assert_eq!(waiting.count(), 1);
+        stop.cancel();
+    };
+    let (end, ()) = tokio::join!(timeout(60 * MINUTE, reloader.run(hangups)), script);
+    assert!(end.is_ok(), "the reload goes on after the stop");
 }
