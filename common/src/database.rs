@@ -128,7 +128,12 @@ impl DatabaseFile {
         let length = u64::try_from(bytes.len()).map_err(io::Error::other)?;
         StorageBackend::set_len(&backend, length)?;
         StorageBackend::write(&backend, 0, &bytes)?;
-        let database = checked(options, options.check, |builder| builder.create_with_backend(backend))?;
+        let database = checked(options, options.check, |builder| builder.create_with_backend(backend));
+        let database = database.map_err(|error| match error {
+            // Memory has no errors of its own: what can't be read there is missing in the file.
+            OpenError::Io(error) => OpenError::Damaged(error.to_string()),
+            other => other,
+        })?;
         Ok(Self { path: path.to_owned(), options, database: Mutex::new(Slot::Open(database)), _lock: None })
     }
 

@@ -143,7 +143,10 @@ fn stored(path: &Path) -> Result<Stored, StoreError> {
         }
     }
     match DatabaseFile::copied(path, OPTIONS) {
-        Ok(file) => FileStore(file).read("", |_| true).map(Stored::Rows),
+        Ok(file) => Ok(match FileStore(file).read("", |_| true) {
+            Ok(rows) => Stored::Rows(rows),
+            Err(error) => Stored::Damaged(error.cause),
+        }),
         Err(OpenError::Damaged(cause)) => Ok(Stored::Damaged(cause)),
         Err(error) => Err(fail(error.to_string())),
     }
