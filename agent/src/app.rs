@@ -17,7 +17,7 @@ use anyhow::{Context, anyhow};
 use evenkeel_common::clock::{Clock, SystemClock, Uptime};
 use evenkeel_common::http::{self, BindError, Limiter, Limits, Response};
 use evenkeel_common::queue::{self, Outbox};
-use evenkeel_common::store::{self, Failing, MemoryStore, MonitoredStore, Store};
+use evenkeel_common::store::{self, Failing, MemoryStore, MonitoredStore, Store, Unopened};
 use evenkeel_common::supervisor::{self, Supervisor};
 use evenkeel_common::systemd::{self, ServiceManager};
 use evenkeel_common::wire::{AuditEntry, Kind, Level};
@@ -26,6 +26,7 @@ use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use warp::filters::BoxedFilter;
 
@@ -70,6 +71,9 @@ use crate::tasks::status_publisher::{Publisher, StatusFrames};
 const STOP_GRACE: Duration = Duration::from_secs(25);
 /// Time that blocking disk operations get to return after all tasks have ended.
 const DISK_GRACE: Duration = Duration::from_secs(1);
+
+/// Time between attempts to open a state that can't be read.
+const REOPEN_EVERY: Duration = Duration::from_secs(5);
 
 /// Runs the agent until it receives a signal to stop.
 pub fn run(config: Config, source: &ConfigSource) -> anyhow::Result<()> {
@@ -392,16 +396,34 @@ fn started_entry(config: &Config, at: Timestamp) -> AuditEntry {
     entry
 }
 
-/// Opens the state on disk, or in memory if it can't be kept on disk.
+/// Opens the state on disk, or in memory if it can't be kept on disk. While a state can't be read, it waits: without it,
+/// blocked images would be deployed again.
 async fn open_store(parts: &Parts, warnings: &mut Vec<String>) -> anyhow::Result<Arc<dyn Store>> {
-    let path = parts.config().state_path.clone();
-    let opened =
-        tokio::task::spawn_blocking(move || store::open(&path)).await.context("cannot open the state")??;
+    let failing = &parts.watches.failing_state;
+    let opened = loop {
+        let path = parts.config().state_path.clone();
+        match tokio::task::spawn_blocking(move || store::open(&path))
+            .await
+            .context("cannot open the state")?
+        {
+            Err(Unopened::Unreadable(error)) => {
+                if failing.borrow().as_ref().is_none_or(|last| last.error != error) {
+                    tracing::error!("{error}; nothing is watched or deployed until it can be read");
+                }
+                failing.send_replace(Some(Failing { error, at: Instant::now() }));
+                sleep(REOPEN_EVERY).await;
+            }
+            other => break other?,
+        }
+    };
+    failing.send_replace(None);
     // Only now is it certain that no other agent has this state. Nothing waits for it.
     let commands = parts.gate_command.clone();
     drop(tokio::task::spawn_blocking(move || commands.kill_stragglers()));
+    let compose = parts.compose.clone();
+    let _ = tokio::task::spawn_blocking(move || compose.remove_leftovers()).await;
     warnings.extend(opened.warning.map(|warning| format!("state.path: {warning}")));
-    Ok(Arc::new(MonitoredStore::new(opened.store, parts.watches.failing_state.clone())))
+    Ok(Arc::new(MonitoredStore::new(opened.store, failing.clone())))
 }
 
 /// Opens the audit with all its destinations. The flag reports whether it continues an existing outbox.

@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 use parking_lot::{Mutex, MutexGuard};
-use redb::{Database, StorageError};
+use redb::{Database, StorageBackend, StorageError};
 
 use crate::clock::{Clock, SystemClock};
 use crate::supervisor::panic_text;
@@ -92,6 +92,9 @@ impl Failure for redb::Error {
     }
 }
 
+/// How a file without content is damaged: redb would treat it as a new database.
+const EMPTY: &str = "the file is empty";
+
 enum Slot {
     Open(Database),
     /// Closed after an error. The next call opens it with these options.
@@ -113,6 +116,25 @@ impl DatabaseFile {
         let backend = redb::backends::InMemoryBackend::new();
         let database = Database::builder().set_cache_size(options.cache).create_with_backend(backend)?;
         Ok(Self { path: "memory".into(), options, database: Mutex::new(Slot::Open(database)), _lock: None })
+    }
+
+    /// Opens a copy in memory of a file that can't be written. Changes are not stored, and an error closes it for good.
+    pub fn copied(path: &Path, options: Options) -> Result<Self, OpenError> {
+        let bytes = fs::read(path)?;
+        if bytes.is_empty() {
+            return Err(OpenError::Damaged(EMPTY.to_owned()));
+        }
+        let backend = redb::backends::InMemoryBackend::new();
+        let length = u64::try_from(bytes.len()).map_err(io::Error::other)?;
+        StorageBackend::set_len(&backend, length)?;
+        StorageBackend::write(&backend, 0, &bytes)?;
+        let database = checked(options, options.check, |builder| builder.create_with_backend(backend));
+        let database = database.map_err(|error| match error {
+            // Memory has no errors of its own: what can't be read there is missing in the file.
+            OpenError::Io(error) => OpenError::Damaged(error.to_string()),
+            other => other,
+        })?;
+        Ok(Self { path: path.to_owned(), options, database: Mutex::new(Slot::Open(database)), _lock: None })
     }
 
     /// Opens the file in the folder `dir`, creating both if they do not exist. A damaged file is moved aside and replaced
@@ -239,24 +261,34 @@ fn open_database(path: &Path, options: Options, mode: OpenMode) -> Result<Databa
     }
     if !fresh && metadata.len() == 0 {
         // redb would treat it as a new database, and the loss of the state would go unnoticed.
-        return Err(OpenError::Damaged("the file is empty".to_owned()));
+        return Err(OpenError::Damaged(EMPTY.to_owned()));
     }
     if metadata.permissions().mode() & 0o077 != 0 {
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
     }
-    // redb may panic on a damaged file.
-    let database = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        let mut database = Database::builder().set_cache_size(options.cache).create_file(file)?;
-        if options.check && !fresh && !database.check_integrity()? {
-            return Err(OpenError::Damaged("its integrity check failed".to_owned()));
-        }
-        Ok(database)
-    }))
-    .unwrap_or_else(|panic| Err(OpenError::Damaged(panic_text(panic.as_ref()))))?;
+    let database = checked(options, options.check && !fresh, |builder| builder.create_file(file))?;
     if fresh && let Some(dir) = path.parent() {
         File::open(dir)?.sync_all()?;
     }
     Ok(database)
+}
+
+/// Opens a database and, if asked to, checks all of it. redb may panic on a damaged file.
+fn checked(
+    options: Options,
+    check: bool,
+    open: impl FnOnce(&redb::Builder) -> Result<Database, redb::DatabaseError>,
+) -> Result<Database, OpenError> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(options.cache);
+    let opened = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let mut database = open(&builder)?;
+        if check && !database.check_integrity()? {
+            return Err(OpenError::Damaged("its integrity check failed".to_owned()));
+        }
+        Ok(database)
+    }));
+    opened.unwrap_or_else(|panic| Err(OpenError::Damaged(panic_text(panic.as_ref()))))
 }
 
 /// Closes the database. This writes as well, and may panic on a disk that has just failed.

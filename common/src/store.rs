@@ -4,7 +4,8 @@
 //! aside.
 
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,10 +45,16 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// Another process is using the same state.
+/// Why the state was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the state in {} is in use by another process; two processes must not share it", .0.display())]
-pub struct StateInUse(pub PathBuf);
+pub enum Unopened {
+    /// Another process is using the same state.
+    #[error("the state in {} is in use by another process; two processes must not share it", .0.display())]
+    InUse(PathBuf),
+    /// There is a state, but it can't be read. It may contain blocked digests, so it must not be taken for an empty one.
+    #[error(transparent)]
+    Unreadable(StoreError),
+}
 
 /// An open store.
 pub struct Opened {
@@ -58,19 +65,12 @@ pub struct Opened {
 }
 
 /// Opens the state in the folder `dir`, creating the folder if necessary. If the folder is not usable, the state is kept in
-/// memory only; a damaged file is moved aside. The only error is another process using the same state.
-pub fn open(dir: &Path) -> Result<Opened, StateInUse> {
+/// memory only, with the content of a file that can be read but not written; a damaged file is moved aside.
+pub fn open(dir: &Path) -> Result<Opened, Unopened> {
     let (file, aside) = match DatabaseFile::open(dir, OPTIONS) {
         Ok(opened) => opened,
-        Err(OpenError::InUse) => return Err(StateInUse(dir.join(OPTIONS.file))),
-        Err(error) => {
-            let warning = format!(
-                "state cannot be stored in {}: {error}; it is in memory only, so blocks, counters and unfinished \
-                 deployments are lost when the program exits",
-                dir.display()
-            );
-            return Ok(Opened { store: Arc::new(MemoryStore::new()), warning: Some(warning) });
-        }
+        Err(OpenError::InUse) => return Err(Unopened::InUse(dir.join(OPTIONS.file))),
+        Err(error) => return in_memory(dir, &error).map_err(Unopened::Unreadable),
     };
     let warning = aside.map(|aside| {
         format!(
@@ -83,6 +83,73 @@ pub fn open(dir: &Path) -> Result<Opened, StateInUse> {
     });
     let store = OnDisk { file: Arc::new(FileStore(file)), lock: tokio::sync::Mutex::new(()) };
     Ok(Opened { store: Arc::new(store), warning })
+}
+
+/// Opens the state in memory, because the file can't be opened. What the file contains stays in force.
+fn in_memory(dir: &Path, error: &OpenError) -> Result<Opened, StoreError> {
+    let folder = dir.display();
+    let (rows, warning) = match stored(&dir.join(OPTIONS.file))? {
+        Stored::Nothing => {
+            let lost = "blocks, counters and unfinished deployments are lost when the program exits";
+            (
+                Vec::new(),
+                format!("state cannot be stored in {folder}: {error}; it is in memory only, so {lost}"),
+            )
+        }
+        Stored::Rows(rows) => {
+            let text = "what was stored before is in force, but changes are in memory only and are lost when the \
+                        program exits";
+            (rows, format!("state cannot be stored in {folder}: {error}; {text}"))
+        }
+        Stored::Damaged(cause) => {
+            let lost = "blocked digests, counters and unfinished deployments are lost";
+            let text = format!(
+                "STATE LOST: {} in {folder} is damaged ({cause}) and cannot be replaced: {error}; the state starts \
+                 empty and is in memory only: {lost}",
+                OPTIONS.file
+            );
+            (Vec::new(), text)
+        }
+    };
+    let store = MemoryStore(Arc::new(Mutex::new(rows.into_iter().collect())));
+    Ok(Opened { store: Arc::new(store), warning: Some(warning) })
+}
+
+/// The content of a file that can't be opened for writing.
+enum Stored {
+    /// There is no file, or no folder that can be searched.
+    Nothing,
+    Rows(Vec<(String, Vec<u8>)>),
+    Damaged(String),
+}
+
+fn stored(path: &Path) -> Result<Stored, StoreError> {
+    let fail = |cause: String| StoreError { doing: "read", path: path.to_owned(), cause };
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_file() => {}
+        // Neither a symlink nor a folder is a state of this program.
+        Ok(_) => return Ok(Stored::Nothing),
+        Err(error) => {
+            // The state of another user, or a path that never worked.
+            let is_nothing = matches!(
+                error.kind(),
+                ErrorKind::NotFound
+                    | ErrorKind::NotADirectory
+                    | ErrorKind::PermissionDenied
+                    | ErrorKind::InvalidInput
+                    | ErrorKind::InvalidFilename
+            );
+            return if is_nothing { Ok(Stored::Nothing) } else { Err(fail(error.to_string())) };
+        }
+    }
+    match DatabaseFile::copied(path, OPTIONS) {
+        Ok(file) => Ok(match FileStore(file).read("", |_| true) {
+            Ok(rows) => Stored::Rows(rows),
+            Err(error) => Stored::Damaged(error.cause),
+        }),
+        Err(OpenError::Damaged(cause)) => Ok(Stored::Damaged(cause)),
+        Err(error) => Err(fail(error.to_string())),
+    }
 }
 
 /// Reports whether another process has the state in the folder `dir` open.

@@ -177,6 +177,51 @@ async fn an_unusable_folder_means_state_in_memory_with_a_warning() {
     assert!(open_at(&folder).warning.unwrap().contains("in memory only"));
 }
 
+fn refused() -> OpenError {
+    OpenError::Io(ErrorKind::ReadOnlyFilesystem.into())
+}
+
+#[tokio::test]
+async fn a_file_that_can_only_be_read_stays_in_force_and_is_not_changed() {
+    let (dir, bytes) = filled().await;
+    let opened = in_memory(dir.path(), &refused()).unwrap();
+    let warning = opened.warning.unwrap();
+    assert!(warning.contains("what was stored before is in force"), "{warning}");
+    assert!(intact(&*opened.store).await);
+    opened.store.put("new", vec![1]).await.unwrap();
+    assert_eq!(opened.store.get("new").await.unwrap(), Some(vec![1]));
+    drop(opened.store);
+    assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn a_file_that_was_not_closed_and_can_only_be_read_loses_nothing() {
+    let (dir, _) = filled().await;
+    let first = open_at(dir.path());
+    first.store.put("last", vec![1]).await.unwrap();
+    let opened = in_memory(dir.path(), &refused()).unwrap();
+    assert!(intact(&*opened.store).await);
+    assert_eq!(opened.store.get("last").await.unwrap(), Some(vec![1]));
+}
+
+#[test]
+fn a_damaged_file_that_can_not_be_replaced_is_reported_as_lost() {
+    let dir = tempdir().unwrap();
+    for bytes in [&b"not a database"[..], b""] {
+        fs::write(dir.path().join(FILE), bytes).unwrap();
+        let warning = in_memory(dir.path(), &refused()).unwrap().warning.unwrap();
+        assert!(warning.contains("STATE LOST") && warning.contains("in memory only"), "{warning}");
+    }
+}
+
+#[test]
+fn a_file_that_can_not_be_read_is_not_taken_for_an_empty_state() {
+    // Reading the first page of this file fails, whoever reads it.
+    let Err(error) = stored(Path::new("/proc/self/mem")) else { panic!("it was read") };
+    assert_eq!(error.doing, "read");
+    assert_eq!(Unopened::Unreadable(error.clone()).to_string(), error.to_string());
+}
+
 #[tokio::test]
 async fn the_store_is_usable_again_after_an_error() {
     let dir = tempdir().unwrap();

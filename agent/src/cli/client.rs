@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::UNIT_VARIABLES;
-use crate::config::Config;
+use crate::config::{Config, WithoutServices};
 
 /// Default address of an agent's API.
 const DEFAULT_API: &str = "http://127.0.0.1:9090";
@@ -307,12 +307,13 @@ impl Client {
     }
 }
 
-/// Reads the configuration file; `None` if there is none that this user may read.
+/// Reads the configuration file without its services; `None` if there is none that this user may read.
 fn read(config: &Path) -> Result<Option<Config>, ClientError> {
     let source = ConfigSource::of_process(config.to_owned());
     // Without the variable of its token, the push is off, and with it the address of the warden.
     let source = source.with_environment_file(&config.with_file_name(UNIT_VARIABLES)).unwrap_or(source);
-    source.load_if_readable().map_err(ClientError::Config)
+    let config = source.load_if_readable::<WithoutServices>().map_err(ClientError::Config)?;
+    Ok(config.map(|WithoutServices(config)| config))
 }
 
 /// `audit.path` of a configuration file.

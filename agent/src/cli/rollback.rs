@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::answer::{line, show};
 use super::client::{Client, ClientError};
 use super::views;
-use super::wait::{Progress, patiently};
+use super::wait::{Progress, patiently, requested};
 
 /// Time between two looks at the record.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -74,6 +74,7 @@ async fn follow(
 ) -> Result<ExitCode, ClientError> {
     let deadline = Instant::now() + limit;
     let mut progress = Progress::default();
+    let (mut requests, mut is_forgotten) = (requested(before), false);
     loop {
         match client.get::<ServiceStatus>(&["status", name]).await {
             Ok(record) => {
@@ -83,6 +84,16 @@ async fn follow(
                 }
                 if !record.deploying && record.failures_total > before.failures_total {
                     eprint_line(format_args!("evenkeel: {name} was not rolled back: see `evenkeel audit`"));
+                    return Ok(ExitCode::FAILURE);
+                }
+                // Requests are kept in memory only; a deployment that has begun survives a restart.
+                is_forgotten |= requested(&record) < requests;
+                requests = requests.max(requested(&record));
+                if is_forgotten && !record.deploying {
+                    eprint_line(format_args!(
+                        "evenkeel: the agent was restarted, or {name} was changed by a reload, before the rollback \
+                         began; nothing was done, so ask again"
+                    ));
                     return Ok(ExitCode::FAILURE);
                 }
             }

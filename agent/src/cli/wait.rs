@@ -189,7 +189,8 @@ pub(super) async fn patiently<T>(
     }
 }
 
-fn requested(record: &ServiceStatus) -> u64 {
+/// The number of requests by name since the agent was started, or since the service was changed by a reload.
+pub(super) fn requested(record: &ServiceStatus) -> u64 {
     record.requested_checks.map_or(0, |checks| checks.requested)
 }
 

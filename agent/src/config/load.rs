@@ -18,12 +18,34 @@ pub fn schema() -> Value {
     Shape::of::<AgentFile>().schema().clone()
 }
 
-impl Configuration for Config {
+/// The configuration without its services, whose files may be on a file system that hangs: for programs that only ask an
+/// agent which runs.
+#[derive(Debug)]
+pub struct WithoutServices(pub Config);
+
+impl Configuration for WithoutServices {
     fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors> {
+        Config::read(text, path, env, false).map(Self)
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.0.warnings
+    }
+
+    fn extent(&self) -> Extent {
+        notes::extent(&self.0)
+    }
+}
+
+impl Config {
+    fn read(text: &str, path: &Path, env: Env<'_>, with_services: bool) -> Result<Self, ConfigErrors> {
         let mut findings = Findings::default();
         let (mut named_variables, mut named_channels) = (BTreeSet::new(), Vec::new());
         let (mut has_registry, mut misplaced) = (false, Misplaced::default());
-        let normalize = |tree: Value, findings: &mut Findings| {
+        let normalize = |mut tree: Value, findings: &mut Findings| {
+            if !with_services && let Some(services) = tree.get_mut("services").and_then(Value::as_array_mut) {
+                services.clear();
+            }
             named_variables = named::variables(&tree);
             named_channels = channels::names_in(&tree);
             has_registry = tree["registry"]["url"].is_string();
@@ -76,6 +98,12 @@ impl Configuration for Config {
         let (faults, warnings) = findings.finish();
         config.warnings = warnings.iter().map(|warning| describe(warning, &names)).collect();
         if faults.is_empty() { Ok(config) } else { Err(ConfigErrors::new(path, faults, config.warnings)) }
+    }
+}
+
+impl Configuration for Config {
+    fn parse(text: &str, path: &Path, env: Env<'_>) -> Result<Self, ConfigErrors> {
+        Self::read(text, path, env, true)
     }
 
     fn warnings(&self) -> &[String] {
@@ -131,6 +159,22 @@ mod tests {
 
     fn error_of(text: &str) -> String {
         Config::parse(text, Path::new("c.json"), &|_| None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn without_the_services_their_files_are_not_looked_at_and_a_fault_has_the_same_text() {
+        let service =
+            json!({"name": "web", "container_name": "web", "compose_files": ["/nonexistent/c.yml"]});
+        let text = json!({"api": {"address": ["127.0.0.1:9191"]}, "services": [service]}).to_string();
+        let without = |text: &str| WithoutServices::parse(text, Path::new("c.json"), &|_| None);
+        let whole = Config::parse(&text, Path::new("c.json"), &|_| None).unwrap();
+        assert_eq!(whole.left_out.len(), 1);
+        let WithoutServices(config) = without(&text).unwrap();
+        assert_eq!((config.left_out.len(), config.services.len()), (0, 0));
+        assert_eq!(config.api.addresses, ["127.0.0.1:9191"]);
+        for faulty in [r#"{"runtime": "lxc", "services": [{"name": 5}]}"#, r#"{"a": "#, "[]"] {
+            assert_eq!(without(faulty).unwrap_err().to_string(), error_of(faulty));
+        }
     }
 
     #[test]

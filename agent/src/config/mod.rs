@@ -58,7 +58,7 @@ mod update;
 pub use channels::*;
 pub use evenkeel_common::config::expand::Env;
 pub use evenkeel_common::config::{ConfigErrors, ConfigSource, Configuration};
-pub use load::schema;
+pub use load::{WithoutServices, schema};
 pub(crate) use misplaced::HELD;
 
 /// A configuration without fatal faults.

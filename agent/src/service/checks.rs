@@ -88,6 +88,12 @@ impl Checks {
         }
     }
 
+    /// The same for a user, who may follow what becomes of it.
+    pub(super) fn request_redeploy_by_hand(&mut self) {
+        self.requested += 1;
+        self.request_redeploy();
+    }
+
     /// Makes a check due because a deployment did not begin; `redeploys`: a redeployment, which is still requested.
     pub(super) fn repeat(&mut self, redeploys: bool) {
         self.is_due = true;
@@ -143,6 +149,8 @@ impl Checks {
         let is_manual = self.running_asked != Asked::No;
         if is_manual {
             self.manual_at = Some(now);
+        }
+        if is_manual || self.wants_redeploy() {
             self.answering = self.requested;
         }
         Some(is_manual)

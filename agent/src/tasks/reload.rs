@@ -41,6 +41,8 @@ use losses::{losses, watches_more};
 
 /// Time between attempts to watch services that are left out: a file system may be mounted after the start.
 const RETRY: Duration = Duration::from_mins(1);
+/// Time between attempts to read a service's state.
+const REREAD: Duration = Duration::from_secs(5);
 /// Time limit for stopping all workers; the limit of each worker is shorter.
 const STOP_GRACE: Duration = Duration::from_secs(25);
 
@@ -155,8 +157,13 @@ impl Reloader {
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = tasks.panicked() => return,
-                Some(()) = hangups.recv() => self.reload().await,
-                () = sleep(RETRY), if !self.config().left_out.is_empty() => self.retry().await,
+                // A file system that hangs must not delay the end of the agent.
+                Some(()) = hangups.recv() => {
+                    let _ = stop.run_until_cancelled(self.reload()).await;
+                }
+                () = sleep(RETRY), if !self.config().left_out.is_empty() => {
+                    let _ = stop.run_until_cancelled(self.retry()).await;
+                }
             }
         }
         tasks.finish(STOP_GRACE).await;
@@ -174,8 +181,7 @@ impl Reloader {
     /// Watches services that were left out and no longer have a fault, because what the file names exists now. A file that was
     /// edited waits for its reload.
     async fn retry(&mut self) {
-        // A remote file system that hangs must not delay the end of the agent.
-        let Some(Ok(config)) = self.stop.run_until_cancelled(self.read()).await else { return };
+        let Ok(config) = self.read().await else { return };
         if watches_more(&self.config(), &config) && self.apply(config).await.is_ok() {
             self.deps.manager.ready(&self.summary());
         }
@@ -377,17 +383,23 @@ impl Reloader {
         }
     }
 
-    /// Loads a service's state. A damaged row is kept under another key and reported.
+    /// Loads a service's state. A damaged row is kept under another key and reported. While it can't be read, this waits:
+    /// an empty state would be written over it, and blocked images would be deployed again.
     async fn restore(&mut self, name: &str) -> Durable {
         let store = self.world.store.clone();
-        let row = match store.get(&state_key(name)).await {
-            Ok(row) => row,
-            Err(error) => {
-                self.notice(format!(
-                    "{name}: its state can't be read; it starts with an empty state: {error}"
-                ));
-                return Durable::default();
+        let mut is_reported = false;
+        let row = loop {
+            match store.get(&state_key(name)).await {
+                Ok(row) => break row,
+                Err(error) if !is_reported => {
+                    let message =
+                        format!("{name}: its state can't be read; no service starts until it can: {error}");
+                    self.emit(self.entry(Kind::ERROR, Level::Critical, message));
+                    is_reported = true;
+                }
+                Err(_) => {}
             }
+            sleep(REREAD).await;
         };
         let Some(row) = row else { return Durable::default() };
         match serde_json::from_slice(&row) {

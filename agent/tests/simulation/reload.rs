@@ -1,19 +1,50 @@
-//! Services that are left out at the start, and what they need appears later, in virtual time.
+//! Services that are left out at the start, and what they need appears later; and a state that can't be read at first. In
+//! virtual time.
 
 use std::fs;
 
+use async_trait::async_trait;
 use evenkeel_agent::audit::Deliveries;
 use evenkeel_agent::config::active::ActiveConfig;
 use evenkeel_agent::config::{Config, ConfigSource};
+use evenkeel_agent::project::services::Workers;
+use evenkeel_agent::service::Durable;
 use evenkeel_agent::tasks::reload::{Reloader, ServiceDeps};
+use evenkeel_common::store::{Change, StoreError};
 use evenkeel_common::systemd::ServiceManager;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 
 const MINUTE: Duration = Duration::from_mins(1);
+
+fn deps(
+    source: ConfigSource,
+    config: Arc<Config>,
+    deliveries: Deliveries,
+    workers: &watch::Sender<Option<Workers>>,
+) -> ServiceDeps {
+    ServiceDeps {
+        source,
+        replace_registry: Box::new(|_| Ok(())),
+        withhold: Box::new(|_| {}),
+        manager: Arc::new(ServiceManager::new(&|_| None)),
+        deliveries,
+        workers: workers.clone(),
+        active: watch::Sender::new(ActiveConfig { config, warnings: Arc::default() }),
+    }
+}
+
+/// The world with this store, whose entries are recorded.
+fn recording_world(fake: &FakeWorld, store: Arc<dyn Store>, outbox: Outbox) -> Arc<World> {
+    let mut world = world_with(fake, store, outbox);
+    let recorder = fake.clone();
+    Arc::get_mut(&mut world).expect("it is not shared yet").record =
+        Arc::new(move |entry| recorder.record(entry));
+    world
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_was_left_out_is_watched_once_its_files_exist_but_an_edit_waits_for_its_reload() {
@@ -30,19 +61,9 @@ async fn a_service_that_was_left_out_is_watched_once_its_files_exist_but_an_edit
     let store: Arc<dyn Store> = Arc::new(fake.clone());
     let outbox = Outbox::open(store.clone(), fake.clock(), "evenkeel", &[]).await.expect("memory").outbox;
     let (stop, workers) = (CancellationToken::new(), watch::Sender::new(None));
-    let deps = ServiceDeps {
-        source,
-        replace_registry: Box::new(|_| Ok(())),
-        withhold: Box::new(|_| {}),
-        manager: Arc::new(ServiceManager::new(&|_| None)),
-        deliveries: Deliveries::new(outbox.clone(), fake.clock(), stop.clone()),
-        workers: workers.clone(),
-        active: watch::Sender::new(ActiveConfig { config, warnings: Arc::default() }),
-    };
-    let mut world = world_with(&fake, store, outbox);
-    let recorder = fake.clone();
-    Arc::get_mut(&mut world).expect("it is not shared yet").record =
-        Arc::new(move |entry| recorder.record(entry));
+    let deliveries = Deliveries::new(outbox.clone(), fake.clock(), stop.clone());
+    let deps = deps(source, config, deliveries, &workers);
+    let world = recording_world(&fake, store, outbox);
     let mut reloader = Reloader::new(deps, world, stop.clone());
     reloader.load(None, Vec::new()).await;
     let hangups = signal(SignalKind::hangup()).expect("signals can be received");
@@ -67,4 +88,96 @@ async fn a_service_that_was_left_out_is_watched_once_its_files_exist_but_an_edit
         stop.cancel();
     };
     tokio::join!(reloader.run(hangups), script);
+}
+
+/// A disk that can fail to read the rows of services.
+struct Unreadable {
+    inner: FakeWorld,
+    fails: watch::Sender<bool>,
+}
+
+#[async_trait]
+impl Store for Unreadable {
+    async fn put_all(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        self.inner.put_all(changes).await
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        if *self.fails.borrow() {
+            let cause = "Input/output error (os error 5)".to_owned();
+            return Err(StoreError { doing: "read", path: "state.redb".into(), cause });
+        }
+        self.inner.get(key).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        self.inner.scan(prefix).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_state_that_can_not_be_read_is_waited_for_and_not_replaced_by_an_empty_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.json");
+    let text = json!({"services": [{"name": "web", "container_name": "web"}]}).to_string();
+    fs::write(&file, text).expect("the configuration is written");
+    let source = ConfigSource::new(file, |_| None);
+    let config = Arc::new(source.load::<Config>().expect("it has no fatal fault"));
+
+    let fake = new_world();
+    let mut durable = Durable::default();
+    durable.totals.rollbacks = 7;
+    let row = serde_json::to_vec(&durable).expect("it is plain data");
+    fake.put(&state_key("web"), row).await.expect("memory");
+    let disk = Arc::new(Unreadable { inner: fake.clone(), fails: watch::Sender::new(true) });
+    let store: Arc<dyn Store> = disk.clone();
+    let outbox = Outbox::open(Arc::new(fake.clone()), fake.clock(), "evenkeel", &[]).await.expect("memory");
+    let outbox = outbox.outbox;
+    let (stop, workers) = (CancellationToken::new(), watch::Sender::new(None));
+    let deliveries = Deliveries::new(outbox.clone(), fake.clock(), stop.clone());
+    let deps = deps(source, config, deliveries, &workers);
+    let mut reloader = Reloader::new(deps, recording_world(&fake, store, outbox), stop.clone());
+    let script = async {
+        sleep(10 * MINUTE).await;
+        assert!(workers.borrow().is_none(), "nothing is watched");
+        let entries = fake.entries();
+        let texts: Vec<&str> = entries.iter().map(|entry| entry.message.as_str()).collect();
+        assert!(texts.len() == 1 && texts[0].contains("web: its state can't be read"), "{texts:?}");
+        disk.fails.send_replace(false);
+    };
+    tokio::join!(reloader.load(None, Vec::new()), script);
+    let handle = workers.borrow().as_ref().expect("the services are loaded")[0].clone();
+    assert_eq!(handle.published.get().service.durable().totals.rollbacks, 7);
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_waits_for_its_state_in_a_reload_can_be_stopped() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, compose) = (folder.path().join("config.json"), folder.path().join("compose.yml"));
+    let service = json!({"name": "web", "container_name": "web", "compose_files": [compose]});
+    fs::write(&file, json!({"services": [service]}).to_string()).expect("the configuration is written");
+    let source = ConfigSource::new(file, |_| None);
+    let config = Arc::new(source.load::<Config>().expect("it has no fatal fault"));
+
+    let fake = new_world();
+    let store = Arc::new(Unreadable { inner: fake.clone(), fails: watch::Sender::new(true) });
+    let outbox = Outbox::open(Arc::new(fake.clone()), fake.clock(), "evenkeel", &[]).await.expect("memory");
+    let outbox = outbox.outbox;
+    let (stop, workers) = (CancellationToken::new(), watch::Sender::new(None));
+    let deliveries = Deliveries::new(outbox.clone(), fake.clock(), stop.clone());
+    let deps = deps(source, config, deliveries, &workers);
+    let mut reloader = Reloader::new(deps, recording_world(&fake, store, outbox), stop.clone());
+    reloader.load(None, Vec::new()).await;
+    let hangups = signal(SignalKind::hangup()).expect("signals can be received");
+    let script = async {
+        fs::write(&compose, "services: {}").expect("the compose file is written");
+        sleep(10 * MINUTE).await;
+        let entries = fake.entries();
+        let waiting = entries.iter().filter(|entry| entry.message.contains("its state can't be read"));
+        assert_eq!(waiting.count(), 1);
+        stop.cancel();
+    };
+    let (end, ()) = tokio::join!(timeout(60 * MINUTE, reloader.run(hangups)), script);
+    assert!(end.is_ok(), "the reload goes on after the stop");
 }

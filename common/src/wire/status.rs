@@ -137,7 +137,7 @@ pub struct ServiceStatus {
     pub requested_checks: Option<RequestedChecks>,
 }
 
-/// How far the checks are that `POST /trigger/<name>` requested.
+/// How far the checks are that were requested for this service by a trigger, a redeployment or a rollback.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestedChecks {
     /// Number of requests.

@@ -1,4 +1,6 @@
-//! The state on a full disk.
+//! The state on a full or read-only disk, and one that can't be read.
+
+use std::os::unix::fs::chown;
 
 use super::*;
 
@@ -83,4 +85,55 @@ fn a_full_state_disk_is_shown_and_reported_once_until_there_is_free_space() {
     assert_eq!(reported(&daemon, "error", "the state can't be written"), 1, "once");
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait_for_end().code(), Some(0));
+}
+
+#[test]
+fn a_state_on_a_read_only_file_system_stays_in_force() {
+    if !rustix::process::geteuid().is_root() {
+        println!("NOT RUN: only root can mount a file system");
+        return;
+    }
+    let outer = tempfile::tempdir().unwrap();
+    let folder = TempDir::new_in(outer.path()).unwrap();
+    let state = folder.path().join("state");
+    let disk = SmallDisk::mount(outer, state.clone());
+    let mut daemon = Daemon::start_in(folder, &json!([service("a")]), &[]);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait_for_end().code(), Some(0));
+    let done = Command::new("mount").args(["-o", "remount,ro"]).arg(&disk.at).status().unwrap();
+    assert!(done.success(), "mount: {done}");
+    let before = fs::read(state.join("state.redb")).unwrap();
+
+    let mut again = Daemon::start_in(daemon.into_folder(), &json!([service("a")]), &[]);
+    let warnings = again.get("/health").unwrap()["config_warnings"].to_string();
+    assert!(warnings.contains("what was stored before is in force"), "{warnings}");
+    again.signal(Signal::TERM);
+    assert_eq!(again.wait_for_end().code(), Some(0));
+    assert_eq!(fs::read(state.join("state.redb")).unwrap(), before);
+}
+
+#[test]
+fn an_agent_that_may_not_read_its_state_waits_until_it_may() {
+    if !rustix::process::geteuid().is_root() {
+        println!("NOT RUN: only root can give a file to another user");
+        return;
+    }
+    let mut daemon = Daemon::start(&json!([service("a")]), &[]);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait_for_end().code(), Some(0));
+    let file = daemon.path("state/state.redb");
+    chown(&file, Some(1), Some(1)).unwrap();
+
+    // Root without the capabilities that let it read the files of others.
+    let mut command = Command::new("/usr/bin/setpriv");
+    command.arg("--bounding-set=-dac_override,-dac_read_search").arg(AGENT);
+    let mut waiting = Daemon::begin_as(command, daemon.into_folder(), &json!([service("a")]), &[]);
+    waiting.wait("the fault shows", |d| d.get("/health").is_some_and(|health| health["state"].is_string()));
+    let health = waiting.get("/health").unwrap();
+    assert_eq!(health["status"], "starting");
+    let text = health["state"].as_str().unwrap();
+    assert!(text.contains("cannot read state") && text.contains("Permission denied"), "{text}");
+    chown(&file, Some(0), Some(0)).unwrap();
+    waiting.wait_loaded();
+    assert_eq!(waiting.get("/health").unwrap()["state"], Value::Null);
 }

@@ -20,6 +20,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+const AGENT: &str = env!("CARGO_BIN_EXE_evenkeel");
+
 /// A running agent with its own files.
 struct Daemon {
     folder: TempDir,
@@ -42,10 +44,20 @@ impl Daemon {
 
     /// The same without waiting.
     fn begin(folder: TempDir, services: &Value, environment: &[(&str, &str)]) -> Self {
+        Self::begin_as(Command::new(AGENT), folder, services, environment)
+    }
+
+    /// The same with a command that becomes the agent.
+    fn begin_as(
+        mut command: Command,
+        folder: TempDir,
+        services: &Value,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let port = unused_port();
         let path = folder.path().join("config.json");
         fs::write(&path, config(&folder, port, services).to_string()).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        let child = command
             .arg("--config")
             .arg(&path)
             .env_clear()
@@ -56,6 +68,11 @@ impl Daemon {
             .spawn()
             .unwrap();
         Self { folder, port, child }
+    }
+
+    /// Its files, for another start after this one has ended.
+    fn into_folder(mut self) -> TempDir {
+        std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap())
     }
 
     fn wait_loaded(&mut self) {

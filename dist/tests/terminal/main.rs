@@ -398,6 +398,27 @@ fn rollback_with_wait_waits_for_an_agent_that_is_starting() {
 }
 
 #[test]
+fn rollback_with_wait_says_that_an_agent_which_was_restarted_has_forgotten_it() {
+    let (mut is_asked, mut looks) = (false, 0);
+    let api = Api::scripted(move |request| match request {
+        "GET /status/web" => {
+            looks += u32::from(is_asked);
+            let checks = json!({"requested": 1, "ended": 0, "undecided": true});
+            let more = if looks == 1 { json!({"requested_checks": checks}) } else { json!({}) };
+            Reply::ok(&service("web", "ok", &more))
+        }
+        "POST /rollback/web" => {
+            is_asked = true;
+            Reply::ok(&json!({"status": "rolling_back", "service": "web", "to": "sha256:aa"}))
+        }
+        other => panic!("{other}"),
+    });
+    let (code, _, said) = run(&["rollback", "web", "--yes", "--wait", "600", "--api", &api.0]);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("restarted") && said.contains("ask again"), "{said}");
+}
+
+#[test]
 fn without_wait_an_agent_that_is_starting_is_named_and_the_exit_code_is_1() {
     for arguments in [&["status"][..], &["trigger", "web"], &["rollback", "web", "--yes"], &["audit"]] {
         let api = Api::scripted(|_| Reply::starting());

@@ -2,6 +2,9 @@
 //! contain the values of variables.
 
 use std::borrow::Cow;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::model::definition::RECORDED_SUFFIX;
@@ -18,6 +21,14 @@ pub(super) struct Described<'a> {
 impl Described<'_> {
     pub(super) fn project(&self) -> &Project {
         &self.project
+    }
+
+    /// Removes what is random in the name of the file, so that the same fault has the same text.
+    pub(super) fn steady(&self, text: String) -> String {
+        let Some(file) = &self.temporary else { return text };
+        let file = file.to_string_lossy();
+        let Some((steady, _)) = file.rsplit_once('.') else { return text };
+        text.replace(&*file, steady)
     }
 }
 
@@ -38,13 +49,8 @@ pub(super) async fn written<'a>(
 ) -> Result<Described<'a>, String> {
     let (mut described, mut temporary) = (Cow::Borrowed(project), None);
     if let Some(model) = &project.definition {
-        // Containers name the file in their labels, so it is always the same one.
-        let path = folder.join(format!("{}{RECORDED_SUFFIX}", project.name));
-        let path = if is_read_only { unique(path) } else { path };
+        let path = place(folder, &project.name, model, is_read_only).await?;
         temporary = is_read_only.then(|| path.clone());
-        write(&path, model).await.map_err(|error| {
-            format!("can't write the recorded definition {}: {}", path.display(), describe_io_error(&error))
-        })?;
         let changed = described.to_mut();
         changed.files = vec![path];
         if changed.folder.is_none() {
@@ -68,20 +74,77 @@ fn unique(path: PathBuf) -> PathBuf {
     path.into()
 }
 
-async fn write(path: &Path, model: &Model) -> std::io::Result<()> {
-    let text = serde_json::to_vec(model)?;
-    let path = path.to_owned();
-    let written = tokio::task::spawn_blocking(move || {
-        use std::io::Write as _;
-        use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-        if let Some(folder) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+/// Writes the definition of a project in `folder`, or else in a folder of this process: an agent whose state can't be
+/// written still compares and updates.
+async fn place(folder: &Path, project: &str, model: &Model, is_read_only: bool) -> Result<PathBuf, String> {
+    // Containers name the file in their labels, so it is always the same one.
+    let path = folder.join(format!("{project}{RECORDED_SUFFIX}"));
+    let failed =
+        |error: io::Error| format!("can't write the recorded definition: {}", describe_io_error(&error));
+    let text = serde_json::to_vec(model).map_err(|error| failed(error.into()))?;
+    let placed = tokio::task::spawn_blocking(move || place_in(&path, spare_folder, &text, is_read_only));
+    placed.await.map_err(|error| failed(io::Error::other(error)))?
+}
+
+pub(super) fn place_in(
+    path: &Path,
+    spare: impl FnOnce() -> io::Result<PathBuf>,
+    text: &[u8],
+    is_read_only: bool,
+) -> Result<PathBuf, String> {
+    let own = |path: PathBuf| if is_read_only { unique(path) } else { path };
+    let first = own(path.to_owned());
+    let Err(error) = write(&first, text) else { return Ok(first) };
+    if let (Ok(spare), Some(name)) = (spare(), path.file_name()) {
+        let second = own(spare.join(name));
+        if write(&second, text).is_ok() {
+            return Ok(second);
         }
-        let draft = unique(path.clone());
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        file.write_all(&text)?;
-        drop(file);
-        std::fs::rename(&draft, &path)
-    });
-    written.await.map_err(std::io::Error::other)?
+    }
+    // Without what is random in the name: the same fault has the same text.
+    Err(format!("can't write the recorded definition {}: {}", path.display(), describe_io_error(&error)))
+}
+
+/// Returns the folder of this process in the temporary folder. Another user may have made one of this name before.
+fn spare_folder() -> io::Result<PathBuf> {
+    let folder = process_folder();
+    match fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let about = fs::symlink_metadata(&folder)?;
+    let is_own = about.is_dir() && about.uid() == rustix::process::geteuid().as_raw();
+    if is_own && about.mode() & 0o077 == 0 {
+        return Ok(folder);
+    }
+    Err(io::Error::other(format!("{} is accessible to other users", folder.display())))
+}
+
+/// The folder of this process in the temporary folder.
+pub(super) fn process_folder() -> PathBuf {
+    std::env::temp_dir().join(format!("evenkeel-{}", std::process::id()))
+}
+
+/// Removes what calls have left in `folder` that were killed.
+pub(super) fn remove_leftovers(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.contains(RECORDED_SUFFIX) && !name.ends_with(RECORDED_SUFFIX) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn write(path: &Path, text: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let draft = unique(path.to_owned());
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let written = file.write_all(text).and_then(|()| fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written
 }

@@ -71,7 +71,7 @@ impl ComposeCli {
             endpoint: endpoint.to_string(),
             environment: Environment::new(environment),
             limit: LIMIT,
-            definitions: std::env::temp_dir().join(format!("evenkeel-{}", std::process::id())),
+            definitions: definition::process_folder(),
         }
     }
 
@@ -80,6 +80,11 @@ impl ComposeCli {
     #[must_use]
     pub fn with_definitions(self, folder: PathBuf) -> Self {
         Self { definitions: folder, ..self }
+    }
+
+    /// Removes files with recorded definitions that earlier calls have left because they were killed. No call may be running.
+    pub fn remove_leftovers(&self) {
+        definition::remove_leftovers(&self.definitions);
     }
 
     /// Stops passing these variables to compose: the configuration uses them as secrets.
@@ -318,7 +323,7 @@ impl ComposeCli {
             let end = run(command, answer, deadline, Leftovers::Keep, &mut tail)
                 .await
                 .map_err(|error| silent(self.not_started(&error, folder)))?;
-            let output = tail.text();
+            let output = described.steady(tail.text());
             match &end {
                 Outcome::Exited(status) if status.success() => return Ok(output),
                 Outcome::Exited(_) if output.contains(CONFLICT) && retries.len() > 0 => {

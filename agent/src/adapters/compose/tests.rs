@@ -593,3 +593,64 @@ async fn problems_with_compose_are_found_before_any_run() {
         "{problem:?}"
     );
 }
+
+#[tokio::test]
+async fn a_recorded_definition_is_compared_and_brought_up_if_the_state_can_not_be_written() {
+    let stage = Stage::new("echo \"$*\" > args.txt; echo web");
+    fs::write(stage.path("file"), "").unwrap();
+    // Not even root can create a folder below a file.
+    let compose = scripted().with_definitions(stage.path("file/definitions"));
+    let project = stage.project().defined_by(std::sync::Arc::default());
+    let spare = definition::process_folder();
+
+    let active = compose.active_services(&project).await.unwrap();
+    assert_eq!(active, BTreeSet::from(["web".to_owned()]));
+    let read = stage.read("args.txt");
+    assert!(read.contains(&format!("-f {}/shop.evenkeel-recorded.json.", spare.display())), "{read}");
+
+    compose.up(&project, &UpMode::Changed, PullPolicy::Never).await.unwrap();
+    let written = stage.read("args.txt");
+    assert!(written.contains(&format!("-f {}/shop.evenkeel-recorded.json ", spare.display())), "{written}");
+    fs::remove_dir_all(spare).unwrap();
+}
+
+#[tokio::test]
+async fn an_error_about_a_recorded_definition_has_the_same_text_each_time() {
+    let stage = Stage::new("echo \"validating $4: additional properties not allowed\" >&2; exit 1");
+    let compose = scripted().with_definitions(stage.path("definitions"));
+    let project = stage.project().defined_by(std::sync::Arc::default());
+    let first = compose.active_services(&project).await.unwrap_err();
+    assert!(first.cause.contains("/shop.evenkeel-recorded.json: additional"), "{}", first.cause);
+    assert_eq!(compose.active_services(&project).await.unwrap_err(), first);
+    assert_eq!(fs::read_dir(stage.path("definitions")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_definition_that_can_not_be_written_has_the_same_text_each_time_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    // The draft is written, but can't take the place of a folder.
+    let path = folder.path().join("shop.evenkeel-recorded.json");
+    fs::create_dir_all(path.join("below")).unwrap();
+    let no_spare = || -> std::io::Result<PathBuf> { Err(std::io::ErrorKind::StorageFull.into()) };
+    let text = definition::place_in(&path, no_spare, b"{}", false).unwrap_err();
+    assert!(text.contains(&path.display().to_string()), "{text}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the draft is gone");
+
+    let below = path.join("below/file");
+    fs::write(&below, "").unwrap();
+    let cause = || definition::place_in(&below.join("shop.json"), no_spare, b"{}", true).unwrap_err();
+    assert_eq!(cause(), cause());
+}
+
+#[test]
+fn what_killed_calls_have_left_is_removed_but_not_the_file_that_containers_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["shop.evenkeel-recorded.json", "shop.evenkeel-recorded.json.0123456789abcdef", "other.json"];
+    for name in names {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    scripted().with_definitions(folder.path().to_owned()).remove_leftovers();
+    let left = names.map(|name| folder.path().join(name).exists());
+    assert_eq!(left, [true, false, true]);
+    scripted().with_definitions(folder.path().join("none")).remove_leftovers();
+}

@@ -31,7 +31,7 @@ impl Service {
                 self.retry_rollback = false;
                 self.going_back =
                     Some(GoBack { to, data: data.filter(|_| with_data), why: GoBackReason::ByHand });
-                self.checks.request_redeploy();
+                self.checks.request_redeploy_by_hand();
                 digest.map_or(ServiceReply::Skipped(wording::NO_EARLIER_IMAGE), ServiceReply::RollingBack)
             }
         }

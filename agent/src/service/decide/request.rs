@@ -73,7 +73,7 @@ impl Service {
             ServiceRequest::Redeploy => {
                 self.on_manual_action();
                 self.going_back = None;
-                self.checks.request_redeploy();
+                self.checks.request_redeploy_by_hand();
                 ServiceReply::Redeploying(self.kept_images())
             }
             ServiceRequest::Unblock

@@ -100,6 +100,21 @@ fn what_ran_before_the_first_deployment_counts_as_proven_and_each_digest_is_list
 }
 
 #[test]
+fn a_rollback_by_hand_counts_as_a_requested_check_so_that_it_can_be_followed() {
+    let mut scenario = Scenario::of(config());
+    scenario.updated_to(&[('1', '2')]);
+    assert_eq!(scenario.record().requested_checks, None);
+    scenario.asked_back(None);
+    let checks = scenario.record().requested_checks.expect("one was requested");
+    assert_eq!((checks.requested, checks.ended, checks.undecided), (1, 0, true));
+    // The check begins, and ends.
+    scenario.act();
+    scenario.later(5).check(seen('2', '2'));
+    let checks = scenario.record().requested_checks.expect("one was requested");
+    assert_eq!((checks.requested, checks.ended, checks.undecided), (1, 1, true));
+}
+
+#[test]
 fn a_person_goes_back_to_what_was_proven_before_and_what_is_left_is_blocked() {
     let mut scenario = Scenario::of(config());
     scenario.updated_to(&[('1', '2')]);
