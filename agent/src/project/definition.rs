@@ -143,7 +143,9 @@ pub(super) async fn of_images(
     let compared = async {
         let model = world.1.model(project).await?;
         let mut before = Baseline::all(containers);
-        before.iter_mut().for_each(|was| was.live |= crashed.contains(&was.id));
+        for was in &mut before {
+            was.live |= crashed.contains(&was.id);
+        }
         let references = |view: &ImageView| -> Vec<Reference> {
             [&view.from, &view.reference].into_iter().chain(&view.newer).cloned().collect()
         };

@@ -105,6 +105,9 @@ pub(super) fn place_in(
     Err(format!("can't write the recorded definition {}: {}", path.display(), describe_io_error(&error)))
 }
 
+/// What others than the owner may do, in a file's mode.
+const OF_OTHERS: u32 = 0o077;
+
 /// Returns the folder of this process in the temporary folder. Another user may have made one of this name before.
 fn spare_folder() -> io::Result<PathBuf> {
     let folder = process_folder();
@@ -114,7 +117,7 @@ fn spare_folder() -> io::Result<PathBuf> {
     }
     let about = fs::symlink_metadata(&folder)?;
     let is_own = about.is_dir() && about.uid() == rustix::process::geteuid().as_raw();
-    if is_own && about.mode() & 0o077 == 0 {
+    if is_own && about.mode() & OF_OTHERS == 0 {
         return Ok(folder);
     }
     Err(io::Error::other(format!("{} is accessible to other users", folder.display())))

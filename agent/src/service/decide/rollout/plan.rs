@@ -232,7 +232,9 @@ impl Service {
         let mut before = Baseline::all(containers);
         if *cause == Cause::Update {
             let crashed = self.crashed(containers, now);
-            before.iter_mut().for_each(|was| was.live |= crashed.contains(&was.id));
+            for was in &mut before {
+                was.live |= crashed.contains(&was.id);
+            }
         }
         before
     }
