@@ -20,8 +20,9 @@ pub(in crate::service) const SLOW_LOOP_WINDOW: Duration = Duration::from_mins(10
 /// A process that exited counts as down only after this delay: the event of a requested stop may not have arrived yet,
 /// and the engine may be about to restart it (DOMAIN 4.3).
 pub(in crate::service) const SETTLE_END: Duration = Duration::from_secs(2);
-/// The engine reports a stop only after it has sent the signal, and a container that drains may fail its health check first.
-pub(in crate::service) const SETTLE_UNHEALTHY: Duration = Duration::from_secs(1);
+/// The engine reports a stop only after it has sent the signal, and a container that drains may fail a probe before that. Counts
+/// from the beginning of the probe.
+const SETTLE_UNHEALTHY: Duration = Duration::from_secs(1);
 /// After a restart the engine restarts containers itself; the healer handles the rest after this delay.
 pub(in crate::service) const SETTLE_ENGINE: Duration = Duration::from_secs(6);
 /// Whoever restarts a container may be about to restart the containers that use its network.
@@ -300,7 +301,10 @@ impl Look<'_> {
         }
         (problem.what, problem.ended) = (what.clone(), ended);
         let listening_since = self.listening_since.filter(|_| ended).unwrap_or(problem.since);
-        let report_at = problem.since.max(listening_since) + settle_time(kind);
+        let report_at = match (kind, self.container.probed_at) {
+            (ProblemKind::Unhealthy, Some(probed)) => probed.min(problem.since) + SETTLE_UNHEALTHY,
+            _ => problem.since.max(listening_since) + settle_time(kind),
+        };
         if now < report_at {
             return not_later(&mut findings.inspect_at, report_at);
         }
@@ -365,7 +369,7 @@ pub(in crate::service) struct Findings {
 pub(in crate::service) fn settle_time(kind: ProblemKind) -> Duration {
     match kind {
         ProblemKind::Down => SETTLE_END,
-        ProblemKind::Unhealthy => SETTLE_UNHEALTHY,
+        ProblemKind::Unhealthy => Duration::ZERO,
         ProblemKind::Disconnected => SETTLE_DISCONNECTED,
         ProblemKind::EngineGone => SETTLE_ENGINE,
     }

@@ -93,6 +93,21 @@ fn a_pause_on_probation_starts_it_over_and_one_that_lasts_breaks_it_off() {
 }
 
 #[test]
+fn a_stop_that_is_reported_only_after_the_probe_that_failed_for_it_stands() {
+    for is_stopped in [true, false] {
+        let mut scenario = Scenario::of(config());
+        let sick = Container { probed_at: scenario.seconds(20), ..with_health("a", HealthState::Unhealthy) };
+        scenario.at(10).look(&[&with_health("a", HealthState::Healthy)]).at(20).look(&[&sick]);
+        assert_eq!((scenario.restarts().len(), scenario.kinds().len()), (0, 0));
+        if is_stopped {
+            scenario.event("id-a", TERM);
+        }
+        scenario.at(21).look(&[&sick]);
+        assert_eq!(scenario.restarts().len(), usize::from(!is_stopped));
+    }
+}
+
+#[test]
 fn a_container_that_fails_its_health_check_while_it_is_stopped_is_left_alone() {
     let mut scenario = Scenario::of(config());
     let well = with_health("a", HealthState::Healthy);
