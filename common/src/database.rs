@@ -266,7 +266,12 @@ fn open_database(path: &Path, options: Options, mode: OpenMode) -> Result<Databa
     if metadata.permissions().mode() & 0o077 != 0 {
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
     }
-    let database = checked(options, options.check && !fresh, |builder| builder.create_file(file))?;
+    let database = checked(options, options.check && !fresh, |builder| builder.create_file(file));
+    // On a full disk: what was begun is no state, and would be taken for a damaged one.
+    if fresh && database.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    let database = database?;
     if fresh && let Some(dir) = path.parent() {
         File::open(dir)?.sync_all()?;
     }

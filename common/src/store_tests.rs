@@ -331,6 +331,20 @@ async fn a_full_disk_is_an_error_and_writes_recover_with_free_space() {
 }
 
 #[tokio::test]
+#[ignore = "needs root to mount a small file system"]
+async fn what_a_full_disk_leaves_of_a_new_state_is_not_taken_for_a_damaged_one() {
+    let disk = SmallDisk::mount();
+    let ballast = disk.0.path().join("ballast");
+    assert!(fs::write(&ballast, vec![0; 8 * 1024 * 1024]).is_err(), "the disk is full now");
+    for _ in 0..2 {
+        let warning = open_at(disk.0.path()).warning.expect("it can't be stored");
+        assert!(!warning.contains("LOST"), "{warning}");
+    }
+    fs::remove_file(ballast).unwrap();
+    assert_eq!(open_at(disk.0.path()).warning, None);
+}
+
+#[tokio::test]
 async fn a_symlink_in_place_of_the_state_is_not_followed() {
     let dir = tempdir().unwrap();
     let target = dir.path().join("target");

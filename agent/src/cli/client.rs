@@ -332,12 +332,19 @@ pub(super) fn audit_path(config: &Path) -> AuditPath {
     }
 }
 
+/// Chooses a listen address that is always there (a loopback address, or all addresses) if there is one: the machine may not
+/// have the others at this moment.
+fn preferred(addresses: impl IntoIterator<Item = String>) -> Option<String> {
+    let always = ["127.", "localhost:", "[::1]:", ":", "0.0.0.0:", "[::]:"];
+    addresses.into_iter().min_by_key(|address| !always.iter().any(|start| address.starts_with(start)))
+}
+
 /// Returns the address of the agent in the configuration file, or else the default address.
 fn configured(config: &Path) -> String {
     let (address, base_path) = match read(config) {
         Ok(config) => {
             let api = config.map(|config| config.api).unwrap_or_default();
-            (api.addresses.into_iter().next(), api.base_path)
+            (preferred(api.addresses), api.base_path)
         }
         Err(error) => {
             let (address, base_path) = (salvaged(config), BasePath::default());
@@ -352,12 +359,12 @@ fn configured(config: &Path) -> String {
     format!("{address}{base_path}")
 }
 
-/// Returns the first valid listen address of a file with faults elsewhere.
+/// Returns a valid listen address of a file with faults elsewhere.
 fn salvaged(config: &Path) -> Option<String> {
     let text = source::read(config).ok()?;
     let tree = json::parse(&text, &mut Findings::default()).ok()?;
     let addresses = tree["api"]["address"].as_array()?.iter().filter_map(serde_json::Value::as_str);
-    addresses.filter(|text| address::parse(text).is_ok()).map(str::to_owned).next()
+    preferred(addresses.filter(|text| address::parse(text).is_ok()).map(str::to_owned))
 }
 
 /// Returns the URL at which this machine reaches a listen address.
@@ -407,7 +414,7 @@ mod tests {
             std::fs::write(&path, content).unwrap();
             Client::new(None, &path).map(|client| client.api.to_string())
         };
-        let address = r#""api": {"address": ["127.0.0.1:9191"]}"#;
+        let address = r#""api": {"address": ["10.8.0.1:9191", "127.0.0.1:9191"]}"#;
         assert_eq!(of(&format!("{{{address}}}")).unwrap(), "http://127.0.0.1:9191/");
         // Non-fatal mistakes.
         let doubtful = format!(r#"{{{address}, "servces": [], "services": [{{"name": "a b"}}]}}"#);

@@ -60,6 +60,7 @@ pub use evenkeel_common::config::expand::Env;
 pub use evenkeel_common::config::{ConfigErrors, ConfigSource, Configuration};
 pub use load::{WithoutServices, schema};
 pub(crate) use misplaced::HELD;
+pub(crate) use paths::in_container;
 
 /// A configuration without fatal faults.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,6 +10,11 @@ use super::file::{AuditFile, StateFile};
 
 const DEFAULT_STATE_PATH: &str = "/var/lib/evenkeel";
 
+/// Reports whether the agent runs in a container: then a path that it does not see may exist on the machine.
+pub(crate) fn in_container() -> bool {
+    ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists())
+}
+
 /// `audit.path`: absolute, or empty.
 pub(super) fn audit_path(file: &AuditFile, findings: &mut Findings) -> Option<PathBuf> {
     let at = KeyPath::of("audit.path");

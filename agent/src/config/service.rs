@@ -137,8 +137,8 @@ fn warn_of_same_container(
     let first = *containers.entry(file.container_name.clone()).or_insert(n);
     if first != n {
         let what = format!(
-            "services[{n}] has the container_name of services[{first}]: each of them restarts and reports the container, \
-             so remove one"
+            "services[{n}] has the container_name of services[{first}]: each of them reports the container and, with \
+             auto_heal, restarts it, so remove one"
         );
         findings.warn(&at.key("container_name"), what);
     }

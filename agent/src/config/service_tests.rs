@@ -264,10 +264,7 @@ fn a_window_in_a_time_zone_that_can_not_be_seen_gives_a_warning() {
         let config = parse(&json!({"services": [service]}), &env).unwrap();
         config.warnings.iter().any(|text| text.starts_with("web: update.timezone: is not set"))
     };
-    let here = update::is_hidden(
-        TimeZone::try_system().ok().as_ref(),
-        Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists(),
-    );
+    let here = update::is_hidden(TimeZone::try_system().ok().as_ref(), super::super::in_container());
     assert_eq!(warned(json!({"window": "02:00-05:00"}), None), here);
     assert!(!warned(json!({"window": "02:00-05:00"}), Some("Europe/Vienna")));
     assert!(!warned(json!({"window": "02:00-05:00", "timezone": "UTC"}), None));

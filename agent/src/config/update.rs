@@ -230,7 +230,7 @@ fn warn_of_drain(drain: &DrainFile, order: Option<Order>, at: &KeyPath, findings
     if drain.undo.is_some() && drain.exec.is_none() && drain.command.is_none() {
         findings.warn(&at.key("undo"), "has no effect without exec and command");
     }
-    if drain.undo.is_none() && drain.exec.is_some() {
+    if drain.undo.is_none() && drain.exec.is_some() && order != Some(Order::StopFirst) {
         let what = "is not set: if a new image fails after the drain, the old containers can't be told to serve again, and are \
                     removed and made anew; set a program that takes back what exec has done";
         findings.warn(&at.key("undo"), what);
@@ -242,11 +242,10 @@ pub(super) fn warn_of_zone(file: &UpdateFile, at: &KeyPath, env: Env<'_>, findin
     if !file.timezone.is_empty() {
         return;
     }
-    let in_container = ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists());
     let system = TimeZone::try_system().ok();
     let why = match env("TZ").filter(|zone| !zone.is_empty()) {
         Some(zone) if system.is_none() => format!("TZ is {}, which is not a known time zone", quote(&zone)),
-        None if is_hidden(system.as_ref(), in_container) => {
+        None if is_hidden(system.as_ref(), super::in_container()) => {
             "the machine's time zone is not visible here".to_owned()
         }
         _ => return,
@@ -584,6 +583,8 @@ mod tests {
         let (_, service) = with(&json!({"min_age": "3d"}));
         assert_eq!(service.unwrap().update.unwrap().min_age, Some(Duration::from_hours(72)));
         let (exec, undo) = (json!(["touch", "/tmp/drain"]), json!(["rm", "/tmp/drain"]));
+        let (warnings, _) = with(&json!({"order": "stop_first", "drain": {"exec": exec.clone()}}));
+        assert_eq!(warnings.len(), 1, "it never drains: {warnings:?}");
         let (warnings, _) = with(&json!({"drain": {"exec": exec, "undo": undo}}));
         assert_eq!(warnings, Vec::<String>::new());
         let (warnings, _) = with(&json!({"drain": {"exec": exec}}));

@@ -121,6 +121,17 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
         // Only a nicety is lost, which must not end an update, and a rollback even less.
         note = kept.unwrap_or_else(|error| Some(hashes_not_kept(up_mode.services(), &error)));
         followers = self::followers(model, up_mode.services(), &containers);
+        // Each of them is recreated by itself.
+        if note.is_none()
+            && !followers.is_empty()
+            && !are_hashes_kept(compose, &project, model, &followers).await.unwrap_or(true)
+        {
+            note = Some(format!(
+                "Compose was called with --no-deps for {}, in the network of another container. The next `compose up -d` of \
+                 a person will make it anew.",
+                followers.join(", ")
+            ));
+        }
         let kept = followers.iter().filter_map(|name| Some((name.clone(), scope.kept_count(name, model)?)));
         project.kept_counts.extend(kept);
     }
@@ -250,12 +261,7 @@ async fn keep_hashes(
     if needed.is_empty() {
         return Ok(None);
     }
-    // Both from the model: the hash of the files lacks the variables of env files.
-    let whole = project.clone().defined_by(model.clone());
-    let alone = project.clone().defined_by(Arc::new(Model::clone(model).with_dependencies(|_, _| false)));
-    let (whole, alone) = (world.1.hashes(&whole).await?, world.1.hashes(&alone).await?);
-    let is_same = |name: &String| whole.by_service.get(name) == alone.by_service.get(name);
-    if names.iter().all(is_same) {
+    if are_hashes_kept(world.1, project, model, names).await? {
         return Ok(None);
     }
     let is_well = |c: &&Container| {
@@ -282,6 +288,20 @@ async fn keep_hashes(
          `compose up -d` of a person will make the container anew.",
         names.join(", ")
     )))
+}
+
+/// Whether this version of compose computes the same hash for these services with and without their dependencies.
+async fn are_hashes_kept(
+    compose: &dyn Compose,
+    project: &Project,
+    model: &Arc<Model>,
+    names: &[String],
+) -> Result<bool, ComposeError> {
+    // Both from the model: the hash of the files lacks the variables of env files.
+    let whole = project.clone().defined_by(model.clone());
+    let alone = project.clone().defined_by(Arc::new(Model::clone(model).with_dependencies(|_, _| false)));
+    let (whole, alone) = (compose.hashes(&whole).await?, compose.hashes(&alone).await?);
+    Ok(names.iter().all(|name| whole.by_service.get(name) == alone.by_service.get(name)))
 }
 
 /// Returns those of these compose services that join a namespace of a container of another one by its name (`container:…`).

@@ -133,7 +133,8 @@ fn others(
     let first = project.files.first().and_then(|file| file.parent());
     let folder = project.folder.as_deref().or(first).unwrap_or(Path::new("/")).to_owned();
     let mut found: BTreeMap<PathBuf, Option<Vec<u8>>> = BTreeMap::new();
-    let mut of_variables = vec![folder.join(".env")];
+    // Files that were named take its place.
+    let mut of_variables = if project.env_files.is_empty() { vec![folder.join(".env")] } else { Vec::new() };
     of_variables.extend(project.env_files.iter().chain(&project.env_file).cloned());
     let mut unread: Vec<(PathBuf, Vec<u8>)> = files;
     let surroundings = surroundings(project, &folder);
@@ -233,7 +234,7 @@ pub(super) async fn supersets(
 
 /// Corrects where these containers were started, if that folder no longer exists: the project was moved since, or compose was
 /// run in a container that alone has the folder. Compose would make the folders of its bind mounts anew there. Nothing is known
-/// if the folder of these configured files is missing, too.
+/// if the folder of these configured files is missing, too, or if the agent does not see the files of the machine.
 pub(crate) async fn follow_moved(offload: Offload, containers: &mut [Container], configured: &[PathBuf]) {
     let Some(now) = configured.first().and_then(|file| file.parent()).map(Path::to_owned) else { return };
     let folders: BTreeSet<PathBuf> =
@@ -344,7 +345,7 @@ mod tests {
         let hashed = || async { hash(Offload::Inline, &project, Some(&own)).await.unwrap() };
         let mut before = hashed().await;
         assert_eq!(hashed().await, before);
-        for name in ["parts/db.yml", "base.yml", "prod.env", "web.env", "parts/db.env", ".env"] {
+        for name in ["parts/db.yml", "base.yml", "prod.env", "web.env", "parts/db.env"] {
             let text = std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
             write(name, &format!("{text}# more\n"));
             let after = hashed().await;
@@ -354,6 +355,12 @@ mod tests {
         }
         write("tags.env", "TAG=2\n");
         assert_eq!(hashed().await, before, "the agent writes this file itself");
+        write(".env", "A=1\n");
+        assert_eq!(hashed().await, before, "compose does not read it if other files are named");
+        let of_default = Project { env_files: Vec::new(), ..project.clone() };
+        let with_default = hash(Offload::Inline, &of_default, None).await.unwrap();
+        write(".env", "A=2\n");
+        assert_ne!(hash(Offload::Inline, &of_default, None).await.unwrap().hash, with_default.hash);
         assert!(before.is_upgrade_of(&before.configured_only) && !before.is_upgrade_of(&before.hash));
         let elsewhere = Project { folder: Some("/srv".into()), ..project.clone() };
         assert!(hash(Offload::Inline, &elsewhere, None).await.unwrap().is_upgrade_of(&before.hash));

@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, FutureExt, join_all};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 
-use crate::config::{ConfiguredImage, ServiceConfig, TagVariable};
+use crate::config::{ConfiguredImage, ServiceConfig, TagVariable, in_container};
 use crate::model::image::{Digest, ImageId, Reference, digests_in};
 use crate::model::{Container, EngineError, Members, Project, RegistryError, SignatureVerdict, Signers};
 use crate::ports::{Engine, Registry};
@@ -294,7 +294,9 @@ impl Check {
             Some(members) => self.world.engine.containers(members).await.map_err(engine_fault)?,
             None => Vec::new(),
         };
-        files::follow_moved(self.world.offload, &mut containers, &self.config.compose_files).await;
+        if !in_container() {
+            files::follow_moved(self.world.offload, &mut containers, &self.config.compose_files).await;
+        }
         let containers: Arc<[Container]> = containers.into();
         let files = match &self.asked.files {
             Some(asked) => Box::pin(read_files(&self.world, &asked.as_started(&containers))).await,

@@ -34,7 +34,7 @@ pub struct Data {
 }
 
 /// Containers that are stopped while data is at rest, by ID, whoever they belong to. After a restart of the agent, they are
-/// known again once the steps are repeated.
+/// known again once the steps are repeated; those that a failed way back has left stopped are not.
 #[derive(Clone, Default)]
 pub struct AtRest(Arc<Mutex<BTreeSet<String>>>);
 
@@ -57,7 +57,8 @@ impl AtRest {
     /// Reports whether one of these containers is stopped for a snapshot.
     pub(super) fn holds_any(&self, containers: &[Container]) -> bool {
         let held = self.0.lock();
-        containers.iter().any(|container| held.contains(&container.id))
+        // One that runs again was started by somebody.
+        containers.iter().any(|container| !container.is_live() && held.contains(&container.id))
     }
 }
 
@@ -489,6 +490,7 @@ mod tests {
     use async_trait::async_trait;
 
     use super::*;
+    use crate::model::State;
     use crate::model::snapshot::{Copied, FolderId, Volume};
 
     /// Folders by path, of which some can't be put back, and some can't be undone.
@@ -647,7 +649,10 @@ mod tests {
     fn what_is_stopped_for_a_snapshot_is_known_until_it_is_started_again() {
         let at_rest = AtRest::default();
         let stop = vec![mounter("files", "other")];
-        let of_project = |id: &str| [Container { id: id.into(), ..Container::running("files", "files") }];
+        let of_project = |id: &str| {
+            let state = State::Exited;
+            [Container { id: id.into(), state, ..Container::running("files", "files") }]
+        };
         let resume = SnapshotStep::Resume { start: stop.clone(), project: "p".into() };
         for step in [
             SnapshotStep::Quiesce { stop: stop.clone(), of: Vec::new(), measures: false },
@@ -662,6 +667,9 @@ mod tests {
             at_rest.follow(&step);
             assert!(at_rest.holds_any(&of_project("files")), "{step:?}");
             assert!(!at_rest.holds_any(&of_project("another")), "{step:?}");
+            let [stopped] = of_project("files");
+            let started = Container { state: State::Running, ..stopped };
+            assert!(!at_rest.holds_any(&[started]), "somebody has started it");
             at_rest.follow(&resume);
             assert!(!at_rest.holds_any(&of_project("files")), "{step:?}");
         }

@@ -80,6 +80,9 @@ pub struct ImageMemory {
     /// The newest of the newer tags that the registry last had: known after a restart until the registry answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_tag: Option<String>,
+    /// The tag that was in use then, with which the newest one was compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newest_of: Option<String>,
     /// The newer tag that was announced last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_tag: Option<String>,

@@ -6,6 +6,7 @@
 //! that replaces it in the project has to wait for that.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -158,12 +159,14 @@ impl Reloader {
                 () = stop.cancelled() => break,
                 () = tasks.panicked() => return,
                 // A file system that hangs must not delay the end of the agent.
-                Some(()) = hangups.recv() => {
-                    let _ = stop.run_until_cancelled(self.reload()).await;
-                }
-                () = sleep(RETRY), if !self.config().left_out.is_empty() => {
-                    let _ = stop.run_until_cancelled(self.retry()).await;
-                }
+                Some(()) = hangups.recv() => tokio::select! {
+                    () = tasks.panicked() => return,
+                    _ = stop.run_until_cancelled(self.reload()) => {}
+                },
+                () = sleep(RETRY), if !self.config().left_out.is_empty() => tokio::select! {
+                    () = tasks.panicked() => return,
+                    _ = stop.run_until_cancelled(self.retry()) => {}
+                },
             }
         }
         tasks.finish(STOP_GRACE).await;
@@ -342,16 +345,12 @@ impl Reloader {
 
     /// Restores services that are no longer configured but have an unfinished deployment, so that it can end.
     async fn orphans(&mut self, services: &[Arc<ServiceConfig>]) -> Vec<Member> {
-        let rows = match self.world.store.scan(&state_key("")).await {
-            Ok(rows) => rows,
-            Err(error) => {
-                self.notices.push(format!("the state of former services can't be read: {error}"));
-                return Vec::new();
-            }
-        };
+        let store = self.world.store.clone();
+        let prefix = state_key("");
+        let rows = self.until_read("the state of former services", || store.scan(&prefix)).await;
         let mut members = Vec::new();
         for (key, row) in rows {
-            let Some(name) = key.strip_prefix(&state_key("")) else { continue };
+            let Some(name) = key.strip_prefix(&prefix) else { continue };
             let known = services.iter().any(|service| service.name == name);
             let durable = serde_json::from_slice::<Durable>(&row).unwrap_or_default();
             let deployed = durable.deployment.as_ref().and_then(|d| former(name, d.plan()));
@@ -383,24 +382,32 @@ impl Reloader {
         }
     }
 
-    /// Loads a service's state. A damaged row is kept under another key and reported. While it can't be read, this waits:
-    /// an empty state would be written over it, and blocked images would be deployed again.
-    async fn restore(&mut self, name: &str) -> Durable {
-        let store = self.world.store.clone();
+    /// Reads from the store. While that fails, this waits: an empty state would be written over what is there, blocked images
+    /// would be deployed again, and an unfinished deployment would stay as it is.
+    async fn until_read<T, E: Display, F: Future<Output = Result<T, E>>>(
+        &self,
+        what: &str,
+        read: impl Fn() -> F,
+    ) -> T {
         let mut is_reported = false;
-        let row = loop {
-            match store.get(&state_key(name)).await {
-                Ok(row) => break row,
+        loop {
+            match read().await {
+                Ok(found) => return found,
                 Err(error) if !is_reported => {
-                    let message =
-                        format!("{name}: its state can't be read; no service starts until it can: {error}");
+                    let message = format!("{what} can't be read; services start once it can be: {error}");
                     self.emit(self.entry(Kind::ERROR, Level::Critical, message));
                     is_reported = true;
                 }
                 Err(_) => {}
             }
             sleep(REREAD).await;
-        };
+        }
+    }
+
+    /// Loads a service's state. A damaged row is kept under another key and reported.
+    async fn restore(&mut self, name: &str) -> Durable {
+        let (store, key) = (self.world.store.clone(), state_key(name));
+        let row = self.until_read(&format!("{name}: its state"), || store.get(&key)).await;
         let Some(row) = row else { return Durable::default() };
         match serde_json::from_slice(&row) {
             Ok(durable) => durable,

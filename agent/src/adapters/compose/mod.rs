@@ -504,6 +504,8 @@ impl Compose for ComposeCli {
         no_links(project).await?;
         match self.rendered(project, &["*"], &[]).await {
             Ok(model) => Ok(model),
+            // Compose has not answered.
+            Err(error) if error.output.is_empty() => Err(error),
             Err(error) => self.present(project).await.map(|(model, _)| model).ok_or(error),
         }
     }
@@ -520,6 +522,7 @@ impl Compose for ComposeCli {
         no_links(project).await?;
         let (mut printed, said) = match self.hashed(project, &["*"]).await {
             Ok(hashed) => hashed,
+            Err(error) if error.output.is_empty() => return Err(error),
             Err(error) => {
                 let Some((_, profiles)) = self.present(project).await else { return Err(error) };
                 let profiles: Vec<&str> = profiles.iter().map(String::as_str).collect();

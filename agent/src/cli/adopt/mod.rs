@@ -18,7 +18,7 @@ use self::describe::{Alone, Described, FileSeen, InRegistry, Project, Runs, Serv
 use self::labels::Labels;
 use super::terminal::print;
 use crate::app::clients::{EngineClients, RegistryClients};
-use crate::config::Config;
+use crate::config::{Config, in_container};
 use crate::model::image::digests_in;
 use crate::model::{
     Container, EngineError, Members, Origin as Started, Project as ComposeProject, Reference,
@@ -194,7 +194,9 @@ async fn look_at(
     };
     let files = tokio::task::spawn_blocking(look).await.unwrap_or_default();
     let named: Vec<PathBuf> = files.iter().map(|file| file.named.clone()).collect();
-    follow_moved(Offload::Threads, &mut containers, &named).await;
+    if !in_container() {
+        follow_moved(Offload::Threads, &mut containers, &named).await;
+    }
     if let Some(started) = Started::of(&containers, &named).filter(|started| started.folder.is_some()) {
         (origin.folder, origin.env_files) = (started.folder, started.env_files);
     }

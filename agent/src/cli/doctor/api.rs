@@ -16,9 +16,13 @@ pub(super) enum Holder {
     Agent,
     /// Another program, with a description.
     Other(String),
+    /// The machine does not have the address.
+    Absent,
     /// The address can't be used at all.
     Unusable(String),
 }
+
+const ADDRESS: &str = "set api.address to an address of this machine, for example 127.0.0.1:9090";
 
 /// Returns the findings for each address. `state_in_use`: some process has the state open.
 pub(super) fn check(holders: &[(String, Holder)], state: &Path, state_in_use: bool) -> Vec<Finding> {
@@ -34,9 +38,23 @@ pub(super) fn check(holders: &[(String, Holder)], state: &Path, state_in_use: bo
                     format!("stop it (`ss -ltnp 'sport = :{port}'` shows its name), or change api.address");
                 found.push(Words { what, why, remedy }.error(AREA, address.as_str()));
             }
+            Holder::Absent
+                if holders.iter().any(|(_, other)| matches!(other, Holder::Free | Holder::Agent)) =>
+            {
+                let words = Words {
+                    what: "this machine does not have this address",
+                    why: "the agent answers there only once it has",
+                    remedy: "if it is not that of a network that comes up later, set api.address to one of this machine's",
+                };
+                found.push(words.warning(AREA, address.as_str()));
+            }
+            Holder::Absent => {
+                let what = "this machine does not have this address";
+                found.push(Words { what, why, remedy: ADDRESS }.error(AREA, address.as_str()));
+            }
             Holder::Unusable(cause) => {
-                let remedy = "set api.address to an address of this machine, for example 127.0.0.1:9090";
-                found.push(Words { what: cause.as_str(), why, remedy }.error(AREA, address.as_str()));
+                found
+                    .push(Words { what: cause.as_str(), why, remedy: ADDRESS }.error(AREA, address.as_str()));
             }
         }
     }
@@ -56,6 +74,7 @@ pub(super) fn check(holders: &[(String, Holder)], state: &Path, state_in_use: bo
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::Severity;
     use super::*;
 
     fn findings(holder: Holder, state_in_use: bool) -> Vec<Finding> {
@@ -66,6 +85,19 @@ mod tests {
     fn a_free_address_or_one_of_the_agent_has_no_finding() {
         assert_eq!(findings(Holder::Free, false), []);
         assert_eq!(findings(Holder::Agent, true), []);
+    }
+
+    #[test]
+    fn an_address_that_the_machine_does_not_have_is_an_error_only_if_there_is_no_other() {
+        let levels = |other: Holder| {
+            let holders =
+                [("10.8.0.1:9090".to_owned(), Holder::Absent), ("127.0.0.1:9090".to_owned(), other)];
+            let found = check(&holders, Path::new("/var/lib/evenkeel"), false);
+            found.into_iter().map(|finding| finding.severity).collect::<Vec<_>>()
+        };
+        assert_eq!(levels(Holder::Free), [Severity::Warning]);
+        assert_eq!(levels(Holder::Agent), [Severity::Warning]);
+        assert_eq!(levels(Holder::Absent), [Severity::Error, Severity::Error]);
     }
 
     #[test]

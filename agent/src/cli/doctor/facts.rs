@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_common::config::source;
 
-use crate::config::{ConfiguredImage, ServiceConfig};
+use crate::config::{ConfiguredImage, ServiceConfig, in_container};
 use crate::model::env_file::find_tag;
 use crate::model::probe::Answer;
 use crate::model::{ComposeError, Container, Difference, Model, Reference};
@@ -106,13 +106,7 @@ impl Files {
             }
             _ => None,
         };
-        Self {
-            unnamed,
-            unseen,
-            share: !named.is_empty(),
-            by_hand,
-            in_container: ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists()),
-        }
+        Self { unnamed, unseen, share: !named.is_empty(), by_hand, in_container: in_container() }
     }
 }
 

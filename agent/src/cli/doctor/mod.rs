@@ -53,7 +53,7 @@ use super::client::{Client, reachable};
 use super::terminal::{Terminal, print};
 use crate::app::clients::{EngineClients, RegistryClients};
 use crate::audit::trial::ask_wardens;
-use crate::config::{Config, ConfiguredImage, PushConfig, ServiceConfig};
+use crate::config::{Config, ConfiguredImage, PushConfig, ServiceConfig, in_container};
 use crate::model::probe::{Answer, Target};
 use crate::model::{Container, Difference, Digest, Members, Model, Project, Reference, SwarmError};
 use crate::ports::survey::{EngineInfo, RunningContainer};
@@ -340,7 +340,9 @@ async fn look_at<'a>(
         })?,
         (None, None) => Vec::new(),
     };
-    follow_moved(Offload::Threads, &mut containers, &config.compose_files).await;
+    if !in_container() {
+        follow_moved(Offload::Threads, &mut containers, &config.compose_files).await;
+    }
     let labelled: BTreeSet<PathBuf> =
         containers.iter().flat_map(|container| container.compose_files.iter().cloned()).collect();
     let configured = config.compose_files.clone();
@@ -509,6 +511,9 @@ async fn holder(address: &str, base: &BasePath) -> api::Holder {
         Ok(_) => api::Holder::Free,
         Err(BindError::Listen { cause, .. }) if cause.kind() == io::ErrorKind::AddrInUse => {
             identify(address, base).await
+        }
+        Err(BindError::Listen { cause, .. }) if cause.kind() == io::ErrorKind::AddrNotAvailable => {
+            api::Holder::Absent
         }
         Err(error) => api::Holder::Unusable(error.to_string()),
     }

@@ -227,7 +227,11 @@ fn differences(facts: &Facts<'_>) -> Vec<Finding> {
     let project = facts.config.project().map(|project| project.name).unwrap_or_default();
     let finding = |difference: &Difference| {
         let words = Words {
-            what: format!("the compose files no longer define what runs: {difference}"),
+            what: if difference.is_of_providers() {
+                format!("compose sets something that the files don't contain: {difference}")
+            } else {
+                format!("the compose files no longer define what runs: {difference}")
+            },
             why: "an update would change more than the image, so that it waits",
             remedy: if difference.is_of_connections() {
                 wording::add_networks(std::slice::from_ref(difference))

@@ -26,7 +26,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Option<Finding> {
             return Some(words.error(AREA, subject));
         }
     };
-    if let Some(why) = lacks_room(seen, rules) {
+    if let Some(why) = lacks_room(seen, rules, true) {
         let words = Words {
             what: why,
             why: "an update waits as long as there is no room for the copy",

@@ -4,8 +4,8 @@
 use evenkeel_common::wire::Gate;
 use jiff::Timestamp;
 
-use crate::model::Container;
 use crate::model::image::{Digest, Reference};
+use crate::model::{Container, Model};
 use crate::service::compare::Comparison;
 use crate::service::gates::candidate::Candidate;
 use crate::service::gates::rules::Asker;
@@ -40,6 +40,10 @@ impl ImageDecision<'_> {
     /// Whether an update of the image may begin.
     pub(in crate::service) fn is_free_update(&self) -> bool {
         matches!(self.comparison, Comparison::Stale { .. }) && !self.is_held
+    }
+
+    fn is_pulled(&self) -> bool {
+        matches!(self.comparison, Comparison::Pulled { .. })
     }
 
     /// Whether the image keeps the others of its tag variable, all of which are updated at once, from their newer tag.
@@ -81,14 +85,28 @@ impl Service {
                 decision.is_held |= lagging > usize::from(decision.lags());
             }
         }
-        if *cause == Cause::Update {
-            for at in jobs_of_updates(&decisions, observation) {
-                let view = decisions[at].view;
-                let Comparison::Pulled { remote } = &decisions[at].comparison else { continue };
-                let comparison = Comparison::Stale { remote: remote.clone() };
+        if let (Cause::Update, Some(Ok(definition))) = (cause, &observation.definition)
+            && decisions.iter().any(ImageDecision::is_pulled)
+        {
+            let before = self.before(cause, observation, now);
+            let again = |decision: &mut ImageDecision<'a>| {
+                let Comparison::Pulled { remote } = &decision.comparison else { return };
+                let (view, comparison) = (decision.view, Comparison::Stale { remote: remote.clone() });
                 let candidate = self.candidate(view, &comparison, observation);
                 let gate = candidate.as_ref().and_then(|candidate| rules.first_hold(candidate));
-                decisions[at] = ImageDecision { view, comparison, candidate, is_held: gate.is_some(), gate };
+                *decision = ImageDecision { view, comparison, candidate, is_held: gate.is_some(), gate };
+            };
+            // It has crashed since, or counts as crashed only now.
+            let is_of = |was: &Baseline, view: &ImageView| {
+                Reference::parse(&was.config_image).is_ok_and(|r| r == view.from || r == view.reference)
+            };
+            for decision in &mut decisions {
+                if before.iter().any(|was| was.live && is_of(was, decision.view)) {
+                    again(decision);
+                }
+            }
+            for at in jobs_of_updates(&decisions, &definition.model, &before) {
+                again(&mut decisions[at]);
             }
         }
         decisions
@@ -152,13 +170,7 @@ impl Service {
 
 /// The images that were only pulled, by their index, that jobs run on for which services of a free update wait: they are
 /// updated with these.
-fn jobs_of_updates(decisions: &[ImageDecision<'_>], observation: &Observation) -> Vec<usize> {
-    let is_pulled = |decision: &ImageDecision<'_>| matches!(decision.comparison, Comparison::Pulled { .. });
-    let Some(Ok(definition)) = &observation.definition else { return Vec::new() };
-    if !decisions.iter().any(is_pulled) {
-        return Vec::new();
-    }
-    let before = Baseline::all(&observation.containers);
+fn jobs_of_updates(decisions: &[ImageDecision<'_>], model: &Model, before: &[Baseline]) -> Vec<usize> {
     let free: Vec<Reference> = decisions
         .iter()
         .filter(|decision| decision.is_free_update())
@@ -166,9 +178,9 @@ fn jobs_of_updates(decisions: &[ImageDecision<'_>], observation: &Observation) -
         .collect();
     let is_job = |view: &ImageView| {
         let images = free.iter().chain([&view.from, &view.reference]).cloned().collect();
-        let scope = Scope { images, before: before.clone(), part: Part::All };
-        scope.brings_up(&definition.model, |image| *image == view.from || *image == view.reference)
+        let scope = Scope { images, before: before.to_vec(), part: Part::All };
+        scope.brings_up(model, |image| *image == view.from || *image == view.reference)
     };
     let indices = decisions.iter().enumerate();
-    indices.filter(|(_, decision)| is_pulled(decision) && is_job(decision.view)).map(|(at, _)| at).collect()
+    indices.filter(|(_, decision)| decision.is_pulled() && is_job(decision.view)).map(|(at, _)| at).collect()
 }

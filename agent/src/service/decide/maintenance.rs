@@ -104,17 +104,21 @@ impl Service {
         maintenance.tags_at = maintenance.tags_at.map(|at| at.min(soon));
     }
 
-    fn tags_in_use(&mut self) -> Option<MaintenanceTask> {
+    pub(in crate::service) fn tags_in_use(&mut self) -> Option<MaintenanceTask> {
         let refresh = std::mem::take(&mut self.maintenance.is_pushed);
         let pattern = self.tag_pattern()?.clone();
         let in_use = self.config.images.iter().filter(|image| !image.reference.is_pinned());
         let images: Vec<TagInUse> = in_use
-            .map(|image| TagInUse {
-                configured: image.configured.clone(),
-                repository: image.reference.repository.clone(),
-                tag: self.tag_in_use(image),
-                is_shared: self.config.is_of_variable(&image.configured),
-                known: self.durable.images.get(&image.configured).newest_tag.clone(),
+            .map(|image| {
+                let (tag, memory) = (self.tag_in_use(image), self.durable.images.get(&image.configured));
+                let known = memory.newest_tag.clone().filter(|_| memory.newest_of.as_ref() == Some(&tag));
+                TagInUse {
+                    configured: image.configured.clone(),
+                    repository: image.reference.repository.clone(),
+                    tag,
+                    is_shared: self.config.is_of_variable(&image.configured),
+                    known,
+                }
             })
             .collect();
         (!images.is_empty()).then_some(MaintenanceTask::FindNewerTags { pattern, images, refresh })
@@ -137,10 +141,6 @@ impl Service {
         self.follow_declined_tag(before.as_deref(), &after, now);
         if before.is_some_and(|before| before != after) {
             self.maintenance.newer.retain(|image, _| !self.config.is_of_variable(image));
-            for (image, memory) in self.durable.images.iter_mut() {
-                // It was compared with the tag that was in use.
-                memory.newest_tag = memory.newest_tag.take().filter(|_| !self.config.is_of_variable(image));
-            }
             self.maintenance.tags_at = None;
         }
     }
@@ -159,8 +159,12 @@ impl Service {
         }
         for (image, newer) in found.newer {
             let newest = newer.first().cloned();
-            if self.durable.images.get(&image).newest_tag != newest {
-                self.durable.images.of(&image).newest_tag.clone_from(&newest);
+            let configured = self.config.images.iter().find(|one| one.configured == image);
+            let of = newest.as_ref().and(configured).map(|one| self.tag_in_use(one));
+            let memory = self.durable.images.get(&image);
+            if memory.newest_tag != newest || memory.newest_of != of {
+                let memory = self.durable.images.of(&image);
+                (memory.newest_tag, memory.newest_of) = (newest.clone(), of);
             }
             let Some(tag) = newest else {
                 self.maintenance.newer.remove(&image);

@@ -302,7 +302,7 @@ fn snapshot(rules: &Rules<'_>, candidate: &Candidate) -> Gate {
     let (why, clear) = match &candidate.snapshot {
         None => ("the data has not been looked at yet".to_owned(), "wait for the next check"),
         Some(Err(why)) => (why.clone(), "correct the configuration, or make the data visible to the agent"),
-        Some(Ok(seen)) => match wording::snapshot::lacks_room(seen, wanted) {
+        Some(Ok(seen)) => match wording::snapshot::lacks_room(seen, wanted, true) {
             None => return copied_again(rules, candidate, seen),
             Some(why) => (why, "make room, or raise update.snapshot.max_mib"),
         },

@@ -6,7 +6,7 @@ use crate::model::env_file::find_tag;
 use crate::service::images::Found;
 use crate::service::observation::TagInForce;
 use crate::service::tests::tag_variable::{TEXT, tagged, with_variable};
-use crate::service::upkeep::maintenance::MaintenanceResult;
+use crate::service::upkeep::maintenance::{MaintenanceResult, MaintenanceTask};
 
 /// Tag 1 runs; the registry has `remote` under the newer tag.
 fn newer(tag: &str, remote: char) -> Observation {
@@ -241,12 +241,18 @@ fn while_all_newer_tags_are_blocked_another_digest_under_the_one_in_force_is_dep
 fn newer_tags_are_compared_again_with_another_tag_in_force() {
     let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
     scenario.check(runs_on("1", '1')).lists(&["3"]);
-    let newest = |scenario: &Scenario| scenario.service.durable().images.get(IMAGE).newest_tag.clone();
-    assert_eq!(newest(&scenario).as_deref(), Some("3"));
+    let known = |scenario: &mut Scenario| {
+        let task = scenario.service.tags_in_use();
+        let Some(MaintenanceTask::FindNewerTags { images, .. }) = task else { panic!("{task:?}") };
+        images[0].known.clone()
+    };
+    assert_eq!(known(&mut scenario).as_deref(), Some("3"));
     scenario.check(runs_on("1", '1'));
-    assert_eq!(newest(&scenario).as_deref(), Some("3"));
+    assert_eq!(known(&mut scenario).as_deref(), Some("3"));
+    // Also if the agent did not run when the tag was set.
+    scenario.service.known.observation = None;
     scenario.check(runs_on("2", '2'));
-    assert_eq!(newest(&scenario), None);
+    assert_eq!(known(&mut scenario), None);
 }
 
 #[test]

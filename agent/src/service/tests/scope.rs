@@ -88,7 +88,7 @@ fn a_container_that_is_not_of_the_project_is_not_updated_and_no_image_is_blocked
         }
         assert_eq!(begun, None, "{project}");
         let errored = scenario.record().errored.expect("it is a fault");
-        assert!(errored.contains(text) && errored.contains("docker compose -p web up -d"), "{errored}");
+        assert!(errored.contains(text) && errored.contains("docker compose -p web … up -d"), "{errored}");
         assert!(scenario.kinds().contains(&Kind::ERROR), "{project}");
 
         scenario.service.handle_request(ServiceRequest::Redeploy, scenario.now);

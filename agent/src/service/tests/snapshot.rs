@@ -9,6 +9,7 @@ use crate::model::snapshot::{Copied, CopyMade, FolderId, Mounter, Room, Snapshot
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{NotStarted, SnapshotStepped};
+use crate::service::rollout::plan::{Cause, GoBack, GoBackReason};
 use crate::service::rollout::step::Phase;
 
 const OLD: &str = "sha256:v1";
@@ -301,6 +302,20 @@ fn data_is_put_back_again_if_something_was_started_on_it_meanwhile() {
     let reason = entry.reason.clone().unwrap_or_default();
     assert!(reason.contains("may have written to it meanwhile: cron does not stay stopped"), "{reason}");
     assert!(reason.ends_with(": web-2"), "{reason}");
+}
+
+#[test]
+fn who_goes_back_needs_no_room_to_spare() {
+    let mut scenario = with_data();
+    let mut seen = update();
+    let Some(Ok(data)) = &mut seen.snapshot else { unreachable!() };
+    // It shares its blocks with the copy, and the new image has filled the disk.
+    data.rooms = vec![("/srv".into(), Room { bytes: 1 << 30, available: 0, is_shared: true, copies: 1 })];
+    scenario.check(seen);
+    let back = Cause::GoBack(GoBack { to: Vec::new(), data: None, why: GoBackReason::ByHand });
+    assert!(scenario.service.plan_snapshot(&back, scenario.now).unwrap().is_some());
+    let why = scenario.service.plan_snapshot(&Cause::Update, scenario.now).unwrap_err();
+    assert!(why.contains("to spare"), "{why}");
 }
 
 #[test]

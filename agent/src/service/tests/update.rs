@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::{ComposeError, UpMode};
+use crate::service::observation::Definition;
 use crate::service::upkeep::maintenance::MaintenanceTask;
 
 const DB: &str = "localhost:5000/db:1";
@@ -553,13 +554,18 @@ fn a_stopped_project_that_compose_did_not_touch_stays_stopped_and_nothing_is_blo
 fn seen_down(container: &Container) -> Observation {
     let mut seen = observed('2', &[v1()], &[container]);
     seen.images[0].running.clear();
+    let model = serde_json::json!({"services": {"web": {"image": IMAGE}}});
+    let model = Arc::new(serde_json::from_value(model).unwrap());
+    seen.definition = Some(Ok(Definition { model, ..Definition::default() }));
     seen
 }
 
 #[test]
 fn a_new_image_for_a_service_that_has_crashed_is_deployed() {
-    for helps in [true, false] {
+    for (helps, is_pulled) in [(true, false), (false, false), (true, true)] {
         let mut scenario = Scenario::of(config());
+        // It was found while the container did not count as crashed yet.
+        scenario.service.durable.images.of(IMAGE).pulled = is_pulled.then(|| digest('2'));
         let crashed = |version, round| Container {
             restart_policy: RestartPolicy::OnFailure,
             state: State::Exited,

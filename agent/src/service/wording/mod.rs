@@ -556,7 +556,8 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
             };
             format!(
                 "container {container} belongs to {is_of}, and compose_project is {project}, so compose can't update it: \
-                 remove it and run `docker compose -p {project} up -d`"
+                 remove it, and make it anew with `docker compose -p {project} … up -d` (data that is in no volume is lost \
+                 with it)"
             )
         }
         FaultCause::FileMissing { path } => format!(

@@ -20,8 +20,9 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{amount:.1} {}", UNITS[unit])
 }
 
-/// Why there is no room for a copy; `None` if there is.
-pub(crate) fn lacks_room(seen: &SnapshotSeen, rules: &SnapshotRules) -> Option<String> {
+/// Why there is no room for a copy, and with `spares` for what a new image writes; `None` if there is. Who goes back has no
+/// image that migrates data, and may go back because the new one has filled the disk.
+pub(crate) fn lacks_room(seen: &SnapshotSeen, rules: &SnapshotRules, spares: bool) -> Option<String> {
     let bytes = copied_bytes(&seen.rooms);
     if bytes > rules.max_bytes {
         let most = size(rules.max_bytes);
@@ -30,8 +31,7 @@ pub(crate) fn lacks_room(seen: &SnapshotSeen, rules: &SnapshotRules) -> Option<S
             size(bytes)
         ));
     }
-    // What exchanges the data for that of before has no image to migrate it.
-    lacks_free(&seen.rooms, seen.earlier.is_none())
+    lacks_free(&seen.rooms, spares)
 }
 
 /// How much of the data the copies write anew.
@@ -48,15 +48,15 @@ fn spare(bytes: u64) -> u64 {
 
 /// What is missing of the room for copies and, with `spares`, for the update that follows; `None` if nothing is.
 pub(crate) fn lacks_free(rooms: &[(PathBuf, Room)], spares: bool) -> Option<String> {
-    let data: u64 = rooms.iter().map(|(_, room)| room.bytes).sum();
-    let spare = if spares { spare(data) } else { 0 };
+    let spare_of = |room: &Room| if spares { spare(room.bytes) } else { 0 };
     // Several may go to the same file system: none of them has more room than all need together.
     let needed: u64 = rooms.iter().map(|(_, room)| room.needed()).sum();
     let lacks = |room: &Room| {
         let needed = if room.is_shared { 0 } else { needed };
-        room.available < needed.saturating_add(spare)
+        room.available < needed.saturating_add(spare_of(room))
     };
     let (folder, room) = rooms.iter().find(|(_, room)| lacks(room))?;
+    let spare = spare_of(room);
     let (folder, available, spare_size) = (folder.display(), size(room.available), size(spare));
     if room.is_shared {
         return Some(format!("the update needs {spare_size} to spare, {available} free in {folder}"));
@@ -161,7 +161,7 @@ mod tests {
             let room = Room { bytes: 60 << 20, available: mib << 20, is_shared, copies };
             let rooms = vec![("/v".into(), room)];
             let seen = SnapshotSeen { sources: Vec::new(), rooms, dumps: "/s".into(), earlier: None };
-            lacks_room(&seen, &rules)
+            lacks_room(&seen, &rules, true)
         };
         assert_eq!(lacks(1, false, 120), None);
         assert_eq!(lacks(2, true, 60), None);
@@ -189,5 +189,9 @@ mod tests {
         assert_eq!(lacks_free(&rooms, false), None, "a person goes back, and no image migrates anything");
         let why = lacks_free(&rooms, true).unwrap();
         assert_eq!(why, "the copy of the data needs 2.0 GiB, and 512.0 MiB to spare, 2.0 GiB free in /v");
+        // A large one that shares its blocks asks nothing of the disk of a small one.
+        let large = Room { bytes: 2 << 40, available: 300 << 30, is_shared: true, copies: 1 };
+        let small = Room { bytes: 100 << 20, available: 40 << 30, is_shared: false, copies: 1 };
+        assert_eq!(lacks_free(&[("/media".into(), large), ("/v".into(), small)], true), None);
     }
 }

@@ -50,7 +50,7 @@ impl Service {
         let is_compared = matches!(cause, Cause::Update | Cause::GoBack(_));
         let compared = observation.definition.as_ref().filter(|_| is_compared);
         let definition = compared.and_then(|d| Some(d.as_ref().ok()?.model.clone()));
-        let before = self.before(&cause, &observation.containers, now);
+        let before = self.before(&cause, observation, now);
         let is_live = before.iter().any(|was| was.live);
         let up_mode = match &cause {
             Cause::Redeploy => UpMode::All,
@@ -227,11 +227,17 @@ impl Service {
             )
     }
 
-    /// The containers before a deployment. An update also brings up a compose service that has crashed: it may be the fix.
-    fn before(&self, cause: &Cause, containers: &[Container], now: Timestamp) -> Vec<Baseline> {
-        let mut before = Baseline::all(containers);
-        if *cause == Cause::Update {
-            let crashed = self.crashed(containers, now);
+    /// The containers before a deployment. An update also brings up a compose service that has crashed, once its definition is
+    /// compared with what ran: it may be the fix.
+    pub(in crate::service) fn before(
+        &self,
+        cause: &Cause,
+        observation: &Observation,
+        now: Timestamp,
+    ) -> Vec<Baseline> {
+        let mut before = Baseline::all(&observation.containers);
+        if *cause == Cause::Update && matches!(observation.definition, Some(Ok(_))) {
+            let crashed = self.crashed(&observation.containers, now);
             for was in &mut before {
                 was.live |= crashed.contains(&was.id);
             }

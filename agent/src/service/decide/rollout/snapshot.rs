@@ -52,7 +52,8 @@ impl Service {
             None if *cause == Cause::Redeploy => return Ok(None),
             None => return Err("the data was not looked at yet".to_owned()),
         };
-        if let Some(why) = wording::snapshot::lacks_room(&seen, rules) {
+        let spares = !matches!(cause, Cause::GoBack(_));
+        if let Some(why) = wording::snapshot::lacks_room(&seen, rules, spares) {
             return Err(why);
         }
         let id = format!("{}-{}", self.config.name, now.strftime("%Y%m%dT%H%M%SZ"));
@@ -364,7 +365,7 @@ impl Deployment {
             Phase::Quiesce => SnapshotStep::Quiesce {
                 stop: state.stopped.clone(),
                 of: plan.sources.clone(),
-                measures: state.stopped.is_empty() && plan.earlier.is_none(),
+                measures: state.stopped.is_empty() && !matches!(self.plan().cause, Cause::GoBack(_)),
             },
             Phase::Copy if plan.earlier.is_some() => restore(),
             Phase::Copy => SnapshotStep::Copy {
