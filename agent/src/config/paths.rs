@@ -1,5 +1,6 @@
 //! Rules of the paths that the agent writes to, and warnings if others can write there.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use evenkeel_common::config::expand::Env;
@@ -10,9 +11,17 @@ use super::file::{AuditFile, StateFile};
 
 const DEFAULT_STATE_PATH: &str = "/var/lib/evenkeel";
 
-/// Reports whether the agent runs in a container: then a path that it does not see may exist on the machine.
+/// Reports whether the agent runs in a container: then a path that it does not see may exist on the machine. The file system of a
+/// machine may have been made from an image, with the marks of a container, but no engine mounts anything there.
 pub(crate) fn in_container() -> bool {
-    ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists())
+    let has_mark = ["/.dockerenv", "/run/.containerenv"].iter().any(|mark| Path::new(mark).exists());
+    has_mark && is_mounted_by_engine(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+/// Reports whether something is mounted from the folder of a container (`…/containers/ID/hostname`,
+/// `…/overlay-containers/ID/userdata/hosts`), according to `/proc/self/mountinfo`.
+fn is_mounted_by_engine(mounts: &str) -> bool {
+    mounts.lines().filter_map(|line| line.split(' ').nth(3)).any(|root| root.contains("containers/"))
 }
 
 /// `audit.path`: absolute, or empty.
@@ -98,7 +107,22 @@ mod tests {
     use serde_json::json;
 
     use super::super::testing::{good, parse};
+    use super::is_mounted_by_engine;
     use crate::config::Config;
+
+    #[test]
+    fn a_container_is_known_by_what_its_engine_mounts() {
+        let mount =
+            |root: &str, at: &str| format!("812 790 8:1 {root} {at} rw,relatime - ext4 /dev/sda1 rw\n");
+        let machine = [mount("/", "/"), mount("/srv/data", "/mnt")].concat();
+        assert!(!is_mounted_by_engine(&machine));
+        for root in [
+            "/var/lib/docker/containers/abc/hostname",
+            "/containers/storage/overlay-containers/abc/userdata/hosts",
+        ] {
+            assert!(is_mounted_by_engine(&(machine.clone() + &mount(root, "/etc/hosts"))), "{root}");
+        }
+    }
 
     #[test]
     fn paths_that_the_agent_writes_to_are_absolute() {
