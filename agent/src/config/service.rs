@@ -104,6 +104,15 @@ fn check_name(
     }
 }
 
+/// Returns the first service with the same value, if that is an earlier one.
+fn earlier(n: usize, value: &str, seen: &mut HashMap<String, usize>) -> Option<usize> {
+    if value.is_empty() {
+        return None;
+    }
+    let first = *seen.entry(value.to_owned()).or_insert(n);
+    (first != n).then_some(first)
+}
+
 /// No earlier service has the same swarm service. Otherwise both would update it, and each would take the other's update
 /// for an external change.
 fn check_swarm_service(
@@ -113,11 +122,7 @@ fn check_swarm_service(
     services: &mut HashMap<String, usize>,
     findings: &mut Findings,
 ) {
-    if file.swarm_service.is_empty() {
-        return;
-    }
-    let first = *services.entry(file.swarm_service.clone()).or_insert(n);
-    if first != n {
+    if let Some(first) = earlier(n, &file.swarm_service, services) {
         let what = format!("services[{n}] has the swarm_service of services[{first}]");
         findings.fault(&at.key("swarm_service"), what);
     }
@@ -131,11 +136,7 @@ fn warn_of_same_container(
     containers: &mut HashMap<String, usize>,
     findings: &mut Findings,
 ) {
-    if file.container_name.is_empty() {
-        return;
-    }
-    let first = *containers.entry(file.container_name.clone()).or_insert(n);
-    if first != n {
+    if let Some(first) = earlier(n, &file.container_name, containers) {
         let what = format!(
             "services[{n}] has the container_name of services[{first}]: each of them reports the container and, with \
              auto_heal, restarts it, so remove one"

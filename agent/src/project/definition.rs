@@ -142,10 +142,7 @@ pub(super) async fn of_images(
 ) -> Result<Definition, CompareError> {
     let compared = async {
         let model = world.1.model(project).await?;
-        let mut before = Baseline::all(containers);
-        for was in &mut before {
-            was.live |= crashed.contains(&was.id);
-        }
+        let before = Baseline::all_with(containers, crashed);
         let references = |view: &ImageView| -> Vec<Reference> {
             [&view.from, &view.reference].into_iter().chain(&view.newer).cloned().collect()
         };

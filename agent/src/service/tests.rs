@@ -349,6 +349,12 @@ fn a_trigger_joins_a_pending_one_and_is_recorded_once() {
 fn pulled() -> Scenario {
     let mut scenario = Scenario::of(config());
     scenario.check(observed('2', &[local("sha256:one", &['1'])], &[&running("a")]));
+    pull(&mut scenario);
+    scenario
+}
+
+/// Pins and pulls the image of digest 2.
+fn pull(scenario: &mut Scenario) {
     for result in [
         StepResult::ImagesPinned { missing: Vec::new() },
         StepResult::Pulled {
@@ -359,7 +365,6 @@ fn pulled() -> Scenario {
         assert!(matches!(scenario.act(), Some(Action::Step(_))));
         scenario.input(Input::Stepped(result));
     }
-    scenario
 }
 
 /// The same deployment on probation.

@@ -2,6 +2,7 @@
 //! virtual time.
 
 use std::fs;
+use std::path::PathBuf;
 
 use async_trait::async_trait;
 use evenkeel_agent::audit::Deliveries;
@@ -115,14 +116,31 @@ impl Store for Unreadable {
     }
 }
 
+/// A configuration that is about to be loaded.
+struct Loading {
+    reloader: Reloader,
+    workers: watch::Sender<Option<Workers>>,
+    stop: CancellationToken,
+}
+
+async fn loading(file: PathBuf, fake: &FakeWorld, store: Arc<dyn Store>) -> Loading {
+    let source = ConfigSource::new(file, |_| None);
+    let config = Arc::new(source.load::<Config>().expect("it has no fatal fault"));
+    let outbox = Outbox::open(Arc::new(fake.clone()), fake.clock(), "evenkeel", &[]).await.expect("memory");
+    let outbox = outbox.outbox;
+    let (stop, workers) = (CancellationToken::new(), watch::Sender::new(None));
+    let deliveries = Deliveries::new(outbox.clone(), fake.clock(), stop.clone());
+    let deps = deps(source, config, deliveries, &workers);
+    let reloader = Reloader::new(deps, recording_world(fake, store, outbox), stop.clone());
+    Loading { reloader, workers, stop }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_state_that_can_not_be_read_is_waited_for_and_not_replaced_by_an_empty_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("config.json");
     let text = json!({"services": [{"name": "web", "container_name": "web"}]}).to_string();
     fs::write(&file, text).expect("the configuration is written");
-    let source = ConfigSource::new(file, |_| None);
-    let config = Arc::new(source.load::<Config>().expect("it has no fatal fault"));
 
     let fake = new_world();
     let mut durable = Durable::default();
@@ -131,12 +149,7 @@ async fn a_state_that_can_not_be_read_is_waited_for_and_not_replaced_by_an_empty
     fake.put(&state_key("web"), row).await.expect("memory");
     let disk = Arc::new(Unreadable { inner: fake.clone(), fails: watch::Sender::new(true) });
     let store: Arc<dyn Store> = disk.clone();
-    let outbox = Outbox::open(Arc::new(fake.clone()), fake.clock(), "evenkeel", &[]).await.expect("memory");
-    let outbox = outbox.outbox;
-    let (stop, workers) = (CancellationToken::new(), watch::Sender::new(None));
-    let deliveries = Deliveries::new(outbox.clone(), fake.clock(), stop.clone());
-    let deps = deps(source, config, deliveries, &workers);
-    let mut reloader = Reloader::new(deps, recording_world(&fake, store, outbox), stop.clone());
+    let Loading { mut reloader, workers, stop } = loading(file, &fake, store).await;
     let script = async {
         sleep(10 * MINUTE).await;
         assert!(workers.borrow().is_none(), "nothing is watched");
@@ -157,17 +170,10 @@ async fn an_agent_that_waits_for_its_state_in_a_reload_can_be_stopped() {
     let (file, compose) = (folder.path().join("config.json"), folder.path().join("compose.yml"));
     let service = json!({"name": "web", "container_name": "web", "compose_files": [compose]});
     fs::write(&file, json!({"services": [service]}).to_string()).expect("the configuration is written");
-    let source = ConfigSource::new(file, |_| None);
-    let config = Arc::new(source.load::<Config>().expect("it has no fatal fault"));
 
     let fake = new_world();
     let store = Arc::new(Unreadable { inner: fake.clone(), fails: watch::Sender::new(true) });
-    let outbox = Outbox::open(Arc::new(fake.clone()), fake.clock(), "evenkeel", &[]).await.expect("memory");
-    let outbox = outbox.outbox;
-    let (stop, workers) = (CancellationToken::new(), watch::Sender::new(None));
-    let deliveries = Deliveries::new(outbox.clone(), fake.clock(), stop.clone());
-    let deps = deps(source, config, deliveries, &workers);
-    let mut reloader = Reloader::new(deps, recording_world(&fake, store, outbox), stop.clone());
+    let Loading { mut reloader, stop, .. } = loading(file, &fake, store).await;
     reloader.load(None, Vec::new()).await;
     let hangups = signal(SignalKind::hangup()).expect("signals can be received");
     let script = async {

@@ -29,6 +29,12 @@ fn agent(world: &World) -> Agent {
     world.agent_for([world.entry("shop", &["web:latest"])])
 }
 
+/// The same with another compose file than that of the world.
+fn agent_with_file(world: &World, file: &str) -> Agent {
+    let entry = world.entry("shop", &["web:latest"]).set("compose_files", serde_json::json!([file]));
+    world.agent_for([entry])
+}
+
 /// Waits until the service waits for a gate, and returns why.
 #[track_caller]
 fn waits_for(agent: &Agent, service: &str, gate: &str) -> String {
@@ -157,8 +163,7 @@ fn relative_paths_are_those_of_the_project_directory() {
     fs::copy(&world.project.file, &file).expect("the file can be copied");
     by_hand(&world, &["--project-directory", &folder.display().to_string(), "-f", &file, "up", "-d"]);
     let before = inspect(&world, "web")["Mounts"].clone();
-    let entry = world.entry("shop", &["web:latest"]).set("compose_files", serde_json::json!([file]));
-    let agent = world.agent_for([entry]);
+    let agent = agent_with_file(&world, &file);
     world.push("web", &Image::good("v2"));
     agent.trigger("shop");
     agent.wait_entry(&Kind::UPDATED, 1);
@@ -185,8 +190,7 @@ fn moved(about: &str, more: &str) -> (World, String) {
 fn a_project_that_was_moved_while_it_ran_is_held_for_its_data() {
     let (world, file) = moved("moved", "    volumes: ['./data:/data']\n");
     let before = world.project.container("web").id;
-    let entry = world.entry("shop", &["web:latest"]).set("compose_files", serde_json::json!([file]));
-    let agent = world.agent_for([entry]);
+    let agent = agent_with_file(&world, &file);
     world.push("web", &Image::good("v2"));
     agent.trigger("shop");
     let why = waits_for(&agent, "shop", "definition");
@@ -198,8 +202,7 @@ fn a_project_that_was_moved_while_it_ran_is_held_for_its_data() {
 #[test]
 fn a_project_that_was_moved_while_it_ran_is_updated_with_its_env_files() {
     let (world, file) = moved("moved-env", "    env_file: [web.env]\n");
-    let entry = world.entry("shop", &["web:latest"]).set("compose_files", serde_json::json!([file]));
-    let agent = world.agent_for([entry]);
+    let agent = agent_with_file(&world, &file);
     world.push("web", &Image::good("v2"));
     agent.trigger("shop");
     agent.wait_entry(&Kind::UPDATED, 1);

@@ -1,6 +1,6 @@
 //! The containers as they were before a deployment, and those that must run in the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,15 @@ impl Baseline {
     /// Records all containers of a project.
     pub(crate) fn all(containers: &[Container]) -> Vec<Self> {
         containers.iter().map(|container| Self::of(container, containers)).collect()
+    }
+
+    /// The same, where these that have crashed, by ID, are to be brought up with those that run.
+    pub(crate) fn all_with(containers: &[Container], crashed: &BTreeSet<String>) -> Vec<Self> {
+        let mut all = Self::all(containers);
+        for was in &mut all {
+            was.live |= crashed.contains(&was.id);
+        }
+        all
     }
 
     fn of(container: &Container, all: &[Container]) -> Self {

@@ -258,16 +258,7 @@ fn what_uses_the_network_of_a_service_comes_up_again_after_a_rollback_of_that_al
         let mut scenario = Scenario::of(config());
         let one = [local("sha256:one", &['1'])];
         scenario.check(observed('2', &one, &[&old, &client(&old, 1)]));
-        for result in [
-            StepResult::ImagesPinned { missing: Vec::new() },
-            StepResult::Pulled {
-                ids: vec![(IMAGE.into(), ImageId("sha256:two".into()))],
-                labels: BTreeMap::new(),
-            },
-        ] {
-            assert!(matches!(scenario.act(), Some(Action::Step(_))));
-            scenario.input(Input::Stepped(result));
-        }
+        pull(&mut scenario);
         let both = ["client", "vpn"];
         assert_eq!(runs_compose(&mut scenario, unhealthy(), &both, &[&bad, &down]), both);
         assert!(matches!(scenario.act(), Some(Action::Step(Step::Diagnose { .. }))));

@@ -235,14 +235,11 @@ impl Service {
         observation: &Observation,
         now: Timestamp,
     ) -> Vec<Baseline> {
-        let mut before = Baseline::all(&observation.containers);
+        let containers = &observation.containers;
         if *cause == Cause::Update && matches!(observation.definition, Some(Ok(_))) {
-            let crashed = self.crashed(&observation.containers, now);
-            for was in &mut before {
-                was.live |= crashed.contains(&was.id);
-            }
+            return Baseline::all_with(containers, &self.crashed(containers, now));
         }
-        before
+        Baseline::all(containers)
     }
 
     /// Reports whether an update starts the whole project, because none of its containers runs.
