@@ -218,8 +218,8 @@ pub(super) struct ServiceFile {
     pub(super) auto_heal: bool,
     /// Redeploy when the content of the compose files changes.
     pub(super) compose_watch: bool,
-    /// CPU threshold in percent. An alert is raised when the service as a whole, or one of its containers, exceeds it. 0
-    /// disables the alert.
+    /// CPU threshold in percent. An alert is raised when a container uses more of its CPU limit (without one: of all cores of
+    /// the machine), or the whole service uses more of all cores. 0 disables the alert.
     #[schemars(range(min = 0))]
     pub(super) cpu_threshold: f64,
     /// Memory threshold in percent; each container is measured against its own limit. 0 disables the alert.

@@ -219,7 +219,7 @@ pub struct ServiceConfig {
     pub auto_heal: bool,
     /// Redeploy when the compose files change.
     pub compose_watch: bool,
-    /// CPU threshold in percent; 0 disables the alert.
+    /// CPU threshold in percent of what may be used; 0 disables the alert.
     pub cpu_threshold: f64,
     /// Memory threshold in percent; 0 disables the alert.
     pub memory_threshold: f64,

@@ -105,6 +105,8 @@ pub struct Container {
     pub error: String,
     /// Whether the engine starts it again when it ends.
     pub restart_policy: RestartPolicy,
+    /// Cores that it may use at most, by its CPU quota and the cores that it is pinned to; `None` without either.
+    pub cpu_limit: Option<f64>,
     /// Compose services that it is restarted with, according to its label (`depends_on` with `restart: true`). With
     /// `--no-deps` compose omits the dependencies, so the compose files are more complete.
     pub restarts_with: Vec<String>,
@@ -374,6 +376,7 @@ impl Container {
             is_stopping: false,
             error: String::new(),
             restart_policy: RestartPolicy::No,
+            cpu_limit: None,
             restarts_with: Vec::new(),
             network_of: None,
             mounts: Vec::new(),

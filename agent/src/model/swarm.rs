@@ -330,6 +330,7 @@ fn container(task: &Task) -> Container {
         is_stopping: false,
         error: task.error.clone(),
         restart_policy: RestartPolicy::Always,
+        cpu_limit: None,
         restarts_with: Vec::new(),
         network_of: None,
         mounts: Vec::new(),

@@ -165,6 +165,8 @@ pub struct Measurement {
 pub struct ContainerUse {
     /// Percent of one core.
     pub cpu_percent: f64,
+    /// Cores that the engine says it could use without a limit of its own.
+    pub cores: u32,
     /// Bytes.
     pub memory: u64,
     /// Bytes; `None` without a limit of its own.

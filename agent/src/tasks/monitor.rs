@@ -161,6 +161,7 @@ impl Readings {
         let used =
             earlier.and_then(|earlier| cpu_percent(&earlier, &usage)).map(|cpu_percent| ContainerUse {
                 cpu_percent,
+                cores: usage.cores,
                 memory: usage.memory,
                 memory_limit: usage.memory_limit.filter(|limit| *limit < machine_memory),
             });
@@ -212,10 +213,10 @@ mod tests {
     #[test]
     fn usage_needs_two_readings_and_a_limit_of_all_memory_is_none() {
         let mut readings = Readings::default();
-        readings.note("a", usage(0, 0, 1), 100);
+        readings.note("a", usage(0, 0, 2), 100);
         assert!(readings.containers["a"].used.is_none());
-        readings.note("a", usage(1000, 500, 1), 100);
-        let expected = ContainerUse { cpu_percent: 50.0, memory: 5, memory_limit: None };
+        readings.note("a", usage(1000, 500, 2), 100);
+        let expected = ContainerUse { cpu_percent: 50.0, cores: 2, memory: 5, memory_limit: None };
         assert_eq!(
             readings.containers["a"].used,
             Some(expected),

@@ -57,6 +57,9 @@ const KILLED: i64 = 137;
 /// OOM kill separately, in either order.
 const OOM_REPORT: Duration = Duration::from_secs(1);
 
+/// The kernel's period of a CPU quota in microseconds.
+const DEFAULT_CPU_PERIOD: f64 = 100_000.0;
+
 /// The engine's defaults for stopping containers.
 const SIGTERM: i32 = 15;
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -188,6 +191,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
             Some("on-failure") => RestartPolicy::OnFailure,
             _ => RestartPolicy::No,
         },
+        cpu_limit: cpu_limit(seen),
         network_of: text(seen, "/HostConfig/NetworkMode")
             .and_then(|mode| mode.strip_prefix("container:"))
             .map(|owner| NetworkOwner { id_or_name: owner.to_owned(), resolved: None }),
@@ -195,6 +199,26 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         status,
         id,
     })
+}
+
+/// Returns how many cores a container may use at most: by its quota, and by the cores that it is pinned to.
+fn cpu_limit(seen: &Value) -> Option<f64> {
+    let of = |pointer: &str| amount(seen, pointer).filter(|n| *n > 0).map(|n| n as f64);
+    let quota =
+        || Some(of("/HostConfig/CpuQuota")? / of("/HostConfig/CpuPeriod").unwrap_or(DEFAULT_CPU_PERIOD));
+    let limit = of("/HostConfig/NanoCpus").map(|nanos| nanos / 1e9).or_else(quota);
+    let pinned = text(seen, "/HostConfig/CpusetCpus").and_then(cores_in_set);
+    limit.into_iter().chain(pinned).reduce(f64::min)
+}
+
+/// Returns the number of cores in a list such as `0-3,6`.
+fn cores_in_set(set: &str) -> Option<f64> {
+    let cores = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        Some(f64::from(last.checked_sub(first)?) + 1.0)
+    };
+    set.split(',').map(cores).sum()
 }
 
 /// Reports whether a container was killed so recently that the engine may yet learn that it was the OOM killer. With the

@@ -130,6 +130,24 @@ fn a_container_that_never_started_has_no_start_time_and_an_error() {
 }
 
 #[test]
+fn the_cpu_limit_is_the_quota_or_the_pinned_cores_whichever_is_less() {
+    for (host, expected) in [
+        (json!({}), None),
+        (json!({"NanoCpus": 0, "CpuQuota": 0, "CpuPeriod": 0, "CpusetCpus": ""}), None),
+        (json!({"NanoCpus": 1_500_000_000}), Some(1.5)),
+        (json!({"CpuQuota": 50_000}), Some(0.5)),
+        (json!({"CpuQuota": 50_000, "CpuPeriod": 25_000}), Some(2.0)),
+        (json!({"CpuQuota": -1, "CpuPeriod": 100_000}), None),
+        (json!({"CpusetCpus": "0-2,5"}), Some(4.0)),
+        (json!({"CpusetCpus": "3-1"}), None),
+        (json!({"NanoCpus": 500_000_000, "CpusetCpus": "1"}), Some(0.5)),
+        (json!({"NanoCpus": 3_000_000_000_u64, "CpusetCpus": "0,1"}), Some(2.0)),
+    ] {
+        assert_eq!(made(&json!({"HostConfig": host})).cpu_limit, expected, "{host}");
+    }
+}
+
+#[test]
 fn nulls_and_absent_fields_are_tolerated() {
     let c = made(&json!({"Mounts": null, "HostConfig": null, "RestartCount": null,
         "Config": {"Labels": null, "Image": null}, "State": {"Health": null, "StartedAt": ""}}));

@@ -13,19 +13,21 @@ const WHOLE_SERVICE: &str = "";
 
 impl Service {
     /// Returns the usage of a container; `None` until it was measured.
-    pub(in crate::service) fn usage_of(&self, id: &str) -> Option<Load> {
+    pub(in crate::service) fn usage_of(&self, container: &Container) -> Option<Load> {
         let last = self.gauges.last.as_ref()?;
-        last.containers.get(id).map(|used| Load::of(used, last.machine_memory))
+        let used = last.containers.get(&container.id)?;
+        Some(Load::of(container, used, last.machine_memory))
     }
 
-    /// Returns the total usage of all running containers; `None` until one was measured. The limits add up, but if
-    /// one container has none, the machine's memory is the limit of all (DOMAIN 5).
+    /// Returns the total usage of all running containers; `None` until one was measured. The limits of memory add up, but
+    /// if one container has none, the machine's memory is the limit of all (DOMAIN 5). The cores are all of the machine.
     pub(in crate::service) fn usage(&self) -> Option<Load> {
         let last = self.gauges.last.as_ref()?;
         let mut total = Load::default();
         let mut unlimited = false;
         for used in self.running().filter_map(|container| last.containers.get(&container.id)) {
             total.cpu_percent += used.cpu_percent;
+            total.cores = total.cores.max(f64::from(used.cores));
             total.memory += used.memory;
             total.memory_limit = total.memory_limit.saturating_add(used.memory_limit.unwrap_or_default());
             unlimited |= used.memory_limit.is_none();
@@ -41,7 +43,7 @@ impl Service {
         self.gauges.last = Some(measurement);
         let Some(total) = self.usage().filter(|_| is_full) else { return };
         let (cpu_threshold, memory_threshold) = (self.config.cpu_threshold, self.config.memory_threshold);
-        let cpu = Gauge { resource: "CPU", threshold: cpu_threshold, of: |load| load.cpu_percent };
+        let cpu = Gauge { resource: "CPU", threshold: cpu_threshold, of: Load::cpu_share };
         let memory = Gauge { resource: "memory", threshold: memory_threshold, of: Load::memory_percent };
         let mut alerts = std::mem::take(&mut self.gauges.cpu_alerts);
         let over_cpu = self.judge_load(&cpu, total, &mut alerts, now);
@@ -66,7 +68,7 @@ impl Service {
         let cooldown = self.config.heal_cooldown;
         alerts.retain(|_, at| now < *at + cooldown);
         let is_over = |value: f64| gauge.threshold > 0.0 && value > gauge.threshold;
-        let load = |c: &Container| Some((c.name.clone(), (gauge.of)(self.usage_of(&c.id)?)));
+        let load = |c: &Container| Some((c.name.clone(), (gauge.of)(self.usage_of(c)?)));
         let loads: Vec<(String, f64)> = self.running().filter_map(load).collect();
         let too_high = loads.iter().filter(|(_, value)| is_over(*value));
         let whole = (gauge.of)(total);
@@ -139,9 +141,14 @@ mod tests {
     }
 
     fn measurement(is_full: bool, containers: &[(&str, f64, u64, Option<u64>)]) -> Input {
+        measurement_on(1, is_full, containers)
+    }
+
+    fn measurement_on(cores: u32, is_full: bool, containers: &[(&str, f64, u64, Option<u64>)]) -> Input {
         let containers = containers.iter().map(|(id, cpu_percent, memory, limit)| {
             let used = ContainerUse {
                 cpu_percent: *cpu_percent,
+                cores,
                 memory: memory * MIB,
                 memory_limit: limit.map(|limit| limit * MIB),
             };
@@ -196,6 +203,23 @@ mod tests {
         assert_eq!(seen(30, 1.0), none);
         assert_eq!(seen(309, 200.0), none, "a lower value in between does not shorten the cooldown");
         assert_eq!(seen(310, 200.0).len(), 1);
+    }
+
+    #[test]
+    fn the_cpu_threshold_is_a_part_of_what_a_container_and_the_machine_can_use() {
+        let mut service = service(90.0, 0.0);
+        let limited = Container { cpu_limit: Some(0.5), ..container("b", State::Running) };
+        service.known.containers = Some([container("a", State::Running), limited].into());
+        let mut seen = |second, a, b| {
+            let used = [("a", a, 1, None), ("b", b, 1, None)];
+            let entries = service.apply(measurement_on(8, true, &used), at(second));
+            entries.into_iter().map(|entry| entry.message).collect::<Vec<_>>()
+        };
+        let none: [&str; 0] = [];
+        assert_eq!(seen(0, 700.0, 10.0), none, "seven of eight cores");
+        assert_eq!(seen(10, 730.0, 10.0), ["CPU is at 92.50 %, above the threshold of 90 %"]);
+        let own_limit = "CPU of shop-b-1 is at 96.00 %, above the threshold of 90 %";
+        assert_eq!(seen(20, 10.0, 48.0), [own_limit], "it may use half a core");
     }
 
     #[test]

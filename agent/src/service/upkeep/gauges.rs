@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::model::Container;
 use crate::service::input::{ContainerUse, Measurement};
 
 /// The last measurement, and the times of the last alerts.
@@ -37,6 +38,8 @@ pub(in crate::service) struct Gauge {
 pub(in crate::service) struct Load {
     /// Percent of one core.
     pub(in crate::service) cpu_percent: f64,
+    /// Cores that may be used.
+    pub(in crate::service) cores: f64,
     /// Bytes.
     pub(in crate::service) memory: u64,
     /// Bytes.
@@ -44,9 +47,16 @@ pub(in crate::service) struct Load {
 }
 
 impl Load {
-    pub(in crate::service) fn of(used: &ContainerUse, machine_memory: u64) -> Self {
+    pub(in crate::service) fn of(container: &Container, used: &ContainerUse, machine_memory: u64) -> Self {
+        let cores = f64::from(used.cores);
+        let cores = container.cpu_limit.map_or(cores, |limit| limit.min(cores));
         let memory_limit = used.memory_limit.unwrap_or(machine_memory);
-        Self { cpu_percent: used.cpu_percent, memory: used.memory, memory_limit }
+        Self { cpu_percent: used.cpu_percent, cores, memory: used.memory, memory_limit }
+    }
+
+    /// The part of the cores that may be used (DECISIONS 5).
+    pub(in crate::service) fn cpu_share(self) -> f64 {
+        if self.cores > 0.0 { self.cpu_percent / self.cores } else { 0.0 }
     }
 
     pub(in crate::service) fn memory_percent(self) -> f64 {

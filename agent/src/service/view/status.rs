@@ -261,7 +261,7 @@ impl Service {
 
     fn container_record(&self, container: &Container, context: &StatusContext) -> ContainerRecord {
         let runtime = Runtime::of(container);
-        let used = self.usage_of(&container.id).filter(|_| is_running(container));
+        let used = self.usage_of(container).filter(|_| is_running(container));
         ContainerRecord {
             id: container.id.clone(),
             name: container.name.clone(),

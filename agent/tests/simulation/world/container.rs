@@ -322,6 +322,7 @@ impl FakeContainer {
             } else {
                 RestartPolicy::No
             },
+            cpu_limit: None,
             restarts_with: Vec::new(),
             network_of: None,
             mounts: Vec::new(),
