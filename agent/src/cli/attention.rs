@@ -182,11 +182,12 @@ fn runs(record: &ServiceStatus) -> String {
 fn remedy(record: &ServiceStatus, failed: Option<&FailedUpdate>) -> Vec<String> {
     let name = &record.name;
     let containers = || record.containers.iter().flatten();
-    let bad = containers().find(|one| one.state != "running").or(containers().next());
-    let container = failed.and_then(|failed| failed.container.clone()).or(bad.map(|one| one.name.clone()));
+    let sick = sick(record);
+    let first = containers().find(|one| one.state != "running").or(containers().next());
+    let bad = sick.first().copied().or(first.map(|one| one.name.as_str()));
+    let container = failed.and_then(|failed| failed.container.as_deref()).or(bad);
     let logs = container.filter(|name| is_plain(name)).map(|name| format!("docker logs --tail 50 {name}"));
     let look = format!("look: {}", logs.unwrap_or_else(|| "evenkeel audit".to_owned()));
-    let anew = format!("or make it anew: evenkeel redeploy {name}");
     match record.status {
         StatusValue::Exhausted => vec![look, format!("fix the cause, then: evenkeel trigger {name}")],
         StatusValue::Degraded => vec![look, "or wait: it is being restarted".to_owned()],
@@ -202,12 +203,21 @@ fn remedy(record: &ServiceStatus, failed: Option<&FailedUpdate>) -> Vec<String> 
                 format!("or try this one again: evenkeel unblock {name}"),
             ],
         },
-        _ if has_no_containers(record) => {
-            vec!["start the project with docker compose".to_owned(), format!("or: evenkeel redeploy {name}")]
+        _ if has_no_containers(record) => vec!["start the project with docker compose".to_owned()],
+        _ => {
+            let off = (!record.auto_heal).then(|| "auto_heal is off, so nothing restarts it".to_owned());
+            let again =
+                (!sick.is_empty()).then(|| format!("or try again: docker restart {}", sick.join(" ")));
+            off.into_iter().chain([look]).chain(again).collect()
         }
-        _ if record.auto_heal => vec![look, anew],
-        _ => vec!["auto_heal is off, so nothing restarts it".to_owned(), look, anew],
     }
+}
+
+/// The containers that make the service unhealthy. The reason begins with the name of each, with a comma between them.
+fn sick(record: &ServiceStatus) -> Vec<&str> {
+    let reasons = format!(", {}", record.unhealthy_reason.as_deref().unwrap_or_default());
+    let names = record.containers.iter().flatten().map(|one| one.name.as_str());
+    names.filter(|name| is_plain(name) && reasons.contains(&format!(", {name} "))).collect()
 }
 
 /// Reports whether a name can be put into a command.
@@ -324,7 +334,30 @@ mod tests {
     fn a_container_name_that_a_shell_could_misread_is_not_put_into_a_command() {
         let hostile =
             json!([{"id": "x", "name": "web;reboot", "state": "exited", "status": "", "image": "web"}]);
-        let record = record(&json!({"status": "unhealthy", "healthy": false, "containers": hostile}));
+        let record = record(&json!({
+            "status": "unhealthy", "healthy": false, "unhealthy_reason": "web;reboot exited with code 1",
+            "containers": hostile,
+        }));
         assert!(!remedy(&record, None).join(" ").contains("reboot"));
+    }
+
+    #[test]
+    fn only_the_containers_that_fail_are_restarted_and_no_update_is_deployed_for_them() {
+        let one = |name: &str, state: &str| json!({"id": name, "name": name, "state": state, "status": "", "image": "web:1"});
+        let waiting =
+            json!({"image": "web:1", "digest": "sha256:bb", "gate": "approval", "why": "x", "clear": "x"});
+        let mut more = json!({
+            "status": "unhealthy", "healthy": false, "auto_heal": true, "waiting": waiting,
+            "unhealthy_reason": "web-1 is unhealthy, cache-1 exited with code 1",
+            "containers": [
+                one("migrate-1", "exited"), one("web-1", "running"), one("web-10", "running"), one("cache-1", "exited"),
+            ],
+        });
+        let steps = ["look: docker logs --tail 50 web-1", "or try again: docker restart web-1 cache-1"];
+        assert_eq!(remedy(&record(&more), None), steps);
+        more["auto_heal"] = json!(false);
+        assert_eq!(remedy(&record(&more), None)[0], "auto_heal is off, so nothing restarts it");
+        more["containers"] = json!([]);
+        assert_eq!(remedy(&record(&more), None), ["start the project with docker compose"]);
     }
 }

@@ -457,8 +457,10 @@ function makeRow(name) {
     act(node, `/trigger/${path}`, name));
   const first = () => (trigger.hidden ? redeploy : trigger);
   const redeploy = button("Redeploy", "Pull and recreate all containers", async (node) => {
+    const { gate } = record.waiting ?? {};
+    const also = gate && !KEPT_BY.includes(gate) ? ` This also deploys the update that is held back (gate ${legible(gate)}).` : "";
     const sure = await confirmDialog(`Redeploy ${legible(name)}?`,
-      "Its images are pulled and all its containers are recreated. The service is briefly unavailable.", "Redeploy");
+      `Its images are pulled and all containers of the project are recreated. The service is briefly unavailable.${also}`, "Redeploy");
     if (sure) act(node, `/redeploy/${path}`, name);
   });
   const unblock = button("Unblock", "Allow the blocked image again", async (node) => {
@@ -585,6 +587,9 @@ function blame(name) {
 }
 
 // --- actions -----------------------------------------------------------------------------------------------------
+
+// Gates that a redeployment does not pass.
+const KEPT_BY = ["blocked", "signature", "snapshot"];
 
 const ANSWERS = {
   triggered: (name) => `A check of ${name} has started.`,

@@ -136,6 +136,34 @@ fn a_redeployment_names_the_images_that_are_not_updated() {
 }
 
 #[test]
+fn the_question_before_a_redeployment_says_whether_it_deploys_what_is_held_back() {
+    let stub = StubServer::agent();
+    stub.status(&json!({ "uptime_seconds": 5, "services": [] }));
+    let browser = Browser::start();
+    browser.open(&stub.url());
+    let question = |gate: &str| {
+        let why = format!("held by {gate}");
+        let waiting =
+            json!({ "image": "shop:latest", "digest": NEW, "gate": gate, "why": why, "clear": "…" });
+        let record = with(service("shop", "ok"), &json!({ "waiting": waiting }));
+        stub.status(&json!({ "uptime_seconds": 5, "services": [record] }));
+        let shown = format!("document.querySelector('#rows .is-waiting')?.textContent.includes('{why}')");
+        browser.wait("the gate", &shown);
+        browser.click("#rows .actions .button:nth-child(2)");
+        browser.wait("the dialog", "document.querySelector('dialog').open");
+        let text = browser.text("#dialog-text");
+        browser.click("#dialog-no");
+        browser.wait("the dialog to close", "!document.querySelector('dialog').open");
+        text
+    };
+    let text = question("approval");
+    assert!(text.contains("all containers of the project are recreated"), "{text}");
+    assert!(text.contains("deploys the update that is held back (gate approval)"), "{text}");
+    let text = question("blocked");
+    assert!(!text.contains("held back"), "{text}");
+}
+
+#[test]
 fn a_service_that_the_configuration_leaves_out_has_a_row_with_the_reason() {
     let stub = StubServer::agent();
     let left_out = json!([{ "name": "blog", "reason": "compose_files[0]: \"/x\" does not exist" }]);
