@@ -188,16 +188,32 @@ fn remedy(record: &ServiceStatus, failed: Option<&FailedUpdate>) -> Vec<String> 
     let container = failed.and_then(|failed| failed.container.as_deref()).or(bad);
     let logs = container.filter(|name| is_plain(name)).map(|name| format!("docker logs --tail 50 {name}"));
     let look = format!("look: {}", logs.unwrap_or_else(|| "evenkeel audit".to_owned()));
+    // Without auto_update, a trigger is refused, and only a redeployment pulls.
+    let is_checked = record.auto_update;
+    let redeploy = format!("which recreates all containers of the project: evenkeel redeploy {name}");
     match record.status {
-        StatusValue::Exhausted => vec![look, format!("fix the cause, then: evenkeel trigger {name}")],
+        StatusValue::Exhausted => {
+            let verb = if is_checked { "trigger" } else { "unblock" };
+            vec![look, format!("fix the cause, then: evenkeel {verb} {name}")]
+        }
         StatusValue::Degraded => vec![look, "or wait: it is being restarted".to_owned()],
+        StatusValue::Errored if !is_checked => {
+            vec!["fix the cause; what failed is tried again by itself".to_owned()]
+        }
         StatusValue::Errored => {
             vec![format!("fix the cause; to check again now: evenkeel trigger {name}")]
         }
         StatusValue::Blocked => match failed {
-            Some(failed) if !failed.rolled_back => {
+            Some(failed) if !failed.rolled_back && is_checked => {
                 vec![look, format!("then restore the last proven image: evenkeel trigger {name}")]
             }
+            Some(failed) if !failed.rolled_back => {
+                vec![look, format!("then restore the last proven image, {redeploy}")]
+            }
+            _ if !is_checked => vec![
+                format!("push a corrected image, or allow this one again: evenkeel unblock {name}"),
+                format!("then pull it, {redeploy}"),
+            ],
             _ => vec![
                 "push a corrected image, which is deployed by itself".to_owned(),
                 format!("or try this one again: evenkeel unblock {name}"),
@@ -281,6 +297,7 @@ mod tests {
     fn a_rollback_is_explained_with_reason_log_what_runs_and_what_to_type() {
         let record = record(&json!({
             "status": "blocked", "blocked": "sha256:bb", "healthy": true, "since": at(0), "failed_update": failed(true),
+            "auto_update": true,
             "images": [{"image": "web:1", "digest": "sha256:aa", "short": "sha256:aa"}],
             "containers": [{"id": "x", "name": "web-1", "state": "running", "status": "Up 2 hours", "image": "web:1"}],
         }));
@@ -339,6 +356,26 @@ mod tests {
             "containers": hostile,
         }));
         assert!(!remedy(&record, None).join(" ").contains("reboot"));
+    }
+
+    #[test]
+    fn without_auto_update_no_command_is_suggested_that_the_agent_refuses() {
+        for more in [
+            json!({"status": "exhausted", "exhausted": true}),
+            json!({"status": "errored", "errored": "x"}),
+            json!({"status": "blocked", "failed_update": failed(false)}),
+            json!({"status": "blocked", "failed_update": failed(true)}),
+            json!({"status": "unhealthy", "healthy": false}),
+            json!({"status": "unknown", "containers": []}),
+        ] {
+            let mut record = record(&more);
+            let steps = |record: &ServiceStatus| remedy(record, record.failed_update.as_ref()).join("\n");
+            assert!(!steps(&record).contains("trigger"), "{more}: {}", steps(&record));
+            let is_exhausted = record.status == StatusValue::Exhausted;
+            assert_eq!(steps(&record).contains("fix the cause, then: evenkeel unblock web"), is_exhausted);
+            record.auto_update = true;
+            assert_eq!(steps(&record).contains("fix the cause, then: evenkeel trigger web"), is_exhausted);
+        }
     }
 
     #[test]

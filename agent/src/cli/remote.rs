@@ -260,7 +260,7 @@ async fn ask(task: &RemoteTask, config: &Path) -> Result<bool, ClientError> {
         }
         RemoteTask::Unblock { name, target } => {
             let reply: UnblockReply = target.client(config)?.post(&["unblock", name]).await?;
-            target.show(&reply, || line(&format!("{}: {}", reply.service, reply.status.replace('_', " "))));
+            target.show(&reply, || views::unblocked(&reply));
             Ok(true)
         }
         // Handled before, because it may wait.

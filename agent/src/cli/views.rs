@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use evenkeel_common::wire::{
     AuditEntry, DeployPhase, DeployProgress, Gate, HandoverContainer, HandoverProgress, Health, KeptImage,
     LastDeployment, Level, PlannedImage, ProbeProgress, ProvenRecord, RollbackPlan, ServiceStatus,
-    SnapshotKind, SnapshotRecord, StatusReport, ThawRequest, Waiting, WayBackValue, WhyReport,
+    SnapshotKind, SnapshotRecord, StatusReport, ThawRequest, UnblockReply, Waiting, WayBackValue, WhyReport,
 };
 use jiff::Timestamp;
 
 use crate::model::output::clean;
 
+use super::answer::line;
 use super::attention;
 use super::terminal::{Colour, Terminal};
 use super::times::{ago, until};
@@ -185,6 +186,15 @@ pub(super) fn redeploying(service: &str, kept: &[KeptImage]) -> String {
     };
     let kept: String = kept.iter().map(line).collect();
     format!("redeploying {service}\n{kept}")
+}
+
+/// Formats the response to a request that lifts blocks. Without a block, it lets the healer try again.
+pub(super) fn unblocked(reply: &UnblockReply) -> String {
+    let status = match reply.status.as_str() {
+        "not_blocked" => "no image is blocked; failed restarts no longer count",
+        status => status,
+    };
+    line(&format!("{}: {status}", reply.service))
 }
 
 fn reason(gate: &Gate, now: Timestamp) -> String {
@@ -418,6 +428,14 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn unblocking_a_service_without_a_block_says_what_it_does() {
+        let said =
+            |status: &str| unblocked(&UnblockReply { status: status.to_owned(), service: "web".to_owned() });
+        assert_eq!(said("unblocked"), "web: unblocked\n");
+        assert_eq!(said("not_blocked"), "web: no image is blocked; failed restarts no longer count\n");
     }
 
     #[test]

@@ -9,7 +9,7 @@ const STATUSES = {
   not_found: { glyph: "?", look: "is-warn", needs: true, hint: "The local image was not found; nothing is deployed until a new one is pushed" },
   blocked: { glyph: "⊘", look: "is-bad", needs: true, hint: "The new image failed and was rolled back; updated when another image is pushed" },
   errored: { glyph: "✕", look: "is-bad", needs: true, hint: "The last check failed; the next check retries" },
-  exhausted: { glyph: "‼", look: "is-worst", needs: true, hint: "Restarts did not help, and the healer has given up; fix the cause, then trigger, redeploy or unblock" },
+  exhausted: { glyph: "‼", look: "is-worst", needs: true, hint: "Restarts did not help, and the healer has given up; fix the cause, then unblock" },
   not_watched: { glyph: "✕", look: "is-bad", needs: true, hint: "Its configuration has an error; correct the file and reload it" },
   unknown: { glyph: "·", look: "", hint: "No health data yet" },
 };
@@ -463,9 +463,12 @@ function makeRow(name) {
       `Its images are pulled and all containers of the project are recreated. The service is briefly unavailable.${also}`, "Redeploy");
     if (sure) act(node, `/redeploy/${path}`, name);
   });
-  const unblock = button("Unblock", "Allow the blocked image again", async (node) => {
-    const sure = await confirmDialog(`Unblock ${legible(name)}?`,
-      "The next check may deploy the image that failed. If it fails again, it is rolled back and blocked again; the service may be unavailable meanwhile.", "Unblock");
+  const unblock = button("Unblock", "Allow the blocked image, or more restarts", async (node) => {
+    const parts = record.exhausted ? ["The agent tries again to restart the containers that fail."] : [];
+    if (record.blocked || !record.exhausted) {
+      parts.push("The next check may deploy the image that failed. If it fails again, it is rolled back and blocked again; the service may be unavailable meanwhile.");
+    }
+    const sure = await confirmDialog(`Unblock ${legible(name)}?`, parts.join(" "), "Unblock");
     // Another user may have done it meanwhile. The button is then hidden and cannot regain the focus.
     if (node.hidden) first().focus();
     if (sure) act(node, `/unblock/${path}`, name);
@@ -560,7 +563,7 @@ function makeRow(name) {
       if (!s.auto_update && document.activeElement === trigger) redeploy.focus();
       setVisible(trigger, s.auto_update);
 
-      const mayUnblock = s.status === "blocked";
+      const mayUnblock = s.status === "blocked" || Boolean(s.exhausted);
       if (!mayUnblock && document.activeElement === unblock) first().focus();
       setVisible(unblock, mayUnblock);
 
@@ -598,7 +601,7 @@ const ANSWERS = {
   rolling_back: (name) => `${name} goes back to an earlier image.`,
   approved: (name) => `The update of ${name} is approved.`,
   nothing_waiting: (name) => `No update of ${name} is waiting for approval.`,
-  not_blocked: (name) => `${name} is not blocked.`,
+  not_blocked: (name) => `${name} has no blocked image. Failed restarts no longer count.`,
 };
 
 // A busy button ignores further clicks. It stays enabled, since a disabled button would lose the focus.

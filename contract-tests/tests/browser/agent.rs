@@ -140,10 +140,11 @@ fn disruptive_actions_ask_first_and_answers_are_shown() {
     stub.answer("POST /trigger/shop", 200, &json!({ "status": "triggered", "scope": "shop" }));
     stub.answer("POST /redeploy/shop", 200, &json!({ "status": "skipped", "reason": "deploy in progress" }));
     stub.answer("POST /unblock/api", 200, &json!({ "status": "unblocked", "service": "api" }));
+    stub.answer("POST /unblock/cache", 200, &json!({ "status": "not_blocked", "service": "cache" }));
     let wait_notice = |text: &str| browser.wait_notice(text);
     assert_eq!(
         browser.value("[...document.querySelectorAll('#rows .actions')].map((a) => [...a.children].filter((b) => !b.hidden && b.textContent === 'Unblock').length)"),
-        json!([0, 1, 0, 0, 0, 0, 0, 0, 0])
+        json!([0, 1, 0, 0, 0, 0, 1, 0, 0])
     );
     browser.click(&row(1, ".actions .button:nth-child(1)"));
     wait_notice("A check of shop has started.");
@@ -159,6 +160,10 @@ fn disruptive_actions_ask_first_and_answers_are_shown() {
     browser.click(&row(2, ".actions .button:nth-child(3)"));
     browser.click("#dialog-yes");
     wait_notice("api is no longer blocked");
+    browser.click(&row(7, ".actions .button:nth-child(3)"));
+    assert!(browser.text("#dialog-text").starts_with("The agent tries again to restart"));
+    browser.click("#dialog-yes");
+    wait_notice("cache has no blocked image. Failed restarts no longer count.");
     browser.allow_console_errors(&["status of 404"]);
     // The stub has no response: the error is shown, and no button stays busy.
     browser.click(&row(5, ".actions .button:nth-child(1)"));

@@ -185,6 +185,7 @@ fn night() -> Value {
             blocked("shop", json!({"healthy": true, "failed_update": failed(true)})),
             blocked("pay", json!({"healthy": false, "unhealthy_reason": "shop-web-1 is unhealthy", "failed_update": failed(false)})),
             blocked("new", json!({"healthy": true, "failed_update": failed(true), "deploy": probation})),
+            service("heal", "exhausted", &json!({"auto_update": false, "auto_heal": true, "exhausted": true})),
         ],
     })
 }
@@ -310,6 +311,7 @@ fn status_tells_at_80_columns_what_happened_since_when_why_what_runs_and_what_to
         "        or try this one again: evenkeel unblock shop",
         "  do    look: docker logs --tail 50 shop-web-1",
         "        then restore the last proven image: evenkeel trigger pay",
+        "        fix the cause, then: evenkeel unblock heal",
         "not watched: blog",
     ] {
         assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line:?} is not in:\n{shown}");
