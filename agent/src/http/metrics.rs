@@ -166,7 +166,7 @@ fn add(registry: &Registry, collector: impl Collector + 'static) {
 /// A per-service metric: name, help, value. An unmeasured value is omitted, because 0 would be a valid measurement.
 type PerService = (&'static str, &'static str, fn(&ServiceStatus) -> Option<f64>);
 
-const PER_SERVICE: [PerService; 20] = [
+const PER_SERVICE: [PerService; 21] = [
     ("evenkeel_service_healthy", "1 if its containers are known to be healthy.", |s| {
         Some(flag(s.healthy == Some(true)))
     }),
@@ -177,6 +177,9 @@ const PER_SERVICE: [PerService; 20] = [
     ("evenkeel_service_degraded", "Whether the healer is active.", |s| Some(flag(s.degraded))),
     ("evenkeel_service_exhausted", "Whether the healer gave up.", |s| Some(flag(s.exhausted))),
     ("evenkeel_service_blocked", "Whether a bad image is blocked.", |s| Some(flag(s.blocked.is_some()))),
+    ("evenkeel_service_rollback_failed", "Whether a rollback failed, and no image was proven since.", |s| {
+        Some(flag(s.failed_update.as_ref().is_some_and(|failed| !failed.rolled_back)))
+    }),
     ("evenkeel_service_not_found", "Whether an image is missing on this machine.", |s| {
         Some(flag(s.not_found.is_some()))
     }),

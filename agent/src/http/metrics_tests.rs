@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_common::testing::service_status as service;
+use evenkeel_common::wire::FailedUpdate;
 
 use super::*;
 
@@ -120,6 +121,27 @@ fn every_series_exists_from_the_first_scrape() {
     ] {
         assert_eq!((first[name], later[name]), expected, "{name}");
     }
+}
+
+#[test]
+fn a_rollback_that_has_failed_differs_from_one_that_worked() {
+    let value = |rolled_back| {
+        let failed = FailedUpdate {
+            at: jiff::Timestamp::UNIX_EPOCH,
+            image: "web:1".to_owned(),
+            digest: None,
+            reason: "container web-1 exited with code 3".to_owned(),
+            container: None,
+            output: String::new(),
+            rolled_back,
+        };
+        let blocked = Some("sha256:bb".to_owned());
+        let record = ServiceStatus { blocked, failed_update: Some(failed), ..service("web") };
+        let text = scrape(&Metrics::new(), vec![record]);
+        let series = series(&text);
+        series["evenkeel_service_rollback_failed{service=\"web\"}"]
+    };
+    assert_eq!((value(true), value(false)), (0.0, 1.0));
 }
 
 #[test]
