@@ -30,16 +30,13 @@ pub(super) fn map(map: &FleetImages, terminal: Terminal, now: Timestamp) -> Stri
         .iter()
         .flat_map(|image| image.cells.iter().map(|cell| row(cell, &image.repository, map, now)))
         .collect();
-    let table = terminal.table(&["MACHINE", "SERVICE", "DIGEST", "STATE"], &rows);
-    // One line for the header and one per row. The image names are inserted between them.
-    let mut lines = table.lines();
-    out.push_str(lines.next().unwrap_or_default());
-    out.push('\n');
+    let table = terminal.wrapped_rows(&["MACHINE", "SERVICE", "DIGEST", "STATE"], &rows);
+    // The image names are inserted between the rows.
+    let mut shown = table.into_iter();
+    out.extend(shown.next());
     for image in &map.images {
         out.push_str(&format!("{}\n", terminal.line(&image.repository)));
-        for line in lines.by_ref().take(image.cells.len()) {
-            out.push_str(&format!("{line}\n"));
-        }
+        out.extend(shown.by_ref().take(image.cells.len()));
     }
     out
 }
@@ -140,6 +137,27 @@ mod tests {
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_reason_of_a_machine_is_wrapped_below_its_image_and_not_cut() {
+        let why = "the registry has another digest for this tag, and nobody at all has approved it so far";
+        let held = json!({ "gate": "approval", "why": why });
+        let mut both = fleet(&json!([cell("a", &held), cell("b", &json!({}))]), &json!([]), &json!([]));
+        both.images.push(both.images[0].clone());
+        both.images[1].repository = "r.example/api".to_owned();
+        let now = at("2026-01-02T01:00:00Z");
+        let text = map(&both, Terminal::with_columns(80), now);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(why), "{text}");
+        let order: Vec<&str> = text
+            .lines()
+            .filter(|line| {
+                ["MACHINE", "r.example", "  a ", "  b "].iter().any(|start| line.starts_with(*start))
+            })
+            .map(|line| line.split_whitespace().next().unwrap())
+            .collect();
+        assert_eq!(order, ["MACHINE", "r.example/web", "a", "b", "r.example/api", "a", "b"]);
     }
 
     #[test]

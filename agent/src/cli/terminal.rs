@@ -120,11 +120,16 @@ impl Terminal {
 
     /// Formats rows under a header, each column as wide as necessary. If the table is too wide, the last column is cut.
     pub(super) fn table(self, head: &[&str], rows: &[Vec<(Colour, String)>]) -> String {
-        self.lay_out(head, rows, |text, columns| vec![Self::clean(text, columns)])
+        self.lay_out(head, rows, |text, columns| vec![Self::clean(text, columns)]).concat()
     }
 
     /// Like [`Self::table`], but wraps the last column.
     pub(super) fn wrapped_table(self, head: &[&str], rows: &[Vec<(Colour, String)>]) -> String {
+        self.wrapped_rows(head, rows).concat()
+    }
+
+    /// The header and each row of [`Self::wrapped_table`]. A row may have several lines.
+    pub(super) fn wrapped_rows(self, head: &[&str], rows: &[Vec<(Colour, String)>]) -> Vec<String> {
         self.lay_out(head, rows, break_lines)
     }
 
@@ -133,7 +138,7 @@ impl Terminal {
         head: &[&str],
         rows: &[Vec<(Colour, String)>],
         last: impl Fn(&str, usize) -> Vec<String>,
-    ) -> String {
+    ) -> Vec<String> {
         let columns = head.len();
         let cell = |row: &Vec<(Colour, String)>, n: usize| row.get(n).map_or(0, |(_, text)| width_of(text));
         let widths: Vec<usize> = (0..columns)
@@ -141,8 +146,9 @@ impl Terminal {
             .collect();
         let head: Vec<(Colour, String)> =
             head.iter().map(|text| (Colour::Faint, (*text).to_owned())).collect();
-        let mut out = String::new();
+        let mut all = Vec::new();
         for row in std::iter::once(&head).chain(rows) {
+            let mut out = String::new();
             let mut left = self.width.unwrap_or(usize::MAX);
             for (n, (colour, text)) in row.iter().enumerate() {
                 if n + 1 == columns {
@@ -160,8 +166,9 @@ impl Terminal {
             }
             out.truncate(out.trim_end_matches(' ').len());
             out.push('\n');
+            all.push(out);
         }
-        out
+        all
     }
 
     /// The width in columns; `None` if the output is not a terminal.

@@ -302,22 +302,17 @@ pub(super) fn history(records: &[ProvenRecord], terminal: Terminal, now: Timesta
     if records.is_empty() {
         return "no image was proven here yet\n".to_owned();
     }
-    let row = |record: &ProvenRecord| {
-        let left = record.left_at.map_or_else(|| "runs".to_owned(), |at| ago(at, now));
-        let disk = if record.on_disk { "yes" } else { "no" };
-        [
-            record.image.clone(),
-            record.version.clone().unwrap_or_default(),
-            record.digest.clone(),
-            ago(record.proven_at, now),
-            left,
-            disk.to_owned(),
-        ]
-        .map(|text| (Colour::Plain, clean(&text)))
-        .to_vec()
+    // The digest is on a line of its own, to be copied as a whole.
+    let block = |record: &ProvenRecord| {
+        let version = record.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
+        let left = record.left_at.map_or_else(|| "runs".to_owned(), |at| format!("left {}", ago(at, now)));
+        let disk = if record.on_disk { "on disk" } else { "not on disk" };
+        let data = if record.snapshot.is_some() { ", with its data" } else { "" };
+        let proven = ago(record.proven_at, now);
+        let what = format!("{}{version}: proven {proven}, {left}, {disk}{data}", record.image);
+        terminal.wrap("", &what) + &terminal.wrap("  ", &record.digest)
     };
-    let rows: Vec<_> = records.iter().map(row).collect();
-    terminal.table(&["IMAGE", "VERSION", "DIGEST", "PROVEN", "LEFT", "ON DISK"], &rows)
+    records.iter().map(block).collect()
 }
 
 /// Formats what a rollback by hand would do.
@@ -428,6 +423,26 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn the_history_has_whole_digests_and_every_fact_on_a_terminal() {
+        let digest = |n: char| format!("sha256:{}", n.to_string().repeat(64));
+        let record = |n: char, left_at: Option<Timestamp>| ProvenRecord {
+            image: "registry.example/team/web:stable".to_owned(),
+            digest: digest(n),
+            id: "sha256:aa".to_owned(),
+            proven_at: at(0),
+            left_at,
+            on_disk: left_at.is_none(),
+            version: Some("1.28.3".to_owned()),
+            snapshot: left_at.map(|_| "s1".to_owned()),
+        };
+        let text =
+            history(&[record('b', None), record('a', Some(at(60)))], Terminal::with_columns(80), at(120));
+        let first = "registry.example/team/web:stable 1.28.3: proven 2m00s ago, runs, on disk";
+        let second = "registry.example/team/web:stable 1.28.3: proven 2m00s ago, left 1m00s ago, not\non disk, with its data";
+        assert_eq!(text, format!("{first}\n  {}\n{second}\n  {}\n", digest('b'), digest('a')));
     }
 
     #[test]
