@@ -33,6 +33,16 @@ pub fn describe_io_error(error: &io::Error) -> String {
     }
 }
 
+/// Returns a word of a command as a person types it in a shell, in quotes if it needs them.
+pub fn shell_word(word: &str) -> String {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"_./:=@%+-".contains(&b);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
 /// Formats a count with its noun: `1 service`, `2 services`.
 pub fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
@@ -45,6 +55,19 @@ mod tests {
     #[test]
     fn one_is_not_plural() {
         assert_eq!([0, 1, 2].map(|n| count(n, "service")), ["0 services", "1 service", "2 services"]);
+    }
+
+    #[test]
+    fn a_word_of_a_command_is_quoted_where_a_shell_would_misread_it() {
+        for (word, expected) in [
+            ("/opt/shop_1/compose.prod.yml", "/opt/shop_1/compose.prod.yml"),
+            ("/srv/my shop/compose.yml", "'/srv/my shop/compose.yml'"),
+            ("/srv/$(reboot);~", "'/srv/$(reboot);~'"),
+            ("/srv/it's", r"'/srv/it'\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(word), expected);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::{handover, snapshot};
 use crate::config::ServiceConfig;
 use crate::model::image::digests_in;
 use crate::model::probe::{Answer, Probe};
+use crate::model::text::shell_word;
 use crate::model::{Container, Difference, Reference, State};
 use crate::service::wording;
 
@@ -44,9 +45,9 @@ fn nothing_runs(facts: &Facts<'_>) -> Option<Finding> {
     }
     let remedy = match (config.project(), &config.container_name) {
         (Some(project), _) => {
-            let files: Vec<String> =
-                project.files.iter().map(|file| format!("-f {}", file.display())).collect();
-            format!("start it: `docker compose -p {} {} up -d`", project.name, files.join(" "))
+            let file = |file: &PathBuf| format!("-f {}", shell_word(&file.display().to_string()));
+            let files: Vec<String> = project.files.iter().map(file).collect();
+            format!("start it: `docker compose -p {} {} up -d`", shell_word(&project.name), files.join(" "))
         }
         (None, Some(name)) => format!("start it: `docker start {name}`, or correct container_name"),
         (None, None) => return None,
@@ -213,7 +214,7 @@ fn files(facts: &Facts<'_>) -> Vec<Finding> {
 fn rendered(facts: &Facts<'_>) -> Option<Finding> {
     let Some(Err(error)) = &facts.model else { return None };
     let project = facts.config.project()?;
-    let file = project.files.first()?.display().to_string();
+    let file = shell_word(&project.files.first()?.display().to_string());
     let words = Words {
         what: format!("its compose files can't be used: {error}"),
         why: "the service can't be updated or started",

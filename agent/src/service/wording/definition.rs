@@ -1,9 +1,11 @@
 //! What people read about a definition that differs from what runs (DECISIONS 4a).
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use crate::model::Difference;
 use crate::model::definition::HOME;
+use crate::model::text::shell_word;
 use crate::service::gates::candidate::DefinitionHold;
 
 /// Why an update waits: something other than the image would change with it.
@@ -106,21 +108,21 @@ fn command(hold: &DefinitionHold, task: &str) -> String {
     let project = &hold.project;
     let mut services: Vec<&str> = hold.differences.iter().map(|one| one.service.as_str()).collect();
     services.dedup();
-    let mut words = vec!["docker compose -p".to_owned(), project.name.clone()];
-    words.extend(project.files.iter().map(|file| format!("-f {}", file.display())));
-    let is_default = |folder: &std::path::PathBuf| {
-        project.files.first().and_then(|file| file.parent()) == Some(folder.as_path())
-    };
+    let path = |path: &Path| shell_word(&path.display().to_string());
+    let mut words = vec!["docker compose -p".to_owned(), shell_word(&project.name)];
+    words.extend(project.files.iter().map(|file| format!("-f {}", path(file))));
+    let is_default =
+        |folder: &PathBuf| project.files.first().and_then(|file| file.parent()) == Some(folder.as_path());
     if let Some(folder) = project.folder.as_ref().filter(|folder| !is_default(folder)) {
-        words.push(format!("--project-directory {}", folder.display()));
+        words.push(format!("--project-directory {}", path(folder)));
     }
     for file in project.env_files.iter().chain(&project.env_file) {
         if project.folder.as_ref().map(|folder| folder.join(".env")).as_ref() != Some(file) {
-            words.push(format!("--env-file {}", file.display()));
+            words.push(format!("--env-file {}", path(file)));
         }
     }
     words.push(task.to_owned());
-    words.extend(services.into_iter().map(str::to_owned));
+    words.extend(services.into_iter().map(shell_word));
     words.join(" ")
 }
 
@@ -147,6 +149,28 @@ mod tests {
         assert!(unset.contains("If SECRET had a value") && unset.contains("env_file"), "{unset}");
         assert!(!unset.contains("POST /redeploy") && !unset.contains("compose_watch"), "{unset}");
         assert_eq!(definition_cleared_by(&hold(&["SECRET"]), "shop"), "set SECRET in env_file");
+    }
+
+    #[test]
+    fn the_command_can_be_pasted_if_a_path_has_a_space() {
+        let hold = DefinitionHold {
+            project: Project {
+                name: "shop".into(),
+                files: vec!["/srv/my shop/compose.yml".into()],
+                folder: Some("/srv/it's".into()),
+                env_files: vec!["/srv/prod.env".into()],
+                ..Project::default()
+            },
+            differences: vec![Difference {
+                service: "web".into(),
+                what: vec!["volume /data".into()],
+                unset: Vec::new(),
+                connected: Vec::new(),
+            }],
+        };
+        let text = definition_differs(&hold, "shop");
+        let command = r"`docker compose -p shop -f '/srv/my shop/compose.yml' --project-directory '/srv/it'\''s' --env-file /srv/prod.env up -d web`";
+        assert!(text.contains(command), "{text}");
     }
 
     #[test]
