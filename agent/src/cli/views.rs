@@ -25,7 +25,7 @@ const ALL_COLUMNS: usize = 72;
 const LOG_LINES: usize = 20;
 const ENTRY_LOG_LINES: usize = 8;
 /// Indent of the lines below an entry: the width of its time.
-const ENTRY_INDENT: usize = 21;
+const ENTRY_INDENT: usize = 22;
 
 /// Formats all services, one per row, and below them what is wrong and what to do.
 pub(super) fn report(report: &StatusReport, terminal: Terminal, now: Timestamp) -> String {
@@ -239,7 +239,7 @@ pub(super) fn health(health: &Health, terminal: Terminal) -> String {
 
 /// Formats one entry with its reason and, if it is bad news, the last log lines. It is one line if that fits.
 pub(super) fn entry(entry: &AuditEntry, terminal: Terminal) -> String {
-    let at = entry.timestamp.strftime("%Y-%m-%d %H:%M:%S");
+    let at = entry.timestamp.strftime("%Y-%m-%d %H:%M:%SZ");
     let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     let head = format!("{at}  {:<14} {:<16} ", entry.service, entry.event.as_str());
     let text = terminal.hanging(&head, ENTRY_INDENT, &format!("{}{reason}", entry.message));
@@ -540,7 +540,7 @@ mod tests {
         said.reason = Some("why".into());
         assert_eq!(
             entry(&said, Terminal::plain()),
-            "2027-01-15 08:00:00  web            error            it failed (why)\n"
+            "2027-01-15 08:00:00Z  web            error            it failed (why)\n"
         );
     }
 
@@ -553,10 +553,10 @@ mod tests {
         let narrow = Terminal::with_columns(60);
         assert_eq!(
             entry(&said, narrow),
-            "2027-01-15 08:00:00  web            rolled_back      web:1\n                     \
-             failed its probation (container web-1\n                     \
-             exited with code 3)\n                     \
-             | connecting\n                     | panic: no data\n"
+            "2027-01-15 08:00:00Z  web            rolled_back      web:1\n                      \
+             failed its probation (container web-1\n                      \
+             exited with code 3)\n                      \
+             | connecting\n                      | panic: no data\n"
         );
         said.level = Level::Info;
         assert_eq!(entry(&said, Terminal::plain()).lines().count(), 1);

@@ -524,7 +524,7 @@ fn audit_follow_shows_deployments_on_a_line_below() {
     session.set_expect_timeout(Some(WAIT_LIMIT));
     let bar = "web: pulling [#####---------------]  25 % web:1";
     let entry = |second: u8, message: &str| {
-        format!("2026-01-01 00:00:0{second}  db             checked          {message}\r\n")
+        format!("2026-01-01 00:00:0{second}Z  db             checked          {message}\r\n")
     };
     for wanted in [
         format!("{}{}{bar}", entry(1, "older"), entry(2, "old")),
