@@ -496,19 +496,10 @@ async fn record_shutdown(record: Record, clock: Arc<dyn Clock>, stop: Cancellati
 
 /// Starts all tasks and reports readiness to the service manager.
 fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervisor) {
-    let Parts { clock, manager, metrics, engine, registry, services, watches, .. } = parts;
     let Loaded { store, record, reloader, .. } = loaded;
+    fleet_tasks::spawn(&parts, &store, &record, supervisor);
+    let Parts { clock, manager, metrics, engine, registry, services, watches, .. } = parts;
     let check_now = Arc::new(Notify::new());
-    let fleet_parts = fleet_tasks::FleetParts {
-        wardens: parts.wardens,
-        view: watches.fleet.clone(),
-        active: watches.active.subscribe(),
-        services: services.clone(),
-        recording: parts.recording,
-        store: store.clone(),
-        record: record.clone(),
-        clock: clock.clone(),
-    };
     let active = watches.active.subscribe();
     let health = EngineProbe {
         engine: engine.clone(),
@@ -530,7 +521,6 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
         state: watches.polls,
         requests: parts.poll_requests,
     };
-    fleet_parts.spawn(supervisor);
     let monitor = Monitor { services: services.clone(), engine: engine.clone(), active };
     let events = Events {
         engine,
