@@ -36,9 +36,7 @@ use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
 use crate::adapters::env_file::LocalEnvFiles;
 use crate::adapters::gate_command::GateCommandRunner;
 use crate::adapters::probe::ProbeClient;
-use crate::adapters::registry::{
-    AskInsecure, Credentials, CurrentRegistry, RegistryClient, RegistrySettings,
-};
+use crate::adapters::registry::{AskInsecure, Credentials, CurrentRegistry, RegistryClient};
 use crate::adapters::snapshot::FolderSnapshots;
 use crate::adapters::warden::CurrentWardens;
 use crate::audit::{self, Audit, Deliveries, FileSink, Settings, trial};
@@ -328,7 +326,7 @@ fn registry_maker(
     let port = |listener: &TcpListener| Some(listener.local_addr().ok()?.port());
     let own_ports: Vec<u16> = listeners.iter().filter_map(port).collect();
     Arc::new(move |config| {
-        let client = RegistryClient::new(RegistrySettings::from(config), credentials.clone())?;
+        let client = RegistryClient::new(config, credentials.clone())?;
         let client = client.with_meter(meter.clone()).with_own_ports(own_ports.clone());
         Ok(client.with_engine(insecure.clone()))
     })

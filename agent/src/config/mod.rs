@@ -127,7 +127,7 @@ pub enum Runtime {
 }
 
 /// `registry.*`
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct RegistryConfig {
     /// Base URL as configured, without trailing slash.
     pub url: String,

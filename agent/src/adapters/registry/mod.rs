@@ -72,30 +72,6 @@ const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
 
-/// The part of the `registry.*` configuration that the client needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RegistrySettings {
-    /// Base URL of `registry.url`.
-    pub home: String,
-    /// Host and port of that registry in image references.
-    pub home_host: String,
-    /// Skip verification of that registry's certificate.
-    pub insecure: bool,
-    /// Maximum number of concurrent requests per registry.
-    pub concurrency: usize,
-}
-
-impl From<&RegistryConfig> for RegistrySettings {
-    fn from(config: &RegistryConfig) -> Self {
-        Self {
-            home: config.url.clone(),
-            home_host: config.host.clone(),
-            insecure: config.insecure,
-            concurrency: config.concurrency,
-        }
-    }
-}
-
 /// HTTP client for registries.
 #[derive(Debug)]
 pub struct RegistryClient {
@@ -121,17 +97,16 @@ struct Wanted {
 }
 
 impl RegistryClient {
-    /// Creates a client without sending requests. Fails if `settings.home` is not an http or https URL.
-    pub fn new(settings: RegistrySettings, credentials: Arc<Credentials>) -> Result<Self, RegistryError> {
-        let RegistrySettings { home, home_host, insecure, concurrency } = settings;
-        let home = Url::parse(&home).ok().and_then(transport::without_login).ok_or_else(|| {
+    /// Creates a client without sending requests. Fails if `config.url` is not an http or https URL.
+    pub fn new(config: &RegistryConfig, credentials: Arc<Credentials>) -> Result<Self, RegistryError> {
+        let home = Url::parse(&config.url).ok().and_then(transport::without_login).ok_or_else(|| {
             RegistryError("registry.url is not an address of the form http://host:port".to_owned())
         })?;
-        let transport = Transport::new(insecure.then_some(&home));
+        let transport = Transport::new(config.insecure.then_some(&home));
         Ok(Self {
             home,
-            home_host,
-            concurrency,
+            home_host: config.host.clone(),
+            concurrency: config.concurrency,
             transport,
             credentials,
             hosts: Mutex::default(),
@@ -562,13 +537,9 @@ mod tests {
     use super::*;
 
     fn client(home: &str, home_host: &str) -> RegistryClient {
-        let settings = RegistrySettings {
-            home: home.into(),
-            home_host: home_host.into(),
-            insecure: false,
-            concurrency: 8,
-        };
-        RegistryClient::new(settings, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
+        let config =
+            RegistryConfig { url: home.into(), host: home_host.into(), concurrency: 8, ..Default::default() };
+        RegistryClient::new(&config, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
     }
 
     #[test]
@@ -593,14 +564,10 @@ mod tests {
     #[test]
     fn an_invalid_registry_url_is_refused_without_being_shown() {
         for home in ["", "localhost:5000", "ftp://x", "u:secret@host"] {
-            let settings = RegistrySettings {
-                home: home.into(),
-                home_host: "x".into(),
-                insecure: false,
-                concurrency: 8,
-            };
+            let config =
+                RegistryConfig { url: home.into(), host: "x".into(), concurrency: 8, ..Default::default() };
             let credentials = Arc::new(Credentials::new(None, String::new().into()));
-            let error = RegistryClient::new(settings, credentials).unwrap_err().to_string();
+            let error = RegistryClient::new(&config, credentials).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
         }
     }

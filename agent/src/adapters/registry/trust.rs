@@ -241,19 +241,20 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio_rustls::TlsAcceptor;
 
-    use super::super::{Credentials, RegistrySettings};
+    use super::super::Credentials;
     use super::*;
+    use crate::config::RegistryConfig;
     use crate::model::image::{Digest, Reference};
     use crate::ports::{Registry as _, Tags as _, Urgency};
 
     fn client() -> RegistryClient {
-        let settings = RegistrySettings {
-            home: "http://registry.example".to_owned(),
-            home_host: "registry.example".to_owned(),
-            insecure: false,
+        let config = RegistryConfig {
+            url: "http://registry.example".to_owned(),
+            host: "registry.example".to_owned(),
             concurrency: 2,
+            ..Default::default()
         };
-        RegistryClient::new(settings, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
+        RegistryClient::new(&config, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
     }
 
     fn pem(what: &str, der: &[u8]) -> String {
@@ -308,15 +309,15 @@ mod tests {
         let asks = async {
             // A registry on this host that has TLS all the same.
             let name = format!("localhost:{port}");
-            let settings = RegistrySettings {
-                home: format!("https://{name}"),
-                home_host: name.clone(),
-                insecure: false,
+            let config = RegistryConfig {
+                url: format!("https://{name}"),
+                host: name.clone(),
                 concurrency: 2,
+                ..Default::default()
             };
             let client = || {
                 let credentials = Arc::new(Credentials::new(None, String::new().into()));
-                let client = RegistryClient::new(settings.clone(), credentials).unwrap();
+                let client = RegistryClient::new(&config, credentials).unwrap();
                 client.with_certificates_in(folder.path().to_owned())
             };
             let image = Reference::parse(&format!("{name}/web:1")).unwrap();
@@ -372,14 +373,14 @@ mod tests {
             let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(2_100_000_000 + hour * 3600);
             std::fs::File::options().write(true).open(path).unwrap().set_modified(later).unwrap();
         };
-        let settings = RegistrySettings {
-            home: format!("https://{name}"),
-            home_host: name.clone(),
-            insecure: false,
+        let config = RegistryConfig {
+            url: format!("https://{name}"),
+            host: name.clone(),
             concurrency: 2,
+            ..Default::default()
         };
         let credentials = Arc::new(Credentials::new(None, String::new().into()));
-        let client = RegistryClient::new(settings, credentials).unwrap();
+        let client = RegistryClient::new(&config, credentials).unwrap();
         let client = client.with_certificates_in(folder.path().to_owned());
         let image = Reference::parse(&format!("{name}/web:1")).unwrap();
         let asks = async {
@@ -440,13 +441,13 @@ mod tests {
         mirrors: &[String],
         credentials: Credentials,
     ) -> RegistryClient {
-        let settings = RegistrySettings {
-            home: home.to_owned(),
-            home_host: home_host.to_owned(),
-            insecure: false,
+        let config = RegistryConfig {
+            url: home.to_owned(),
+            host: home_host.to_owned(),
             concurrency: 2,
+            ..Default::default()
         };
-        let client = RegistryClient::new(settings, Arc::new(credentials)).unwrap();
+        let client = RegistryClient::new(&config, Arc::new(credentials)).unwrap();
         let insecure = Insecure { mirrors: mirrors.to_vec(), ..Insecure::default() };
         client.with_engine(Arc::new(move || {
             let insecure = insecure.clone();
