@@ -191,7 +191,7 @@ pub struct FleetTerms {
 }
 
 /// A valid service.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 // These are the flags of the specification.
 #[allow(clippy::struct_excessive_bools)]
 pub struct ServiceConfig {
