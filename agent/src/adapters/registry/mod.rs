@@ -89,13 +89,6 @@ pub struct RegistryClient {
     mirrors: Mutex<Option<Vec<Arc<Host>>>>,
 }
 
-/// A request about a repository.
-struct Wanted {
-    method: Method,
-    url: Url,
-    accept: &'static str,
-}
-
 impl RegistryClient {
     /// Creates a client without sending requests. Fails if `config.url` is not an http or https URL.
     pub fn new(config: &RegistryConfig, credentials: Arc<Credentials>) -> Result<Self, RegistryError> {
@@ -240,12 +233,7 @@ impl RegistryClient {
         if transport::may_reject_head(status) {
             return Ok(None);
         }
-        Err(answer::refusal(
-            &subject(&reference.repository),
-            status,
-            response.headers(),
-            &reference.repository.path,
-        ))
+        Err(answer::refused(&reference.repository, &response))
     }
 
     /// Reports whether the manifest of this pinned reference exists.
@@ -258,23 +246,16 @@ impl RegistryClient {
         match response.status() {
             StatusCode::OK => Ok(true),
             StatusCode::NOT_FOUND => Ok(false),
-            status => Err(answer::refusal(
-                &subject(&pinned.repository),
-                status,
-                response.headers(),
-                &pinned.repository.path,
-            )),
+            _ => Err(answer::refused(&pinned.repository, &response)),
         }
     }
 
     async fn get(&self, host: &Host, reference: &Reference) -> Result<Vec<u8>, Fault> {
         let response = self.fetch(host, reference, Method::GET).await?;
-        let status = response.status();
-        let subject = subject(&reference.repository);
-        match status {
+        match response.status() {
             StatusCode::OK => answer::manifest(&format!("image {reference}"), response).await,
             StatusCode::NOT_FOUND => {
-                let said = answer::message(&subject, response).await;
+                let said = answer::message(&subject(&reference.repository), response).await;
                 let what = match said.code.as_str() {
                     "MANIFEST_UNKNOWN" => "tag not found in the registry",
                     "NAME_UNKNOWN" => "repository not found in the registry",
@@ -287,13 +268,13 @@ impl RegistryClient {
                 // A repository that is hidden from this login looks the same.
                 Err(if said.code == "NAME_UNKNOWN" { Fault::Image(text) } else { Fault::Gone(text) })
             }
-            _ => Err(answer::refusal(&subject, status, response.headers(), &reference.repository.path)),
+            _ => Err(answer::refused(&reference.repository, &response)),
         }
     }
 
     /// Sends a manifest request.
     async fn fetch(&self, host: &Host, reference: &Reference, method: Method) -> Result<Response, Fault> {
-        let wanted = Wanted { method, url: host.manifest_url(reference)?, accept: MANIFEST_TYPES };
+        let wanted = Outgoing { method, ..Outgoing::get(host.manifest_url(reference)?, MANIFEST_TYPES) };
         self.exchange(host, &reference.repository, &wanted).await
     }
 
@@ -303,15 +284,12 @@ impl RegistryClient {
         &self,
         host: &Host,
         repository: &Repository,
-        wanted: &Wanted,
+        wanted: &Outgoing,
     ) -> Result<Response, Fault> {
         let subject = subject(repository);
         let request = |access: Option<&Access>| Outgoing {
-            method: wanted.method.clone(),
-            url: wanted.url.clone(),
-            accept: wanted.accept,
             authorization: access.map(|access| access.authorization.clone()),
-            form: None,
+            ..wanted.clone()
         };
         let (access, fresh) = match host.access(repository) {
             Some(access) if access.is_valid() => (Some(access), false),
@@ -365,7 +343,7 @@ impl RegistryClient {
     async fn exchange_elsewhere(
         &self,
         repository: &Repository,
-        wanted: &Wanted,
+        wanted: &Outgoing,
         refusal: &Response,
     ) -> Result<Response, Fault> {
         let subject = subject(repository);
@@ -386,13 +364,8 @@ impl RegistryClient {
             Fault::Repository(_) => needs_login(),
             other => other.elsewhere(),
         })?;
-        let request = Outgoing {
-            method: wanted.method.clone(),
-            url: url.clone(),
-            accept: wanted.accept,
-            authorization: Some(opened.authorization),
-            form: None,
-        };
+        let request =
+            Outgoing { url: url.clone(), authorization: Some(opened.authorization), ..wanted.clone() };
         let response = self.transport.send_within(&subject, request, Some(reach)).await;
         let response = response.map_err(Fault::elsewhere)?;
         if response.status() == StatusCode::UNAUTHORIZED { Err(needs_login()) } else { Ok(response) }

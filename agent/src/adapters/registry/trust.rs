@@ -8,7 +8,6 @@ use std::time::SystemTime;
 
 use evenkeel_common::tls;
 use futures_util::future::BoxFuture;
-use http::Method;
 use url::Url;
 
 use super::RegistryClient;
@@ -204,7 +203,7 @@ impl RegistryClient {
 
     pub(super) async fn answers(&self, base: &Url) -> bool {
         let Ok(url) = base.join("/v2/") else { return false };
-        let ask = Outgoing { method: Method::GET, url, accept: "*/*", authorization: None, form: None };
+        let ask = Outgoing::get(url, "*/*");
         self.transport.send("registry", ask).await.is_ok()
     }
 }
