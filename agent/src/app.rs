@@ -38,7 +38,7 @@ use crate::adapters::gate_command::GateCommandRunner;
 use crate::adapters::probe::ProbeClient;
 use crate::adapters::registry::{AskInsecure, Credentials, CurrentRegistry, RegistryClient};
 use crate::adapters::snapshot::FolderSnapshots;
-use crate::adapters::warden::CurrentWardens;
+use crate::adapters::warden::Wardens;
 use crate::audit::{self, Audit, Deliveries, FileSink, Settings, trial};
 use crate::config::active::ActiveConfig;
 use crate::config::{Config, ConfigSource, RegistryConfig};
@@ -138,7 +138,7 @@ struct Parts {
     make_registry: MakeRegistry,
     compose: Arc<ComposeCli>,
     gate_command: Arc<GateCommandRunner>,
-    wardens: Arc<CurrentWardens>,
+    wardens: Arc<Wardens>,
     watches: Watches,
     services: Arc<Services>,
     recording: Arc<OnceLock<Recording>>,

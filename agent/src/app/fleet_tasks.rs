@@ -6,7 +6,6 @@ use evenkeel_common::store::Store;
 use evenkeel_common::supervisor::Supervisor;
 
 use super::Parts;
-use crate::adapters::warden::Wardens;
 use crate::project::world::Record;
 use crate::tasks::fleet::{FleetListener, ReplaceWardens, Saving};
 use crate::tasks::fleet_report::{FleetReporter, PushProgress};
@@ -14,10 +13,7 @@ use crate::tasks::fleet_report::{FleetReporter, PushProgress};
 /// Spawns the tasks.
 pub(super) fn spawn(parts: &Parts, store: &Arc<dyn Store>, record: &Record, supervisor: &mut Supervisor) {
     let wardens = parts.wardens.clone();
-    let replace: ReplaceWardens = Box::new(move |push| {
-        wardens.replace(push.map(Wardens::new).transpose()?);
-        Ok(())
-    });
+    let replace: ReplaceWardens = Box::new(move |push| wardens.replace(push));
     let listener = FleetListener {
         fleet: parts.wardens.clone(),
         replace,
