@@ -105,13 +105,6 @@ impl RegistryClient {
         self
     }
 
-    /// Looks for certificates in this folder instead of the engines' own.
-    #[must_use]
-    pub fn with_certificates_in(mut self, folder: PathBuf) -> Self {
-        self.trust.folders = vec![folder];
-        self
-    }
-
     /// Prepares the connections to a registry as the engine trusts it. Returns the base URL of its API, and whether that is known
     /// for good.
     pub(super) async fn trusted(&self, name: &str, base: Url) -> Result<(Url, bool), RegistryError> {
@@ -316,8 +309,9 @@ mod tests {
             };
             let client = || {
                 let credentials = Arc::new(Credentials::new(None, String::new().into()));
-                let client = RegistryClient::new(&config, credentials).unwrap();
-                client.with_certificates_in(folder.path().to_owned())
+                let mut client = RegistryClient::new(&config, credentials).unwrap();
+                client.trust.folders = vec![folder.path().to_owned()];
+                client
             };
             let image = Reference::parse(&format!("{name}/web:1")).unwrap();
             let earlier = client();
@@ -379,8 +373,8 @@ mod tests {
             ..Default::default()
         };
         let credentials = Arc::new(Credentials::new(None, String::new().into()));
-        let client = RegistryClient::new(&config, credentials).unwrap();
-        let client = client.with_certificates_in(folder.path().to_owned());
+        let mut client = RegistryClient::new(&config, credentials).unwrap();
+        client.trust.folders = vec![folder.path().to_owned()];
         let image = Reference::parse(&format!("{name}/web:1")).unwrap();
         let asks = async {
             for (hour, certified, is_accepted) in [(1, &made, true), (2, &other, false), (3, &made, true)] {
