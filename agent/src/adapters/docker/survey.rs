@@ -36,8 +36,8 @@ impl Survey for DockerEngine {
             is_podman,
             data_folder: images::data_folder(&info),
             insecure_registries: insecure(&info),
-            insecure_networks: networks(&info),
-            mirrors: mirrors(&info),
+            insecure_networks: answer::texts(&info, "/RegistryConfig/InsecureRegistryCIDRs"),
+            mirrors: answer::texts(&info, "/RegistryConfig/Mirrors"),
         })
     }
 
@@ -62,18 +62,6 @@ impl Survey for DockerEngine {
         };
         self.connection.read(&doing, ask).await
     }
-}
-
-/// Returns the networks whose registries the engine uses without TLS.
-fn networks(info: &Value) -> Vec<String> {
-    let known = info.pointer("/RegistryConfig/InsecureRegistryCIDRs").and_then(Value::as_array);
-    known.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-/// Returns the mirrors of Docker Hub.
-fn mirrors(info: &Value) -> Vec<String> {
-    let known = info.pointer("/RegistryConfig/Mirrors").and_then(Value::as_array);
-    known.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// Returns the registries that the engine is configured to use without TLS.
