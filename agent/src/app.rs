@@ -196,18 +196,14 @@ impl Parts {
         let watches = Watches::new(config);
         let (polls, poll_requests) = mpsc::unbounded_channel();
         let dependencies = Dependencies {
+            workers: watches.workers.subscribe(),
+            poll_state: watches.polls.subscribe(),
             engine: watches.engine.subscribe(),
             services: watches.services.subscribe(),
             state: watches.failing_state.subscribe(),
             active: Some(watches.active.subscribe()),
         };
-        let services = Arc::new(Services::new(
-            watches.workers.subscribe(),
-            polls,
-            watches.polls.subscribe(),
-            dependencies,
-            Uptime::starting_now(),
-        ));
+        let services = Arc::new(Services::new(polls, dependencies, Uptime::starting_now()));
         let (publisher, status_frames) = Publisher::new(services.clone(), clock.clone());
         let (push_poller, pushes) = RegistryEvents::new(services.clone(), registry.clone());
         Ok(Self {
