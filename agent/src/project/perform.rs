@@ -22,7 +22,8 @@ const LOG_LINES: u32 = 20;
 
 /// Performs one step and returns its result.
 pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
-    let engine = fetch.engine;
+    let world = fetch.world;
+    let engine = &*world.engine;
     let done = match step {
         Step::PinImages { project, images } => pin_images(fetch, &project, &images).await,
         Step::Pull { images, old, local } => pull(fetch, &images, &old, &local).await,
@@ -33,10 +34,10 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         Step::Start(run) => bring_up(fetch, run).await,
         Step::RestoreTags { tags } => point_tags(fetch, &tags).await.map(|()| StepResult::TagsRestored),
         Step::Diagnose { container } => diagnose(engine, &container).await,
-        Step::Snapshot(step) => fetch.data.perform(engine, step, fetch.progress).await,
-        Step::Handover(step) => handover::perform(engine, fetch.commands, step).await,
-        Step::Swarm(step) => Ok(swarm::step(fetch.swarm, fetch.registry, step).await),
-        Step::RunHook(call) => Ok(StepResult::HookEnded(fetch.commands.run_hook(&call).await)),
+        Step::Snapshot(step) => world.data.perform(engine, step, fetch.progress).await,
+        Step::Handover(step) => handover::perform(engine, &*world.gate_command, step).await,
+        Step::Swarm(step) => Ok(swarm::step(&*world.swarm, &*world.registry, step).await),
+        Step::RunHook(call) => Ok(StepResult::HookEnded(world.gate_command.run_hook(&call).await)),
         Step::Unpin { project, displaced, onto } => match restore_displaced(engine, &displaced).await {
             Ok(()) => unpin(engine, &project, onto.as_ref()).await,
             Err(error) => Err(error),
@@ -70,7 +71,7 @@ async fn write_tag(
         }
     }
     let Some(line) = line else { return StepResult::TagWritten };
-    match tag_file::write(fetch.env_files, &line, &variable, &tag, back).await {
+    match tag_file::write(&*fetch.world.env_files, &line, &variable, &tag, back).await {
         Ok(Written::Done) => StepResult::TagWritten,
         Ok(Written::Conflict) => StepResult::TagLineChanged,
         Err(why) => StepResult::Failed(why),
@@ -82,7 +83,7 @@ async fn pin_images(
     project: &str,
     images: &[OldImage],
 ) -> Result<StepResult, EngineError> {
-    let engine = fetch.engine;
+    let engine = &*fetch.world.engine;
     let mut missing = Vec::new();
     for image in images {
         let name = anchor_name(project, &image.id);
@@ -112,7 +113,7 @@ async fn pull(
     old: &BTreeMap<String, Replaced>,
     local: &BTreeMap<String, ImageId>,
 ) -> Result<StepResult, EngineError> {
-    let engine = fetch.engine;
+    let engine = &*fetch.world.engine;
     let mut ids = Vec::with_capacity(images.len());
     let mut labels = BTreeMap::new();
     for (text, reference) in images {

@@ -66,18 +66,7 @@ impl Member {
                 self.pulled = Some(pulled);
                 let project = self.service.shared_config().project();
                 async move {
-                    let fetch = Fetch {
-                        engine: &*world.engine,
-                        compose: &*world.compose,
-                        env_files: &*world.env_files,
-                        commands: &*world.gate_command,
-                        swarm: &*world.swarm,
-                        registry: &*world.registry,
-                        data: &world.data,
-                        project,
-                        progress: &progress,
-                        model: OnceCell::new(),
-                    };
+                    let fetch = Fetch { world: &world, project, progress: &progress, model: OnceCell::new() };
                     let result = perform::perform(&fetch, step).await;
                     Done::Input(Box::new(Input::Stepped(result)))
                 }
