@@ -14,11 +14,8 @@ use crate::service::rollout::tag::LineChange;
 use super::bring_up::bring_up;
 use super::fetch::{Fetch, point_tags, restore_displaced};
 use super::handover;
-use super::swarm;
+use super::swarm::{self, LOG_LINES};
 use super::tag_file::{self, Written};
-
-/// Number of log lines kept of a failed container (black box).
-const LOG_LINES: u32 = 20;
 
 /// Performs one step and returns its result.
 pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
@@ -195,16 +192,16 @@ async fn unpin(
 /// Returns the repository of the tags that pin a project's images during a deployment. Its host can't be a registry, so the
 /// tags are never pulled. Two projects may share it (`a_b`, `a-b`): if one loses its tag, its anchor still pins the image.
 fn pin_repository(project: &str) -> Repository {
-    let mut path: String = project
+    let path: String = project
         .to_lowercase()
         .chars()
         .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
         .collect();
-    path.trim_matches('-').to_owned().clone_into(&mut path);
-    if path.is_empty() {
-        "project".clone_into(&mut path);
-    }
-    Repository { host: PIN_HOST.to_owned(), path }
+    let path = match path.trim_matches('-') {
+        "" => "project",
+        path => path,
+    };
+    Repository { host: PIN_HOST.to_owned(), path: path.to_owned() }
 }
 
 fn pin_tag(project: &str, id: &ImageId) -> Reference {
