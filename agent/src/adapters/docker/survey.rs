@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::client::Client;
 use super::{DockerEngine, answer, convert, images};
-use crate::model::EngineError;
+use crate::model::{EngineError, Origin};
 use crate::ports::HOLD_LABEL;
-use crate::ports::survey::{EngineInfo, Origin, RunningContainer, Survey};
+use crate::ports::survey::{EngineInfo, RunningContainer, Survey};
 
 /// Label with compose's working directory.
 const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
@@ -75,17 +75,17 @@ fn running_container(listed: &Value) -> RunningContainer {
     let labels = answer::map(listed, "/Labels").unwrap_or_default();
     let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
     let project = label(convert::PROJECT_LABEL).filter(|_| !convert::are_of_image(&labels));
-    let origin = project.map(|project| Origin {
-        project: project.clone(),
+    let origin = Origin {
         folder: label(FOLDER_LABEL).map(PathBuf::from),
         env_files: label(ENV_FILES_LABEL)
             .map(|files| files.split(',').map(PathBuf::from).collect())
             .unwrap_or_default(),
-    });
+    };
     let name = answer::container_name(listed).or_else(|| answer::text(listed, "/Id")).unwrap_or_default();
     RunningContainer {
         name: name.to_owned(),
         image: answer::text(listed, "/Image").unwrap_or_default().to_owned(),
+        project: project.cloned(),
         origin,
         labels: labels.into_iter().collect(),
     }
@@ -107,13 +107,12 @@ mod tests {
                 "com.docker.compose.project.environment_file": "/srv/a.env,/srv/b.env",
             },
         }));
-        let origin = one.origin.unwrap();
         assert_eq!((one.name.as_str(), one.image.as_str()), ("shop-web-1", "web:1"));
-        assert_eq!((origin.project.as_str(), origin.folder), ("shop", Some("/srv/shop".into())));
-        assert_eq!(origin.env_files, [PathBuf::from("/srv/a.env"), PathBuf::from("/srv/b.env")]);
-        assert_eq!(running_container(&json!({"Id": "ab", "Labels": null})).origin, None);
+        assert_eq!((one.project.as_deref(), one.origin.folder), (Some("shop"), Some("/srv/shop".into())));
+        assert_eq!(one.origin.env_files, [PathBuf::from("/srv/a.env"), PathBuf::from("/srv/b.env")]);
+        assert_eq!(running_container(&json!({"Id": "ab", "Labels": null})).project, None);
         let of_image = json!({"com.docker.compose.project": "shop", "com.docker.compose.version": "2.40.0"});
-        assert_eq!(running_container(&json!({"Id": "ab", "Labels": of_image})).origin, None);
+        assert_eq!(running_container(&json!({"Id": "ab", "Labels": of_image})).project, None);
     }
 
     #[test]
