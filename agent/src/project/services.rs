@@ -208,9 +208,8 @@ impl Services {
 
     /// Returns the services that are not watched because of a fault in the configuration.
     fn left_out(&self) -> Vec<LeftOutService> {
-        let config = self.dependencies.active.as_ref().map(|active| active.borrow().config.clone());
-        let left_out = config.iter().flat_map(|config| &config.left_out);
-        left_out.map(|one| LeftOutService { name: one.name.clone(), reason: one.reason.clone() }).collect()
+        let active = self.dependencies.active.as_ref();
+        active.map(|active| active.borrow().config.left_out.clone()).unwrap_or_default()
     }
 
     /// Sends a request to one service and waits for its reply.
