@@ -36,11 +36,9 @@ use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
 use crate::adapters::env_file::LocalEnvFiles;
 use crate::adapters::gate_command::GateCommandRunner;
 use crate::adapters::probe::ProbeClient;
-use crate::adapters::registry::{
-    AskInsecure, Credentials, CurrentRegistry, RegistryClient, RegistrySettings,
-};
+use crate::adapters::registry::{AskInsecure, Credentials, CurrentRegistry, RegistryClient};
 use crate::adapters::snapshot::FolderSnapshots;
-use crate::adapters::warden::CurrentWardens;
+use crate::adapters::warden::Wardens;
 use crate::audit::{self, Audit, Deliveries, FileSink, Settings, trial};
 use crate::config::active::ActiveConfig;
 use crate::config::{Config, ConfigSource, RegistryConfig};
@@ -140,7 +138,7 @@ struct Parts {
     make_registry: MakeRegistry,
     compose: Arc<ComposeCli>,
     gate_command: Arc<GateCommandRunner>,
-    wardens: Arc<CurrentWardens>,
+    wardens: Arc<Wardens>,
     watches: Watches,
     services: Arc<Services>,
     recording: Arc<OnceLock<Recording>>,
@@ -198,18 +196,14 @@ impl Parts {
         let watches = Watches::new(config);
         let (polls, poll_requests) = mpsc::unbounded_channel();
         let dependencies = Dependencies {
+            workers: watches.workers.subscribe(),
+            poll_state: watches.polls.subscribe(),
             engine: watches.engine.subscribe(),
             services: watches.services.subscribe(),
             state: watches.failing_state.subscribe(),
             active: Some(watches.active.subscribe()),
         };
-        let services = Arc::new(Services::new(
-            watches.workers.subscribe(),
-            polls,
-            watches.polls.subscribe(),
-            dependencies,
-            Uptime::starting_now(),
-        ));
+        let services = Arc::new(Services::new(polls, dependencies, Uptime::starting_now()));
         let (publisher, status_frames) = Publisher::new(services.clone(), clock.clone());
         let (push_poller, pushes) = RegistryEvents::new(services.clone(), registry.clone());
         Ok(Self {
@@ -328,7 +322,7 @@ fn registry_maker(
     let port = |listener: &TcpListener| Some(listener.local_addr().ok()?.port());
     let own_ports: Vec<u16> = listeners.iter().filter_map(port).collect();
     Arc::new(move |config| {
-        let client = RegistryClient::new(RegistrySettings::from(config), credentials.clone())?;
+        let client = RegistryClient::new(config, credentials.clone())?;
         let client = client.with_meter(meter.clone()).with_own_ports(own_ports.clone());
         Ok(client.with_engine(insecure.clone()))
     })
@@ -496,19 +490,10 @@ async fn record_shutdown(record: Record, clock: Arc<dyn Clock>, stop: Cancellati
 
 /// Starts all tasks and reports readiness to the service manager.
 fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervisor) {
-    let Parts { clock, manager, metrics, engine, registry, services, watches, .. } = parts;
     let Loaded { store, record, reloader, .. } = loaded;
+    fleet_tasks::spawn(&parts, &store, &record, supervisor);
+    let Parts { clock, manager, metrics, engine, registry, services, watches, .. } = parts;
     let check_now = Arc::new(Notify::new());
-    let fleet_parts = fleet_tasks::FleetParts {
-        wardens: parts.wardens,
-        view: watches.fleet.clone(),
-        active: watches.active.subscribe(),
-        services: services.clone(),
-        recording: parts.recording,
-        store: store.clone(),
-        record: record.clone(),
-        clock: clock.clone(),
-    };
     let active = watches.active.subscribe();
     let health = EngineProbe {
         engine: engine.clone(),
@@ -530,7 +515,6 @@ fn spawn(parts: Parts, loaded: Loaded, hangups: Signal, supervisor: &mut Supervi
         state: watches.polls,
         requests: parts.poll_requests,
     };
-    fleet_parts.spawn(supervisor);
     let monitor = Monitor { services: services.clone(), engine: engine.clone(), active };
     let events = Events {
         engine,

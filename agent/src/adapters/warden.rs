@@ -42,8 +42,32 @@ enum Use {
     IfWarden,
 }
 
+/// The wardens in use; `None` if there is no fleet. A reload that changes `push` replaces them (DECISIONS 2).
+#[derive(Default)]
+pub struct Wardens(RwLock<Option<Arc<Connected>>>);
+
+impl Wardens {
+    /// Creates a client for the configured wardens. Sends no request yet.
+    pub fn new(config: &PushConfig) -> Result<Self, String> {
+        let wardens = Self::default();
+        wardens.replace(Some(config))?;
+        Ok(wardens)
+    }
+
+    /// Uses these wardens from now on. `None` means no fleet.
+    pub fn replace(&self, config: Option<&PushConfig>) -> Result<(), String> {
+        let connected = config.map(Connected::new).transpose()?;
+        *self.0.write() = connected.map(Arc::new);
+        Ok(())
+    }
+
+    fn connected(&self) -> Result<Arc<Connected>, FleetError> {
+        self.0.read().clone().ok_or(FleetError::NoFleet)
+    }
+}
+
 /// The wardens of a configuration.
-pub struct Wardens {
+struct Connected {
     client: Client,
     bases: Vec<Url>,
     authorization: HeaderValue,
@@ -53,9 +77,8 @@ pub struct Wardens {
     permits: Semaphore,
 }
 
-impl Wardens {
-    /// Creates a client for the configured wardens. Sends no request yet.
-    pub fn new(config: &PushConfig) -> Result<Self, String> {
+impl Connected {
+    fn new(config: &PushConfig) -> Result<Self, String> {
         let base = |url: &String| {
             Url::parse(&format!("{url}/")).map_err(|error| format!("warden_url is not a URL: {error}"))
         };
@@ -207,6 +230,7 @@ impl Fleet for Wardens {
         known: KnownRevisions,
         wait: Duration,
     ) -> Result<DecisionsResponse, FleetError> {
+        let wardens = self.connected()?;
         let KnownRevisions { revision, verdicts } = known;
         let path = format!("fleet?after={revision}&wait={}&verdicts={verdicts}", wait.as_secs());
         // A warden whose store is a new one starts again at a low revision.
@@ -214,70 +238,35 @@ impl Fleet for Wardens {
             let is_older = decisions.store.is_none() && decisions.revision < revision;
             if is_older { Use::IfWarden } else { Use::Now }
         };
-        let (decisions, headers) = self.first(wait + REPORT, reqwest::Client::get, &path, usable).await?;
+        let (decisions, headers) = wardens.first(wait + REPORT, reqwest::Client::get, &path, usable).await?;
         if decisions.store.is_some() {
             // This warden has no access to its store: ask the next one next time.
-            let mut active = self.active.lock();
-            *active = (*active + 1) % self.bases.len().max(1);
+            let mut active = wardens.active.lock();
+            *active = (*active + 1) % wardens.bases.len().max(1);
         }
         Ok(DecisionsResponse { decisions, date: date(&headers) })
     }
 
     async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {
-        let _permit = self.permit().await;
+        let wardens = self.connected()?;
+        let _permit = wardens.permit().await;
         let post = |client: &Client, url| client.post(url).json(ask);
         let usable = |answer: &FleetAnswer| if answer.store.is_some() { Use::Last } else { Use::Now };
-        Ok(self.first(ASK, post, "fleet/ask", usable).await?.0)
+        Ok(wardens.first(ASK, post, "fleet/ask", usable).await?.0)
     }
 
     async fn release(&self, ask: &FleetAsk) -> Result<(), FleetError> {
-        let _permit = self.permit().await;
+        let wardens = self.connected()?;
+        let _permit = wardens.permit().await;
         let post = |client: &Client, url| client.post(url).json(ask);
-        self.first::<ReleaseReply>(REPORT, post, "fleet/release", |_| Use::Now).await.map(|_| ())
+        wardens.first::<ReleaseReply>(REPORT, post, "fleet/release", |_| Use::Now).await.map(|_| ())
     }
 
     async fn report(&self, inventory: &Inventory) -> Result<(), FleetError> {
-        let _permit = self.permit().await;
+        let wardens = self.connected()?;
+        let _permit = wardens.permit().await;
         let post = |client: &Client, url| client.post(url).json(inventory);
-        self.first::<InventoryReply>(REPORT, post, "inventory", |_| Use::Now).await.map(|_| ())
-    }
-}
-
-/// The wardens in use. A reload that changes `push` replaces them (DECISIONS 2).
-#[derive(Default)]
-pub struct CurrentWardens(RwLock<Option<Arc<Wardens>>>);
-
-impl CurrentWardens {
-    /// Uses these wardens from now on. `None` means no fleet.
-    pub fn replace(&self, wardens: Option<Wardens>) {
-        *self.0.write() = wardens.map(Arc::new);
-    }
-
-    fn wardens(&self) -> Result<Arc<Wardens>, FleetError> {
-        self.0.read().clone().ok_or(FleetError::NoFleet)
-    }
-}
-
-#[async_trait]
-impl Fleet for CurrentWardens {
-    async fn decisions(
-        &self,
-        known: KnownRevisions,
-        wait: Duration,
-    ) -> Result<DecisionsResponse, FleetError> {
-        self.wardens()?.decisions(known, wait).await
-    }
-
-    async fn ask(&self, ask: &FleetAsk) -> Result<FleetAnswer, FleetError> {
-        self.wardens()?.ask(ask).await
-    }
-
-    async fn release(&self, ask: &FleetAsk) -> Result<(), FleetError> {
-        self.wardens()?.release(ask).await
-    }
-
-    async fn report(&self, inventory: &Inventory) -> Result<(), FleetError> {
-        self.wardens()?.report(inventory).await
+        wardens.first::<InventoryReply>(REPORT, post, "inventory", |_| Use::Now).await.map(|_| ())
     }
 }
 

@@ -112,7 +112,7 @@ async fn there_is_no_fleet_only_if_every_warden_says_so() {
     assert_eq!(wardens(&[base(&old)]).ask(&question()).await, Err(FleetError::NoFleet));
     let both = wardens(&[base(&old), base(&broken)]).ask(&question()).await;
     assert!(matches!(both, Err(FleetError::Unavailable(_))), "{both:?}");
-    assert_eq!(CurrentWardens::default().ask(&question()).await, Err(FleetError::NoFleet));
+    assert_eq!(Wardens::default().ask(&question()).await, Err(FleetError::NoFleet));
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::adapters::compose::ComposeCli;
 use crate::adapters::docker::{DockerEngine, Endpoint, HostEnvironment};
 use crate::adapters::probe::ProbeClient;
-use crate::adapters::registry::{Credentials, Insecure, RegistryClient, RegistrySettings};
+use crate::adapters::registry::{Credentials, Insecure, RegistryClient};
 use crate::adapters::snapshot::FolderSnapshots;
 use crate::config::Config;
 use crate::ports::survey::{EngineInfo, Survey};
@@ -88,7 +88,7 @@ impl RegistryClients {
         let offsets: Arc<Mutex<Vec<SignedDuration>>> = Arc::default();
         let noted = offsets.clone();
         let credentials = Arc::new(Credentials::from_env(config.runtime));
-        let client = RegistryClient::new(RegistrySettings::from(&config.registry), credentials)?;
+        let client = RegistryClient::new(&config.registry, credentials)?;
         let client = client.with_date_sink(Arc::new(move |date| {
             let offset = SystemClock.now().duration_since(date);
             noted.lock().push(offset);

@@ -7,11 +7,12 @@ use std::path::Path;
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::shape::Shape;
 use evenkeel_common::config::{ConfigErrors, Configuration, Extent, Finding, Findings, KeyPath, load};
+use evenkeel_common::wire::LeftOutService;
 use serde_json::Value;
 
 use super::file::AgentFile;
 use super::misplaced::{self, Misplaced};
-use super::{Config, LeftOut, api, channels, global, named, notes, paths, push, service};
+use super::{Config, api, channels, global, named, notes, paths, push, service};
 
 /// The JSON Schema of the configuration file.
 pub fn schema() -> Value {
@@ -91,7 +92,7 @@ impl Config {
         let services = KeyPath::of("services");
         config.unusable_services = findings.fault_at(&services).map(|what| format!("{services}: {what}"));
         let all = config.unusable_services.as_ref();
-        let all = all.map(|reason| LeftOut { name: services.to_string(), reason: reason.clone() });
+        let all = all.map(|reason| LeftOutService { name: services.to_string(), reason: reason.clone() });
         config.left_out.extend(all);
         global::keep_only_fatal(&mut findings);
 

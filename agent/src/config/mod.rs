@@ -26,6 +26,7 @@ use std::time::Duration;
 use evenkeel_common::config::quote;
 use evenkeel_common::http::BasePath;
 use evenkeel_common::secret::Secret;
+use evenkeel_common::wire::LeftOutService;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -97,22 +98,13 @@ pub struct Config {
     /// Environment variables that the file references with `$`; their values are secret.
     pub named_variables: BTreeSet<String>,
     /// Services that the file lists and that are not watched because of a fault, in the order of the file.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<LeftOutService>,
     /// Non-fatal problems, each `<service or key>: <reason>`.
     pub warnings: Vec<String>,
     /// Remarks for someone who checks the file.
     pub notes: Vec<String>,
     /// Distinguishes the text of the file from an edited one.
     pub text_hash: u64,
-}
-
-/// A service that is left out because its part of the file has a fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Its name; `services[2]` if it has no usable one.
-    pub name: String,
-    /// Its faults.
-    pub reason: String,
 }
 
 /// Container runtime executable.
@@ -127,7 +119,7 @@ pub enum Runtime {
 }
 
 /// `registry.*`
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct RegistryConfig {
     /// Base URL as configured, without trailing slash.
     pub url: String,
@@ -191,7 +183,7 @@ pub struct FleetTerms {
 }
 
 /// A valid service.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 // These are the flags of the specification.
 #[allow(clippy::struct_excessive_bools)]
 pub struct ServiceConfig {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use evenkeel_common::config::{Extent, quote};
 use evenkeel_common::permissions::is_private;
+use evenkeel_common::wire::LeftOutService;
 
-use super::{Config, LeftOut, ServiceConfig};
+use super::{Config, ServiceConfig};
 
 /// An image without a host belongs to `registry.url`; where that is not set, Docker Hub may have been meant.
 pub(super) fn images_without_host(services: &[Arc<ServiceConfig>]) -> Vec<String> {
@@ -40,7 +41,8 @@ pub(super) fn is_root() -> bool {
 
 /// What the agent watches, and what it does not.
 pub(super) fn extent(config: &Config) -> Extent {
-    let left_out = config.left_out.iter().map(|LeftOut { name, reason }| (name.as_str(), reason.as_str()));
+    let left_out =
+        config.left_out.iter().map(|LeftOutService { name, reason }| (name.as_str(), reason.as_str()));
     let nothing = config.services.iter().filter(|service| !service.names_something());
     let why = "names no compose_project, container_name or swarm_service";
     let not_watched: Vec<(&str, &str)> =

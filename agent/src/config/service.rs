@@ -12,11 +12,12 @@ use std::time::Duration;
 use evenkeel_common::config::expand::Env;
 use evenkeel_common::config::{Finding, Findings, KeyPath, quote};
 use evenkeel_common::permissions::weaknesses;
+use evenkeel_common::wire::LeftOutService;
 
 use super::file::ServiceFile;
 use super::items::Items;
 use super::misplaced::Misplaced;
-use super::{ConfiguredImage, LeftOut, ServiceConfig, UpdateConfig, probe, update};
+use super::{ConfiguredImage, ServiceConfig, UpdateConfig, probe, update};
 use crate::model::image::Reference;
 use crate::model::text::describe_io_error;
 
@@ -27,7 +28,7 @@ pub(super) fn services(
     misplaced: &Misplaced,
     env: Env<'_>,
     findings: &mut Findings,
-) -> (Vec<Arc<ServiceConfig>>, Vec<LeftOut>) {
+) -> (Vec<Arc<ServiceConfig>>, Vec<LeftOutService>) {
     let (mut names, mut in_swarm, mut containers) = (HashMap::new(), HashMap::new(), HashMap::new());
     let (mut passed, mut left_out) = (Vec::new(), Vec::new());
     for (n, file) in files.into_iter().enumerate() {
@@ -69,11 +70,11 @@ pub(super) fn services(
     (passed, left_out)
 }
 
-fn skipped(name: Option<&String>, at: &KeyPath, faults: &[Finding]) -> LeftOut {
+fn skipped(name: Option<&String>, at: &KeyPath, faults: &[Finding]) -> LeftOutService {
     let name = name.cloned().unwrap_or_else(|| at.to_string());
     let inside = |fault: &Finding| Finding { at: fault.at.inside(at), ..fault.clone() }.to_string();
     let reasons: Vec<String> = faults.iter().map(inside).collect();
-    LeftOut { name, reason: reasons.join("; ") }
+    LeftOutService { name, reason: reasons.join("; ") }
 }
 
 /// `^[a-zA-Z0-9_.-]{1,64}$` (DECISIONS 2).

@@ -71,9 +71,9 @@ mod tests {
         let (health, engine) = watch::channel(EngineHealth::default());
         let (changed, shown) = watch::channel(());
         let (_state, state) = watch::channel(None);
-        let dependencies = Dependencies { engine, services: shown, state, active: None };
+        let dependencies = Dependencies { workers, poll_state, engine, services: shown, state, active: None };
         let uptime = Uptime::by(|| Duration::from_secs(SECONDS.load(Ordering::Relaxed)));
-        let services = Services::new(workers, polls, poll_state, dependencies, uptime);
+        let services = Services::new(polls, dependencies, uptime);
         let answers = StatusAnswers::default();
         let get = || answers.get(&services, Timestamp::UNIX_EPOCH).unwrap();
 

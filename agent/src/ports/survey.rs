@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 
-use crate::model::EngineError;
+use crate::model::{EngineError, Origin};
 
 /// Engine queries that are not limited to the configured services.
 #[async_trait]
@@ -50,17 +50,8 @@ pub struct RunningContainer {
     pub image: String,
     /// All its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its compose labels; `None` if compose did not create it.
-    pub origin: Option<Origin>,
-}
-
-/// Where compose created a container, without its compose files.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Origin {
-    /// The project.
-    pub project: String,
-    /// The directory that relative paths in its files refer to.
-    pub folder: Option<PathBuf>,
-    /// The files given with `--env-file`.
-    pub env_files: Vec<PathBuf>,
+    /// Its compose project; `None` if compose did not create it.
+    pub project: Option<String>,
+    /// Where compose created it.
+    pub origin: Origin,
 }

@@ -31,7 +31,7 @@ struct Call {
 
 /// Brings the project up.
 pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
-    let (engine, compose) = (fetch.engine, fetch.compose);
+    let (engine, compose) = (&*fetch.world.engine, &*fetch.world.compose);
     let call = match prepare((engine, compose), &start).await {
         Ok(call) => call,
         Err(CompareError::Engine(error)) => return Err(error),

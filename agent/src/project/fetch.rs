@@ -4,27 +4,16 @@ use tokio::sync::{OnceCell, watch};
 
 use crate::model::image::{ImageId, Reference};
 use crate::model::{ComposeError, EngineError, Members, Model, Platform, Project};
-use crate::ports::{Compose, Engine, EnvFiles, GateCommand, Image, PullProgress, Registry, Swarm};
+use crate::ports::{Engine, Image, PullProgress};
 use crate::service::action::DisplacedTag;
 use crate::service::images::OldImage;
 
-use super::snapshot::Data;
+use super::world::World;
 
 /// Pulls images.
 pub(super) struct Fetch<'a> {
-    /// The engine that pulls them.
-    pub(super) engine: &'a dyn Engine,
-    /// Provides their platform.
-    pub(super) compose: &'a dyn Compose,
-    /// The files with their tags.
-    pub(super) env_files: &'a dyn EnvFiles,
-    /// Runs hooks.
-    pub(super) commands: &'a dyn GateCommand,
-    /// The swarm, and the registry that its nodes pull from.
-    pub(super) swarm: &'a dyn Swarm,
-    pub(super) registry: &'a dyn Registry,
-    /// Copies data.
-    pub(super) data: &'a Data,
+    /// What a step reaches outside.
+    pub(super) world: &'a World,
     /// The project that uses them.
     pub(super) project: Option<Project>,
     /// Progress of the pull.
@@ -42,7 +31,7 @@ impl Fetch<'_> {
             (Some(platform), Some(wanted)) => platform.satisfies(wanted),
             _ => true,
         };
-        match self.engine.image(&reference.to_string()).await? {
+        match self.world.engine.image(&reference.to_string()).await? {
             Some(image) if image.is_complete && suits(&image) => Ok(image),
             _ => self.fetch(reference, wanted.as_ref()).await,
         }
@@ -51,8 +40,8 @@ impl Fetch<'_> {
     /// Returns the project's compose model. Compose can render more of it if it is known which containers there are.
     pub(super) async fn rendered(&self, project: &Project) -> Result<Model, ComposeError> {
         let members = Members::Project(project.name.clone());
-        let containers = self.engine.containers(&members).await.unwrap_or_default();
-        self.compose.model(&project.clone().with_present(&containers)).await
+        let containers = self.world.engine.containers(&members).await.unwrap_or_default();
+        self.world.compose.model(&project.clone().with_present(&containers)).await
     }
 
     /// Returns the platform that the project requests for this repository and tag, or for another tag of the repository if
@@ -68,8 +57,8 @@ impl Fetch<'_> {
 
     async fn fetch(&self, reference: &Reference, platform: Option<&Platform>) -> Result<Image, EngineError> {
         self.progress.send_replace(PullProgress::default());
-        self.engine.pull(reference, platform, self.progress).await?;
-        let image = self.engine.image(&reference.to_string()).await?;
+        self.world.engine.pull(reference, platform, self.progress).await?;
+        let image = self.world.engine.image(&reference.to_string()).await?;
         image.ok_or_else(|| {
             EngineError::Refused(format!(
                 "pull of {reference} succeeded, but the engine does not have the image"
@@ -87,12 +76,12 @@ impl Fetch<'_> {
 
     /// Points `tag` to the image, which is pulled again by its digest if it is missing.
     pub(super) async fn tag(&self, image: &OldImage, tag: &Reference) -> Result<ImageId, EngineError> {
-        match (self.engine.tag(&image.id, tag).await, &image.source) {
+        match (self.world.engine.tag(&image.id, tag).await, &image.source) {
             (Ok(()), _) => Ok(image.id.clone()),
             (Err(EngineError::NotFound(_)), Some(source)) => {
                 let platform = self.platform(source, tag.tag.as_deref()).await;
                 let id = self.fetch(source, platform.as_ref()).await?.id;
-                self.engine.tag(&id, tag).await?;
+                self.world.engine.tag(&id, tag).await?;
                 Ok(id)
             }
             (Err(EngineError::NotFound(_)), None) => Err(EngineError::NotFound(format!(

@@ -21,7 +21,6 @@
 //! | `snapshot.rs` | the data that is copied before an update, and the steps that copy it |
 //! | `swarm.rs` | one check or one step of a swarm service |
 //! | `maintain.rs` | maintenance tasks |
-//! | `fleet.rs` | requests to the wardens |
 //! | `files.rs` | the hash over a project's compose files |
 //! | `references.rs` | which other files a compose file makes compose read |
 //! | `tag_file.rs` | the line of the env file that sets a tag |
@@ -33,7 +32,6 @@ pub mod cycle;
 pub(crate) mod definition;
 mod fetch;
 pub mod files;
-mod fleet;
 pub mod handle;
 mod handover;
 mod image_configs;

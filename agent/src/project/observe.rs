@@ -221,12 +221,7 @@ impl Check {
             });
         }
         let comparing = Box::pin(image_configs::compare(&*self.world.registry, view, &local));
-        match patience {
-            Some(patience) => {
-                tokio::time::timeout(patience, comparing).await.map_err(|_| Unanswered::Pending)
-            }
-            None => Ok(comparing.await),
-        }
+        in_time(patience, comparing).await
     }
 
     async fn signature(
@@ -240,11 +235,7 @@ impl Check {
         let signers = Signers { keys: update.signed_by.clone(), signed_for: update.signed_for.clone() };
         let repository = &view.reference.repository;
         let asked = self.cycle.signature(&self.world.signatures, repository, digest, &signers);
-        let verdict = match patience {
-            Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| Unanswered::Pending)?,
-            None => asked.await,
-        };
-        let integrated = match verdict {
+        let integrated = match in_time(patience, asked).await? {
             Ok(SignatureVerdict::Valid { integrated: Some(time) }) => time,
             Ok(SignatureVerdict::Valid { integrated: None }) => return Ok(Signature::Accepted),
             Ok(SignatureVerdict::Missing) => return Ok(Signature::Unsigned(Unsigned::Missing)),
@@ -257,10 +248,7 @@ impl Check {
             return Ok(Signature::Accepted);
         };
         let asked = self.cycle.signature(&self.world.signatures, repository, running, &signers);
-        let verdict = match patience {
-            Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| Unanswered::Pending)?,
-            None => asked.await,
-        };
+        let verdict = in_time(patience, asked).await?;
         let is_earlier = matches!(verdict, Ok(SignatureVerdict::Valid { integrated: Some(of_running) }) if integrated < of_running);
         Ok(if is_earlier { Signature::Earlier } else { Signature::Accepted })
     }
@@ -401,11 +389,15 @@ pub(super) async fn within<T>(
     patience: Option<Duration>,
     asked: impl Future<Output = Result<T, RegistryError>>,
 ) -> Result<T, Unanswered> {
-    let answer = match patience {
-        Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| Unanswered::Pending)?,
-        None => asked.await,
-    };
-    answer.map_err(|error| Unanswered::Failed(error.to_string()))
+    in_time(patience, asked).await?.map_err(|error| Unanswered::Failed(error.to_string()))
+}
+
+/// Awaits an answer, up to `patience`.
+async fn in_time<T>(patience: Option<Duration>, asked: impl Future<Output = T>) -> Result<T, Unanswered> {
+    match patience {
+        Some(patience) => tokio::time::timeout(patience, asked).await.map_err(|_| Unanswered::Pending),
+        None => Ok(asked.await),
+    }
 }
 
 /// Returns files that would be left out, see [`Observation::unlisted_files`]. If compose can't render the files, all unconfigured

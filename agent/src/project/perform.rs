@@ -14,15 +14,13 @@ use crate::service::rollout::tag::LineChange;
 use super::bring_up::bring_up;
 use super::fetch::{Fetch, point_tags, restore_displaced};
 use super::handover;
-use super::swarm;
+use super::swarm::{self, LOG_LINES};
 use super::tag_file::{self, Written};
-
-/// Number of log lines kept of a failed container (black box).
-const LOG_LINES: u32 = 20;
 
 /// Performs one step and returns its result.
 pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
-    let engine = fetch.engine;
+    let world = fetch.world;
+    let engine = &*world.engine;
     let done = match step {
         Step::PinImages { project, images } => pin_images(fetch, &project, &images).await,
         Step::Pull { images, old, local } => pull(fetch, &images, &old, &local).await,
@@ -33,10 +31,10 @@ pub(super) async fn perform(fetch: &Fetch<'_>, step: Step) -> StepResult {
         Step::Start(run) => bring_up(fetch, run).await,
         Step::RestoreTags { tags } => point_tags(fetch, &tags).await.map(|()| StepResult::TagsRestored),
         Step::Diagnose { container } => diagnose(engine, &container).await,
-        Step::Snapshot(step) => fetch.data.perform(engine, step, fetch.progress).await,
-        Step::Handover(step) => handover::perform(engine, fetch.commands, step).await,
-        Step::Swarm(step) => Ok(swarm::step(fetch.swarm, fetch.registry, step).await),
-        Step::RunHook(call) => Ok(StepResult::HookEnded(fetch.commands.run_hook(&call).await)),
+        Step::Snapshot(step) => world.data.perform(engine, step, fetch.progress).await,
+        Step::Handover(step) => handover::perform(engine, &*world.gate_command, step).await,
+        Step::Swarm(step) => Ok(swarm::step(&*world.swarm, &*world.registry, step).await),
+        Step::RunHook(call) => Ok(StepResult::HookEnded(world.gate_command.run_hook(&call).await)),
         Step::Unpin { project, displaced, onto } => match restore_displaced(engine, &displaced).await {
             Ok(()) => unpin(engine, &project, onto.as_ref()).await,
             Err(error) => Err(error),
@@ -70,7 +68,7 @@ async fn write_tag(
         }
     }
     let Some(line) = line else { return StepResult::TagWritten };
-    match tag_file::write(fetch.env_files, &line, &variable, &tag, back).await {
+    match tag_file::write(&*fetch.world.env_files, &line, &variable, &tag, back).await {
         Ok(Written::Done) => StepResult::TagWritten,
         Ok(Written::Conflict) => StepResult::TagLineChanged,
         Err(why) => StepResult::Failed(why),
@@ -82,7 +80,7 @@ async fn pin_images(
     project: &str,
     images: &[OldImage],
 ) -> Result<StepResult, EngineError> {
-    let engine = fetch.engine;
+    let engine = &*fetch.world.engine;
     let mut missing = Vec::new();
     for image in images {
         let name = anchor_name(project, &image.id);
@@ -112,7 +110,7 @@ async fn pull(
     old: &BTreeMap<String, Replaced>,
     local: &BTreeMap<String, ImageId>,
 ) -> Result<StepResult, EngineError> {
-    let engine = fetch.engine;
+    let engine = &*fetch.world.engine;
     let mut ids = Vec::with_capacity(images.len());
     let mut labels = BTreeMap::new();
     for (text, reference) in images {
@@ -194,16 +192,16 @@ async fn unpin(
 /// Returns the repository of the tags that pin a project's images during a deployment. Its host can't be a registry, so the
 /// tags are never pulled. Two projects may share it (`a_b`, `a-b`): if one loses its tag, its anchor still pins the image.
 fn pin_repository(project: &str) -> Repository {
-    let mut path: String = project
+    let path: String = project
         .to_lowercase()
         .chars()
         .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
         .collect();
-    path.trim_matches('-').to_owned().clone_into(&mut path);
-    if path.is_empty() {
-        "project".clone_into(&mut path);
-    }
-    Repository { host: PIN_HOST.to_owned(), path }
+    let path = match path.trim_matches('-') {
+        "" => "project",
+        path => path,
+    };
+    Repository { host: PIN_HOST.to_owned(), path: path.to_owned() }
 }
 
 fn pin_tag(project: &str, id: &ImageId) -> Reference {

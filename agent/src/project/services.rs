@@ -52,9 +52,7 @@ pub type WorkersWatch = watch::Receiver<Option<Workers>>;
 
 /// All configured services.
 pub struct Services {
-    workers: WorkersWatch,
     polls: Polls,
-    poll_state: watch::Receiver<PollState>,
     dependencies: Dependencies,
     uptime: Uptime,
 }
@@ -62,6 +60,10 @@ pub struct Services {
 /// State that affects all services.
 #[derive(Clone)]
 pub struct Dependencies {
+    /// Handles to the services.
+    pub workers: WorkersWatch,
+    /// State of the poller.
+    pub poll_state: watch::Receiver<PollState>,
     /// Health of the container engine.
     pub engine: watch::Receiver<EngineHealth>,
     /// Signals that the published state of a service has changed.
@@ -93,11 +95,7 @@ pub enum ServiceError {
 }
 
 /// A moment at which the data in [`Services::report`] was seen.
-pub struct Seen {
-    workers: WorkersWatch,
-    poll_state: watch::Receiver<PollState>,
-    dependencies: Dependencies,
-}
+pub struct Seen(Dependencies);
 
 impl Seen {
     /// Reports whether any of the data has changed since then, or can change no more.
@@ -105,9 +103,9 @@ impl Seen {
         fn since<T>(watched: &watch::Receiver<T>) -> bool {
             watched.has_changed().unwrap_or(true)
         }
-        let Dependencies { engine, services, state, active } = &self.dependencies;
-        since(&self.workers)
-            || since(&self.poll_state)
+        let Dependencies { workers, poll_state, engine, services, state, active } = &self.0;
+        since(workers)
+            || since(poll_state)
             || since(engine)
             || since(services)
             || since(state)
@@ -117,14 +115,8 @@ impl Seen {
 
 impl Services {
     /// Creates the view of these workers.
-    pub fn new(
-        workers: WorkersWatch,
-        polls: mpsc::UnboundedSender<()>,
-        poll_state: watch::Receiver<PollState>,
-        dependencies: Dependencies,
-        uptime: Uptime,
-    ) -> Self {
-        Self { workers, polls, poll_state, dependencies, uptime }
+    pub fn new(polls: Polls, dependencies: Dependencies, uptime: Uptime) -> Self {
+        Self { polls, dependencies, uptime }
     }
 
     /// Returns why the container engine counts as unavailable.
@@ -157,7 +149,12 @@ impl Services {
 
     fn context(&self, now: Timestamp) -> StatusContext {
         let (engine_error, state_error) = (self.engine_error(), self.state_error());
-        StatusContext { now, next_poll: self.poll_state.borrow().next, engine_error, state_error }
+        StatusContext {
+            now,
+            next_poll: self.dependencies.poll_state.borrow().next,
+            engine_error,
+            state_error,
+        }
     }
 
     /// Returns a service as it is now.
@@ -172,17 +169,17 @@ impl Services {
 
     /// Reports whether the services are not loaded yet.
     pub fn is_starting(&self) -> bool {
-        self.workers.borrow().is_none()
+        self.dependencies.workers.borrow().is_none()
     }
 
     /// Returns handles to all current services; empty during start-up.
     pub fn workers(&self) -> Workers {
-        self.workers.borrow().clone().unwrap_or_default()
+        self.dependencies.workers.borrow().clone().unwrap_or_default()
     }
 
     /// Returns handles to all services, or an error during start-up.
     fn loaded(&self) -> Result<Workers, ServiceError> {
-        self.workers.borrow().clone().ok_or(ServiceError::Starting)
+        self.dependencies.workers.borrow().clone().ok_or(ServiceError::Starting)
     }
 
     /// Pings all workers and waits for their replies. A worker that is being replaced is skipped.
@@ -211,9 +208,8 @@ impl Services {
 
     /// Returns the services that are not watched because of a fault in the configuration.
     fn left_out(&self) -> Vec<LeftOutService> {
-        let config = self.dependencies.active.as_ref().map(|active| active.borrow().config.clone());
-        let left_out = config.iter().flat_map(|config| &config.left_out);
-        left_out.map(|one| LeftOutService { name: one.name.clone(), reason: one.reason.clone() }).collect()
+        let active = self.dependencies.active.as_ref();
+        active.map(|active| active.borrow().config.left_out.clone()).unwrap_or_default()
     }
 
     /// Sends a request to one service and waits for its reply.
@@ -236,7 +232,7 @@ impl Services {
 
     /// Returns the report without the services' records.
     pub fn head(&self) -> StatusReport {
-        let state = self.poll_state.borrow().clone();
+        let state = self.dependencies.poll_state.borrow().clone();
         StatusReport {
             starting: self.is_starting(),
             uptime_seconds: self.uptime.seconds(),
@@ -255,33 +251,29 @@ impl Services {
 
     /// Notes that the data in [`Services::report`] is seen as it is now.
     pub fn seen(&self) -> Seen {
-        let mut seen = Seen {
-            workers: self.workers.clone(),
-            poll_state: self.poll_state.clone(),
-            dependencies: self.dependencies.clone(),
-        };
+        let mut seen = self.dependencies.clone();
         seen.workers.mark_unchanged();
         seen.poll_state.mark_unchanged();
-        seen.dependencies.engine.mark_unchanged();
-        seen.dependencies.services.mark_unchanged();
-        seen.dependencies.state.mark_unchanged();
-        if let Some(active) = &mut seen.dependencies.active {
+        seen.engine.mark_unchanged();
+        seen.services.mark_unchanged();
+        seen.state.mark_unchanged();
+        if let Some(active) = &mut seen.active {
             active.mark_unchanged();
         }
-        seen
+        Seen(seen)
     }
 
     /// Returns the state of the poller.
     pub fn poll_state(&self) -> PollState {
-        self.poll_state.borrow().clone()
+        self.dependencies.poll_state.borrow().clone()
     }
 
     /// Signals changes of the data in [`Services::report`]. Several changes may be merged into one.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         stream::select_all([
-            changes_of(self.workers.clone()).boxed(),
+            changes_of(self.dependencies.workers.clone()).boxed(),
             changes_of(self.dependencies.services.clone()).boxed(),
-            changes_of(self.poll_state.clone()).boxed(),
+            changes_of(self.dependencies.poll_state.clone()).boxed(),
             changes_of(self.dependencies.state.clone()).boxed(),
             changes_in(self.dependencies.engine.clone(), |engine| engine.error.clone()).boxed(),
         ])
@@ -289,9 +281,7 @@ impl Services {
 
     /// `GET /status/<name>` (spec 2.1).
     pub fn status(&self, name: &str, now: Timestamp) -> Result<ServiceStatus, ServiceError> {
-        let worker = self.worker(name)?;
-        let record = self.records_of(&[worker], now).next();
-        record.ok_or_else(|| ServiceError::Unknown(name.to_owned()))
+        Ok(self.worker(name)?.published.get().record(&self.context(now)))
     }
 
     /// `GET /blocked` (spec 2.6).

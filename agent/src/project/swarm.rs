@@ -1,7 +1,6 @@
 //! One check, and one step, of a swarm service.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::ConfiguredImage;
@@ -11,14 +10,13 @@ use crate::model::swarm::{SwarmService, is_same_image};
 use crate::model::{Digest, SwarmError};
 use crate::ports::{Registry, Swarm};
 use crate::service::action::{SetImage, SwarmStep};
-use crate::service::input::{CheckFault, Input, StepResult, SwarmResult};
+use crate::service::input::{CheckFault, StepResult, SwarmResult};
 use crate::service::observation::{ImageView, LocalImage, Observation, Unanswered};
 
 use super::observe::{Check, Judged, signed_by, within};
-use super::world::World;
 
-/// Number of log lines kept of a failed task (black box).
-const LOG_LINES: u32 = 20;
+/// Number of log lines kept of a failed container or task (black box).
+pub(super) const LOG_LINES: u32 = 20;
 /// Number of attempts to apply a change that conflicts with changes by other clients.
 const CONFLICTS: u32 = 5;
 
@@ -104,11 +102,6 @@ fn local(service: &SwarmService, image: &ConfiguredImage) -> Vec<LocalImage> {
     }
     let id = runs.digest.as_ref().map_or_else(|| ImageId("".into()), ImageId::from);
     vec![LocalImage { id, digests: runs.digest.into_iter().collect(), size: 0 }]
-}
-
-/// Reads a service for the decision core.
-pub(super) async fn inspect(world: Arc<World>, generation: u64, service: String) -> Input {
-    Input::SwarmInspected { generation, result: world.swarm.service(&service).await }
 }
 
 /// Performs a step for the decision core.

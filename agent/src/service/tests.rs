@@ -63,23 +63,15 @@ pub(crate) fn config() -> ServiceConfig {
             configured: IMAGE.into(),
             reference: Reference::parse(IMAGE).unwrap(),
         }],
-        silent: false,
         compose_files: vec!["/srv/web.yml".into()],
         compose_project: Some("web".into()),
-        container_name: None,
-        swarm_service: None,
-        env_file: None,
         auto_update: true,
-        auto_start: false,
         auto_heal: true,
-        compose_watch: false,
-        cpu_threshold: 0.0,
-        memory_threshold: 0.0,
         health_grace: Duration::from_secs(10),
         heal_cooldown: Duration::from_mins(1),
         heal_max_restarts: 3,
         keep_images: 3,
-        update: None,
+        ..ServiceConfig::default()
     }
 }
 

@@ -488,23 +488,9 @@ fn bare(name: &str, images: &[ImageChange], grace: Duration) -> ServiceConfig {
     ServiceConfig {
         name: name.to_owned(),
         images: images.collect(),
-        silent: false,
-        compose_files: Vec::new(),
-        compose_project: None,
-        container_name: None,
-        swarm_service: None,
-        env_file: None,
-        auto_update: false,
-        auto_start: false,
-        auto_heal: false,
-        compose_watch: false,
-        cpu_threshold: 0.0,
-        memory_threshold: 0.0,
         health_grace: grace,
-        heal_cooldown: Duration::ZERO,
-        heal_max_restarts: 0,
         keep_images: 3,
-        update: None,
+        ..ServiceConfig::default()
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use evenkeel_agent::adapters::registry::{RegistryClient, RegistrySettings};
+use evenkeel_agent::adapters::registry::RegistryClient;
+use evenkeel_agent::config::RegistryConfig;
 use evenkeel_agent::model::image::Digest;
 use evenkeel_agent::ports::{Registry, Urgency};
 use evenkeel_common::testing::self_signed;
@@ -443,13 +444,14 @@ async fn an_unknown_certificate_is_accepted_only_if_configured() {
     let (address, serve) = tls_registry().await;
     let ask = async {
         for insecure in [false, true] {
-            let settings = RegistrySettings {
-                home: format!("https://{address}"),
-                home_host: address.clone(),
+            let config = RegistryConfig {
+                url: format!("https://{address}"),
+                host: address.clone(),
                 insecure,
                 concurrency: 8,
+                ..Default::default()
             };
-            let client = RegistryClient::new(settings, anonymous()).expect("good settings");
+            let client = RegistryClient::new(&config, anonymous()).expect("good settings");
             let answer = client.digest(&reference(&address, "web:1"), Urgency::Routine).await;
             match answer {
                 Ok(digest) => assert!(insecure && digest == manifest_digest()),

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use evenkeel_agent::adapters::registry::{Credentials, RegistryClient, RegistrySettings};
+use evenkeel_agent::adapters::registry::{Credentials, RegistryClient};
+use evenkeel_agent::config::RegistryConfig;
 use evenkeel_agent::model::image::{Digest, Reference};
 use evenkeel_agent::ports::{Registry, Urgency};
 use wiremock::matchers::{method, path};
@@ -39,13 +40,9 @@ pub(crate) fn authority(address: &str) -> String {
 }
 
 pub(crate) fn client_of(home: &str, credentials: Arc<Credentials>) -> RegistryClient {
-    let settings = RegistrySettings {
-        home: home.to_owned(),
-        home_host: authority(home),
-        insecure: false,
-        concurrency: 4,
-    };
-    RegistryClient::new(settings, credentials).expect("the settings are good")
+    let config =
+        RegistryConfig { url: home.to_owned(), host: authority(home), concurrency: 4, ..Default::default() };
+    RegistryClient::new(&config, credentials).expect("the settings are good")
 }
 
 pub(crate) fn reference(home: &str, image: &str) -> Reference {

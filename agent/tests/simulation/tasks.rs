@@ -57,8 +57,9 @@ fn services(handles: &[Handle]) -> Arc<Services> {
     let (_, workers) = watch::channel(Some(handles.into()));
     let (_, engine) = watch::channel(EngineHealth::default());
     let (_, state) = watch::channel(None);
-    let dependencies = Dependencies { engine, services: Changed::default().subscribe(), state, active: None };
-    Arc::new(Services::new(workers, polls, poll_state, dependencies, Uptime::starting_now()))
+    let services = Changed::default().subscribe();
+    let dependencies = Dependencies { workers, poll_state, engine, services, state, active: None };
+    Arc::new(Services::new(polls, dependencies, Uptime::starting_now()))
 }
 
 /// The service manager's end of the socket.

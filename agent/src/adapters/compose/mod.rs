@@ -92,12 +92,6 @@ impl ComposeCli {
         self.environment.withhold(variables);
     }
 
-    /// Uses this executable instead of the one found in `PATH`.
-    #[must_use]
-    pub fn with_program(self, program: PathBuf) -> Self {
-        Self { program, ..self }
-    }
-
     /// Replaces the timeout of ten minutes. The project's `health_grace` is still added.
     #[must_use]
     pub fn with_limit(self, limit: Duration) -> Self {

@@ -75,7 +75,7 @@ impl Stage {
 
 /// A runner that executes the script of a stage: the shell runs the file named by the first argument, `compose`.
 fn scripted() -> ComposeCli {
-    cli(Runtime::Docker).with_program("/bin/sh".into())
+    ComposeCli { program: "/bin/sh".into(), ..cli(Runtime::Docker) }
 }
 
 fn cli(runtime: Runtime) -> ComposeCli {
@@ -453,7 +453,7 @@ async fn missing_programs_and_files_are_named() {
     let cause = async |compose: ComposeCli, project: &Project| {
         compose.up(project, &UpMode::Changed, PullPolicy::Never).await.unwrap_err().cause
     };
-    let absent = scripted().with_program("/nowhere/docker".into());
+    let absent = ComposeCli { program: "/nowhere/docker".into(), ..scripted() };
     assert_eq!(
         cause(absent, &stage.project()).await,
         "/nowhere/docker can't be run: not found (install it, or set \"runtime\")"
@@ -491,7 +491,7 @@ async fn missing_programs_and_files_are_named() {
     ];
     for (words, want) in lines {
         let stage = Stage::scripted(&format!("cat >&2 <<'END'\n{words}\nSee 'podman --help'\nEND\nexit 125"));
-        let podman = cli(Runtime::Podman).with_program("/bin/sh".into());
+        let podman = ComposeCli { program: "/bin/sh".into(), ..cli(Runtime::Podman) };
         let text = cause(podman, &stage.project()).await;
         assert!(text.starts_with(want), "{text}");
     }

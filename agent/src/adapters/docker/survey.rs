@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::client::Client;
 use super::{DockerEngine, answer, convert, images};
-use crate::model::EngineError;
+use crate::model::{EngineError, Origin};
 use crate::ports::HOLD_LABEL;
-use crate::ports::survey::{EngineInfo, Origin, RunningContainer, Survey};
+use crate::ports::survey::{EngineInfo, RunningContainer, Survey};
 
 /// Label with compose's working directory.
 const FOLDER_LABEL: &str = "com.docker.compose.project.working_dir";
@@ -36,8 +36,8 @@ impl Survey for DockerEngine {
             is_podman,
             data_folder: images::data_folder(&info),
             insecure_registries: insecure(&info),
-            insecure_networks: networks(&info),
-            mirrors: mirrors(&info),
+            insecure_networks: answer::texts(&info, "/RegistryConfig/InsecureRegistryCIDRs"),
+            mirrors: answer::texts(&info, "/RegistryConfig/Mirrors"),
         })
     }
 
@@ -64,18 +64,6 @@ impl Survey for DockerEngine {
     }
 }
 
-/// Returns the networks whose registries the engine uses without TLS.
-fn networks(info: &Value) -> Vec<String> {
-    let known = info.pointer("/RegistryConfig/InsecureRegistryCIDRs").and_then(Value::as_array);
-    known.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
-/// Returns the mirrors of Docker Hub.
-fn mirrors(info: &Value) -> Vec<String> {
-    let known = info.pointer("/RegistryConfig/Mirrors").and_then(Value::as_array);
-    known.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
 /// Returns the registries that the engine is configured to use without TLS.
 fn insecure(info: &Value) -> Vec<String> {
     let known = info.pointer("/RegistryConfig/IndexConfigs").and_then(Value::as_object);
@@ -87,17 +75,17 @@ fn running_container(listed: &Value) -> RunningContainer {
     let labels = answer::map(listed, "/Labels").unwrap_or_default();
     let label = |name: &str| labels.get(name).filter(|value| !value.is_empty());
     let project = label(convert::PROJECT_LABEL).filter(|_| !convert::are_of_image(&labels));
-    let origin = project.map(|project| Origin {
-        project: project.clone(),
+    let origin = Origin {
         folder: label(FOLDER_LABEL).map(PathBuf::from),
         env_files: label(ENV_FILES_LABEL)
             .map(|files| files.split(',').map(PathBuf::from).collect())
             .unwrap_or_default(),
-    });
+    };
     let name = answer::container_name(listed).or_else(|| answer::text(listed, "/Id")).unwrap_or_default();
     RunningContainer {
         name: name.to_owned(),
         image: answer::text(listed, "/Image").unwrap_or_default().to_owned(),
+        project: project.cloned(),
         origin,
         labels: labels.into_iter().collect(),
     }
@@ -119,13 +107,12 @@ mod tests {
                 "com.docker.compose.project.environment_file": "/srv/a.env,/srv/b.env",
             },
         }));
-        let origin = one.origin.unwrap();
         assert_eq!((one.name.as_str(), one.image.as_str()), ("shop-web-1", "web:1"));
-        assert_eq!((origin.project.as_str(), origin.folder), ("shop", Some("/srv/shop".into())));
-        assert_eq!(origin.env_files, [PathBuf::from("/srv/a.env"), PathBuf::from("/srv/b.env")]);
-        assert_eq!(running_container(&json!({"Id": "ab", "Labels": null})).origin, None);
+        assert_eq!((one.project.as_deref(), one.origin.folder), (Some("shop"), Some("/srv/shop".into())));
+        assert_eq!(one.origin.env_files, [PathBuf::from("/srv/a.env"), PathBuf::from("/srv/b.env")]);
+        assert_eq!(running_container(&json!({"Id": "ab", "Labels": null})).project, None);
         let of_image = json!({"com.docker.compose.project": "shop", "com.docker.compose.version": "2.40.0"});
-        assert_eq!(running_container(&json!({"Id": "ab", "Labels": of_image})).origin, None);
+        assert_eq!(running_container(&json!({"Id": "ab", "Labels": of_image})).project, None);
     }
 
     #[test]

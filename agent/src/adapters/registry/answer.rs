@@ -11,7 +11,8 @@ use serde::Deserialize;
 
 use super::client::Response;
 use super::fault::{Fault, plain, status_text};
-use crate::model::image::Digest;
+use super::subject;
+use crate::model::image::{Digest, Repository};
 
 /// The usual manifest size limit of registries.
 const MANIFEST_LIMIT: usize = 4 * 1024 * 1024;
@@ -138,6 +139,11 @@ impl Message {
             text: if readable { plain(text.lines().next().unwrap_or("")) } else { String::new() },
         }
     }
+}
+
+/// Converts a registry's response about a repository with an error status other than 401 and 404.
+pub(super) fn refused(repository: &Repository, response: &Response) -> Fault {
+    refusal(&subject(repository), response.status(), response.headers(), &repository.path)
 }
 
 /// Converts an error status other than 401 and 404. Only a registry that asks for a pause gets one for all its images: any

@@ -1,11 +1,12 @@
 //! Optional content of a repository: manifests and blobs that may exist, and paginated lists.
 
 use http::header::LINK;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, StatusCode};
 use url::Url;
 
 use super::fault::Fault;
-use super::{Host, MANIFEST_TYPES, RegistryClient, Wanted, answer, subject};
+use super::transport::Outgoing;
+use super::{Host, MANIFEST_TYPES, RegistryClient, answer, subject};
 use crate::model::image::{Digest, Reference, Repository};
 
 /// Maximum size of a page in bytes.
@@ -32,16 +33,13 @@ impl RegistryClient {
         host: &Host,
         reference: &Reference,
     ) -> Result<Option<Vec<u8>>, Fault> {
-        let wanted =
-            Wanted { method: Method::GET, url: host.manifest_url(reference)?, accept: MANIFEST_TYPES };
+        let wanted = Outgoing::get(host.manifest_url(reference)?, MANIFEST_TYPES);
         let repository = &reference.repository;
         let response = self.exchange(host, repository, &wanted).await?;
         match response.status() {
             StatusCode::OK => answer::manifest(&format!("image {reference}"), response).await.map(Some),
             StatusCode::NOT_FOUND => Ok(None),
-            status => {
-                Err(answer::refusal(&subject(repository), status, response.headers(), &repository.path))
-            }
+            _ => Err(answer::refused(repository, &response)),
         }
     }
 
@@ -54,16 +52,15 @@ impl RegistryClient {
         limit: usize,
     ) -> Result<Option<Vec<u8>>, Fault> {
         let url = host.url(repository, &format!("blobs/{digest}"))?;
-        let wanted = Wanted { method: Method::GET, url, accept: "*/*" };
+        let wanted = Outgoing::get(url, "*/*");
         let response = self.exchange(host, repository, &wanted).await?;
-        let subject = subject(repository);
         match response.status() {
             StatusCode::OK => {
-                let content = answer::content(&subject, "signature", response, limit).await?;
+                let content = answer::content(&subject(repository), "signature", response, limit).await?;
                 Ok(content.filter(|content| digest.is_of(content)))
             }
             StatusCode::NOT_FOUND => Ok(None),
-            status => Err(answer::refusal(&subject, status, response.headers(), &repository.path)),
+            _ => Err(answer::refused(repository, &response)),
         }
     }
 
@@ -75,7 +72,7 @@ impl RegistryClient {
         url: Url,
         accept: &'static str,
     ) -> Result<Listing, Fault> {
-        let wanted = Wanted { method: Method::GET, url, accept };
+        let wanted = Outgoing::get(url, accept);
         let response = self.exchange(host, repository, &wanted).await?;
         let subject = subject(repository);
         match response.status().as_u16() {
@@ -91,7 +88,7 @@ impl RegistryClient {
                 Ok(Listing::Page(Page { body, next }))
             }
             400 | 404 | 405 | 501 => Ok(Listing::Unknown),
-            _ => Err(answer::refusal(&subject, response.status(), response.headers(), &repository.path)),
+            _ => Err(answer::refused(repository, &response)),
         }
     }
 }

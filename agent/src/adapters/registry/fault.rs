@@ -156,14 +156,8 @@ pub(super) fn plain(text: &str) -> String {
     const MOST: usize = 200;
     let mut out = String::new();
     let mut count = 0;
-    let text = stable(text);
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
+    for c in stable(text).chars() {
         let c = match c {
-            '\u{1b}' => {
-                skip_escape(&mut chars);
-                continue;
-            }
             c if c.is_whitespace() || c.is_control() => ' ',
             // Zero-width and direction-changing characters can disguise a text.
             '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
@@ -182,23 +176,6 @@ pub(super) fn plain(text: &str) -> String {
         count += 1;
     }
     out.trim_end().to_owned()
-}
-
-/// Skips the rest of a terminal escape sequence: `[ … letter`, `] … BEL or ESC \`, or one character.
-fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
-    match chars.next() {
-        Some('[') => {
-            chars.find(|c| ('\u{40}'..='\u{7e}').contains(c));
-        }
-        Some(']') => {
-            while let Some(c) = chars.next() {
-                if c == '\u{7}' || (c == '\u{1b}' && chars.next_if_eq(&'\\').is_some()) {
-                    break;
-                }
-            }
-        }
-        _ => {}
-    }
 }
 
 #[cfg(test)]

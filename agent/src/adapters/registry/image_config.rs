@@ -180,8 +180,9 @@ mod tests {
     use wiremock::matchers::{method, path};
     use wiremock::{Mock, MockServer, ResponseTemplate};
 
-    use super::super::{Credentials, RegistrySettings};
+    use super::super::Credentials;
     use super::*;
+    use crate::config::RegistryConfig;
     use crate::ports::Registry;
 
     async fn put(server: &MockServer, kind: &str, content: &Value) -> Digest {
@@ -195,14 +196,14 @@ mod tests {
 
     fn client_of(server: &MockServer) -> (RegistryClient, Repository) {
         let home_host = server.address().to_string();
-        let settings = RegistrySettings {
-            home: server.uri(),
-            home_host: home_host.clone(),
-            insecure: false,
+        let config = RegistryConfig {
+            url: server.uri(),
+            host: home_host.clone(),
             concurrency: 2,
+            ..Default::default()
         };
         let credentials = Credentials::new(None, String::new().into());
-        let client = RegistryClient::new(settings, std::sync::Arc::new(credentials)).unwrap();
+        let client = RegistryClient::new(&config, std::sync::Arc::new(credentials)).unwrap();
         let repository = Repository { host: home_host, path: "web".into() };
         (client, repository)
     }

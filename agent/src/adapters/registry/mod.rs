@@ -72,30 +72,6 @@ const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
 
-/// The part of the `registry.*` configuration that the client needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RegistrySettings {
-    /// Base URL of `registry.url`.
-    pub home: String,
-    /// Host and port of that registry in image references.
-    pub home_host: String,
-    /// Skip verification of that registry's certificate.
-    pub insecure: bool,
-    /// Maximum number of concurrent requests per registry.
-    pub concurrency: usize,
-}
-
-impl From<&RegistryConfig> for RegistrySettings {
-    fn from(config: &RegistryConfig) -> Self {
-        Self {
-            home: config.url.clone(),
-            home_host: config.host.clone(),
-            insecure: config.insecure,
-            concurrency: config.concurrency,
-        }
-    }
-}
-
 /// HTTP client for registries.
 #[derive(Debug)]
 pub struct RegistryClient {
@@ -113,25 +89,17 @@ pub struct RegistryClient {
     mirrors: Mutex<Option<Vec<Arc<Host>>>>,
 }
 
-/// A request about a repository.
-struct Wanted {
-    method: Method,
-    url: Url,
-    accept: &'static str,
-}
-
 impl RegistryClient {
-    /// Creates a client without sending requests. Fails if `settings.home` is not an http or https URL.
-    pub fn new(settings: RegistrySettings, credentials: Arc<Credentials>) -> Result<Self, RegistryError> {
-        let RegistrySettings { home, home_host, insecure, concurrency } = settings;
-        let home = Url::parse(&home).ok().and_then(transport::without_login).ok_or_else(|| {
+    /// Creates a client without sending requests. Fails if `config.url` is not an http or https URL.
+    pub fn new(config: &RegistryConfig, credentials: Arc<Credentials>) -> Result<Self, RegistryError> {
+        let home = Url::parse(&config.url).ok().and_then(transport::without_login).ok_or_else(|| {
             RegistryError("registry.url is not an address of the form http://host:port".to_owned())
         })?;
-        let transport = Transport::new(insecure.then_some(&home));
+        let transport = Transport::new(config.insecure.then_some(&home));
         Ok(Self {
             home,
-            home_host,
-            concurrency,
+            home_host: config.host.clone(),
+            concurrency: config.concurrency,
             transport,
             credentials,
             hosts: Mutex::default(),
@@ -265,12 +233,7 @@ impl RegistryClient {
         if transport::may_reject_head(status) {
             return Ok(None);
         }
-        Err(answer::refusal(
-            &subject(&reference.repository),
-            status,
-            response.headers(),
-            &reference.repository.path,
-        ))
+        Err(answer::refused(&reference.repository, &response))
     }
 
     /// Reports whether the manifest of this pinned reference exists.
@@ -283,23 +246,16 @@ impl RegistryClient {
         match response.status() {
             StatusCode::OK => Ok(true),
             StatusCode::NOT_FOUND => Ok(false),
-            status => Err(answer::refusal(
-                &subject(&pinned.repository),
-                status,
-                response.headers(),
-                &pinned.repository.path,
-            )),
+            _ => Err(answer::refused(&pinned.repository, &response)),
         }
     }
 
     async fn get(&self, host: &Host, reference: &Reference) -> Result<Vec<u8>, Fault> {
         let response = self.fetch(host, reference, Method::GET).await?;
-        let status = response.status();
-        let subject = subject(&reference.repository);
-        match status {
+        match response.status() {
             StatusCode::OK => answer::manifest(&format!("image {reference}"), response).await,
             StatusCode::NOT_FOUND => {
-                let said = answer::message(&subject, response).await;
+                let said = answer::message(&subject(&reference.repository), response).await;
                 let what = match said.code.as_str() {
                     "MANIFEST_UNKNOWN" => "tag not found in the registry",
                     "NAME_UNKNOWN" => "repository not found in the registry",
@@ -312,13 +268,13 @@ impl RegistryClient {
                 // A repository that is hidden from this login looks the same.
                 Err(if said.code == "NAME_UNKNOWN" { Fault::Image(text) } else { Fault::Gone(text) })
             }
-            _ => Err(answer::refusal(&subject, status, response.headers(), &reference.repository.path)),
+            _ => Err(answer::refused(&reference.repository, &response)),
         }
     }
 
     /// Sends a manifest request.
     async fn fetch(&self, host: &Host, reference: &Reference, method: Method) -> Result<Response, Fault> {
-        let wanted = Wanted { method, url: host.manifest_url(reference)?, accept: MANIFEST_TYPES };
+        let wanted = Outgoing { method, ..Outgoing::get(host.manifest_url(reference)?, MANIFEST_TYPES) };
         self.exchange(host, &reference.repository, &wanted).await
     }
 
@@ -328,15 +284,12 @@ impl RegistryClient {
         &self,
         host: &Host,
         repository: &Repository,
-        wanted: &Wanted,
+        wanted: &Outgoing,
     ) -> Result<Response, Fault> {
         let subject = subject(repository);
         let request = |access: Option<&Access>| Outgoing {
-            method: wanted.method.clone(),
-            url: wanted.url.clone(),
-            accept: wanted.accept,
             authorization: access.map(|access| access.authorization.clone()),
-            form: None,
+            ..wanted.clone()
         };
         let (access, fresh) = match host.access(repository) {
             Some(access) if access.is_valid() => (Some(access), false),
@@ -390,7 +343,7 @@ impl RegistryClient {
     async fn exchange_elsewhere(
         &self,
         repository: &Repository,
-        wanted: &Wanted,
+        wanted: &Outgoing,
         refusal: &Response,
     ) -> Result<Response, Fault> {
         let subject = subject(repository);
@@ -411,13 +364,8 @@ impl RegistryClient {
             Fault::Repository(_) => needs_login(),
             other => other.elsewhere(),
         })?;
-        let request = Outgoing {
-            method: wanted.method.clone(),
-            url: url.clone(),
-            accept: wanted.accept,
-            authorization: Some(opened.authorization),
-            form: None,
-        };
+        let request =
+            Outgoing { url: url.clone(), authorization: Some(opened.authorization), ..wanted.clone() };
         let response = self.transport.send_within(&subject, request, Some(reach)).await;
         let response = response.map_err(Fault::elsewhere)?;
         if response.status() == StatusCode::UNAUTHORIZED { Err(needs_login()) } else { Ok(response) }
@@ -562,13 +510,9 @@ mod tests {
     use super::*;
 
     fn client(home: &str, home_host: &str) -> RegistryClient {
-        let settings = RegistrySettings {
-            home: home.into(),
-            home_host: home_host.into(),
-            insecure: false,
-            concurrency: 8,
-        };
-        RegistryClient::new(settings, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
+        let config =
+            RegistryConfig { url: home.into(), host: home_host.into(), concurrency: 8, ..Default::default() };
+        RegistryClient::new(&config, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
     }
 
     #[test]
@@ -593,14 +537,10 @@ mod tests {
     #[test]
     fn an_invalid_registry_url_is_refused_without_being_shown() {
         for home in ["", "localhost:5000", "ftp://x", "u:secret@host"] {
-            let settings = RegistrySettings {
-                home: home.into(),
-                home_host: "x".into(),
-                insecure: false,
-                concurrency: 8,
-            };
+            let config =
+                RegistryConfig { url: home.into(), host: "x".into(), concurrency: 8, ..Default::default() };
             let credentials = Arc::new(Credentials::new(None, String::new().into()));
-            let error = RegistryClient::new(settings, credentials).unwrap_err().to_string();
+            let error = RegistryClient::new(&config, credentials).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
         }
     }

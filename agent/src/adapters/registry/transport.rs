@@ -59,6 +59,11 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
+    /// A `GET` without authorization.
+    pub(super) fn get(url: Url, accept: &'static str) -> Self {
+        Self { method: Method::GET, url, accept, authorization: None, form: None }
+    }
+
     fn message(&self, subject: &str) -> Result<Request<Full<Bytes>>, Fault> {
         let mut message = Request::builder()
             .method(self.method.clone())
@@ -330,7 +335,7 @@ mod tests {
     }
 
     fn get(to: &str) -> Outgoing {
-        Outgoing { method: Method::GET, url: url(to), accept: "*/*", authorization: None, form: None }
+        Outgoing::get(url(to), "*/*")
     }
 
     #[tokio::test]

@@ -8,7 +8,6 @@ use std::time::SystemTime;
 
 use evenkeel_common::tls;
 use futures_util::future::BoxFuture;
-use http::Method;
 use url::Url;
 
 use super::RegistryClient;
@@ -106,13 +105,6 @@ impl RegistryClient {
         self
     }
 
-    /// Looks for certificates in this folder instead of the engines' own.
-    #[must_use]
-    pub fn with_certificates_in(mut self, folder: PathBuf) -> Self {
-        self.trust.folders = vec![folder];
-        self
-    }
-
     /// Prepares the connections to a registry as the engine trusts it. Returns the base URL of its API, and whether that is known
     /// for good.
     pub(super) async fn trusted(&self, name: &str, base: Url) -> Result<(Url, bool), RegistryError> {
@@ -204,7 +196,7 @@ impl RegistryClient {
 
     pub(super) async fn answers(&self, base: &Url) -> bool {
         let Ok(url) = base.join("/v2/") else { return false };
-        let ask = Outgoing { method: Method::GET, url, accept: "*/*", authorization: None, form: None };
+        let ask = Outgoing::get(url, "*/*");
         self.transport.send("registry", ask).await.is_ok()
     }
 }
@@ -241,19 +233,20 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio_rustls::TlsAcceptor;
 
-    use super::super::{Credentials, RegistrySettings};
+    use super::super::Credentials;
     use super::*;
+    use crate::config::RegistryConfig;
     use crate::model::image::{Digest, Reference};
     use crate::ports::{Registry as _, Tags as _, Urgency};
 
     fn client() -> RegistryClient {
-        let settings = RegistrySettings {
-            home: "http://registry.example".to_owned(),
-            home_host: "registry.example".to_owned(),
-            insecure: false,
+        let config = RegistryConfig {
+            url: "http://registry.example".to_owned(),
+            host: "registry.example".to_owned(),
             concurrency: 2,
+            ..Default::default()
         };
-        RegistryClient::new(settings, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
+        RegistryClient::new(&config, Arc::new(Credentials::new(None, String::new().into()))).unwrap()
     }
 
     fn pem(what: &str, der: &[u8]) -> String {
@@ -308,16 +301,17 @@ mod tests {
         let asks = async {
             // A registry on this host that has TLS all the same.
             let name = format!("localhost:{port}");
-            let settings = RegistrySettings {
-                home: format!("https://{name}"),
-                home_host: name.clone(),
-                insecure: false,
+            let config = RegistryConfig {
+                url: format!("https://{name}"),
+                host: name.clone(),
                 concurrency: 2,
+                ..Default::default()
             };
             let client = || {
                 let credentials = Arc::new(Credentials::new(None, String::new().into()));
-                let client = RegistryClient::new(settings.clone(), credentials).unwrap();
-                client.with_certificates_in(folder.path().to_owned())
+                let mut client = RegistryClient::new(&config, credentials).unwrap();
+                client.trust.folders = vec![folder.path().to_owned()];
+                client
             };
             let image = Reference::parse(&format!("{name}/web:1")).unwrap();
             let earlier = client();
@@ -372,15 +366,15 @@ mod tests {
             let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(2_100_000_000 + hour * 3600);
             std::fs::File::options().write(true).open(path).unwrap().set_modified(later).unwrap();
         };
-        let settings = RegistrySettings {
-            home: format!("https://{name}"),
-            home_host: name.clone(),
-            insecure: false,
+        let config = RegistryConfig {
+            url: format!("https://{name}"),
+            host: name.clone(),
             concurrency: 2,
+            ..Default::default()
         };
         let credentials = Arc::new(Credentials::new(None, String::new().into()));
-        let client = RegistryClient::new(settings, credentials).unwrap();
-        let client = client.with_certificates_in(folder.path().to_owned());
+        let mut client = RegistryClient::new(&config, credentials).unwrap();
+        client.trust.folders = vec![folder.path().to_owned()];
         let image = Reference::parse(&format!("{name}/web:1")).unwrap();
         let asks = async {
             for (hour, certified, is_accepted) in [(1, &made, true), (2, &other, false), (3, &made, true)] {
@@ -440,13 +434,13 @@ mod tests {
         mirrors: &[String],
         credentials: Credentials,
     ) -> RegistryClient {
-        let settings = RegistrySettings {
-            home: home.to_owned(),
-            home_host: home_host.to_owned(),
-            insecure: false,
+        let config = RegistryConfig {
+            url: home.to_owned(),
+            host: home_host.to_owned(),
             concurrency: 2,
+            ..Default::default()
         };
-        let client = RegistryClient::new(settings, Arc::new(credentials)).unwrap();
+        let client = RegistryClient::new(&config, Arc::new(credentials)).unwrap();
         let insecure = Insecure { mirrors: mirrors.to_vec(), ..Insecure::default() };
         client.with_engine(Arc::new(move || {
             let insecure = insecure.clone();

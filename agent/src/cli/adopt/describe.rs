@@ -7,14 +7,13 @@ use serde::Serialize;
 
 use super::labels::{self, Labels, Wish};
 use crate::model::handover::asked;
-use crate::model::{Container, Model, Obstacle, Order, Reference};
-use crate::ports::survey::Origin;
+use crate::model::{Container, Model, Obstacle, Order, Origin, Reference};
 
 /// Maximum length of the name of a service and of a project (spec 2.9).
 const LONGEST_NAME: usize = 64;
 
 /// A service in the configuration file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Service {
     pub(super) name: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -102,6 +101,7 @@ impl Runs {
 
 /// A running compose project.
 pub(super) struct Project {
+    pub(super) name: String,
     pub(super) origin: Origin,
     /// Its compose files in order.
     pub(super) files: Vec<FileSeen>,
@@ -149,14 +149,9 @@ pub(super) fn alone(single: &Alone) -> Described {
     }
     let service = Service {
         name: name.clone(),
-        images: Vec::new(),
-        compose_files: Vec::new(),
-        compose_project: None,
         container_name: Some(name.clone()),
-        env_file: None,
-        auto_update: false,
         auto_heal: true,
-        update: None,
+        ..Service::default()
     };
     let remark =
         format!("{name}: it belongs to no compose project: restarted when unhealthy, but not updated");
@@ -165,7 +160,7 @@ pub(super) fn alone(single: &Alone) -> Described {
 
 /// Builds the service of a compose project.
 pub(super) fn project(project: &Project) -> Described {
-    let name = &project.origin.project;
+    let name = &project.name;
     let mut remarks = Vec::new();
     let mut remark = |text: String| remarks.push(format!("{name}: {text}"));
     if let Some(manager) = project.runs.iter().find_map(|one| one.container.manager.as_ref()) {

@@ -23,7 +23,8 @@ fn shop(folder: &Path, runs: Vec<Runs>) -> Project {
     let file = folder.join("compose.yml");
     std::fs::write(&file, "services: {}").unwrap();
     Project {
-        origin: Origin { project: "shop".into(), folder: Some(folder.to_owned()), env_files: Vec::new() },
+        name: "shop".into(),
+        origin: Origin { folder: Some(folder.to_owned()), env_files: Vec::new() },
         files: vec![FileSeen::look(&file, None)],
         lists_differ: false,
         runs,

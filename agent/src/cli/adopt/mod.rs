@@ -20,11 +20,9 @@ use super::terminal::print;
 use crate::app::clients::{EngineClients, RegistryClients};
 use crate::config::{Config, in_container};
 use crate::model::image::digests_in;
-use crate::model::{
-    Container, EngineError, Members, Origin as Started, Project as ComposeProject, Reference,
-};
+use crate::model::{Container, EngineError, Members, Origin, Project as ComposeProject, Reference};
 use crate::ports::Urgency;
-use crate::ports::survey::{Origin, RunningContainer};
+use crate::ports::survey::RunningContainer;
 use crate::project::definition::bound_files;
 use crate::project::files::{Offload, follow_moved};
 
@@ -105,8 +103,8 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
     let running = clients.survey.running().await?;
     let (mut projects, mut alone) = (BTreeMap::new(), Vec::new());
     for one in &running {
-        if let Some(origin) = &one.origin {
-            projects.entry(origin.project.clone()).or_insert_with(|| origin.clone());
+        if let Some(project) = &one.project {
+            projects.entry(project.clone()).or_insert_with(|| one.origin.clone());
         } else {
             alone.push(one);
         }
@@ -117,7 +115,8 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
     }
     let mut members = Vec::new();
     for (name, origin) in projects {
-        members.push((origin, clients.engine.containers(&Members::Project(name)).await?));
+        let containers = clients.engine.containers(&Members::Project(name.clone())).await?;
+        members.push(((name, origin), containers));
     }
     let references = members.iter().flat_map(|(_, containers)| containers).filter_map(reference_of);
     let plain = references
@@ -130,8 +129,8 @@ async fn adopt(project: Option<&str>, path: &Path) -> anyhow::Result<File> {
     });
     let registries = RegistryClients::new(&config, Some(&about))?;
     let mut services = Vec::new();
-    for (origin, containers) in members {
-        let project = look_at(origin, containers, &running, &clients, &registries).await?;
+    for (named, containers) in members {
+        let project = look_at(named, containers, &running, &clients, &registries).await?;
         services.extend(print_remarks(describe::project(&project)));
     }
     for one in alone {
@@ -173,7 +172,7 @@ fn reference_of(container: &Container) -> Option<Reference> {
 
 /// Gathers the facts about a project.
 async fn look_at(
-    mut origin: Origin,
+    (name, mut origin): (String, Origin),
     mut containers: Vec<Container>,
     running: &[RunningContainer],
     clients: &EngineClients,
@@ -197,8 +196,8 @@ async fn look_at(
     if !in_container() {
         follow_moved(Offload::Threads, &mut containers, &named).await;
     }
-    if let Some(started) = Started::of(&containers, &named).filter(|started| started.folder.is_some()) {
-        (origin.folder, origin.env_files) = (started.folder, started.env_files);
+    if let Some(started) = Origin::of(&containers, &named).filter(|started| started.folder.is_some()) {
+        origin = started;
     }
     let mut runs = Vec::new();
     for container in containers {
@@ -225,7 +224,7 @@ async fn look_at(
     }
     let containers: Vec<Container> = runs.iter().map(|one| one.container.clone()).collect();
     let bound_files = bound_files(&containers).await;
-    let mut project = Project { origin, files, lists_differ, runs, rendered: None, bound_files };
+    let mut project = Project { name, origin, files, lists_differ, runs, rendered: None, bound_files };
     let described = describe::project(&project).service;
     if let Some(compose) = described.and_then(|service| as_compose(&service, &project.origin)) {
         let compose = compose.with_present(&containers);
@@ -243,10 +242,9 @@ async fn look_at(
 
 fn as_compose(service: &Service, origin: &Origin) -> Option<ComposeProject> {
     let name = service.compose_project.clone()?;
-    let started = Started { folder: origin.folder.clone(), env_files: origin.env_files.clone() };
     (!service.compose_files.is_empty()).then(|| {
         let (files, env_file) = (service.compose_files.clone(), service.env_file.clone());
-        ComposeProject { name, files, env_file, ..ComposeProject::default() }.as_started(Some(&started))
+        ComposeProject { name, files, env_file, ..ComposeProject::default() }.as_started(Some(origin))
     })
 }
 

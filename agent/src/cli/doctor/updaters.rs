@@ -69,7 +69,7 @@ fn is_excluded(facts: &Facts<'_>, name: &str) -> bool {
     let ours = facts
         .running
         .iter()
-        .filter(|one| one.origin.as_ref().is_some_and(|origin| facts.projects.contains(&origin.project)));
+        .filter(|one| one.project.as_ref().is_some_and(|project| facts.projects.contains(project)));
     let mut ours = ours.peekable();
     let refuses =
         |one: &RunningContainer| one.labels.get(WATCHTOWER_LABEL).is_some_and(|value| value == "false");
@@ -106,16 +106,14 @@ fn finding(name: &str, does: Does, subject: &str, stop: &str, facts: &Facts<'_>)
 mod tests {
     use super::super::finding::Severity;
     use super::*;
-    use crate::ports::survey::Origin;
 
     fn container(name: &str, image: &str, labels: &[(&str, &str)]) -> RunningContainer {
         let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        RunningContainer { name: name.to_owned(), image: image.to_owned(), labels, origin: None }
+        RunningContainer { name: name.to_owned(), image: image.to_owned(), labels, ..Default::default() }
     }
 
     fn ours(labels: &[(&str, &str)]) -> RunningContainer {
-        let origin = Origin { project: "shop".to_owned(), ..Origin::default() };
-        RunningContainer { origin: Some(origin), ..container("shop-web-1", "web:1", labels) }
+        RunningContainer { project: Some("shop".to_owned()), ..container("shop-web-1", "web:1", labels) }
     }
 
     fn findings(running: &[RunningContainer], processes: &[&str], heals: bool) -> Vec<Finding> {

@@ -11,7 +11,7 @@ use crate::service::input::Input;
 use super::super::cycle::{Cycle, Pending};
 use super::super::fetch::Fetch;
 use super::super::observe::Check;
-use super::super::{fleet, maintain, perform, swarm};
+use super::super::{maintain, perform};
 use super::{Done, Member};
 
 impl Member {
@@ -37,9 +37,11 @@ impl Member {
                 Done::Input(Box::new(Input::Inspected { generation, result }))
             }
             .boxed(),
-            Action::InspectSwarm { generation, service } => {
-                swarm::inspect(world, generation, service).map(|input| Done::Input(Box::new(input))).boxed()
+            Action::InspectSwarm { generation, service } => async move {
+                let result = world.swarm.service(&service).await;
+                Done::Input(Box::new(Input::SwarmInspected { generation, result }))
             }
+            .boxed(),
             Action::Maintain(task) => async move {
                 Done::Input(Box::new(Input::Maintained(maintain::maintain(&world, task).await)))
             }
@@ -49,8 +51,21 @@ impl Member {
                 Done::Input(Box::new(Input::CommandAnswered { image, digest: question.digest, answer }))
             }
             .boxed(),
-            Action::AskFleet { image, ask } => fleet::ask(world, image, ask).map(Done::Input).boxed(),
-            Action::ReleaseFleet(ask) => fleet::release(world, ask).map(Done::Input).boxed(),
+            Action::AskFleet { image, ask } => async move {
+                let answer = world.fleet.ask(&ask).await;
+                Done::Input(Box::new(Input::FleetAnswered { image, ask, answer }))
+            }
+            .boxed(),
+            Action::ReleaseFleet(ask) => async move {
+                if let Err(error) = world.fleet.release(&ask).await {
+                    tracing::debug!(
+                        image = ask.image,
+                        "a lease could not be released and will expire: {error}"
+                    );
+                }
+                Done::Input(Box::new(Input::FleetReleased(ask)))
+            }
+            .boxed(),
             Action::Probe { since, probe, targets } => async move {
                 let answers = world.probes.ask(&probe, &targets).await;
                 Done::Input(Box::new(Input::Probed { since, answers }))
@@ -66,18 +81,7 @@ impl Member {
                 self.pulled = Some(pulled);
                 let project = self.service.shared_config().project();
                 async move {
-                    let fetch = Fetch {
-                        engine: &*world.engine,
-                        compose: &*world.compose,
-                        env_files: &*world.env_files,
-                        commands: &*world.gate_command,
-                        swarm: &*world.swarm,
-                        registry: &*world.registry,
-                        data: &world.data,
-                        project,
-                        progress: &progress,
-                        model: OnceCell::new(),
-                    };
+                    let fetch = Fetch { world: &world, project, progress: &progress, model: OnceCell::new() };
                     let result = perform::perform(&fetch, step).await;
                     Done::Input(Box::new(Input::Stepped(result)))
                 }

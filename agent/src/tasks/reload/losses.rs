@@ -1,6 +1,8 @@
 //! What a fault in the file takes out of operation: at the start, and with a reload.
 
-use crate::config::{Config, LeftOut};
+use evenkeel_common::wire::LeftOutService;
+
+use crate::config::Config;
 
 /// Returns the services and channels that are off under this configuration, each with the reason.
 pub(crate) fn faults(config: &Config) -> Vec<String> {
@@ -15,7 +17,7 @@ pub(super) fn losses(old: &Config, new: &Config) -> Vec<String> {
 fn beyond(old: Option<&Config>, new: &Config) -> Vec<String> {
     let is_new = |was: &dyn Fn(&Config) -> bool| !old.is_some_and(was);
     let left_out = new.left_out.iter().filter(|one| is_new(&|old| old.left_out.contains(one)));
-    let services = left_out.map(|LeftOut { name, reason }| format!("{name} is not watched: {reason}"));
+    let services = left_out.map(|LeftOutService { name, reason }| format!("{name} is not watched: {reason}"));
     let off = new.faulty_channels.iter().filter(|name| is_new(&|old| old.faulty_channels.contains(name)));
     let off: Vec<&str> = off.map(String::as_str).collect();
     let is_of_channels = |text: &&String| text.starts_with("notifications") || text.starts_with("push");
@@ -27,7 +29,7 @@ fn beyond(old: Option<&Config>, new: &Config) -> Vec<String> {
 
 /// Reports whether the same file, read again, leaves out fewer services than before, and none that was watched.
 pub(super) fn watches_more(old: &Config, new: &Config) -> bool {
-    let was_left_out = |one: &LeftOut| old.left_out.iter().any(|before| before.name == one.name);
+    let was_left_out = |one: &LeftOutService| old.left_out.iter().any(|before| before.name == one.name);
     old.text_hash == new.text_hash
         && new.left_out.len() < old.left_out.len()
         && new.left_out.iter().all(was_left_out)

@@ -156,10 +156,10 @@ impl Agent {
         let poll_state = watch::Sender::new(PollState::default());
         let (_, state) = watch::channel(None);
         let services = Arc::new(Services::new(
-            self.workers.subscribe(),
             self.polls.clone(),
-            poll_state.subscribe(),
             Dependencies {
+                workers: self.workers.subscribe(),
+                poll_state: poll_state.subscribe(),
                 engine: health.subscribe(),
                 services: self.world.changed.subscribe(),
                 state,

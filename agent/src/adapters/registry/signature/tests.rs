@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::super::{Credentials, RegistrySettings};
+use super::super::Credentials;
 use super::testing::{Signer, bundle, simple, statement};
 use super::*;
+use crate::config::RegistryConfig;
 
 const BUNDLE_TYPE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -29,9 +30,9 @@ impl World {
         let server = MockServer::start().await;
         let home = server.uri();
         let home_host = server.address().to_string();
-        let settings = RegistrySettings { home, home_host, insecure: false, concurrency: 4 };
+        let config = RegistryConfig { url: home, host: home_host, concurrency: 4, ..Default::default() };
         let credentials = Arc::new(Credentials::new(None, String::new().into()));
-        let client = RegistryClient::new(settings, credentials).unwrap();
+        let client = RegistryClient::new(&config, credentials).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let signer = Signer::ecdsa();
         std::fs::write(folder.path().join("cosign.pub"), signer.pem()).unwrap();
