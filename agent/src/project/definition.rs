@@ -96,7 +96,9 @@ impl Comparison {
 
     /// Reports whether compose would leave the containers of this compose service alone.
     pub(crate) fn is_exact(&self, service: &str) -> bool {
+        let differences = self.rendered.differences(&[service.to_owned()], &self.running);
         self.rendered.is_exact(service, &self.running)
+            && differences.iter().all(Difference::is_of_connections)
     }
 }
 
@@ -265,6 +267,27 @@ mod tests {
         };
         find_incomplete(compose, &Project::default(), &services, &mut rendered).await.expect("it renders");
         rendered.differences(&services, &Running { containers, ..Running::default() })
+    }
+
+    #[test]
+    fn a_dependency_whose_volume_is_another_one_by_now_is_not_left_alone_although_the_hash_is_equal() {
+        let is_exact = |name: &str| {
+            let service = json!({ "volumes": [{ "type": "volume", "source": "db", "target": "/data" }] });
+            let model = json!({ "services": { "db": service }, "volumes": { "db": { "name": name } } });
+            let rendered = Rendered {
+                model: serde_json::from_value(model).expect("a model"),
+                hashes: [("db".to_owned(), "same".to_owned())].into(),
+                ..Rendered::default()
+            };
+            let labels =
+                json!({ "com.docker.compose.service": "db", "com.docker.compose.config-hash": "same" });
+            let mount = json!({ "Type": "volume", "Name": "shop_db", "Destination": "/data" });
+            let container = json!({ "Config": { "Labels": labels }, "Mounts": [mount] });
+            let running = Running { containers: vec![container], ..Running::default() };
+            Comparison { rendered, running }.is_exact("db")
+        };
+        assert!(is_exact("shop_db"));
+        assert!(!is_exact("shop_db_2"));
     }
 
     #[tokio::test]

@@ -353,6 +353,10 @@ fn what_a_health_check_leaves_out_comes_from_the_image() {
 fn made_with(hash: &str, service: Value, container: Value) -> Vec<Difference> {
     let mut model = json!({ "services": {}, "networks": { "default": { "name": "p_default" } } });
     model["services"]["web"] = service;
+    made_from(hash, model, container)
+}
+
+fn made_from(hash: &str, model: Value, container: Value) -> Vec<Difference> {
     let rendered = Rendered {
         model: serde_json::from_value(model).expect("a model"),
         hashes: BTreeMap::from([("web".to_owned(), "new".to_owned())]),
@@ -449,6 +453,43 @@ fn a_network_that_was_connected_later_differs_although_the_hash_is_equal() {
     assert_eq!(made_with("new", service(), connected(json!({}))), [], "nothing would be lost");
     let [edited] = &made_with("old", service(), more())[..] else { panic!("no difference") };
     assert_eq!((edited.what.clone(), edited.is_of_connections()), (vec!["networks".to_owned()], false));
+}
+
+#[test]
+fn another_volume_or_file_behind_the_same_key_differs_although_the_hash_is_equal() {
+    let found = |volumes: Value, key: &str, mounts: Value| -> Vec<String> {
+        let service = json!({
+            "volumes": [
+                { "type": "volume", "source": "db", "target": "/data/" },
+                { "type": "volume", "target": "/cache" },
+                { "type": "bind", "source": "/srv/web", "target": "/srv" },
+            ],
+            "secrets": [{ "source": "key" }],
+            "configs": [{ "source": "app", "target": "/etc/app" }],
+        });
+        let model = json!({
+            "services": { "web": service },
+            "volumes": volumes,
+            "secrets": { "key": { "file": key } },
+            "configs": { "app": { "content": "text" } },
+        });
+        let differences = made_from("new", model, json!({ "Mounts": mounts }));
+        differences.into_iter().flat_map(|difference| difference.what).collect()
+    };
+    let named = |name: &str| json!({ "db": { "name": name } });
+    let mounts = || {
+        json!([
+            { "Type": "volume", "Name": "shop_db", "Source": "/var/lib/docker/volumes/shop_db/_data", "Destination": "/data" },
+            { "Type": "volume", "Name": "0123", "Source": "/var/lib/docker/volumes/0123/_data", "Destination": "/cache" },
+            { "Type": "bind", "Source": "/srv/$key", "Destination": "/run/secrets/key" },
+        ])
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(found(named("shop_db"), "/srv/$$key", mounts()), none);
+    assert_eq!(found(named("db_prod"), "/srv/$$key", mounts()), ["volume /data/"]);
+    assert_eq!(found(named("shop_db"), "/srv/other", mounts()), ["volume /run/secrets/key"]);
+    assert_eq!(found(json!({}), "/srv/$$key", mounts()), none, "the name is not known");
+    assert_eq!(found(named("db_prod"), "/srv/other", Value::Null), none, "nothing is known of the mounts");
 }
 
 #[test]
