@@ -131,7 +131,8 @@ impl Project {
     #[must_use]
     pub fn as_started(mut self, origin: Option<&Origin>) -> Self {
         if let Some(origin) = origin {
-            self.folder.clone_from(&origin.folder);
+            // Tools that use compose as a library label all their containers with the root.
+            self.folder = origin.folder.clone().filter(|folder| folder.parent().is_some());
             // Given with `--env-file`, a file replaces `.env`, which compose would read beside the variables of this one.
             if self.env_file.as_ref().is_none_or(|file| origin.env_files.contains(file)) {
                 self.env_files.clone_from(&origin.env_files);
@@ -150,6 +151,17 @@ impl Project {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_root_is_no_project_directory() {
+        let started = |folder: &str| {
+            let origin = Origin { folder: Some(folder.into()), env_files: Vec::new() };
+            let project = Project { files: vec!["/srv/shop/compose.yml".into()], ..Project::default() };
+            project.as_started(Some(&origin)).folder
+        };
+        assert_eq!(started("/srv/shop"), Some("/srv/shop".into()));
+        assert_eq!(started("/"), None, "it is the directory of the first file");
+    }
 
     #[test]
     fn an_env_file_that_the_project_was_started_with_replaces_the_default_one() {
