@@ -141,6 +141,13 @@ impl Project {
         self
     }
 
+    /// Returns `.env` in the project directory if the project was started with it. Compose reads it without being asked to, and
+    /// does without it.
+    pub fn default_env_file(&self) -> Option<PathBuf> {
+        let default = self.folder.as_ref()?.join(".env");
+        self.env_files.contains(&default).then_some(default)
+    }
+
     /// Returns the project defined by `model` in place of its files.
     #[must_use]
     pub fn defined_by(self, model: Arc<Model>) -> Self {

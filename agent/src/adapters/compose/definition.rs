@@ -58,9 +58,7 @@ pub(super) async fn written<'a>(
         }
     }
     // Compose records `.env` although nobody asked for it; it may have been removed since.
-    let default = project.folder.as_ref().map(|folder| folder.join(".env"));
-    if let Some(default) = default
-        && project.env_files.contains(&default)
+    if let Some(default) = project.default_env_file()
         && !tokio::fs::try_exists(&default).await.unwrap_or(true)
     {
         described.to_mut().env_files.retain(|file| *file != default);
