@@ -82,6 +82,30 @@ fn a_network_whose_driver_the_file_no_longer_names_differs() {
 }
 
 #[test]
+fn options_of_a_network_that_the_file_does_not_name_may_be_the_engines_defaults() {
+    let with = |options: Value, is_ipv6: bool| json!({ "Driver": "bridge", "Options": options, "EnableIPv6": is_ipv6 });
+    let by_default =
+        || json!({ "com.docker.network.driver.mtu": "1450", "com.docker.network.enable_ipv4": "true" });
+    let named = |more: Value| {
+        let mut network = json!({ "name": "p_net" });
+        network.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        network
+    };
+    let mtu = |mtu: Value| named(json!({ "driver_opts": { "com.docker.network.driver.mtu": mtu } }));
+    let none: [&str; 0] = [];
+    assert_eq!(of_network(named(json!({})), with(by_default(), true)), none);
+    assert_eq!(of_network(mtu(json!("1450")), with(by_default(), false)), none);
+    assert_eq!(of_network(mtu(json!(1450)), with(by_default(), false)), none);
+    assert_eq!(of_network(mtu(json!("1400")), with(by_default(), false)), ["network net (driver_opts)"]);
+    assert_eq!(of_network(mtu(json!("1450")), with(json!({}), false)), ["network net (driver_opts)"]);
+    for (wanted, actual) in [(true, false), (false, true)] {
+        let network = || named(json!({ "enable_ipv6": wanted }));
+        assert_eq!(of_network(network(), with(Value::Null, actual)), ["network net (enable_ipv6)"]);
+        assert_eq!(of_network(network(), with(Value::Null, wanted)), none);
+    }
+}
+
+#[test]
 fn addresses_of_a_network_differ_only_where_the_engine_has_not_chosen_them() {
     let pools = |driver: &str, pool: Value| json!({ "Driver": "bridge", "IPAM": { "Driver": driver, "Options": null, "Config": [pool] } });
     let wanted = |ipam: Value| json!({ "name": "p_net", "ipam": ipam });
