@@ -14,9 +14,6 @@ use crate::model::compose::{Model, duration};
 /// Variables that compose adds by itself, from the client's proxy settings.
 const PROXIES: [&str; 5] = ["http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"];
 
-/// The default size of `/dev/shm`, in bytes.
-const SHM_SIZE: i64 = 64 << 20;
-
 /// The numbers of a health check with their names at the engine and its defaults, durations in nanoseconds.
 const HEALTH_NUMBERS: [(&str, &str, u64); 5] = [
     ("interval", "Interval", 30_000_000_000),
@@ -587,15 +584,11 @@ impl Sides<'_> {
         wanted != actual.into_iter().flatten().map(|(path, _)| path.clone()).collect()
     }
 
+    /// The default is the engine's (`default-shm-size`).
     fn shm_size_differs(&self) -> bool {
+        let wanted = self.wanted("shm_size").and_then(amount);
         let actual = self.actual("/HostConfig/ShmSize").and_then(Value::as_i64);
-        match (self.wanted("shm_size").and_then(amount), actual) {
-            (Some(wanted), Some(actual)) => wanted != actual,
-            (None, Some(actual)) => {
-                actual != SHM_SIZE && actual != 0 && self.image.is_some() && actual > SHM_SIZE
-            }
-            (_, None) => false,
-        }
+        wanted.zip(actual).is_some_and(|(wanted, actual)| wanted != actual)
     }
 
     fn bytes_differ(&self, wanted: &[&str], actual: &str) -> bool {
@@ -629,6 +622,7 @@ impl Sides<'_> {
         (wanted - actual).abs() > 1e-3
     }
 
+    /// An engine adds limits of its own (`default-ulimits`).
     fn ulimits_differ(&self) -> bool {
         let mut wanted: BTreeMap<String, (i64, i64)> = BTreeMap::new();
         for (name, limit) in self.wanted("ulimits").and_then(Value::as_object).into_iter().flatten() {
@@ -645,7 +639,7 @@ impl Sides<'_> {
             let name = limit.get("Name").and_then(Value::as_str).unwrap_or_default();
             actual.insert(name.to_owned(), (part("Soft"), part("Hard")));
         }
-        wanted != actual
+        wanted.iter().any(|(name, limits)| actual.get(name) != Some(limits))
     }
 
     fn sysctls_differ(&self) -> bool {
@@ -676,6 +670,7 @@ impl Sides<'_> {
         wanted != words(self.actual(actual)).unwrap_or_default()
     }
 
+    /// An engine adds options of its own (`log-opts`).
     fn logging_differs(&self) -> bool {
         let Some(logging) = self.wanted("logging") else { return false };
         let driver = logging.get("driver").and_then(Value::as_str).unwrap_or_default();
@@ -684,8 +679,9 @@ impl Sides<'_> {
             let all = value.and_then(Value::as_object).into_iter().flatten();
             all.map(|(name, value)| (name.clone(), plain(value))).collect()
         };
+        let options = map(self.actual("/HostConfig/LogConfig/Config"));
         (!driver.is_empty() && driver != actual)
-            || map(logging.get("options")) != map(self.actual("/HostConfig/LogConfig/Config"))
+            || map(logging.get("options")).iter().any(|(name, value)| options.get(name) != Some(value))
     }
 
     fn healthcheck_differs(&self) -> bool {

@@ -243,6 +243,38 @@ fn less_common_settings_are_compared() {
     assert_eq!(of(address("02:42:AC:12:00:02"), by_docker(json!({})), None), none);
 }
 
+/// The limits of a container, with one that no file names.
+fn nofile(limit: i64) -> Value {
+    json!([{ "Name": "nofile", "Soft": limit, "Hard": limit }, { "Name": "nproc", "Soft": 512, "Hard": 512 }])
+}
+
+/// The log options of a container whose service names none but its tag.
+fn logged(size: &str) -> Value {
+    json!({ "LogConfig": { "Type": "json-file", "Config": { "max-size": size, "tag": "web" } } })
+}
+
+#[test]
+fn what_the_files_name_is_compared_beside_the_engines_defaults() {
+    let options = |size: &str| json!({ "logging": { "options": { "max-size": size } } });
+    let shm = |size: &str| json!({ "shm_size": size });
+    let limits = |limit: i64| json!({ "ulimits": { "nofile": { "soft": limit, "hard": limit } } });
+    let table: [(Value, Value, &[&str]); 9] = [
+        (options("10m"), logged("10m"), &[]),
+        (options("20m"), logged("10m"), &["logging"]),
+        (options("10m"), json!({ "LogConfig": { "Type": "json-file", "Config": {} } }), &["logging"]),
+        (json!({ "logging": { "driver": "local" } }), logged("10m"), &["logging"]),
+        (shm("134217728"), json!({ "ShmSize": 134_217_728 }), &[]),
+        (shm("67108864"), json!({ "ShmSize": 134_217_728 }), &["shm_size"]),
+        (limits(64_000), json!({ "Ulimits": nofile(64_000) }), &[]),
+        (limits(1024), json!({ "Ulimits": nofile(64_000) }), &["ulimits"]),
+        (limits(1024), json!({}), &["ulimits"]),
+    ];
+    for (service, settings, expected) in table {
+        let found = of(service.clone(), by_docker(settings.clone()), Some(json!({})));
+        assert_eq!(found, expected, "{service} {settings}");
+    }
+}
+
 #[test]
 fn what_an_engine_fills_in_is_no_difference() {
     let limited = || json!({ "mem_limit": "1048576" });
@@ -261,6 +293,11 @@ fn what_an_engine_fills_in_is_no_difference() {
             { "Driver": "", "Count": 0, "DeviceIDs": null, "Capabilities": [["gpu"]], "Options": null },
         ] }),
         ),
+        // Defaults in daemon.json.
+        (json!({}), json!({ "ShmSize": 134_217_728, "Ulimits": nofile(64_000) })),
+        (json!({ "ulimits": { "nofile": 64_000 } }), json!({ "Ulimits": nofile(64_000) })),
+        (json!({ "logging": {} }), logged("10m")),
+        (json!({ "logging": { "driver": "json-file", "options": { "tag": "web" } } }), logged("10m")),
         // Podman.
         (
             json!({ "gpus": [{ "count": -1 }], "userns_mode": "host", "oom_score_adj": 1, "tmpfs": ["/run:size=1m"] }),
