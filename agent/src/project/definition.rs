@@ -138,7 +138,7 @@ async fn find_incomplete(
 /// Returns why a project that has no containers is not brought up: the `.env` that it was started with is gone. Compose would
 /// leave its variables empty, and there is nothing to compare the result with.
 pub(super) async fn missing_env_file(project: &Project) -> Option<ComposeError> {
-    let file = project.default_env_file()?;
+    let file = project.default_env_file().filter(|file| project.env_files.contains(file))?;
     let is_there = tokio::fs::try_exists(&file).await.unwrap_or(true);
     (!is_there).then(|| ComposeError { cause: wording::file_missing(&file), output: String::new() })
 }

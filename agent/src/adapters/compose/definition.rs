@@ -59,6 +59,7 @@ pub(super) async fn written<'a>(
     }
     // Compose records `.env` although nobody asked for it; it may have been removed since.
     if let Some(default) = project.default_env_file()
+        && project.env_files.contains(&default)
         && !tokio::fs::try_exists(&default).await.unwrap_or(true)
     {
         described.to_mut().env_files.retain(|file| *file != default);
