@@ -131,13 +131,22 @@ impl Project {
     #[must_use]
     pub fn as_started(mut self, origin: Option<&Origin>) -> Self {
         if let Some(origin) = origin {
-            self.folder.clone_from(&origin.folder);
-            // Given with `--env-file`, a file replaces `.env`, which compose would read beside the variables of this one.
-            if self.env_file.as_ref().is_none_or(|file| origin.env_files.contains(file)) {
-                self.env_files.clone_from(&origin.env_files);
+            // Tools that use compose as a library label all their containers with the root.
+            self.folder = origin.folder.clone().filter(|folder| folder.parent().is_some());
+            self.env_files.clone_from(&origin.env_files);
+            // Beside the variables of a file that the project was not started with, compose reads `.env` only.
+            if self.env_file.as_ref().is_some_and(|file| !origin.env_files.contains(file)) {
+                let default = self.default_env_file();
+                self.env_files.retain(|file| Some(file) == default.as_ref());
             }
         }
         self
+    }
+
+    /// Returns `.env` in the project directory, which compose reads if no env file is named, and does without if it is absent.
+    pub fn default_env_file(&self) -> Option<PathBuf> {
+        let folder = self.folder.as_deref().or_else(|| self.files.first()?.parent())?;
+        Some(folder.join(".env"))
     }
 
     /// Returns the project defined by `model` in place of its files.
@@ -152,6 +161,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_root_is_no_project_directory() {
+        let started = |folder: &str| {
+            let origin = Origin { folder: Some(folder.into()), env_files: Vec::new() };
+            let project = Project { files: vec!["/srv/shop/compose.yml".into()], ..Project::default() };
+            project.as_started(Some(&origin)).folder
+        };
+        assert_eq!(started("/srv/shop"), Some("/srv/shop".into()));
+        assert_eq!(started("/"), None, "it is the directory of the first file");
+    }
+
+    #[test]
     fn an_env_file_that_the_project_was_started_with_replaces_the_default_one() {
         let origin = Origin { folder: Some("/srv".into()), env_files: vec!["/srv/prod.env".into()] };
         let with = |env_file: Option<&str>| {
@@ -161,5 +181,19 @@ mod tests {
         assert_eq!(with(None), origin.env_files);
         assert_eq!(with(Some("/srv/prod.env")), origin.env_files);
         assert_eq!(with(Some("/srv/other.env")), Vec::<PathBuf>::new(), "the configuration says otherwise");
+    }
+
+    #[test]
+    fn an_env_file_of_the_configuration_does_not_replace_the_default_one() {
+        let with = |folder: Option<&str>| {
+            let env_files = vec!["/srv/.env".into(), "/srv/prod.env".into()];
+            let origin = Origin { folder: folder.map(PathBuf::from), env_files };
+            let files = vec!["/srv/compose.yml".into()];
+            let project = Project { files, env_file: Some("/srv/other.env".into()), ..Project::default() };
+            project.as_started(Some(&origin)).env_files
+        };
+        assert_eq!(with(Some("/srv")), [PathBuf::from("/srv/.env")]);
+        assert_eq!(with(None), [PathBuf::from("/srv/.env")]);
+        assert_eq!(with(Some("/opt")), Vec::<PathBuf>::new(), "it is another directory's");
     }
 }

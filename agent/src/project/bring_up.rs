@@ -13,7 +13,7 @@ use crate::service::action::BringUp;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
-use super::definition::{CompareError, Comparison};
+use super::definition::{CompareError, Comparison, missing_env_file};
 use super::fetch::{Fetch, point_at_running, point_tags, real_name, restore_displaced};
 use super::present;
 
@@ -183,7 +183,7 @@ async fn guard(
     // A service that was taken out of the files is an orphan, which compose leaves alone.
     services.retain(|name| model.service(name).is_some());
     if services.is_empty() {
-        return Ok(None);
+        return missing_env_file(project).await.map_or(Ok(None), |error| Err(error.into()));
     }
     let comparison = Comparison::read(world, project, model, &services, containers).await?;
     // The files follow a variable that the agent sets for this run.

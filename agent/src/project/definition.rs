@@ -14,6 +14,7 @@ use crate::ports::{Compose, Engine};
 use crate::service::observation::{Definition, ImageView};
 use crate::service::rollout::baseline::Baseline;
 use crate::service::scope::{Part, Scope};
+use crate::service::wording;
 
 /// How long a comparison may take.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -96,7 +97,9 @@ impl Comparison {
 
     /// Reports whether compose would leave the containers of this compose service alone.
     pub(crate) fn is_exact(&self, service: &str) -> bool {
+        let differences = self.rendered.differences(&[service.to_owned()], &self.running);
         self.rendered.is_exact(service, &self.running)
+            && differences.iter().all(Difference::is_of_connections)
     }
 }
 
@@ -130,6 +133,14 @@ async fn find_incomplete(
     rendered.unset.dedup();
     rendered.incomplete = incomplete;
     Ok(())
+}
+
+/// Returns why a project that has no containers is not brought up: the `.env` that it was started with is gone. Compose would
+/// leave its variables empty, and there is nothing to compare the result with.
+pub(super) async fn missing_env_file(project: &Project) -> Option<ComposeError> {
+    let file = project.default_env_file().filter(|file| project.env_files.contains(file))?;
+    let is_there = tokio::fs::try_exists(&file).await.unwrap_or(true);
+    (!is_there).then(|| ComposeError { cause: wording::file_missing(&file), output: String::new() })
 }
 
 /// Compares the definitions of the compose services that updates of these images would bring up.
@@ -265,6 +276,41 @@ mod tests {
         };
         find_incomplete(compose, &Project::default(), &services, &mut rendered).await.expect("it renders");
         rendered.differences(&services, &Running { containers, ..Running::default() })
+    }
+
+    #[tokio::test]
+    async fn a_project_without_containers_misses_the_env_file_that_it_was_started_with() {
+        let dir = tempfile::tempdir().expect("a folder can be made");
+        let (folder, env_file) = (dir.path().to_owned(), dir.path().join(".env"));
+        let project =
+            Project { folder: Some(folder), env_files: vec![env_file.clone()], ..Project::default() };
+        let error = missing_env_file(&project).await.expect("it is gone");
+        assert!(error.cause.starts_with(&format!("{} was there", env_file.display())), "{error}");
+        let without = Project { env_files: Vec::new(), ..project.clone() };
+        assert_eq!(missing_env_file(&without).await, None, "it was started without one");
+        std::fs::write(&env_file, "A=1\n").expect("the file can be written");
+        assert_eq!(missing_env_file(&project).await, None);
+    }
+
+    #[test]
+    fn a_dependency_whose_volume_is_another_one_by_now_is_not_left_alone_although_the_hash_is_equal() {
+        let is_exact = |name: &str| {
+            let service = json!({ "volumes": [{ "type": "volume", "source": "db", "target": "/data" }] });
+            let model = json!({ "services": { "db": service }, "volumes": { "db": { "name": name } } });
+            let rendered = Rendered {
+                model: serde_json::from_value(model).expect("a model"),
+                hashes: [("db".to_owned(), "same".to_owned())].into(),
+                ..Rendered::default()
+            };
+            let labels =
+                json!({ "com.docker.compose.service": "db", "com.docker.compose.config-hash": "same" });
+            let mount = json!({ "Type": "volume", "Name": "shop_db", "Destination": "/data" });
+            let container = json!({ "Config": { "Labels": labels }, "Mounts": [mount] });
+            let running = Running { containers: vec![container], ..Running::default() };
+            Comparison { rendered, running }.is_exact("db")
+        };
+        assert!(is_exact("shop_db"));
+        assert!(!is_exact("shop_db_2"));
     }
 
     #[tokio::test]

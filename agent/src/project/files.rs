@@ -22,7 +22,7 @@ const MOST: usize = 500;
 /// Marks a hash that covers the files that compose reads besides the configured ones.
 const MARK: &str = "v2:";
 /// Changes with the rules by which these files are found, so that hashes by other rules are not compared.
-const RULES: &str = "links, variables, label files, presence";
+const RULES: &str = "links, variables, label files, presence, directories of includes";
 
 /// The hash of everything that compose reads for a project.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +136,9 @@ fn others(
     // Files that were named take its place.
     let mut of_variables = if project.env_files.is_empty() { vec![folder.join(".env")] } else { Vec::new() };
     of_variables.extend(project.env_files.iter().chain(&project.env_file).cloned());
-    let mut unread: Vec<(PathBuf, Vec<u8>)> = files;
+    let main = files.into_iter().map(|(path, content)| (path, content, folder.clone()));
+    // With the project directory that each is read with.
+    let mut unread: Vec<(PathBuf, Vec<u8>, PathBuf)> = main.collect();
     let surroundings = surroundings(project, &folder);
     // Compose inherits the agent's environment, and prefers it to the files. It runs in the project directory.
     let value = |name: &str| match std::env::var(name) {
@@ -144,19 +146,22 @@ fn others(
         Ok(value) => Variable::Set(value),
         Err(_) => surroundings.get(name).cloned().unwrap_or(Variable::Unset),
     };
-    while let Some((path, content)) = unread.pop() {
+    while let Some((path, content, own_folder)) = unread.pop() {
         let named = references::of(&content, &value);
         let near = path.parent().unwrap_or(Path::new("/"));
-        // Relative paths refer to the project directory or to the file's own, depending on where they are written.
-        let places = |name: &str| [folder.join(name), near.join(name)];
+        // Relative paths refer to a project directory or to the file's own, depending on where they are written.
+        let places = |name: &str| [folder.join(name), own_folder.join(name), near.join(name)];
         of_variables.extend(named.variables.iter().flat_map(|name| places(name)));
-        for path in named.compose.iter().flat_map(|name| places(name)) {
-            if project.files.contains(&path) || found.contains_key(&path) || found.len() >= MOST {
-                continue;
+        for file in &named.compose {
+            let of_file = own_folder.join(file.folder.as_deref().unwrap_or_default());
+            for path in places(&file.path) {
+                if project.files.contains(&path) || found.contains_key(&path) || found.len() >= MOST {
+                    continue;
+                }
+                let content = read(&path, Links::Followed).ok();
+                unread.extend(content.clone().map(|content| (path.clone(), content, of_file.clone())));
+                found.insert(path, content);
             }
-            let content = read(&path, Links::Followed).ok();
-            unread.extend(content.clone().map(|content| (path.clone(), content)));
-            found.insert(path, content);
         }
     }
     for path in of_variables {
@@ -334,10 +339,11 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             path
         };
-        let main = "include: [parts/db.yml]\nservices:\n  web:\n    extends: { file: base.yml, service: web }\n    \
-                    env_file: [{ path: web.env }]\n";
+        let main = "include: [parts/db.yml, { path: other/app.yml, project_directory: apps }]\nservices:\n  web:\n    \
+                    extends: { file: base.yml, service: web }\n    env_file: [{ path: web.env }]\n";
         let files = vec![write("compose.yml", main)];
         write("parts/db.yml", "services: { db: { image: db, env_file: db.env } }\n");
+        write("other/app.yml", "services: { app: { image: app, env_file: app.env } }\n");
         write("base.yml", "services: { web: { image: web } }\n");
         let project = Project { files, env_files: vec![write("prod.env", "A=1\n")], ..Project::default() };
         let own = write("tags.env", "TAG=1\n");
@@ -345,7 +351,9 @@ mod tests {
         let hashed = || async { hash(Offload::Inline, &project, Some(&own)).await.unwrap() };
         let mut before = hashed().await;
         assert_eq!(hashed().await, before);
-        for name in ["parts/db.yml", "base.yml", "prod.env", "web.env", "parts/db.env"] {
+        let of_includes =
+            ["parts/db.yml", "parts/db.env", "parts/.env", "other/app.yml", "apps/app.env", "apps/.env"];
+        for name in of_includes.into_iter().chain(["base.yml", "prod.env", "web.env"]) {
             let text = std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
             write(name, &format!("{text}# more\n"));
             let after = hashed().await;
@@ -425,17 +433,21 @@ mod tests {
         let path = |name: &str| dir.path().join(name);
         let optional = |name: &str| format!("{{ path: {name}, required: false }}");
         let (web, never) = (optional("web.env"), optional("never.env"));
-        let main = format!("services: {{ web: {{ image: web, env_file: [{web}, {never}] }} }}\n");
+        let main = format!(
+            "include: [parts/db.yml]\nservices: {{ web: {{ image: web, env_file: [{web}, {never}] }} }}\n"
+        );
         std::fs::write(path("compose.yml"), main).unwrap();
+        std::fs::create_dir(path("parts")).unwrap();
+        std::fs::write(path("parts/db.yml"), "services: { db: { image: db } }\n").unwrap();
         let project = Project { files: vec![path("compose.yml")], ..Project::default() };
         let hashed = || async { hash(Offload::Inline, &project, None).await.unwrap() };
         let write = |name: &str| std::fs::write(path(name), "A=1\n").unwrap();
-        for name in [".env", "web.env"] {
+        for name in [".env", "web.env", "parts/.env"] {
             write(name);
         }
         let before = hashed().await;
         assert_eq!(before.missing_since(&before.hash), None);
-        for name in [".env", "web.env"] {
+        for name in [".env", "web.env", "parts/.env"] {
             std::fs::remove_file(path(name)).unwrap();
             let after = hashed().await;
             assert_ne!(after.hash, before.hash, "{name}");

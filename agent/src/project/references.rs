@@ -1,6 +1,8 @@
 //! Which files a compose file makes compose read: `include`, `extends`, `env_file` and `label_file`. Compose has no command that lists
 //! them, and rendering the files at every check would cost more than the check.
 
+use std::path::Path;
+
 use yaml_rust2::{Yaml, YamlLoader};
 
 /// What is known of a variable that compose puts in.
@@ -21,31 +23,51 @@ type Values<'a> = dyn Fn(&str) -> Variable + 'a;
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct References {
     /// Compose files.
-    pub(super) compose: Vec<String>,
+    pub(super) compose: Vec<ComposeFile>,
     /// Files with variables or labels.
     pub(super) variables: Vec<String>,
+}
+
+/// A compose file that another one names.
+#[derive(Debug, PartialEq)]
+pub(super) struct ComposeFile {
+    pub(super) path: String,
+    /// The project directory that an `include` gives to it, relative to that of the file which names it; `None`: the same.
+    pub(super) folder: Option<String>,
 }
 
 /// Returns the files that this compose file names; none if it is not valid YAML, which compose reports.
 pub(super) fn of(content: &[u8], values: &Values<'_>) -> References {
     let mut found = References::default();
+    let (mut extended, mut variables) = (Vec::new(), Vec::new());
     let documents = std::str::from_utf8(content).ok().and_then(|text| YamlLoader::load_from_str(text).ok());
     for document in documents.into_iter().flatten() {
-        for include in list(&document["include"]) {
-            match include {
-                Yaml::String(path) => found.compose.push(path.clone()),
-                include => {
-                    texts(&include["path"], &mut found.compose);
-                    texts(&include["env_file"], &mut found.variables);
-                }
-            }
+        for one in list(&document["include"]) {
+            include(one, values, &mut found);
         }
-        visit(&document, &mut found);
+        visit(&document, &mut extended, &mut variables);
     }
-    for names in [&mut found.compose, &mut found.variables] {
-        *names = names.iter().filter_map(|name| resolved(name, values)).collect();
-    }
+    let extended = extended.iter().filter_map(|path| resolved(path, values));
+    found.compose.extend(extended.map(|path| ComposeFile { path, folder: None }));
+    found.variables.extend(variables.iter().filter_map(|name| resolved(name, values)));
     found
+}
+
+/// Adds the compose files of an `include`, and `.env` in their project directory, which compose reads unless the include names
+/// an env file.
+fn include(value: &Yaml, values: &Values<'_>, found: &mut References) {
+    let mut paths = Vec::new();
+    texts(if value.as_str().is_some() { value } else { &value["path"] }, &mut paths);
+    let beside = |path: String| Some(Path::new(&path).parent()?.display().to_string());
+    let folder = match value["project_directory"].as_str() {
+        Some(folder) => resolved(folder, values),
+        None => paths.first().and_then(|first| resolved(first, values)).and_then(beside),
+    };
+    if let Some(folder) = folder.as_ref().filter(|_| list(&value["env_file"]).is_empty()) {
+        found.variables.push(Path::new(folder).join(".env").display().to_string());
+    }
+    let paths = paths.iter().filter_map(|path| resolved(path, values));
+    found.compose.extend(paths.map(|path| ComposeFile { path, folder: folder.clone() }));
 }
 
 /// Puts in the values of variables, as compose does: `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME-default}`.
@@ -102,19 +124,19 @@ fn variable_at(text: &str) -> &str {
 }
 
 /// Looks at every mapping: services may be merged from anywhere in the file.
-fn visit(value: &Yaml, found: &mut References) {
+fn visit(value: &Yaml, extended: &mut Vec<String>, variables: &mut Vec<String>) {
     match value {
         Yaml::Hash(map) => {
             for (key, value) in map {
                 match key.as_str() {
-                    Some("extends") => texts(&value["file"], &mut found.compose),
-                    Some("env_file" | "label_file") => texts(value, &mut found.variables),
+                    Some("extends") => texts(&value["file"], extended),
+                    Some("env_file" | "label_file") => texts(value, variables),
                     _ => {}
                 }
-                visit(value, found);
+                visit(value, extended, variables);
             }
         }
-        Yaml::Array(list) => list.iter().for_each(|value| visit(value, found)),
+        Yaml::Array(list) => list.iter().for_each(|value| visit(value, extended, variables)),
         _ => {}
     }
 }
@@ -146,7 +168,7 @@ mod tests {
         let text = "
 include:
   - a.yml
-  - path: [b.yml, c.yml]
+  - path: [sub/b.yml, c.yml]
     env_file: b.env
   - { path: d.yml, project_directory: x }
 x-base: &base { env_file: base.env }
@@ -159,11 +181,20 @@ services:
 ";
         let of = |content: &[u8]| of(content, &|_| Variable::Unknown);
         let found = of(text.as_bytes());
-        assert_eq!(found.compose, ["a.yml", "b.yml", "c.yml", "d.yml", "e.yml"]);
+        let compose: Vec<_> =
+            found.compose.iter().map(|file| (&*file.path, file.folder.as_deref())).collect();
+        let expected = [
+            ("a.yml", Some("")),
+            ("sub/b.yml", Some("sub")),
+            ("c.yml", Some("sub")),
+            ("d.yml", Some("x")),
+            ("e.yml", None),
+        ];
+        assert_eq!(compose, expected);
         let mut variables = found.variables.clone();
         variables.sort();
         variables.dedup();
-        assert_eq!(variables, ["b.env", "base.env", "one.env", "two.env"]);
+        assert_eq!(variables, [".env", "b.env", "base.env", "one.env", "two.env", "x/.env"]);
         assert_eq!(of(b"services: [broken"), References::default());
         assert_eq!(of(b"\xff"), References::default());
     }

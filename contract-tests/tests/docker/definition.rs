@@ -323,6 +323,33 @@ fn an_env_file_that_disappears_leaves_no_variable_empty_until_a_redeploy_does_wi
 }
 
 #[test]
+fn a_project_that_was_taken_down_is_not_started_without_the_env_file_that_it_had() {
+    let world = project("down-env", "    environment: { SECRET: '${SECRET:-}' }\n");
+    let variables = write(&world, ".env", "SECRET=abc\n");
+    by_hand(&world, &["-f", &file(&world), "up", "-d"]);
+    let agent = world.agent_for([world.entry("shop", &["web:latest"]).set("auto_start", true)]);
+    agent.check("shop");
+    by_hand(&world, &["-f", &file(&world), "down"]);
+    fs::remove_file(&variables).expect("the file can be removed");
+    // The agent does not start a project that was changed within the last seconds, so trigger until it tries to.
+    wait_for("the file to be missed", || {
+        agent.trigger("shop");
+        match agent.errored().get("shop") {
+            Some(text) if text.contains(&variables) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    assert!(world.project.containers().is_empty());
+    write(&world, ".env", "SECRET=abc\n");
+    wait_for("the project to be started", || {
+        agent.trigger("shop");
+        let started = agent.entries(&Kind::STARTED).into_iter().any(|entry| entry.service == "shop");
+        if started { Ok(()) } else { Err(format!("{:#?}", agent.audit())) }
+    });
+    assert!(environment(&world, "web").contains(&"SECRET=abc".to_owned()));
+}
+
+#[test]
 fn an_image_that_the_compose_file_pins_to_a_digest_is_named_as_such() {
     let world = World::new("pinned");
     let digest = world.push("web", &Image::good("v1")).digest;

@@ -58,8 +58,7 @@ pub(super) async fn written<'a>(
         }
     }
     // Compose records `.env` although nobody asked for it; it may have been removed since.
-    let default = project.folder.as_ref().map(|folder| folder.join(".env"));
-    if let Some(default) = default
+    if let Some(default) = project.default_env_file()
         && project.env_files.contains(&default)
         && !tokio::fs::try_exists(&default).await.unwrap_or(true)
     {

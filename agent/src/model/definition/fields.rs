@@ -14,9 +14,6 @@ use crate::model::compose::{Model, duration};
 /// Variables that compose adds by itself, from the client's proxy settings.
 const PROXIES: [&str; 5] = ["http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"];
 
-/// The default size of `/dev/shm`, in bytes.
-const SHM_SIZE: i64 = 64 << 20;
-
 /// The numbers of a health check with their names at the engine and its defaults, durations in nanoseconds.
 const HEALTH_NUMBERS: [(&str, &str, u64); 5] = [
     ("interval", "Interval", 30_000_000_000),
@@ -122,6 +119,14 @@ pub(super) fn lacks_network(name: &str, model: &Model, container: &Value) -> boo
     let Some(service) = model.service(name) else { return false };
     let sides = Sides { service: service.element(), model, container, image: None };
     sides.networks().is_some_and(|(wanted, actual)| wanted.iter().any(|name| !actual.contains(name)))
+}
+
+/// Returns the mounts of a container whose volume or file is another one by now: a hash has only the keys that the service
+/// knows them by.
+pub(super) fn moved_mounts(name: &str, model: &Model, container: &Value) -> Vec<String> {
+    let Some(service) = model.service(name) else { return Vec::new() };
+    let sides = Sides { service: service.element(), model, container, image: None };
+    sides.moved_mounts()
 }
 
 /// Reports whether a container binds what the rendered definition has below `home` under another folder: `~` was the home
@@ -240,31 +245,27 @@ impl Sides<'_> {
     fn mounts(&self) -> Vec<String> {
         let mounts: Vec<&Value> =
             self.actual("/Mounts").and_then(Value::as_array).into_iter().flatten().collect();
-        let text =
-            |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let at = |target: &str| {
-            mounts.iter().copied().find(|mount| trimmed(&text(mount, "Destination")) == trimmed(target))
+            mounts.iter().copied().find(|mount| trimmed(text(mount, "Destination")) == trimmed(target))
         };
         let mut known: BTreeSet<String> = BTreeSet::new();
         let mut what: BTreeSet<String> = BTreeSet::new();
         for volume in self.wanted("volumes").and_then(Value::as_array).into_iter().flatten() {
-            let target = unescaped(&text(volume, "target"));
+            let target = unescaped(text(volume, "target"));
             known.insert(trimmed(&target).to_owned());
-            let source = unescaped(&text(volume, "source"));
+            let source = unescaped(text(volume, "source"));
             let Some(mount) = at(&target) else {
                 if text(volume, "type") != "tmpfs" {
                     what.insert(target);
                 }
                 continue;
             };
-            let is_same_source = match text(volume, "type").as_str() {
-                "bind" => {
-                    text(mount, "Type") == "bind" && trimmed(&text(mount, "Source")) == trimmed(&source)
-                }
+            let is_same_source = match text(volume, "type") {
+                "bind" => text(mount, "Type") == "bind" && trimmed(text(mount, "Source")) == trimmed(&source),
                 "volume" if source.is_empty() => text(mount, "Type") == "volume",
                 "volume" => {
-                    let name = self.model.volume(&source).and_then(|volume| volume.get("name")?.as_str());
-                    text(mount, "Type") == "volume" && text(mount, "Name") == name.unwrap_or(&source)
+                    let name = self.volume_name(&source).unwrap_or(&source);
+                    text(mount, "Type") == "volume" && text(mount, "Name") == name
                 }
                 _ => true,
             };
@@ -274,22 +275,12 @@ impl Sides<'_> {
                 what.insert(target);
             }
         }
-        for (section, folder) in [("secrets", "/run/secrets/"), ("configs", "/")] {
-            for file in self.wanted(section).and_then(Value::as_array).into_iter().flatten() {
-                let (source, target) = (text(file, "source"), text(file, "target"));
-                let target = match target.as_str() {
-                    "" => format!("{folder}{source}"),
-                    path if path.starts_with('/') => path.to_owned(),
-                    name => format!("{folder}{name}"),
-                };
-                known.insert(target.clone());
-                let path = self.model.file(section, &source).and_then(|file| file.get("file")?.as_str());
-                // Other kinds are copied into the container.
-                if let Some(path) = path
-                    && at(&target).is_none_or(|mount| trimmed(&text(mount, "Source")) != trimmed(path))
-                {
-                    what.insert(target);
-                }
+        for (target, path) in self.secrets_and_configs() {
+            known.insert(target.clone());
+            if let Some(path) = path
+                && at(&target).is_none_or(|mount| trimmed(text(mount, "Source")) != trimmed(&path))
+            {
+                what.insert(target);
             }
         }
         let declared = self.of_image("/Volumes").and_then(Value::as_object);
@@ -297,18 +288,62 @@ impl Sides<'_> {
             let target = text(mount, "Destination");
             let is_anonymous = text(mount, "Type") == "volume" && text(mount, "Name").len() == 64;
             let is_declared =
-                declared.is_some_and(|all| all.keys().any(|path| trimmed(path) == trimmed(&target)));
+                declared.is_some_and(|all| all.keys().any(|path| trimmed(path) == trimmed(target)));
             // The volumes of other containers are mounted under targets that are not known here.
             if self.wanted("volumes_from").is_none()
-                && !known.contains(trimmed(&target))
+                && !known.contains(trimmed(target))
                 && !is_anonymous
                 && !is_declared
                 && text(mount, "Type") != "tmpfs"
             {
-                what.insert(target);
+                what.insert(target.to_owned());
             }
         }
         what.into_iter().map(|target| format!("volume {target}")).collect()
+    }
+
+    fn volume_name(&self, key: &str) -> Option<&str> {
+        self.model.volume(key).and_then(|volume| volume.get("name")?.as_str())
+    }
+
+    /// The secrets and configs by their paths in the container, each with its file. Those without one are copied into the
+    /// container.
+    fn secrets_and_configs(&self) -> Vec<(String, Option<String>)> {
+        let mut all = Vec::new();
+        for (section, folder) in [("secrets", "/run/secrets/"), ("configs", "/")] {
+            for file in self.wanted(section).and_then(Value::as_array).into_iter().flatten() {
+                let source = text(file, "source");
+                let target = match text(file, "target") {
+                    "" => format!("{folder}{source}"),
+                    path if path.starts_with('/') => path.to_owned(),
+                    name => format!("{folder}{name}"),
+                };
+                let path = self.model.file(section, source).and_then(|file| file.get("file")?.as_str());
+                all.push((target, path.map(unescaped)));
+            }
+        }
+        all
+    }
+
+    fn moved_mounts(&self) -> Vec<String> {
+        let mut wanted: Vec<(String, &str, String)> = Vec::new();
+        for volume in self.wanted("volumes").and_then(Value::as_array).into_iter().flatten() {
+            if text(volume, "type") == "volume"
+                && let Some(name) = self.volume_name(&unescaped(text(volume, "source")))
+            {
+                wanted.push((unescaped(text(volume, "target")), "Name", name.to_owned()));
+            }
+        }
+        for (target, path) in self.secrets_and_configs() {
+            wanted.extend(path.map(|path| (target, "Source", path)));
+        }
+        let mounts = self.actual("/Mounts").and_then(Value::as_array);
+        wanted.retain(|(target, key, source)| {
+            let mut all = mounts.into_iter().flatten();
+            let mount = all.find(|mount| trimmed(text(mount, "Destination")) == trimmed(target));
+            mount.is_some_and(|mount| trimmed(text(mount, key)) != trimmed(source))
+        });
+        wanted.into_iter().map(|(target, ..)| format!("volume {target}")).collect()
     }
 
     fn command_differs(&self) -> bool {
@@ -549,15 +584,11 @@ impl Sides<'_> {
         wanted != actual.into_iter().flatten().map(|(path, _)| path.clone()).collect()
     }
 
+    /// The default is the engine's (`default-shm-size`).
     fn shm_size_differs(&self) -> bool {
+        let wanted = self.wanted("shm_size").and_then(amount);
         let actual = self.actual("/HostConfig/ShmSize").and_then(Value::as_i64);
-        match (self.wanted("shm_size").and_then(amount), actual) {
-            (Some(wanted), Some(actual)) => wanted != actual,
-            (None, Some(actual)) => {
-                actual != SHM_SIZE && actual != 0 && self.image.is_some() && actual > SHM_SIZE
-            }
-            (_, None) => false,
-        }
+        wanted.zip(actual).is_some_and(|(wanted, actual)| wanted != actual)
     }
 
     fn bytes_differ(&self, wanted: &[&str], actual: &str) -> bool {
@@ -591,6 +622,7 @@ impl Sides<'_> {
         (wanted - actual).abs() > 1e-3
     }
 
+    /// An engine adds limits of its own (`default-ulimits`).
     fn ulimits_differ(&self) -> bool {
         let mut wanted: BTreeMap<String, (i64, i64)> = BTreeMap::new();
         for (name, limit) in self.wanted("ulimits").and_then(Value::as_object).into_iter().flatten() {
@@ -607,7 +639,7 @@ impl Sides<'_> {
             let name = limit.get("Name").and_then(Value::as_str).unwrap_or_default();
             actual.insert(name.to_owned(), (part("Soft"), part("Hard")));
         }
-        wanted != actual
+        wanted.iter().any(|(name, limits)| actual.get(name) != Some(limits))
     }
 
     fn sysctls_differ(&self) -> bool {
@@ -638,6 +670,7 @@ impl Sides<'_> {
         wanted != words(self.actual(actual)).unwrap_or_default()
     }
 
+    /// An engine adds options of its own (`log-opts`).
     fn logging_differs(&self) -> bool {
         let Some(logging) = self.wanted("logging") else { return false };
         let driver = logging.get("driver").and_then(Value::as_str).unwrap_or_default();
@@ -646,8 +679,9 @@ impl Sides<'_> {
             let all = value.and_then(Value::as_object).into_iter().flatten();
             all.map(|(name, value)| (name.clone(), plain(value))).collect()
         };
+        let options = map(self.actual("/HostConfig/LogConfig/Config"));
         (!driver.is_empty() && driver != actual)
-            || map(logging.get("options")) != map(self.actual("/HostConfig/LogConfig/Config"))
+            || map(logging.get("options")).iter().any(|(name, value)| options.get(name) != Some(value))
     }
 
     fn healthcheck_differs(&self) -> bool {
@@ -705,6 +739,10 @@ fn variables(list: Option<&Value>) -> BTreeMap<String, String> {
         .filter_map(|pair| pair.split_once('='))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect()
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The value of a field as text, as compose passes it to the engine.

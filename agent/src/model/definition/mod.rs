@@ -127,7 +127,10 @@ impl Rendered {
             for container in running.of_service(name) {
                 if !self.is_known_hash(name, label(container, HASH_LABEL)) {
                     what.extend(self.difference(name, container, running));
-                } else if !fields::lacks_network(name, &self.model, container) {
+                    continue;
+                }
+                what.extend(fields::moved_mounts(name, &self.model, container));
+                if !fields::lacks_network(name, &self.model, container) {
                     connected.extend(fields::connected_since(name, &self.model, container));
                 } else if !fields::connected_since(name, &self.model, container).is_empty() {
                     what.push("networks".to_owned());

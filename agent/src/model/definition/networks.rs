@@ -70,7 +70,9 @@ fn fields(defined: &Value, network: &Value) -> Vec<&'static str> {
     if flag(defined, "attachable") != flag(network, "Attachable") {
         what.push("attachable");
     }
-    if flag(defined, "enable_ipv6") != flag(network, "EnableIPv6") {
+    // An engine may have defaults of its own for these two (`default-network-opts`).
+    let enable_ipv6 = defined.get("enable_ipv6").and_then(Value::as_bool);
+    if enable_ipv6.is_some_and(|wanted| wanted != flag(network, "EnableIPv6")) {
         what.push("enable_ipv6");
     }
     let options = |value: &Value, key: &str| {
@@ -82,7 +84,8 @@ fn fields(defined: &Value, network: &Value) -> Vec<&'static str> {
         all.sort();
         all
     };
-    if options(defined, "driver_opts") != options(network, "Options") {
+    let existing = options(network, "Options");
+    if options(defined, "driver_opts").iter().any(|option| !existing.contains(option)) {
         what.push("driver_opts");
     }
     if options(defined, "labels") != options(network, "Labels") {

@@ -82,6 +82,30 @@ fn a_network_whose_driver_the_file_no_longer_names_differs() {
 }
 
 #[test]
+fn options_of_a_network_that_the_file_does_not_name_may_be_the_engines_defaults() {
+    let with = |options: Value, is_ipv6: bool| json!({ "Driver": "bridge", "Options": options, "EnableIPv6": is_ipv6 });
+    let by_default =
+        || json!({ "com.docker.network.driver.mtu": "1450", "com.docker.network.enable_ipv4": "true" });
+    let named = |more: Value| {
+        let mut network = json!({ "name": "p_net" });
+        network.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        network
+    };
+    let mtu = |mtu: Value| named(json!({ "driver_opts": { "com.docker.network.driver.mtu": mtu } }));
+    let none: [&str; 0] = [];
+    assert_eq!(of_network(named(json!({})), with(by_default(), true)), none);
+    assert_eq!(of_network(mtu(json!("1450")), with(by_default(), false)), none);
+    assert_eq!(of_network(mtu(json!(1450)), with(by_default(), false)), none);
+    assert_eq!(of_network(mtu(json!("1400")), with(by_default(), false)), ["network net (driver_opts)"]);
+    assert_eq!(of_network(mtu(json!("1450")), with(json!({}), false)), ["network net (driver_opts)"]);
+    for (wanted, actual) in [(true, false), (false, true)] {
+        let network = || named(json!({ "enable_ipv6": wanted }));
+        assert_eq!(of_network(network(), with(Value::Null, actual)), ["network net (enable_ipv6)"]);
+        assert_eq!(of_network(network(), with(Value::Null, wanted)), none);
+    }
+}
+
+#[test]
 fn addresses_of_a_network_differ_only_where_the_engine_has_not_chosen_them() {
     let pools = |driver: &str, pool: Value| json!({ "Driver": "bridge", "IPAM": { "Driver": driver, "Options": null, "Config": [pool] } });
     let wanted = |ipam: Value| json!({ "name": "p_net", "ipam": ipam });
@@ -219,6 +243,38 @@ fn less_common_settings_are_compared() {
     assert_eq!(of(address("02:42:AC:12:00:02"), by_docker(json!({})), None), none);
 }
 
+/// The limits of a container, with one that no file names.
+fn nofile(limit: i64) -> Value {
+    json!([{ "Name": "nofile", "Soft": limit, "Hard": limit }, { "Name": "nproc", "Soft": 512, "Hard": 512 }])
+}
+
+/// The log options of a container whose service names none but its tag.
+fn logged(size: &str) -> Value {
+    json!({ "LogConfig": { "Type": "json-file", "Config": { "max-size": size, "tag": "web" } } })
+}
+
+#[test]
+fn what_the_files_name_is_compared_beside_the_engines_defaults() {
+    let options = |size: &str| json!({ "logging": { "options": { "max-size": size } } });
+    let shm = |size: &str| json!({ "shm_size": size });
+    let limits = |limit: i64| json!({ "ulimits": { "nofile": { "soft": limit, "hard": limit } } });
+    let table: [(Value, Value, &[&str]); 9] = [
+        (options("10m"), logged("10m"), &[]),
+        (options("20m"), logged("10m"), &["logging"]),
+        (options("10m"), json!({ "LogConfig": { "Type": "json-file", "Config": {} } }), &["logging"]),
+        (json!({ "logging": { "driver": "local" } }), logged("10m"), &["logging"]),
+        (shm("134217728"), json!({ "ShmSize": 134_217_728 }), &[]),
+        (shm("67108864"), json!({ "ShmSize": 134_217_728 }), &["shm_size"]),
+        (limits(64_000), json!({ "Ulimits": nofile(64_000) }), &[]),
+        (limits(1024), json!({ "Ulimits": nofile(64_000) }), &["ulimits"]),
+        (limits(1024), json!({}), &["ulimits"]),
+    ];
+    for (service, settings, expected) in table {
+        let found = of(service.clone(), by_docker(settings.clone()), Some(json!({})));
+        assert_eq!(found, expected, "{service} {settings}");
+    }
+}
+
 #[test]
 fn what_an_engine_fills_in_is_no_difference() {
     let limited = || json!({ "mem_limit": "1048576" });
@@ -237,6 +293,11 @@ fn what_an_engine_fills_in_is_no_difference() {
             { "Driver": "", "Count": 0, "DeviceIDs": null, "Capabilities": [["gpu"]], "Options": null },
         ] }),
         ),
+        // Defaults in daemon.json.
+        (json!({}), json!({ "ShmSize": 134_217_728, "Ulimits": nofile(64_000) })),
+        (json!({ "ulimits": { "nofile": 64_000 } }), json!({ "Ulimits": nofile(64_000) })),
+        (json!({ "logging": {} }), logged("10m")),
+        (json!({ "logging": { "driver": "json-file", "options": { "tag": "web" } } }), logged("10m")),
         // Podman.
         (
             json!({ "gpus": [{ "count": -1 }], "userns_mode": "host", "oom_score_adj": 1, "tmpfs": ["/run:size=1m"] }),
@@ -353,6 +414,10 @@ fn what_a_health_check_leaves_out_comes_from_the_image() {
 fn made_with(hash: &str, service: Value, container: Value) -> Vec<Difference> {
     let mut model = json!({ "services": {}, "networks": { "default": { "name": "p_default" } } });
     model["services"]["web"] = service;
+    made_from(hash, model, container)
+}
+
+fn made_from(hash: &str, model: Value, container: Value) -> Vec<Difference> {
     let rendered = Rendered {
         model: serde_json::from_value(model).expect("a model"),
         hashes: BTreeMap::from([("web".to_owned(), "new".to_owned())]),
@@ -449,6 +514,43 @@ fn a_network_that_was_connected_later_differs_although_the_hash_is_equal() {
     assert_eq!(made_with("new", service(), connected(json!({}))), [], "nothing would be lost");
     let [edited] = &made_with("old", service(), more())[..] else { panic!("no difference") };
     assert_eq!((edited.what.clone(), edited.is_of_connections()), (vec!["networks".to_owned()], false));
+}
+
+#[test]
+fn another_volume_or_file_behind_the_same_key_differs_although_the_hash_is_equal() {
+    let found = |volumes: Value, key: &str, mounts: Value| -> Vec<String> {
+        let service = json!({
+            "volumes": [
+                { "type": "volume", "source": "db", "target": "/data/" },
+                { "type": "volume", "target": "/cache" },
+                { "type": "bind", "source": "/srv/web", "target": "/srv" },
+            ],
+            "secrets": [{ "source": "key" }],
+            "configs": [{ "source": "app", "target": "/etc/app" }],
+        });
+        let model = json!({
+            "services": { "web": service },
+            "volumes": volumes,
+            "secrets": { "key": { "file": key } },
+            "configs": { "app": { "content": "text" } },
+        });
+        let differences = made_from("new", model, json!({ "Mounts": mounts }));
+        differences.into_iter().flat_map(|difference| difference.what).collect()
+    };
+    let named = |name: &str| json!({ "db": { "name": name } });
+    let mounts = || {
+        json!([
+            { "Type": "volume", "Name": "shop_db", "Source": "/var/lib/docker/volumes/shop_db/_data", "Destination": "/data" },
+            { "Type": "volume", "Name": "0123", "Source": "/var/lib/docker/volumes/0123/_data", "Destination": "/cache" },
+            { "Type": "bind", "Source": "/srv/$key", "Destination": "/run/secrets/key" },
+        ])
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(found(named("shop_db"), "/srv/$$key", mounts()), none);
+    assert_eq!(found(named("db_prod"), "/srv/$$key", mounts()), ["volume /data/"]);
+    assert_eq!(found(named("shop_db"), "/srv/other", mounts()), ["volume /run/secrets/key"]);
+    assert_eq!(found(json!({}), "/srv/$$key", mounts()), none, "the name is not known");
+    assert_eq!(found(named("db_prod"), "/srv/other", Value::Null), none, "nothing is known of the mounts");
 }
 
 #[test]

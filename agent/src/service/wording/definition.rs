@@ -116,10 +116,12 @@ fn command(hold: &DefinitionHold, task: &str) -> String {
     if let Some(folder) = project.folder.as_ref().filter(|folder| !is_default(folder)) {
         words.push(format!("--project-directory {}", path(folder)));
     }
-    for file in project.env_files.iter().chain(&project.env_file) {
-        if project.folder.as_ref().map(|folder| folder.join(".env")).as_ref() != Some(file) {
-            words.push(format!("--env-file {}", path(file)));
-        }
+    let mut env_files: Vec<_> = project.env_files.iter().collect();
+    env_files.extend(project.env_file.iter().filter(|file| project.env_files.last() != Some(*file)));
+    // Compose reads `.env` by itself only if no file is named.
+    let default = project.default_env_file();
+    if env_files.iter().any(|file| Some(*file) != default.as_ref()) {
+        words.extend(env_files.into_iter().map(|file| format!("--env-file {}", path(file))));
     }
     words.push(task.to_owned());
     words.extend(services.into_iter().map(shell_word));
@@ -199,6 +201,32 @@ mod tests {
             definition_cleared_by(&both, "shop"),
             "set SECRET in env_file and write the path out in the compose file"
         );
+    }
+
+    #[test]
+    fn the_command_names_the_projects_env_file_beside_others() {
+        let printed = |env_files: &[&str], env_file: Option<&str>| {
+            let project = Project {
+                name: "shop".into(),
+                files: vec!["/srv/compose.yml".into()],
+                folder: Some("/srv".into()),
+                env_files: env_files.iter().map(Into::into).collect(),
+                env_file: env_file.map(Into::into),
+                ..Project::default()
+            };
+            command(&DefinitionHold { project, differences: Vec::new() }, "up -d")
+        };
+        let expected =
+            |env_files: &str| format!("docker compose -p shop -f /srv/compose.yml {env_files}up -d");
+        for none in [printed(&[], None), printed(&["/srv/.env"], None), printed(&[], Some("/srv/.env"))] {
+            assert_eq!(none, expected(""), "compose finds it");
+        }
+        let both = expected("--env-file /global.env --env-file /srv/.env ");
+        assert_eq!(printed(&["/global.env", "/srv/.env"], None), both);
+        assert_eq!(printed(&["/global.env", "/srv/.env"], Some("/srv/.env")), both);
+        let configured = printed(&["/srv/.env"], Some("/srv/tags.env"));
+        assert_eq!(configured, expected("--env-file /srv/.env --env-file /srv/tags.env "));
+        assert_eq!(printed(&[], Some("/srv/tags.env")), expected("--env-file /srv/tags.env "));
     }
 
     #[test]

@@ -10,6 +10,8 @@ mod images;
 pub(crate) mod snapshot;
 pub(super) mod swarm;
 
+use std::path::Path;
+
 use evenkeel_common::wire::{AuditEntry, Gate, ImageDigest, KeptImage, Kind, Level};
 use jiff::Timestamp;
 
@@ -560,12 +562,17 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
                  with it)"
             )
         }
-        FaultCause::FileMissing { path } => format!(
-            "{} was there when the compose files were last applied, and is missing or can't be read: without it its \
-             variables would be empty, so the compose files are not applied; put it back, or redeploy to do without it",
-            path.display()
-        ),
+        FaultCause::FileMissing { path } => file_missing(path),
     }
+}
+
+/// Why the compose files are not applied without a file that compose read before.
+pub(crate) fn file_missing(path: &Path) -> String {
+    format!(
+        "{} was there when the compose files were last applied, and is missing or can't be read: without it its variables \
+         would be empty, so the compose files are not applied; put it back, or redeploy to do without it",
+        path.display()
+    )
 }
 
 /// The diagnostics of a failed container for its audit entry.
