@@ -31,6 +31,9 @@ const MAX_ATTEMPTS: usize = 20;
 const MAX_REMOVALS: usize = 100;
 /// Maximum number of leases of one agent.
 const MAX_LEASES: usize = 256;
+/// Maximum number of leases and trials of one agent that are remembered: each repository has a value of its own, and an agent
+/// can name any number of them.
+const MAX_TRACES: usize = 2000;
 /// How many leases an agent may request for images that it has not reported, and the time until it may request another one:
 /// it reports its images a few seconds after its start.
 const MAX_UNREPORTED: u32 = 64;
@@ -200,6 +203,9 @@ impl Collector {
         }
         if view.leases_of(asking.agent, self.clock.now()) >= MAX_LEASES {
             return Some("this machine has too many deployments in progress");
+        }
+        if view.traces_of(asking.agent) >= MAX_TRACES {
+            return Some("this machine has tried too many images lately");
         }
         let has_reported = |own: &Reported| own.images_of(asking.repository).next().is_some();
         if view.inventory(asking.agent).is_some_and(has_reported) {
@@ -474,5 +480,41 @@ impl Collector {
         let Some(revision) = self.keep.swap(name, expected, value.clone()).await? else { return Ok(false) };
         self.fleet.apply([(name.to_owned(), Versioned { revision, value })]);
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use evenkeel_common::clock::SystemClock;
+
+    use super::*;
+    use crate::fleet::lease::Holder;
+    use crate::keep::embedded::Embedded;
+    use crate::keep::{Keep, Retention};
+
+    fn asking<'a>(agent: &'a str, repository: &'a str) -> Asking<'a> {
+        let (image, digest) = (repository, "sha256:new");
+        Asking { agent, ring: 0, service: "web", repository, image, digest, progress: None }
+    }
+
+    #[test]
+    fn an_agent_that_names_ever_new_repositories_gets_no_lease_for_another_one() {
+        let keep: Arc<dyn Keep> = Arc::new(Embedded::in_memory(Arc::new(SystemClock)).unwrap());
+        let retention = Retention { days: 90, bytes: 1 << 40 };
+        let agents = ["a", "b"].map(str::to_owned);
+        let (collector, _task) = Collector::new(keep, agents, retention, Arc::new(SystemClock));
+        let now = collector.now();
+        let record = DigestRecord { digest: "d".to_owned(), ..DigestRecord::default() };
+        let holder = Holder { agent: "a", service: "web", progress: None, probation: 0 };
+        let released = Leases::default().with(&holder, &record, now).without("a", "web", "d", now).unwrap();
+        let values = (0..MAX_TRACES).map(|number| {
+            (lease::name(&format!("r/{number}")), Versioned { revision: 1, value: bytes(&released) })
+        });
+        collector.fleet.apply(values);
+        let refusal = Some("this machine has tried too many images lately");
+        assert_eq!(collector.over_limit(&asking("a", "r/new")), refusal);
+        assert_eq!(collector.over_limit(&asking("b", "r/new")), None);
     }
 }
