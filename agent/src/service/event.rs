@@ -43,9 +43,30 @@ pub(in crate::service) enum GoBackResult {
     /// They are proven again, and what was left is blocked.
     Proven { changes: Vec<ImageChange>, data: Option<DataBack> },
     /// It did not begin, or changed nothing.
-    NotBegun { why: String, output: String },
+    NotBegun {
+        why: String,
+        output: String,
+        /// The images that were to be left, with their digests.
+        left: Vec<(Reference, Digest)>,
+    },
     /// They failed their probation, and the images that ran before run again.
     Undone { failure: Box<Failure>, output: String, remaining: Option<Reason>, data: Option<DataBack> },
+}
+
+impl GoBackEnd {
+    /// The images that failed after their update, with their digests. A person's way back says nothing about an image.
+    pub(in crate::service) fn failed(&self) -> Vec<(&Reference, &Digest)> {
+        match &self.result {
+            _ if self.back.why == GoBackReason::ByHand => Vec::new(),
+            GoBackResult::Proven { changes, .. } => {
+                changes.iter().filter_map(|change| Some((&change.reference, change.left()?))).collect()
+            }
+            GoBackResult::NotBegun { left, .. } => {
+                left.iter().map(|(image, digest)| (image, digest)).collect()
+            }
+            GoBackResult::Undone { .. } => Vec::new(),
+        }
+    }
 }
 
 /// Something that happened to a service, or that was decided about it.
@@ -298,9 +319,12 @@ impl Event {
     pub(in crate::service) fn image(&self, of: impl FnOnce(&str) -> Option<Reference>) -> Option<Reference> {
         match self {
             Event::Updated(updated) => Some(updated.change.reference.clone()),
-            // Entries with an image are verdicts for the fleet, and a person's way back says nothing about an image.
+            // Entries with an image are verdicts for the fleet, and a person's way back is none.
             Event::GoBack(end) if end.back.why == GoBackReason::ByHand => None,
-            Event::GoBack(end) => end.back.to.first().map(|to| to.reference.clone()),
+            Event::GoBack(end) => {
+                let failed = end.failed().first().map(|(image, _)| (*image).clone());
+                failed.or_else(|| end.back.to.first().map(|to| to.reference.clone()))
+            }
             Event::RolledBack { failed, .. } | Event::RollbackFailed(RollbackFailed { failed, .. }) => {
                 failed.image.clone()
             }

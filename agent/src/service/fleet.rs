@@ -64,9 +64,12 @@ pub struct FleetView {
     /// Ring of this machine.
     #[serde(skip)]
     pub ring: u8,
-    /// How long a ring above 0 waits while no warden answers.
+    /// How long a ring above 0 waits while no warden answers, and every ring while the wardens have no store.
     #[serde(skip)]
     pub patience: Duration,
+    /// Since when the wardens that answer have had no access to their store. After a restart they have to say so again.
+    #[serde(skip)]
+    pub store_away: Option<Timestamp>,
     /// Seconds that this machine's clock is ahead of the warden's; `None` if the difference is acceptable.
     #[serde(skip)]
     pub clock_ahead: Option<i64>,
@@ -94,14 +97,15 @@ impl FleetView {
 
     /// Whether a warden is asked before an update begins.
     pub(in crate::service) fn is_asked(&self) -> bool {
-        matches!(self.link, Link::Unknown | Link::Present)
+        matches!(self.link, Link::Unknown | Link::Present) && self.store_away.is_none()
     }
 
     /// Returns the view after an answer of a warden. `date`: the time by the warden's clock.
     #[must_use]
     pub fn with_decisions(&self, decisions: FleetDecisions, date: Option<Timestamp>, now: Timestamp) -> Self {
         let ahead = date.map(|date| now.duration_since(date)).filter(|ahead| ahead.abs() >= CLOCK_OFF);
-        if decisions.store.is_some() && decisions.revision < self.revision {
+        let is_storeless = decisions.store.is_some();
+        if is_storeless && decisions.revision < self.revision {
             // While its store is unavailable, a warden may know less than what was already received.
             return Self { link: Link::Present, ..self.clone() };
         }
@@ -126,6 +130,7 @@ impl FleetView {
             freezes: freezes.collect(),
             failed: failed.collect(),
             seen: seen.into_iter().take(MAX_DECISIONS).map(|seen| self.seen_at(seen, now)).collect(),
+            store_away: self.store_away.filter(|_| is_storeless),
             clock_ahead: ahead.map(|ahead| ahead.as_secs()),
             ..self.clone()
         }

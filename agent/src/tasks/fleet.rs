@@ -30,7 +30,8 @@ const PACE: Duration = Duration::from_millis(500);
 const IMPATIENT_PACE: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_mins(1);
-/// Time after the first failed request until the fleet counts as away.
+/// Time after the first failed request until the fleet counts as away, and after the first answer without a store until the
+/// store does.
 const SILENCE: Duration = Duration::from_secs(30);
 /// How long the wardens must report that there is no fleet before a former fleet counts as gone; and how often a warden
 /// without a fleet is queried.
@@ -176,6 +177,7 @@ impl FleetListener {
     async fn poll(&self) {
         let (mut backoff, mut is_first) = (Backoff::new(FIRST_PAUSE, LAST_PAUSE), true);
         let (mut away_at, mut gone_since) = (None, None);
+        let mut storeless_at: Option<Instant> = None;
         let mut news = (Instant::now(), 0);
         let mut unreadable = None;
         loop {
@@ -195,10 +197,13 @@ impl FleetListener {
                     let is_news =
                         (response.decisions.revision, response.decisions.verdicts) != (revision, verdicts);
                     let is_stale = response.decisions.store.is_some();
+                    storeless_at = is_stale.then(|| storeless_at.unwrap_or_else(|| Instant::now() + SILENCE));
+                    let is_storeless = storeless_at.is_some_and(|at| at <= Instant::now());
                     let known = self.view.borrow().clone();
                     let contact = known.contact + u64::from(is_first);
                     let view = known.with_decisions(response.decisions, response.date, now());
-                    self.show(FleetView { contact, ..view }).await;
+                    let store_away = view.store_away.or_else(|| is_storeless.then(now));
+                    self.show(FleetView { contact, store_away, ..view }).await;
                     if news.0.elapsed() > WAIT {
                         news = (Instant::now(), 0);
                     }
@@ -275,6 +280,17 @@ impl FleetListener {
                 self.emit(Level::Warning, message);
             }
             (Link::Away { .. }, Link::Present) => self.emit(Level::Info, "a warden answers again"),
+            _ => {}
+        }
+        match (before.store_away, view.store_away) {
+            (None, Some(_)) => {
+                let message = "the warden's store is away; updates wait for push.patience, and continue then with the \
+                               last known decisions of the fleet";
+                self.emit(Level::Warning, message);
+            }
+            (Some(_), None) if view.link == Link::Present => {
+                self.emit(Level::Info, "the warden has its store again");
+            }
             _ => {}
         }
         let row = (view.link != Link::None).then(|| row_of(&view)).flatten();
@@ -410,6 +426,22 @@ mod tests {
         }
     }
 
+    /// A warden that has its store again from the 20th request on.
+    struct StoreReturns(Mutex<u64>);
+
+    #[async_trait]
+    impl Decides for StoreReturns {
+        async fn decisions(&self, _: KnownRevisions, _: Duration) -> Result<DecisionsResponse, FleetError> {
+            let mut asked = self.0.lock();
+            *asked += 1;
+            let store = (*asked < 20).then(|| "away".to_owned());
+            Ok(DecisionsResponse {
+                decisions: FleetDecisions { store, ..FleetDecisions::default() },
+                date: None,
+            })
+        }
+    }
+
     fn listener<T: Decides>(fleet: Arc<T>, record: Record) -> FleetListener {
         let config = Config::parse("{}", Path::new("c.json"), &|_| None).unwrap();
         let active = ActiveConfig { config: Arc::new(config), warnings: Arc::default() };
@@ -482,6 +514,22 @@ mod tests {
         let asked = *fleet.0.lock();
         assert!((12..=13).contains(&asked), "every five seconds, and not {asked} times");
         assert_eq!(listener.view.borrow().link, Link::Present);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_stays_away_is_reported_once_after_half_a_minute() {
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let sink = said.clone();
+        let record = move |entry: AuditEntry| sink.lock().push((entry.event, entry.level));
+        let listener = listener(Arc::new(StoreReturns(Mutex::default())), Arc::new(record));
+        let _ = timeout(SILENCE - Duration::from_secs(1), listener.poll()).await;
+        assert_eq!((listener.view.borrow().store_away, said.lock().len()), (None, 0));
+        let _ = timeout(Duration::from_secs(40), listener.poll()).await;
+        assert!(listener.view.borrow().store_away.is_some());
+        assert_eq!(*said.lock(), [(Kind::FLEET_AWAY, Level::Warning)]);
+        let _ = timeout(Duration::from_mins(2), listener.poll()).await;
+        assert_eq!(listener.view.borrow().store_away, None);
+        assert_eq!(*said.lock(), [(Kind::FLEET_AWAY, Level::Warning), (Kind::FLEET_AWAY, Level::Info)]);
     }
 
     #[tokio::test(start_paused = true)]

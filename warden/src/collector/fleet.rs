@@ -31,6 +31,9 @@ const MAX_ATTEMPTS: usize = 20;
 const MAX_REMOVALS: usize = 100;
 /// Maximum number of leases of one agent.
 const MAX_LEASES: usize = 256;
+/// Maximum number of leases and trials of one agent that are remembered: each repository has a value of its own, and an agent
+/// can name any number of them.
+const MAX_TRACES: usize = 2000;
 /// How many leases an agent may request for images that it has not reported, and the time until it may request another one:
 /// it reports its images a few seconds after its start.
 const MAX_UNREPORTED: u32 = 64;
@@ -42,6 +45,8 @@ const RETAINED_EVERY: SignedDuration = SignedDuration::from_hours(1);
 /// below.
 const LEAP: SignedDuration = SignedDuration::from_hours(24);
 const BELIEVED: Duration = Duration::from_hours(1);
+/// How long after the store was read a machine without a report may be about to send one.
+const REPORT_TIME: SignedDuration = SignedDuration::from_mins(2);
 /// Polls older than this are dropped.
 const POLL_RETENTION: SignedDuration = SignedDuration::from_hours(24);
 
@@ -61,6 +66,8 @@ pub(super) struct Fleet {
     unreported: parking_lot::Mutex<BTreeMap<String, Instant>>,
     /// The agents that have to report before they poll again: what is known of them may be of another machine.
     unknown: parking_lot::Mutex<BTreeSet<String>>,
+    /// When everything was last read from the store: at the start, and after the store has lost something.
+    loaded_at: parking_lot::Mutex<Option<Timestamp>>,
     answers: [AtomicU64; 3],
     /// Since when the clock is ahead of the last retention by more than a day.
     leap: parking_lot::Mutex<Option<Instant>>,
@@ -201,6 +208,9 @@ impl Collector {
         if view.leases_of(asking.agent, self.clock.now()) >= MAX_LEASES {
             return Some("this machine has too many deployments in progress");
         }
+        if view.traces_of(asking.agent) >= MAX_TRACES {
+            return Some("this machine has tried too many images lately");
+        }
         let has_reported = |own: &Reported| own.images_of(asking.repository).next().is_some();
         if view.inventory(asking.agent).is_some_and(has_reported) {
             return None;
@@ -254,14 +264,31 @@ impl Collector {
     ) -> Answered {
         let (rules, _) = self.fleet.rules();
         // A machine that may only be left out of the list because of a fault still holds back those of higher rings.
-        let may_be_configured = self.lock().may_be_configured();
+        let (may_be_configured, ids) = {
+            let machines = self.lock();
+            (machines.may_be_configured(), machines.ids().to_vec())
+        };
         let view = self.fleet.view();
         let machines: Vec<(&str, &Reported)> =
             view.reports().filter(|(agent, _)| may_be_configured(agent)).collect();
+        let missing = self.missing_report(&view, asking.agent, &ids);
         let verdicts = |digest: &str| view.record(asking.repository, digest);
         let leases = leases.without_decided(asking.agent, asking.digest, verdicts);
-        let facts = Facts { decisions, record, leases: &leases, machines: &machines, rules };
+        let facts = Facts { decisions, record, leases: &leases, machines: &machines, missing, rules };
         answer::answer(asking, &facts, self.clock.now())
+    }
+
+    /// Returns one of these machines, other than the asking one, whose report may be on its way.
+    fn missing_report<'a>(&self, view: &View, asking: &str, ids: &'a [String]) -> Option<&'a str> {
+        let loaded_at = (*self.fleet.loaded_at.lock())?;
+        let is_new = self.clock.now().duration_since(loaded_at).abs() < REPORT_TIME;
+        let is_missing = |id: &&String| is_new && *id != asking && view.inventory(id).is_none();
+        ids.iter().find(is_missing).map(String::as_str)
+    }
+
+    /// Notes that everything was read from the store.
+    pub(super) fn note_loaded(&self) {
+        *self.fleet.loaded_at.lock() = Some(self.clock.now());
     }
 
     /// Answers from memory. Memory is recent enough to defer a deployment; `Go` requires the current state of the store.
@@ -273,6 +300,7 @@ impl Collector {
             record: &record,
             leases: &Leases::default(),
             machines: &[],
+            missing: None,
             rules: Rules::default(),
         };
         answer::held_by_decision(asking, &facts, self.clock.now()).unwrap_or_else(answer::away)
@@ -474,5 +502,60 @@ impl Collector {
         let Some(revision) = self.keep.swap(name, expected, value.clone()).await? else { return Ok(false) };
         self.fleet.apply([(name.to_owned(), Versioned { revision, value })]);
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use evenkeel_common::clock::{SystemClock, TokioClock};
+
+    use super::*;
+    use crate::fleet::lease::Holder;
+    use crate::fleet::testing;
+    use crate::keep::embedded::Embedded;
+    use crate::keep::{Keep, Retention};
+
+    fn asking<'a>(agent: &'a str, repository: &'a str) -> Asking<'a> {
+        let (image, digest) = (repository, "sha256:new");
+        Asking { agent, ring: 0, service: "web", repository, image, digest, progress: None }
+    }
+
+    #[test]
+    fn an_agent_that_names_ever_new_repositories_gets_no_lease_for_another_one() {
+        let keep: Arc<dyn Keep> = Arc::new(Embedded::in_memory(Arc::new(SystemClock)).unwrap());
+        let retention = Retention { days: 90, bytes: 1 << 40 };
+        let agents = ["a", "b"].map(str::to_owned);
+        let (collector, _task) = Collector::new(keep, agents, retention, Arc::new(SystemClock));
+        let now = collector.now();
+        let record = DigestRecord { digest: "d".to_owned(), ..DigestRecord::default() };
+        let holder = Holder { agent: "a", service: "web", progress: None, probation: 0 };
+        let released = Leases::default().with(&holder, &record, now).without("a", "web", "d", now).unwrap();
+        let values = (0..MAX_TRACES).map(|number| {
+            (lease::name(&format!("r/{number}")), Versioned { revision: 1, value: bytes(&released) })
+        });
+        collector.fleet.apply(values);
+        let refusal = Some("this machine has tried too many images lately");
+        assert_eq!(collector.over_limit(&asking("a", "r/new")), refusal);
+        assert_eq!(collector.over_limit(&asking("b", "r/new")), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_without_a_report_is_waited_for_two_minutes_after_the_store_was_read() {
+        let keep: Arc<dyn Keep> = Arc::new(Embedded::in_memory(Arc::new(SystemClock)).unwrap());
+        let retention = Retention { days: 90, bytes: 1 << 40 };
+        let ids = ["a", "b", "c"].map(str::to_owned);
+        let clock = Arc::new(TokioClock::starting_at(testing::at(0)));
+        let (collector, _task) = Collector::new(keep, ids.clone(), retention, clock);
+        let missing = || collector.missing_report(&collector.fleet.view(), "a", &ids).map(str::to_owned);
+        assert_eq!(missing(), None, "nothing was read");
+        collector.note_loaded();
+        assert_eq!(missing().as_deref(), Some("b"), "and not the asking one");
+        let reports = testing::reported(&["b"], &["web:1"]).into_iter();
+        collector.fleet.apply(reports.map(|(name, value)| (name, Versioned { revision: 1, value })));
+        assert_eq!(missing().as_deref(), Some("c"));
+        tokio::time::sleep(Duration::from_secs(121)).await;
+        assert_eq!(missing(), None);
     }
 }

@@ -153,6 +153,7 @@ impl Task {
             *self.collector.read_at.lock() = Instant::now();
             if !self.collector.store.borrow().is_read {
                 self.collector.expect_missing_reports();
+                self.collector.note_loaded();
             }
         }
         let error = read.err().map(|error| error.0);
@@ -191,6 +192,7 @@ impl Task {
             let is_stale = std::mem::take(&mut self.is_stale);
             if is_stale {
                 self.collector.fleet.replace(news.values);
+                self.collector.note_loaded();
             } else {
                 self.collector.fleet.apply(news.values);
             }

@@ -56,6 +56,8 @@ pub struct Facts<'a> {
     pub leases: &'a Leases,
     /// The reports of the machines that are or may be configured.
     pub machines: &'a [(&'a str, &'a Reported)],
+    /// A machine whose report may be on its way, after the store was read: it may be in a lower ring.
+    pub missing: Option<&'a str>,
     /// The rules.
     pub rules: Rules,
 }
@@ -132,17 +134,22 @@ fn held_by_ring(asking: &Asking<'_>, facts: &Facts<'_>, now: Timestamp) -> Optio
     if rules.need == 0 {
         return None;
     }
+    let ring = asking.ring;
+    if let Some(missing) = facts.missing.filter(|_| ring > 0) {
+        let why =
+            format!("ring {ring} waits: {missing} has not reported since the warden has read its store");
+        return Some(hold(Permission::Wait, "ring", why, RETRY, Some(missing.to_owned())));
+    }
     let below: Vec<_> = facts
         .machines
         .iter()
         .filter(|(agent, reported)| {
             *agent != asking.agent
-                && reported.inventory.ring < asking.ring
+                && reported.inventory.ring < ring
                 && now.duration_since(reported.at) < MAX_REPORT_AGE
                 && reported.images_of(of).next().is_some()
         })
         .collect();
-    let ring = asking.ring;
     if let Some((failed, _)) = below.iter().find(|(agent, _)| record.has_failed_at(agent)) {
         let why = format!("ring {ring} waits: it failed on {failed}, which is in a lower ring");
         return Some(hold(Permission::Wait, "ring", why, MAX_RETRY, Some((*failed).to_owned())));

@@ -36,6 +36,7 @@ struct World {
     record: DigestRecord,
     leases: Leases,
     machines: Vec<(&'static str, Reported)>,
+    missing: Option<&'static str>,
     rules: Rules,
 }
 
@@ -46,6 +47,7 @@ impl World {
             record: record(said),
             leases: Leases::default(),
             machines: Vec::new(),
+            missing: None,
             rules: Rules::default(),
         }
     }
@@ -58,6 +60,7 @@ impl World {
             record: &self.record,
             leases: &self.leases,
             machines: &machines,
+            missing: self.missing,
             rules: self.rules,
         };
         let answered = answer(&asking(agent, ring), &facts, at(now));
@@ -152,6 +155,21 @@ fn a_freeze_holds_what_it_covers_and_leaves_a_lease() {
         "a started deployment keeps its lease"
     );
     assert_eq!(world.word("b", 0, 150), GO, "the freeze does not cover this machine");
+}
+
+#[test]
+fn a_higher_ring_waits_for_a_machine_whose_report_may_be_on_its_way() {
+    let mut world = World { missing: Some("c"), ..World::new(&[]) };
+    let reply = world.ask("b", 1, 0);
+    assert_eq!((reply.answer, reply.gate.as_deref(), reply.again), (Permission::Wait, Some("ring"), 10));
+    assert!(reply.why.contains("c has not reported") && reply.agent.as_deref() == Some("c"), "{}", reply.why);
+    world.missing = None;
+    assert_eq!(world.word("b", 1, 10), GO, "no lower ring has reported it");
+    let mut lowest = World { missing: Some("c"), ..World::new(&[]) };
+    assert_eq!(lowest.word("a", 0, 0), GO, "ring 0 never waits");
+    let rules = Rules { need: 0, ..Rules::default() };
+    let mut without_rings = World { missing: Some("c"), rules, ..World::new(&[]) };
+    assert_eq!(without_rings.word("b", 1, 0), GO);
 }
 
 #[test]

@@ -20,6 +20,8 @@ const MAX_STALLED: u8 = 3;
 /// up to twenty hours.
 const MAX_HELD: u32 = 3600;
 const MAX_PROBATION: u32 = 72_000;
+/// The longest probation that an agent can be configured with, in seconds: a trial is not remembered for longer than that.
+const LONGEST_PROBATION: u32 = 31_536_000;
 /// The least that is counted for taking a lease, so that taking and releasing it again and again ends, too. Seconds.
 const LEAST_HELD: u32 = 10;
 /// How long the time that a machine has used counts, and its trial is remembered at least.
@@ -133,7 +135,8 @@ impl Trial {
 
     /// Reports whether a verdict may still follow.
     fn is_remembered(&self, now: Timestamp) -> bool {
-        now.duration_since(self.since) < TRIAL + SignedDuration::from_secs(self.probation.into())
+        let probation = self.probation.min(LONGEST_PROBATION);
+        now.duration_since(self.since) < TRIAL + SignedDuration::from_secs(probation.into())
     }
 
     fn is_spent(&self, now: Timestamp) -> bool {
@@ -284,6 +287,12 @@ impl Leases {
         (next != *self).then_some(next)
     }
 
+    /// Returns how many leases and trials of an agent are remembered.
+    pub fn traces_of(&self, agent: &str) -> usize {
+        let held = self.held.iter().filter(|lease| lease.agent == agent).count();
+        held + self.tried.iter().filter(|trial| trial.agent == agent).count()
+    }
+
     /// Reports whether nothing in it matters any more.
     pub fn is_outdated(&self, keep: SignedDuration, now: Timestamp) -> bool {
         self.held.iter().all(|lease| now.duration_since(lease.renewed) > keep)
@@ -291,7 +300,7 @@ impl Leases {
     }
 
     fn begin_trial(&mut self, holder: &Holder<'_>, record: &DigestRecord, now: Timestamp) {
-        let Holder { agent, probation, .. } = *holder;
+        let (agent, probation) = (holder.agent, holder.probation.min(LONGEST_PROBATION));
         let after = record.agents.get(agent).map_or(0, |latest| latest.entry);
         self.tried.retain(|trial| {
             let is_over = trial.is_of(agent, &record.digest) && trial.after != after;

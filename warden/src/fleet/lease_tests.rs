@@ -175,3 +175,16 @@ fn a_machine_uses_up_its_time_although_its_trial_began_while_the_clock_was_ahead
     assert!(leases.has_spent("a", "d", at(4000)));
     assert!(!leases.has("a", "web", &record, at(4000)));
 }
+
+#[test]
+fn a_trial_is_remembered_for_a_year_and_a_day_at_most_whatever_probation_is_reported() {
+    let leases = Leases::default().with(&holder(None, u32::MAX), &record(), at(0));
+    let leases = leases.without("a", "web", "d", at(0)).unwrap();
+    let end = 86_400 + 365 * 86_400;
+    assert!(!leases.is_outdated(SignedDuration::ZERO, at(end - 1)));
+    assert!(leases.is_outdated(SignedDuration::ZERO, at(end)));
+    // One that an earlier version has stored.
+    let mut stored = leases.clone();
+    stored.tried[0].probation = u32::MAX;
+    assert!(stored.is_outdated(SignedDuration::ZERO, at(end)));
+}

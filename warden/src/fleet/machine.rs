@@ -9,13 +9,15 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::entry;
-use super::sequence::SequenceSet;
+use super::sequence::{MAX_RANGES, SequenceSet};
 
 /// An entry with an old sequence number whose timestamp is this much newer than all others is not a duplicate: its agent
 /// has restarted its numbering.
 const RESTART_MARGIN: SignedDuration = SignedDuration::from_secs(1);
 /// How many named epochs are remembered. An agent starts a new epoch when its state is lost.
 const EPOCHS: usize = 8;
+/// How many ranges of numbers are kept of each epoch but the latest: a machine is written whole for each of its entries.
+const EARLIER_RANGES: usize = 32;
 /// How many of the last entries have their digest kept.
 const DIGESTS: usize = 8;
 
@@ -190,13 +192,16 @@ impl Machine {
         let digest = digest(entry);
         let known = self.epochs.iter().position(|(name, _)| name == epoch);
         let at = known.unwrap_or_else(|| self.begin_epoch(epoch, number, digest));
+        let ranges = if at + 1 == self.epochs.len() { MAX_RANGES } else { EARLIER_RANGES };
         let sequence = &mut self.epochs[at].1;
         let Some(latest) = self.latest.get_mut(epoch) else {
             // Earlier versions do not store the latest entries, so the newest one may be any of the agent's.
             let newest = entry.timestamp.max(self.newest.unwrap_or(entry.timestamp));
             let digests = VecDeque::from([(number, digest)]);
             self.latest.insert(epoch.to_owned(), Latest { newest, digests });
-            return sequence.insert(number);
+            let is_new = sequence.insert(number);
+            sequence.limit(ranges);
+            return is_new;
         };
         if latest.digests.contains(&(number, digest)) {
             return false;
@@ -208,6 +213,7 @@ impl Machine {
             latest.digests.retain(|(known, _)| *known <= number);
         }
         let is_new = sequence.insert(number);
+        sequence.limit(ranges);
         if is_new {
             latest.newest = latest.newest.max(entry.timestamp);
             remember(&mut latest.digests, number, digest);
@@ -230,6 +236,7 @@ impl Machine {
         {
             self.latest.remove(&oldest);
         }
+        self.epochs.iter_mut().for_each(|(_, earlier)| earlier.limit(EARLIER_RANGES));
         self.epochs.push_back((epoch.to_owned(), sequence));
         self.epochs.len() - 1
     }

@@ -231,6 +231,24 @@ fn the_number_of_remembered_epochs_is_limited() {
     assert_eq!((machine.epochs.len(), machine.latest.len()), (EPOCHS, EPOCHS));
 }
 
+#[test]
+fn the_oldest_gaps_of_earlier_epochs_are_forgotten_so_that_a_machine_stays_small() {
+    let mut machines = two();
+    // In order, and once more when all are known.
+    for numbers in [0..1000, 1000..1100] {
+        for epoch in 0..EPOCHS {
+            for number in numbers.clone() {
+                assert!(machines.record_entry(&named(&format!("epoch-{epoch}"), number * 2 + 1), at(1)));
+            }
+        }
+    }
+    let machine = &machines.all()[0];
+    let ranges: Vec<usize> = machine.epochs.iter().map(|(_, sequence)| sequence.ranges()).collect();
+    assert_eq!(ranges, [[EARLIER_RANGES; EPOCHS - 1].as_slice(), &[MAX_RANGES]].concat());
+    assert_eq!(machine.missing(), MAX_RANGES as u64 - 1);
+    assert!(machines.record_entry(&named("epoch-0", 2198), at(2)), "a late entry in one of the latest gaps");
+}
+
 /// An entry of epoch `e` that was made at a second, which is also in its message.
 fn made(seq: u64, second: i64) -> FleetEntry {
     let message = format!("made at {second}");

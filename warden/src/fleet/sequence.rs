@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Limit on the number of ranges; beyond it the oldest gap is forgotten.
-const MAX_RANGES: usize = 1024;
+pub(super) const MAX_RANGES: usize = 1024;
 /// A jump this wide is not a gap but a new numbering: no queue holds that many entries (DECISIONS 5: 10,000).
 const MAX_JUMP: u64 = 1_000_000;
 
@@ -33,11 +33,23 @@ impl SequenceSet {
             (false, true) => self.ranges[at].0 = number,
             (false, false) => self.ranges.insert(at, (number, number)),
         }
-        if self.ranges.len() > MAX_RANGES {
-            self.ranges[1].0 = self.ranges[0].0;
-            self.ranges.remove(0);
-        }
+        self.limit(MAX_RANGES);
         true
+    }
+
+    /// Forgets the oldest gaps if there are more ranges than this, which must not be 0.
+    pub(super) fn limit(&mut self, ranges: usize) {
+        let excess = self.ranges.len().saturating_sub(ranges);
+        if excess > 0 {
+            self.ranges[excess].0 = self.ranges[0].0;
+            self.ranges.drain(..excess);
+        }
+    }
+
+    /// Returns the number of ranges.
+    #[cfg(test)]
+    pub(super) fn ranges(&self) -> usize {
+        self.ranges.len()
     }
 
     /// Reports whether a number is present.

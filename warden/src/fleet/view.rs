@@ -118,6 +118,11 @@ impl View {
         self.leases.iter().map(of).sum()
     }
 
+    /// Returns how many leases and trials of an agent are remembered, of all repositories.
+    pub fn traces_of(&self, agent: &str) -> usize {
+        self.leases.values().map(|leases| leases.traces_of(agent)).sum()
+    }
+
     fn live_of<'a>(
         &'a self,
         name: &'a str,

@@ -1,11 +1,25 @@
 //! Metrics of the fleet: machines that are behind, freezes and withheld digests, and answers to agents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_common::metrics::{family, single};
 use evenkeel_common::wire::FleetImages;
 use jiff::Timestamp;
 use prometheus::proto::MetricFamily;
+
+/// How many images of one machine have series of their own: the first by name. The others are counted together, because a
+/// series stays in a scraper's database, and a machine can report ever new names.
+const MAX_NAMED: usize = 200;
+/// The label of the others.
+const OTHERS: &str = "other";
+
+/// The machines that are behind with an image.
+#[derive(Debug, Default, PartialEq)]
+struct Behind<'a> {
+    machines: BTreeSet<&'a str>,
+    /// The longest time that one of them has been.
+    seconds: f64,
+}
 
 /// The current state of the fleet.
 pub(super) struct FleetFigures {
@@ -19,32 +33,46 @@ pub(super) struct FleetFigures {
 }
 
 impl FleetFigures {
-    /// Returns all metrics of the fleet.
-    pub(super) fn families(&self) -> Vec<MetricFamily> {
-        // For each image, how many machines are behind, and the longest time one has been behind.
-        let mut behind: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    /// Returns the machines that are behind, by image.
+    fn behind(&self) -> BTreeMap<&str, Behind<'_>> {
+        let mut behind: BTreeMap<&str, Behind<'_>> = BTreeMap::new();
+        let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+        // They are sorted by name.
         for image in &self.images.images {
-            let (count, seconds) = behind.entry(image.repository.as_str()).or_default();
-            let mut machines: Vec<&str> = Vec::new();
+            let machines: BTreeSet<&str> = image.cells.iter().map(|cell| cell.machine.as_str()).collect();
+            let mut is_named = false;
+            for machine in machines {
+                let count = named.entry(machine).or_default();
+                is_named |= *count < MAX_NAMED;
+                *count += 1;
+            }
+            let label = if is_named { image.repository.as_str() } else { OTHERS };
+            let of_image = behind.entry(label).or_default();
             for cell in &image.cells {
                 let Some(since) = cell.image.behind_since else { continue };
-                *seconds = seconds.max(self.now.duration_since(since).as_secs_f64());
-                if !machines.contains(&cell.machine.as_str()) {
-                    machines.push(&cell.machine);
-                }
+                of_image.seconds = of_image.seconds.max(self.now.duration_since(since).as_secs_f64());
+                of_image.machines.insert(&cell.machine);
             }
-            *count = machines.len() as f64;
         }
+        behind
+    }
+
+    /// Returns all metrics of the fleet.
+    pub(super) fn families(&self) -> Vec<MetricFamily> {
+        let behind = self.behind();
         vec![
             family(
                 "evenkeel_warden_behind_seconds",
                 "Longest time that a machine has been behind with an image; 0 if none is behind.",
-                behind.iter().map(|(image, (_, seconds))| (of(image), *seconds)).collect::<Vec<_>>(),
+                behind.iter().map(|(image, of_image)| (of(image), of_image.seconds)).collect::<Vec<_>>(),
             ),
             family(
                 "evenkeel_warden_behind_machines",
                 "Machines that do not run the image that the registry has.",
-                behind.iter().map(|(image, (count, _))| (of(image), *count)).collect::<Vec<_>>(),
+                behind
+                    .iter()
+                    .map(|(image, of_image)| (of(image), of_image.machines.len() as f64))
+                    .collect::<Vec<_>>(),
             ),
             single("evenkeel_warden_freezes", "Freezes in force.", self.images.freezes.len() as f64),
             single(
@@ -72,4 +100,46 @@ impl FleetFigures {
 
 fn of<'a>(image: &&'a str) -> [(&'static str, &'a str); 1] {
     [("image", *image)]
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_common::wire::{FleetCell, FleetImage};
+
+    use super::*;
+    use crate::fleet::testing::at;
+
+    fn image(number: usize, machines: &[&str]) -> FleetImage {
+        let cell = |machine: &&str| -> FleetCell {
+            serde_json::from_value(serde_json::json!({
+                "machine": machine, "ring": 0, "reported": at(0), "service": "web",
+                "image": format!("r/web-{number:04}:1"), "behind_since": at(0),
+            }))
+            .unwrap()
+        };
+        FleetImage { repository: format!("r/web-{number:04}"), cells: machines.iter().map(cell).collect() }
+    }
+
+    #[test]
+    fn a_machine_that_reports_many_images_gets_a_limited_number_of_series() {
+        let mut images: Vec<FleetImage> = (0..1000).map(|number| image(number, &["a"])).collect();
+        images.push(image(1000, &["a", "b"]));
+        let figures = FleetFigures {
+            images: FleetImages { images, ..FleetImages::default() },
+            leases: 0,
+            answers: [0; 3],
+            polls: 0,
+            now: at(60),
+        };
+        let behind = figures.behind();
+        assert_eq!(behind.len(), MAX_NAMED + 2, "those of a, the one of b, and the others");
+        let of = |machines: &[&'static str]| Behind {
+            machines: machines.iter().copied().collect(),
+            seconds: 60.0,
+        };
+        assert_eq!(behind.get("r/web-0199"), Some(&of(&["a"])));
+        assert_eq!(behind.get("r/web-0200"), None);
+        assert_eq!(behind.get("r/web-1000"), Some(&of(&["a", "b"])));
+        assert_eq!(behind.get(OTHERS), Some(&of(&["a"])));
+    }
 }

@@ -30,6 +30,7 @@ impl Service {
         self.starter.times().for_each(moved);
         self.gauges.times().for_each(moved);
         self.maintenance.times().for_each(moved);
+        self.permits.times().for_each(moved);
         moved(&mut self.begun);
         moved(&mut self.last_input);
         moved_if(&mut self.inspections.due_at);

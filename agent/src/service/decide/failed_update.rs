@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use crate::model::text;
 use crate::service::event::{Event, FailedDeployment, GoBackEnd, GoBackResult, RollbackFailed};
+use crate::service::rollout::plan::ImageChange;
 use crate::service::{Service, wording};
 
 /// How much of the output is kept in bytes; the end is kept.
@@ -24,7 +25,7 @@ impl Service {
             }
             // What was left is blocked, and this says why.
             Event::GoBack(GoBackEnd { back, result: GoBackResult::Proven { changes, .. } }) => {
-                let left = changes.iter().find_map(|change| change.old_digest.as_ref());
+                let left = changes.iter().find_map(ImageChange::left);
                 *known = Some(Box::new(FailedUpdate {
                     at: now,
                     image: wording::names(changes),

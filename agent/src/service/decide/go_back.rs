@@ -95,7 +95,18 @@ impl Service {
         if self.durable.deployment.is_none() {
             self.durable.totals.failures += 1;
         }
-        self.emit(Event::GoBack(GoBackEnd { back, result: GoBackResult::NotBegun { why, output } }), now);
+        let left = back.to.iter().filter_map(|to| Some((to.reference.clone(), self.digest_to_leave(to)?)));
+        let left = left.collect();
+        self.emit(
+            Event::GoBack(GoBackEnd { back, result: GoBackResult::NotBegun { why, output, left } }),
+            now,
+        );
+    }
+
+    /// The digest that a way back to an earlier image leaves. What has crashed does not run, and was proven last.
+    fn digest_to_leave(&self, to: &Earlier) -> Option<Digest> {
+        let last = || self.durable.images.get(&to.configured).history.last().map(|last| last.digest.clone());
+        self.running_digest(&to.configured).or_else(last).filter(|digest| *digest != to.digest)
     }
 
     /// The newest snapshot of the data that these images had written when they were left.
@@ -111,14 +122,12 @@ impl Service {
     pub(in crate::service) fn gone_back(&mut self, back: &GoBack, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
         let (changes, data) = (deployment.plan().image_changes.clone(), deployment.data_back());
-        let left = changes.iter().filter_map(|m| Some((m.configured.clone(), m.old_digest.clone()?, m)));
-        let left: Vec<_> = left.filter(|(_, old, m)| *old != m.digest).collect();
-        for (image, digest, change) in &left {
-            self.durable.images.of(image).block(digest);
+        for (digest, change) in changes.iter().filter_map(|change| Some((change.left()?, change))) {
+            self.durable.images.of(&change.configured).block(digest);
             self.note_failed_tags(&[crate::service::rollout::plan::ImageChange {
                 reference: change.from.clone().unwrap_or_else(|| change.reference.clone()),
                 digest: digest.clone(),
-                ..(*change).clone()
+                ..change.clone()
             }]);
         }
         // What was put back is used up.

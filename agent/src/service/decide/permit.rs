@@ -18,8 +18,11 @@ const MIN_RETRY: i64 = 1;
 const MAX_RETRY: i64 = 3_600;
 /// Delay before the next request if no warden answered and the machine's ring has to wait for one. Seconds.
 const AWAY_RETRY: i64 = 30;
-/// Delay before the next request if the warden was busy. Seconds.
+/// Delay before the next request if the warden was busy, or late. Seconds.
 const BUSY_RETRY: i64 = 10;
+/// A machine in ring 0 goes ahead after this time without an answer, even if its other requests are answered: something
+/// between it and the warden may stop just these.
+const UNANSWERED: SignedDuration = SignedDuration::from_mins(1);
 
 impl Service {
     /// The warden's answer for a digest, if it holds the update.
@@ -97,25 +100,25 @@ impl Service {
         if may_be_leased {
             self.permits.lease(ask.clone());
         }
+        let may_go_alone = self.may_go_alone(ask, &answer, now);
         let ring = self.fleet.ring;
         let is_asked = |permit: &&mut Permit| permit.image == image && is_same(&permit.ask, ask);
         let Some(permit) = self.permits.requested.iter_mut().find(is_asked) else { return };
         permit.state = match answer {
-            Ok(FleetAnswer { answer: Permission::Go, .. }) => PermitState::Granted,
+            Ok(FleetAnswer { answer: Permission::Go, .. }) | Err(FleetError::NoFleet) => PermitState::Granted,
             Ok(answer) => PermitState::Held(held(&answer, now)),
-            // Without a warden, ring 0 goes ahead on its own; higher rings wait for a warden.
+            Err(FleetError::Unavailable(_)) if may_go_alone => PermitState::Granted,
             Err(FleetError::Unavailable(why)) if ring > 0 => PermitState::Held(FleetHold {
                 why: format!("no warden answers, and this machine is in ring {ring}: {}", line(&why)),
                 agent: None,
                 until: now + SignedDuration::from_secs(AWAY_RETRY),
             }),
-            // The warden is available, and knows whether another agent is trying the digest.
-            Err(error @ (FleetError::Busy | FleetError::Unreadable(_))) => PermitState::Held(FleetHold {
+            // One late answer does not mean that no warden is there, and another agent may be trying the digest.
+            Err(error) => PermitState::Held(FleetHold {
                 why: format!("{}; the request is repeated soon", line(&error.to_string())),
                 agent: None,
                 until: now + SignedDuration::from_secs(BUSY_RETRY),
             }),
-            Err(FleetError::Unavailable(_) | FleetError::NoFleet) => PermitState::Granted,
         };
         let until = match &permit.state {
             PermitState::Held(hold) => hold.until,
@@ -127,6 +130,23 @@ impl Service {
         }
         self.checks.request_by(until);
         self.announce(self.held_candidates(now), now);
+    }
+
+    /// Whether a question has had no answer for so long that this machine goes ahead without one. Once no warden answers
+    /// anything, none is asked ([`Link::Away`](crate::service::fleet::Link::Away)).
+    fn may_go_alone(
+        &mut self,
+        ask: &FleetAsk,
+        answer: &Result<FleetAnswer, FleetError>,
+        now: Timestamp,
+    ) -> bool {
+        if !matches!(answer, Err(FleetError::Unavailable(_))) {
+            self.permits.unanswered.retain(|known| !is_same(&known.ask, ask));
+            return false;
+        }
+        let patience = SignedDuration::try_from(self.fleet.patience).unwrap_or(SignedDuration::MAX);
+        let limit = if self.fleet.ring == 0 { UNANSWERED } else { patience.max(UNANSWERED) };
+        self.permits.unanswered_for(ask, now) >= limit
     }
 
     /// A lease was released, or no warden accepted the release; then the lease expires.

@@ -57,20 +57,28 @@ pub(in crate::service) fn ring(rules: &Rules<'_>, candidate: &Candidate) -> Gate
     }
     match ring_waits_until(rules, candidate) {
         Some(until) => {
-            let why = format!("no warden answers, and this machine is in ring {}", rules.fleet.ring);
+            let why = match rules.fleet.link {
+                Link::Away { .. } => {
+                    format!("no warden answers, and this machine is in ring {}", rules.fleet.ring)
+                }
+                _ => "the warden's store is away, so no machine can be told that it is its turn".to_owned(),
+            };
             cleared_by(redeploy(rules), Gate { lifts_at: Some(until), ..held("ring", why) })
         }
         None => open("ring", "the fleet is asked when no other gate holds it"),
     }
 }
 
-/// When the ring gate releases a digest while no warden answers; `None` if it does not hold it.
+/// When the ring gate releases a digest while no warden answers, or none has its store; `None` if it does not hold it.
 pub(in crate::service) fn ring_waits_until(rules: &Rules<'_>, candidate: &Candidate) -> Option<Timestamp> {
-    let Link::Away { since } = rules.fleet.link else { return None };
-    if rules.fleet.ring == 0 {
-        return None;
-    }
-    let patience = SignedDuration::try_from(rules.fleet.patience).unwrap_or(SignedDuration::MAX);
+    let fleet = rules.fleet;
+    let since = match fleet.link {
+        Link::Away { since } if fleet.ring > 0 => since,
+        // The warden is there, and another machine may be trying the digest: ring 0 waits as well.
+        Link::Unknown | Link::Present => fleet.store_away?,
+        Link::Away { .. } | Link::None => return None,
+    };
+    let patience = SignedDuration::try_from(fleet.patience).unwrap_or(SignedDuration::MAX);
     // A digest that was first seen during the outage waits for the full time, too.
     let begun = since.max(candidate.first_seen);
     let until = begun.checked_add(patience).unwrap_or(Timestamp::MAX);

@@ -2,15 +2,21 @@
 //! update is about to begin or in progress, and released as soon as it is no longer needed.
 
 use evenkeel_common::wire::FleetAsk;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::model::image::Digest;
 use crate::service::action::Action;
 use crate::service::fleet::FleetHold;
 
+/// After a longer time without the same question, its silence begins anew: it was not asked, so it could not be answered.
+const MAX_GAP: SignedDuration = SignedDuration::from_mins(5);
+
 /// Permission requests to the wardens, and their results.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::service) struct Permits {
     pub(in crate::service) requested: Vec<Permit>,
+    /// Requests that no warden answers.
+    pub(in crate::service) unanswered: Vec<Unanswered>,
     /// Leases that this service has, or may have: the answer may have been lost.
     pub(in crate::service) leased: Vec<FleetAsk>,
     /// Leases that are being released: until that is done, there is no new request for the same digest.
@@ -30,6 +36,16 @@ pub(in crate::service) struct Permit {
     pub(in crate::service) state: PermitState,
     /// The fleet view changed after the request was sent: an answer that holds the update may be outdated.
     pub(in crate::service) is_outdated: bool,
+}
+
+/// A permission request that no warden answers.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::service) struct Unanswered {
+    pub(in crate::service) ask: FleetAsk,
+    /// When it first had no answer.
+    since: Timestamp,
+    /// When it last had none.
+    last: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +87,22 @@ impl Permits {
         let asked = asking.map(|permit| permit.ask.clone());
         let leased = self.leased.iter().chain(&self.releasing).cloned().chain(asked).collect();
         Self { leased, decided: self.decided.clone(), ..Self::default() }
+    }
+
+    /// Notes that a request has no answer. Returns for how long that has been so.
+    pub(in crate::service) fn unanswered_for(&mut self, ask: &FleetAsk, now: Timestamp) -> SignedDuration {
+        self.unanswered.retain(|known| now.duration_since(known.last) <= MAX_GAP);
+        let Some(known) = self.unanswered.iter_mut().find(|known| is_same(&known.ask, ask)) else {
+            self.unanswered.push(Unanswered { ask: ask.clone(), since: now, last: now });
+            return SignedDuration::ZERO;
+        };
+        known.last = now;
+        now.duration_since(known.since)
+    }
+
+    /// The times that are compared with the clock.
+    pub(in crate::service) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.unanswered.iter_mut().flat_map(|known| [&mut known.since, &mut known.last])
     }
 
     pub(in crate::service) fn lease(&mut self, ask: FleetAsk) {

@@ -151,6 +151,11 @@ impl ImageChange {
         Reference::parse(&container.config_image).is_ok_and(|reference| self.is_of(&reference))
     }
 
+    /// Returns the digest that ran before, if it is another one.
+    pub(in crate::service) fn left(&self) -> Option<&Digest> {
+        self.old_digest.as_ref().filter(|old| **old != self.digest)
+    }
+
     /// Returns the reference that the previous containers were created from.
     fn old_reference(&self) -> &Reference {
         self.from.as_ref().unwrap_or(&self.reference)

@@ -353,20 +353,62 @@ fn a_digest_that_failed_elsewhere_is_held_with_its_output_and_a_redeploy_passes(
     assert!(scenario.check(found('2')).begins(), "the fleet is not asked either");
 }
 
+fn unanswered() -> Result<FleetAnswer, FleetError> {
+    Err(FleetError::Unavailable("no answer within 2 s".into()))
+}
+
 #[test]
-fn a_missing_answer_holds_only_later_rings() {
-    let away = || Err(FleetError::Unavailable("no answer within 2 s".into()));
-    let mut first = scenario(present());
-    assert!(first.asks_fleet());
-    assert!(first.fleet_answers(away()).begins());
-    let mut later = scenario(FleetView { ring: 1, ..present() });
-    assert!(later.asks_fleet());
-    assert!(later.fleet_answers(away()).releases(), "the answer may have been lost");
-    assert!(!later.asks_fleet());
-    assert_eq!(later.gate().as_deref(), Some("ring"));
+fn one_missing_answer_holds_every_ring_while_a_warden_may_be_there() {
+    for (ring, link) in [(0, Link::Present), (0, Link::Unknown), (1, Link::Present)] {
+        let mut held = scenario(FleetView { ring, link, ..present() });
+        assert!(held.asks_fleet());
+        assert!(held.fleet_answers(unanswered()).releases(), "the answer may have been lost");
+        assert!(!held.asks_fleet(), "ring {ring}, {link:?}");
+        assert_eq!(held.gate().as_deref(), Some("ring"));
+    }
+    // Ring 0 goes ahead as soon as no warden answers anything.
+    let mut gone = scenario(present());
+    assert!(gone.asks_fleet());
+    assert!(gone.fleet_answers(unanswered()).releases());
+    gone.input(Input::FleetReleased(question()));
+    let away = present().without_warden(gone.now);
+    gone.at(5).input(Input::Fleet(Arc::new(away))).check(found('2'));
+    assert!(gone.begins());
     let mut none = scenario(present());
     assert!(none.asks_fleet());
     assert!(none.fleet_answers(Err(FleetError::NoFleet)).begins());
+}
+
+#[test]
+fn a_question_that_stays_unanswered_holds_ring_0_for_a_minute_and_others_for_their_patience() {
+    let patience = Duration::from_mins(3);
+    for (ring, last) in [(0, 60), (1, 180)] {
+        let mut scenario = scenario(FleetView { ring, patience, ..present() });
+        for second in (0..last).step_by(30) {
+            scenario.at(second).check(found('2'));
+            assert!(scenario.asks_fleet(), "ring {ring}, {second} s");
+            assert!(scenario.fleet_answers(unanswered()).releases(), "ring {ring}, {second} s");
+            scenario.input(Input::FleetReleased(question()));
+        }
+        scenario.at(last).check(found('2'));
+        assert!(scenario.asks_fleet());
+        assert!(scenario.fleet_answers(unanswered()).begins(), "ring {ring}");
+    }
+    // An answer in between, and a time in which nothing was asked, end the silence.
+    for (answered_at, next_at) in [(Some(30), 70), (None, 400)] {
+        let mut scenario = scenario(present());
+        assert!(scenario.asks_fleet());
+        assert!(scenario.fleet_answers(unanswered()).releases());
+        scenario.input(Input::FleetReleased(question()));
+        if let Some(second) = answered_at {
+            scenario.at(second).check(found('2'));
+            assert!(scenario.asks_fleet());
+            scenario.fleet_answers(Ok(answer(Permission::Wait, 10)));
+        }
+        scenario.at(next_at).check(found('2'));
+        assert!(scenario.asks_fleet());
+        assert!(scenario.fleet_answers(unanswered()).releases(), "{next_at} s");
+    }
 }
 
 #[test]

@@ -37,6 +37,47 @@ fn a_busy_warden_holds_every_ring_for_some_seconds() {
     }
 }
 
+#[test]
+fn a_store_that_stays_away_holds_every_ring_for_its_patience() {
+    for ring in [0, 1] {
+        let mut waits = scenario(FleetView { ring, ..present() });
+        assert!(waits.asks_fleet());
+        let storeless = FleetAnswer { store: Some("away".into()), ..answer(Permission::Wait, 10) };
+        waits.fleet_answers(Ok(storeless));
+        assert_eq!(waits.gate().as_deref(), Some("ring"));
+        let away = FleetView { ring, store_away: waits.seconds(30), ..present() };
+        waits.at(30).input(Input::Fleet(Arc::new(away))).check(found('2'));
+        assert!(!waits.asks_fleet(), "the answer is known");
+        let waiting = waits.record().waiting.expect("it waits");
+        assert_eq!((waiting.gate.as_str(), waiting.lifts_at), ("ring", waits.seconds(86_430)));
+        assert!(waiting.why.contains("store is away"), "{}", waiting.why);
+        waits.at(86_429).check(found('2'));
+        assert!(!waits.begins(), "ring {ring}");
+        waits.at(86_430).check(found('2'));
+        assert!(waits.begins(), "ring {ring}");
+    }
+    let mut back = scenario(FleetView { store_away: Some(Timestamp::UNIX_EPOCH), ..present() });
+    // The digest was first seen now, so that it waits for the full time.
+    assert!(!back.begins());
+    back.at(60).input(Input::Fleet(Arc::new(present()))).check(found('2'));
+    assert!(back.asks_fleet());
+}
+
+#[test]
+fn only_an_answer_without_a_store_keeps_the_store_away() {
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let known = FleetView { revision: 5, store_away: Some(now), ..present() };
+    let after = |store: Option<&str>, revision| {
+        let store = store.map(str::to_owned);
+        let decisions = FleetDecisions { revision, store, ..FleetDecisions::default() };
+        known.with_decisions(decisions, None, now + SignedDuration::from_secs(60)).store_away
+    };
+    assert_eq!(
+        [after(Some("away"), 4), after(Some("away"), 6), after(None, 6)],
+        [Some(now), Some(now), None]
+    );
+}
+
 const API: &str = "localhost:5000/api:1";
 const DB: &str = "localhost:5000/db:1";
 

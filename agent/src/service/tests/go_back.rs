@@ -6,9 +6,10 @@ use super::*;
 use crate::config::UpdateConfig;
 use crate::model::Difference;
 use crate::model::snapshot::{KeptFolder, SnapshotRules};
+use crate::service::event::{Event, GoBackEnd, GoBackResult};
 use crate::service::input::CheckFault;
 use crate::service::observation::{Definition, Unanswered};
-use crate::service::rollout::plan::{Cause, GoBackReason, LateFailure};
+use crate::service::rollout::plan::{Cause, Earlier, GoBack, GoBackReason, ImageChange, LateFailure};
 use crate::service::rollout::snapshot::{KeptKind, KeptSnapshot};
 
 fn id(n: char) -> ImageId {
@@ -380,6 +381,43 @@ fn three_crashes_within_ten_minutes_of_a_watched_update_roll_it_back() {
 }
 
 #[test]
+fn a_late_rollback_of_several_images_is_a_verdict_on_each_that_has_changed() {
+    let (same, api) = ("localhost:5000/same:1", "localhost:5000/api:1");
+    let change = |image: &str, old: char, to: char| ImageChange {
+        configured: image.into(),
+        reference: Reference::parse(image).unwrap(),
+        from: None,
+        old_digest: Some(digest(old)),
+        old: None,
+        digest: digest(to),
+    };
+    let changes = vec![change(same, '5', '5'), change(IMAGE, '2', '1'), change(api, '6', '4')];
+    let earlier = |change: &ImageChange| Earlier {
+        configured: change.configured.clone(),
+        reference: change.reference.clone(),
+        digest: change.digest.clone(),
+        id: id('1'),
+    };
+    let late = GoBackReason::Late { reason: LateFailure::Crashes { crashes: 3, minutes: 10 } };
+    let cases: [(GoBackReason, &[(&str, char)]); 2] =
+        [(late, &[(IMAGE, '2'), (api, '6')]), (GoBackReason::ByHand, &[])];
+    for (why, expected) in cases {
+        let mut scenario = Scenario::of(config());
+        let back = GoBack { to: changes.iter().map(earlier).collect(), data: None, why };
+        let result = GoBackResult::Proven { changes: changes.clone(), data: None };
+        scenario.service.emit(Event::GoBack(GoBackEnd { back, result }), scenario.now);
+        let entries = scenario.service.take_entries();
+        let [entry] = &entries[..] else { panic!("{entries:#?}") };
+        assert_eq!(entry.new_digest.as_deref(), Some(digest('2').as_str()));
+        let first = entry.image.clone().zip(entry.new_digest.clone());
+        let also = entry.also_failed.iter().map(|one| (one.image.clone(), one.digest.clone()));
+        let told: Vec<(String, String)> = first.into_iter().chain(also).collect();
+        let expected = expected.iter().map(|(image, n)| ((*image).to_owned(), digest(*n).to_string()));
+        assert_eq!(told, expected.collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn a_late_rollback_is_not_given_up_because_the_engine_does_not_answer_one_check() {
     let mut scenario = on_watch();
     for _ in 0..3 {
@@ -444,6 +482,8 @@ fn a_watched_update_whose_data_may_have_been_migrated_is_left_to_a_person() {
         let told: Vec<_> = scenario.entries.iter().filter(|one| one.event == Kind::ROLLBACK_FAILED).collect();
         let [entry] = &told[..] else { panic!("{:#?}", scenario.entries) };
         assert_eq!(entry.level, Level::Critical);
+        let verdict = (entry.image.as_deref(), entry.new_digest.as_deref());
+        assert_eq!(verdict, (Some(IMAGE), Some(digest('2').as_str())), "it is a verdict for the fleet");
         assert!(entry.message.contains("crashed 3 times within 10 minutes"), "{entry:#?}");
         let reason = entry.reason.clone().unwrap_or_default();
         assert!(reason.contains("`evenkeel rollback web`"), "{reason}");

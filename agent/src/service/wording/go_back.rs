@@ -1,6 +1,6 @@
 //! Sentences about going back to earlier images.
 
-use evenkeel_common::wire::{AuditEntry, Kind, Level};
+use evenkeel_common::wire::{AuditEntry, ImageDigest, Kind, Level};
 
 use crate::service::event::{GoBackEnd, GoBackResult};
 use crate::service::rollout::plan::{GoBack, GoBackReason, ImageChange, LateFailure};
@@ -59,14 +59,24 @@ fn targets(back: &GoBack) -> String {
 
 /// The entry about the end of a way back.
 pub(super) fn entry(end: GoBackEnd, new: New<'_>) -> AuditEntry {
+    let mut failed = end
+        .failed()
+        .into_iter()
+        .map(|(image, digest)| ImageDigest { image: image.to_string(), digest: digest.to_string() });
+    let first = failed.next();
+    let also_failed: Vec<ImageDigest> = failed.collect();
     let GoBackEnd { back, result } = end;
-    match result {
+    let entry = match result {
         GoBackResult::Proven { changes, data } => with_data(gone_back(&back, &changes, new), data.as_ref()),
-        GoBackResult::NotBegun { why, output } => not_gone_back(&back, why, output, new),
+        GoBackResult::NotBegun { why, output, .. } => {
+            let new_digest = first.map(|one| one.digest);
+            AuditEntry { new_digest, ..not_gone_back(&back, why, output, new) }
+        }
         GoBackResult::Undone { failure, output, remaining, data } => {
             with_data(undone(&back, *failure, output, remaining.as_ref(), new), data.as_ref())
         }
-    }
+    };
+    AuditEntry { also_failed, ..entry }
 }
 
 /// Says which data was put back.
@@ -92,9 +102,8 @@ fn gone_back(back: &GoBack, changes: &[ImageChange], new: New<'_>) -> AuditEntry
             new(Kind::ROLLED_BACK, Level::Warning, message)
         }
     };
-    let first = changes.iter().find(|change| change.old_digest.as_ref() != Some(&change.digest));
-    let (to, left) =
-        (first.map(|change| &change.digest), first.and_then(|change| change.old_digest.as_ref()));
+    let first = changes.iter().find(|change| change.left().is_some()).or_else(|| changes.first());
+    let (to, left) = (first.map(|change| &change.digest), first.and_then(ImageChange::left));
     with_digests(AuditEntry { reason: Some(reason(back)), ..entry }, to, left)
 }
 
