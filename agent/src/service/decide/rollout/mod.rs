@@ -161,10 +161,14 @@ impl Service {
     /// it is all of them.
     fn not_pulled(&mut self, result: StepResult, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
+        let writes_tag = deployment.plan().tag.as_ref().is_some_and(|tag| tag.line.is_some());
         let mut blamed = deployment.plan().image_changes.clone();
+        let mut lacking = None;
         let why = match result {
-            StepResult::PullFailed { image, why, .. } => {
+            StepResult::PullFailed { image, why, lacks_platform } => {
                 blamed.retain(|change| change.configured == image);
+                let lacks = |change: &&ImageChange| lacks_platform && writes_tag && self.moves(change);
+                lacking = blamed.first().filter(lacks).map(|change| (change.clone(), why.clone()));
                 if blamed.iter().any(|change| self.moves(change)) {
                     blamed = self.moving_changes();
                 }
@@ -174,6 +178,12 @@ impl Service {
             other => other.failure(),
         };
         self.abandon_for_now(&blamed, why, now);
+        let is_lasting = |digest: &Digest| {
+            self.durable.postponed.iter().any(|one| one.tries > PROMPT_TRIES && one.is_of(&[digest]))
+        };
+        if let Some((change, why)) = lacking.filter(|(change, _)| is_lasting(&change.digest)) {
+            self.pass_over_tag(&change, &why, now);
+        }
     }
 
     /// Whether an image moves to another tag of the tag variable.
