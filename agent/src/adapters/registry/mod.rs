@@ -251,7 +251,14 @@ impl RegistryClient {
     async fn ask(&self, host: &Host, reference: &Reference) -> Result<Digest, Fault> {
         match self.head(host, reference).await? {
             Some(claimed) if !host.is_doubtful(reference) => Ok(claimed),
-            _ => Ok(Digest::of(&self.get(host, reference).await?)),
+            claimed => {
+                let manifest = self.get(host, reference).await?;
+                // The header was wrong for a moment only, for example because of a push or a stale cache.
+                if claimed.is_some_and(|claimed| claimed.is_of(&manifest)) {
+                    host.doubtful.lock().remove(&key(reference));
+                }
+                Ok(Digest::of(&manifest))
+            }
         }
     }
 
