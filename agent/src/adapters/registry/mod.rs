@@ -412,7 +412,7 @@ impl RegistryClient {
         };
         let url = refusal.url();
         let reach = self.transport.reach(url, refusal).await;
-        let target = auth::Target { base: url, reach, repository, login: None };
+        let target = auth::Target { base: url, registry: &wanted.url, reach, repository, login: None };
         let opened = auth::open(&self.transport, &self.credentials, &target, challenge).await;
         let opened = opened.map_err(|fault| match fault {
             Fault::Repository(_) => needs_login(),
@@ -425,7 +425,7 @@ impl RegistryClient {
             authorization: Some(opened.authorization),
             form: None,
         };
-        let response = self.transport.send_within(&subject, request, Some(reach)).await;
+        let response = self.transport.send_for(&wanted.url, &subject, request, Some(reach)).await;
         let response = response.map_err(Fault::elsewhere)?;
         if response.status() == StatusCode::UNAUTHORIZED { Err(needs_login()) } else { Ok(response) }
     }
@@ -447,7 +447,7 @@ impl RegistryClient {
         reach: Reach,
     ) -> Result<Access, Fault> {
         let login = Some(host.login(repository));
-        let target = auth::Target { base: &host.base, reach, repository, login };
+        let target = auth::Target { base: &host.base, registry: &host.base, reach, repository, login };
         let access = auth::open(&self.transport, &self.credentials, &target, challenge).await?;
         host.access.lock().insert(repository.path.clone(), access.clone());
         Ok(access)
