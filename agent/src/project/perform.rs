@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::model::image::{ImageId, PIN_HOST, Reference, Repository};
 use crate::model::image_config::ConfigChange;
 use crate::model::{EngineError, Project};
-use crate::ports::Engine;
+use crate::ports::{Engine, Image};
 use crate::service::action::{DisplacedTag, Replaced, Step};
 use crate::service::images::OldImage;
 use crate::service::input::StepResult;
@@ -114,13 +114,13 @@ async fn pull(
     let mut ids = Vec::with_capacity(images.len());
     let mut labels = BTreeMap::new();
     for (text, reference) in images {
-        let known = match local.get(text) {
-            Some(id) => engine.image(&id.0).await?.filter(|image| image.is_complete),
-            None => None,
-        };
-        let new = match known {
-            Some(image) => image,
-            None => fetch.image(text, reference).await?,
+        let new = match new_image(fetch, text, reference, local.get(text)).await {
+            Ok(image) => image,
+            Err(EngineError::NotFound(why) | EngineError::Refused(why)) => {
+                let lacks_platform = lacks_platform(&why);
+                return Ok(StepResult::PullFailed { image: text.clone(), why, lacks_platform });
+            }
+            Err(error @ EngineError::Unavailable(_)) => return Err(error),
         };
         // What the old image says is only informational.
         let change = match old.get(text) {
@@ -136,6 +136,36 @@ async fn pull(
         ids.push((text.clone(), new.id));
     }
     Ok(StepResult::Pulled { ids, labels })
+}
+
+/// Returns an image that is to be deployed: the one with this ID, if it is still there, or else it is pulled.
+async fn new_image(
+    fetch: &Fetch<'_>,
+    text: &str,
+    reference: &Reference,
+    local: Option<&ImageId>,
+) -> Result<Image, EngineError> {
+    let known = match local {
+        Some(id) => fetch.engine.image(&id.0).await?.filter(|image| image.is_complete),
+        None => None,
+    };
+    match known {
+        Some(image) => Ok(image),
+        None => fetch.image(text, reference).await,
+    }
+}
+
+/// Reports whether an engine says that an image exists, but not for the platform that was asked for.
+fn lacks_platform(why: &str) -> bool {
+    // Docker with its own store, Docker with the containerd store, and podman.
+    const TEXTS: [&str; 4] = [
+        "no matching manifest for",
+        "no match for platform in manifest",
+        "no image found in manifest list for architecture",
+        "no image found in image index for architecture",
+    ];
+    let why = why.to_lowercase();
+    TEXTS.iter().any(|text| why.contains(text))
 }
 
 /// Returns the tags of other services that point to another image than the one their service runs.
@@ -220,6 +250,21 @@ fn short_id(id: &ImageId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_image_for_other_platforms_lacks_the_platform() {
+        for text in [
+            "no matching manifest for linux/arm/v7 in the manifest list entries",
+            "failed to resolve reference: no match for platform in manifest: not found",
+            "choosing an image: no image found in manifest list for architecture \"arm\", variant \"v7\", OS \"linux\"",
+            "choosing image instance: no image found in image index for architecture \"arm\", OS \"linux\"",
+        ] {
+            assert!(lacks_platform(text), "{text}");
+        }
+        for text in ["no space left on device", "manifest unknown", "net/http: TLS handshake timeout"] {
+            assert!(!lacks_platform(text), "{text}");
+        }
+    }
 
     #[test]
     fn pin_tags_are_valid_for_every_project_name_that_the_spec_allows() {

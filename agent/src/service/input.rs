@@ -231,6 +231,15 @@ pub enum StepResult {
         /// Image as configured, and the labels of the old and the new image.
         labels: BTreeMap<String, ConfigChange>,
     },
+    /// A new image could not be pulled.
+    PullFailed {
+        /// Image as configured.
+        image: String,
+        /// Why.
+        why: String,
+        /// Whether the image exists, but not for the platform of this machine.
+        lacks_platform: bool,
+    },
     /// The tags of other services were resolved.
     TagsRead {
         /// Tags that do not point to the running image.

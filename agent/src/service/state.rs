@@ -43,9 +43,9 @@ pub struct Durable {
     /// The deployment in progress.
     #[serde(deserialize_with = "deployment::read")]
     pub deployment: Option<Box<Deployment>>,
-    /// An update that failed because of the swarm's nodes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub postponed: Option<Postponed>,
+    /// Updates that failed for reasons that are not their images', each with the images that are updated together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub postponed: Vec<Postponed>,
     /// The result of the last check of the way back.
     pub way_back: Option<WayBack>,
     /// What is watched after the last update.
@@ -101,6 +101,11 @@ impl<'de> Deserialize<'de> for Durable {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let mut row = Map::deserialize(from)?;
         gather_by_image(&mut row);
+        // Earlier versions kept one.
+        if let Some(postponed) = row.remove("postponed").filter(|postponed| !postponed.is_null()) {
+            let all = if postponed.is_array() { postponed } else { Value::Array(vec![postponed]) };
+            row.insert("postponed".to_owned(), all);
+        }
         if let Some(rollout) = row.remove("swarm").filter(|rollout| !rollout.is_null()) {
             let deployment = deployment::from_swarm_rollout(rollout);
             let broken = || D::Error::custom("the update of a swarm service is incomplete");
@@ -219,6 +224,18 @@ mod tests {
         });
         let again = serde_json::to_value(&read).unwrap();
         assert_eq!(again["images"], expected);
+        assert_eq!(serde_json::from_value::<Durable>(again).unwrap(), read);
+    }
+
+    #[test]
+    fn the_one_update_that_an_earlier_version_has_postponed_is_read() {
+        let digest = |digit: &str| format!("sha256:{}", digit.repeat(64));
+        let one = json!({"digest": digest("1"), "others": [digest("2")], "until": "2026-01-01T00:00:00Z", "tries": 3,
+            "why": "no space left on device"});
+        let read: Durable = serde_json::from_value(json!({"postponed": one})).unwrap();
+        assert_eq!(read.postponed.iter().map(|one| one.tries).collect::<Vec<_>>(), [3]);
+        let again = serde_json::to_value(&read).unwrap();
+        assert_eq!(again["postponed"], json!([one]));
         assert_eq!(serde_json::from_value::<Durable>(again).unwrap(), read);
     }
 

@@ -151,6 +151,18 @@ async fn after_a_false_digest_header_only_the_content_is_trusted() {
 }
 
 #[tokio::test]
+async fn a_digest_header_that_is_right_again_is_trusted_again() {
+    let world = World::new().await;
+    let heads = [other_digest(), other_digest(), other_digest(), manifest_digest(), manifest_digest()];
+    world.on("HEAD", script(heads.iter().map(ok))).await.on("GET", manifest()).await;
+    assert_eq!(world.client.digest_from_content(&world.web()).await, Ok(manifest_digest()));
+    for _ in 0..3 {
+        assert_eq!(world.digest().await, Ok(manifest_digest()));
+    }
+    assert_eq!(world.verbs().await, "HEAD GET HEAD HEAD GET HEAD GET HEAD", "the last one needs no manifest");
+}
+
+#[tokio::test]
 async fn a_push_between_two_requests_is_not_mistaken_for_a_false_header() {
     let world = World::new().await;
     let heads = [other_digest(), manifest_digest(), other_digest()];

@@ -43,6 +43,8 @@ pub(super) struct Access {
 pub(super) struct Target<'a> {
     /// Base URL of the registry's API.
     pub(super) base: &'a Url,
+    /// The registry whose certificates apply to its token service: this one, or the one that redirects to it.
+    pub(super) registry: &'a Url,
     /// Reach of the registry.
     pub(super) reach: Reach,
     /// The repository to access.
@@ -116,7 +118,7 @@ impl TokenRequest<'_> {
         transport: &Transport,
         target: &Target<'_>,
     ) -> Result<(HeaderValue, Duration), Fault> {
-        let Target { base, reach, repository, .. } = *target;
+        let Target { base, registry, reach, repository, .. } = *target;
         let with_login = self.login.is_some();
         let server = self.realm.host_str().unwrap_or_default();
         let subject = format!("registry {}: its token service {server}", repository.host);
@@ -128,7 +130,8 @@ impl TokenRequest<'_> {
             let why = "is on another host, so it does not get the credentials of a registry on this one";
             return Err(Fault::Image(format!("{subject} {why}")));
         }
-        let response = transport.send_within(&subject, self.request(repository), Some(reach)).await?;
+        let request = self.request(repository);
+        let response = transport.send_for(registry, &subject, request, Some(reach)).await?;
         let status = response.status();
         if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST) {
             return Err(unauthorized(repository, with_login));
@@ -239,7 +242,7 @@ mod tests {
             let transport = Transport::new(None);
             let reach = Reach::of_literal(&base).unwrap_or(Reach::Public);
             let login = Some(repository.host.as_str());
-            let target = Target { base: &base, reach, repository: &repository, login };
+            let target = Target { base: &base, registry: &base, reach, repository: &repository, login };
             match ask.send(&transport, &target).await {
                 Err(Fault::Image(text)) => text,
                 other => panic!("{other:?}"),

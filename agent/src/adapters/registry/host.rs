@@ -26,7 +26,7 @@ pub(super) struct Host {
     pub(super) results: Results,
     /// The last successful authorization by repository path.
     pub(super) access: Mutex<HashMap<String, Access>>,
-    /// Tags (`path:tag`) with a wrong digest header: their manifest is hashed instead.
+    /// Tags (`path:tag`) with a wrong digest header: their manifest is hashed instead, until the header is right.
     pub(super) doubtful: Mutex<HashSet<String>>,
     /// Whose login it gets, if it is a mirror: its own, not that of the registry that it stands in for.
     mirror: Option<String>,

@@ -219,7 +219,14 @@ impl RegistryClient {
     async fn ask(&self, host: &Host, reference: &Reference) -> Result<Digest, Fault> {
         match self.head(host, reference).await? {
             Some(claimed) if !host.is_doubtful(reference) => Ok(claimed),
-            _ => Ok(Digest::of(&self.get(host, reference).await?)),
+            claimed => {
+                let manifest = self.get(host, reference).await?;
+                // The header was wrong for a moment only, for example because of a push or a stale cache.
+                if claimed.is_some_and(|claimed| claimed.is_of(&manifest)) {
+                    host.doubtful.lock().remove(&key(reference));
+                }
+                Ok(Digest::of(&manifest))
+            }
         }
     }
 
@@ -358,7 +365,7 @@ impl RegistryClient {
         };
         let url = refusal.url();
         let reach = self.transport.reach(url, refusal).await;
-        let target = auth::Target { base: url, reach, repository, login: None };
+        let target = auth::Target { base: url, registry: &wanted.url, reach, repository, login: None };
         let opened = auth::open(&self.transport, &self.credentials, &target, challenge).await;
         let opened = opened.map_err(|fault| match fault {
             Fault::Repository(_) => needs_login(),
@@ -366,7 +373,7 @@ impl RegistryClient {
         })?;
         let request =
             Outgoing { url: url.clone(), authorization: Some(opened.authorization), ..wanted.clone() };
-        let response = self.transport.send_within(&subject, request, Some(reach)).await;
+        let response = self.transport.send_for(&wanted.url, &subject, request, Some(reach)).await;
         let response = response.map_err(Fault::elsewhere)?;
         if response.status() == StatusCode::UNAUTHORIZED { Err(needs_login()) } else { Ok(response) }
     }
@@ -388,7 +395,7 @@ impl RegistryClient {
         reach: Reach,
     ) -> Result<Access, Fault> {
         let login = Some(host.login(repository));
-        let target = auth::Target { base: &host.base, reach, repository, login };
+        let target = auth::Target { base: &host.base, registry: &host.base, reach, repository, login };
         let access = auth::open(&self.transport, &self.credentials, &target, challenge).await?;
         host.access.lock().insert(repository.path.clone(), access.clone());
         Ok(access)

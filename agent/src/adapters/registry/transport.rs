@@ -111,22 +111,37 @@ impl Transport {
         }
     }
 
-    fn client(&self, url: &Url) -> Client {
-        let special = origin(url).and_then(|origin| Some(self.special.lock().get(&origin)?.1.clone()));
-        match &self.unverified {
-            Some((host, client)) if url.host_str() == Some(host) => client.clone(),
-            _ if special.is_some() => special.unwrap_or_else(|| self.remote.clone()),
-            _ if is_local(url) => self.loopback.clone(),
-            _ => self.remote.clone(),
+    /// Returns the client for a server that the registry has named, or for the registry itself.
+    fn client(&self, registry: &Url, url: &Url) -> Client {
+        if let Some((host, client)) = &self.unverified
+            && url.host_str() == Some(host)
+        {
+            return client.clone();
         }
+        match (self.special(url), self.special(registry)) {
+            (Some((_, client)), _) => client,
+            (None, Some((tls, _))) => self.new_client(tls, url, None),
+            (None, None) if is_local(url) => self.loopback.clone(),
+            (None, None) => self.remote.clone(),
+        }
+    }
+
+    /// The settings for the origin of a URL, if the engine trusts it otherwise.
+    fn special(&self, url: &Url) -> Option<(Tls, Client)> {
+        let origin = origin(url)?;
+        self.special.lock().get(&origin).cloned()
+    }
+
+    fn new_client(&self, tls: Tls, url: &Url, limit: Option<(String, Reach)>) -> Client {
+        let resolver = Resolver { lookup: self.lookup.clone(), limit };
+        let proxies = (!is_local(url)).then(|| self.proxies.clone());
+        Client::new(Connector::new(tls, resolver, proxies))
     }
 
     /// Uses these settings for the origin of a URL.
     pub(super) fn trust(&self, url: &Url, tls: Tls) {
         let Some(origin) = origin(url) else { return };
-        let resolver = Resolver { lookup: self.lookup.clone(), limit: None };
-        let proxies = (!is_local(url)).then(|| self.proxies.clone());
-        let client = Client::new(Connector::new(tls.clone(), resolver, proxies));
+        let client = self.new_client(tls.clone(), url, None);
         self.special.lock().insert(origin, (tls, client));
     }
 
@@ -136,9 +151,9 @@ impl Transport {
         found.ok().and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Creates a client for a URL that a server chose: it connects to no address of narrower scope than `limit`. It is used
-    /// for a single request, as it has its own name resolution.
-    fn guarded(&self, subject: &str, url: &Url, limit: Reach) -> Result<Client, Fault> {
+    /// Creates a client for a URL that the registry or another server chose: it connects to no address of narrower scope than
+    /// `limit`. It is used for a single request, as it has its own name resolution.
+    fn guarded(&self, registry: &Url, subject: &str, url: &Url, limit: Reach) -> Result<Client, Fault> {
         if let Some(reach) = Reach::of_literal(url).filter(|reach| *reach > limit) {
             return Err(Fault::Image(format!("{subject}: it is at {}", reach.description())));
         }
@@ -146,14 +161,11 @@ impl Transport {
         let config = match &self.unverified {
             Some((unverified, _)) if unverified == host => Tls::unverified(),
             _ => {
-                let special =
-                    origin(url).and_then(|origin| Some(self.special.lock().get(&origin)?.0.clone()));
-                special.unwrap_or_else(|| self.verified_config.clone())
+                let special = self.special(url).or_else(|| self.special(registry));
+                special.map_or_else(|| self.verified_config.clone(), |(tls, _)| tls)
             }
         };
-        let resolver = Resolver { lookup: self.lookup.clone(), limit: Some((host.to_owned(), limit)) };
-        let proxies = (!is_local(url)).then(|| self.proxies.clone());
-        Ok(Client::new(Connector::new(config, resolver, proxies)))
+        Ok(self.new_client(config, url, Some((host.to_owned(), limit))))
     }
 
     /// Returns the scope of the registry at `url` that sent `response`. The connected address may be that of a proxy, which
@@ -182,12 +194,25 @@ impl Transport {
     pub(super) async fn send_within(
         &self,
         subject: &str,
+        request: Outgoing,
+        limit: Option<Reach>,
+    ) -> Result<Response, Fault> {
+        let registry = request.url.clone();
+        self.send_for(&registry, subject, request, limit).await
+    }
+
+    /// The same on behalf of a registry. As in the engine, its certificates also apply to its token service and to what it
+    /// redirects to, including its client certificate.
+    pub(super) async fn send_for(
+        &self,
+        registry: &Url,
+        subject: &str,
         mut request: Outgoing,
         mut limit: Option<Reach>,
     ) -> Result<Response, Fault> {
         let first = request.url.origin();
         for _ in 0..=MAX_REDIRECTS {
-            let exchanged = self.exchange(subject, &request, limit).await;
+            let exchanged = self.exchange(registry, subject, &request, limit).await;
             let is_elsewhere = request.url.origin() != first;
             let response = exchanged.map_err(|fault| if is_elsewhere { fault.elsewhere() } else { fault })?;
             let Some(next) = redirect(subject, &request, &response)? else {
@@ -205,6 +230,7 @@ impl Transport {
 
     async fn exchange(
         &self,
+        registry: &Url,
         subject: &str,
         request: &Outgoing,
         limit: Option<Reach>,
@@ -213,8 +239,8 @@ impl Transport {
         // A server on this host may redirect to this host, but not to the agent's own API.
         let limit = limit.map(|limit| if is_own { limit.min(Reach::Link) } else { limit });
         let client = match limit {
-            None | Some(Reach::Here) => self.client(&request.url),
-            Some(limit) => self.guarded(subject, &request.url, limit)?,
+            None | Some(Reach::Here) => self.client(registry, &request.url),
+            Some(limit) => self.guarded(registry, subject, &request.url, limit)?,
         };
         let message = request.message(subject)?;
         let send = || client.send(&request.url, message.clone());
@@ -407,13 +433,32 @@ mod tests {
         let transport = Transport::new(Some(&url("https://registry.lan:5000")));
         let unverified = |text| {
             let (_, client) = transport.unverified.as_ref().unwrap();
-            transport.client(&url(text)).is_same(client)
+            transport.client(&url("https://other.lan"), &url(text)).is_same(client)
         };
         assert!(unverified("https://registry.lan:5000/v2/"));
         assert!(unverified("https://registry.lan:5001/token"));
         assert!(!unverified("https://other.lan:5000/v2/"));
         assert!(!unverified("https://registry.lan.evil.example/"));
-        assert!(transport.client(&url("http://localhost:5000/")).is_same(&transport.loopback));
+        let local = url("http://localhost:5000/");
+        assert!(transport.client(&local, &local).is_same(&transport.loopback));
         assert!(!transport.loopback.connector().has_proxies());
+    }
+
+    #[test]
+    fn the_servers_that_a_registry_names_are_trusted_like_it_unless_they_have_settings_of_their_own() {
+        let transport = Transport::new(None);
+        let (registry, token) = (url("https://gitlab.lan:5050/"), url("https://gitlab.lan/jwt/auth"));
+        transport.trust(&registry, Tls::unverified());
+        let of_registry = transport.client(&registry, &registry);
+        let guarded =
+            |registry: &Url| transport.guarded(registry, "registry r", &token, Reach::Private).unwrap();
+        assert!(transport.client(&registry, &token).is_same(&of_registry));
+        assert!(guarded(&registry).is_same(&of_registry));
+        let other = url("https://other.lan/");
+        assert!(transport.client(&other, &token).is_same(&transport.remote));
+        assert!(guarded(&other).is_same(&transport.remote));
+        transport.trust(&token, Tls::unverified());
+        assert!(!transport.client(&registry, &token).is_same(&of_registry));
+        assert!(!guarded(&registry).is_same(&of_registry));
     }
 }

@@ -137,6 +137,8 @@ impl RegistryClient {
         if self.answers(&base).await {
             Ok((base, true))
         } else if is_plain && self.answers(&plain).await {
+            // Its token service may have TLS, with any certificate.
+            self.transport.trust(&plain, Tls::unverified());
             Ok((plain, true))
         } else {
             Ok((base, false))
@@ -271,16 +273,22 @@ mod tests {
         TlsAcceptor::from(Arc::new(config))
     }
 
-    /// Serves HEAD requests at a port of this host until it is dropped.
-    async fn serve(listener: tokio::net::TcpListener, acceptor: TlsAcceptor, digest: Digest) {
+    fn found(digest: &Digest) -> String {
+        format!("HTTP/1.1 200 OK\r\ndocker-content-digest: {digest}\r\ncontent-length: 0\r\n\r\n")
+    }
+
+    /// Answers requests at a port of this host until it is dropped.
+    async fn serve(
+        listener: tokio::net::TcpListener,
+        acceptor: TlsAcceptor,
+        answer: impl Fn(&str) -> String,
+    ) {
         loop {
             let Ok((stream, _)) = listener.accept().await else { return };
             let Ok(mut stream) = acceptor.accept(stream).await else { continue };
             let mut head = [0; 4096];
-            while stream.read(&mut head).await.is_ok_and(|read| read > 0) {
-                let answer = format!(
-                    "HTTP/1.1 200 OK\r\ndocker-content-digest: {digest}\r\ncontent-length: 0\r\n\r\n"
-                );
+            while let Ok(read @ 1..) = stream.read(&mut head).await {
+                let answer = answer(&String::from_utf8_lossy(&head[..read]));
                 if stream.write_all(answer.as_bytes()).await.is_err() || stream.flush().await.is_err() {
                     break;
                 }
@@ -297,7 +305,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let digest = Digest::of(b"a manifest");
-        let server = serve(listener, acceptor, digest.clone());
+        let server = serve(listener, acceptor, |_| found(&digest));
         let asks = async {
             // A registry on this host that has TLS all the same.
             let name = format!("localhost:{port}");
@@ -346,6 +354,59 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_token_service_of_a_registry_and_what_it_redirects_to_are_trusted_like_it() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let acceptor = || demanding(made.cert.der(), made.signing_key.serialize_der());
+        let registry = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let name = format!("localhost:{}", registry.local_addr().unwrap().port());
+        let elsewhere = format!("https://localhost:{}", other.local_addr().unwrap().port());
+        let own = folder.path().join(&name);
+        std::fs::create_dir(&own).unwrap();
+        for (file, what, der) in [
+            ("ca.crt", "CERTIFICATE", made.cert.der().to_vec()),
+            ("client.cert", "CERTIFICATE", made.cert.der().to_vec()),
+            ("client.key", "PRIVATE KEY", made.signing_key.serialize_der()),
+        ] {
+            std::fs::write(own.join(file), pem(what, &der)).unwrap();
+        }
+        let digest = Digest::of(b"a manifest");
+        let end = "connection: close\r\ncontent-length:";
+        let of_registry = |request: &str| {
+            if request.contains("Bearer good") {
+                return format!(
+                    "HTTP/1.1 307 Temporary Redirect\r\nlocation: {elsewhere}/manifest\r\n{end} 0\r\n\r\n"
+                );
+            }
+            let challenge = format!("www-authenticate: Bearer realm=\"{elsewhere}/token\",service=\"s\"");
+            format!("HTTP/1.1 401 Unauthorized\r\n{challenge}\r\n{end} 0\r\n\r\n")
+        };
+        let of_other = |request: &str| {
+            let token = r#"{"token":"good"}"#;
+            if request.starts_with("GET /token") {
+                return format!("HTTP/1.1 200 OK\r\n{end} {}\r\n\r\n{token}", token.len());
+            }
+            found(&digest)
+        };
+        let config = RegistryConfig {
+            url: format!("https://{name}"),
+            host: name.clone(),
+            concurrency: 2,
+            ..Default::default()
+        };
+        let credentials = Arc::new(Credentials::new(None, String::new().into()));
+        let mut client = RegistryClient::new(&config, credentials).unwrap();
+        client.trust.folders = vec![folder.path().to_owned()];
+        let image = Reference::parse(&format!("{name}/web:1")).unwrap();
+        tokio::select! {
+            () = serve(registry, acceptor(), of_registry) => panic!("the registry ended"),
+            () = serve(other, acceptor(), of_other) => panic!("the other server ended"),
+            found = client.digest(&image, Urgency::Manual) => assert_eq!(found.unwrap(), digest),
+        }
+    }
+
+    #[tokio::test]
     async fn a_renewed_client_certificate_is_used_while_the_registry_answers() {
         let folder = tempfile::TempDir::new().unwrap();
         let certificate = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -354,7 +415,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let name = format!("localhost:{}", listener.local_addr().unwrap().port());
         let digest = Digest::of(b"a manifest");
-        let server = serve(listener, acceptor, digest.clone());
+        let server = serve(listener, acceptor, |_| found(&digest));
         let own = folder.path().join(&name);
         std::fs::create_dir(&own).unwrap();
         std::fs::write(own.join("ca.crt"), pem("CERTIFICATE", made.cert.der())).unwrap();

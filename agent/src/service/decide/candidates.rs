@@ -244,7 +244,7 @@ impl Service {
     /// Applies a manual trigger to the digests that its check found, and to nothing that is pushed later. It stays in effect
     /// until the update begins, even if a gate that a trigger does not bypass delays that.
     pub(in crate::service) fn note_trigger(&mut self, observation: &Observation, now: Timestamp) {
-        if let Some(postponed) = &mut self.durable.postponed {
+        for postponed in &mut self.durable.postponed {
             postponed.until = postponed.until.min(now);
         }
         // With `ask_on`, only a person's approval says that the differences were read.

@@ -115,6 +115,7 @@ impl Service {
         self.detect_manual_changes(&observation, is_manual || self.checks.wants_redeploy(), now);
         self.note_found(&observation, now);
         self.follow_failed_tags(&observation);
+        self.follow_postponed(&observation);
         self.forget_unconfigured(now);
         self.forget_permits(now);
         if is_manual && self.checks.passes_gates() {
@@ -389,7 +390,8 @@ impl Service {
         }
         let unlisted_files = self.unlisted_files_fault().filter(|_| !about_images);
         let texts: Vec<String> = unlisted_files.into_iter().chain(seen.registry_fault()).collect();
-        (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: true })
+        let of_check = (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: true });
+        of_check.or_else(|| self.postponed_fault())
     }
 
     /// Whether a failed image that could not be rolled back runs, or would be started because nothing runs, and the previous

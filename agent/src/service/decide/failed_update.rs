@@ -14,6 +14,7 @@ const MAX_OUTPUT: usize = 2 * 1024;
 impl Service {
     /// Remembers a failed update, and forgets it once an image is proven.
     pub(in crate::service) fn note_failed_update(&mut self, event: &Event, now: Timestamp) {
+        let stays = matches!(event, Event::Updated(updated) if self.fails_above(&updated.change));
         let known = &mut self.durable.failed_update;
         match event {
             Event::RolledBack { failed, .. } => {
@@ -41,9 +42,34 @@ impl Service {
                     known.rolled_back = true;
                 }
             }
-            Event::Updated(_) => *known = None,
+            Event::Updated(_) if !stays => *known = None,
             _ => {}
         }
+    }
+
+    /// Remembers a newer tag that has no image for this machine.
+    pub(in crate::service) fn note_passed_over(&mut self, change: &ImageChange, why: &str, now: Timestamp) {
+        let tag = change.reference.tag.as_deref().unwrap_or_default();
+        self.durable.failed_update = Some(Box::new(FailedUpdate {
+            at: now,
+            image: change.configured.clone(),
+            digest: Some(change.digest.to_string()),
+            reason: wording::lacks_platform(tag, why),
+            container: None,
+            output: String::new(),
+            rolled_back: true,
+        }));
+    }
+
+    /// Whether the last failed update was to a newer tag than this image has been updated to: its digest stays blocked.
+    fn fails_above(&self, change: &ImageChange) -> bool {
+        let known = self.durable.failed_update.as_ref();
+        let Some(digest) = known.and_then(|known| known.digest.as_deref()) else { return false };
+        let has_variable = self.config.is_of_variable(&change.configured);
+        let tag = change.reference.tag.as_deref().filter(|_| has_variable);
+        let is_newer = |failed: &str| tag.is_none_or(|tag| self.is_newer_tag(failed, tag));
+        let mut failed = self.durable.images.failed_tags().flat_map(|(_, tags)| tags);
+        failed.any(|(tag, of)| of.as_str() == digest && is_newer(tag))
     }
 
     /// The failed update that the service still suffers from: its digest is blocked, or its rollback has failed.

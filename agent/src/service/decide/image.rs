@@ -29,6 +29,8 @@ pub(in crate::service) struct ImageDecision<'a> {
     /// Whether the digest is not deployed: a gate holds it, nothing runs that could prove it, or another image of its tag
     /// variable lags.
     pub(in crate::service) is_held: bool,
+    /// Whether its update failed recently, for a reason that is not the image's, and is not tried again yet.
+    pub(in crate::service) is_postponed: bool,
 }
 
 impl ImageDecision<'_> {
@@ -39,7 +41,15 @@ impl ImageDecision<'_> {
 
     /// Whether an update of the image may begin.
     pub(in crate::service) fn is_free_update(&self) -> bool {
-        matches!(self.comparison, Comparison::Stale { .. }) && !self.is_held
+        self.free_digest().is_some() && !self.is_postponed
+    }
+
+    /// The digest of an update that nothing holds, postponed or not.
+    fn free_digest(&self) -> Option<&Digest> {
+        match &self.comparison {
+            Comparison::Stale { remote } if !self.is_held => Some(remote),
+            _ => None,
+        }
     }
 
     fn is_pulled(&self) -> bool {
@@ -76,7 +86,8 @@ impl Service {
                 && view.newer.is_some()
                 && view.running.is_empty()
                 && matches!(comparison, Comparison::Stale { .. });
-            ImageDecision { view, comparison, candidate, is_held: gate.is_some() || lacks_proof, gate }
+            let is_held = gate.is_some() || lacks_proof;
+            ImageDecision { view, comparison, candidate, is_held, is_postponed: false, gate }
         };
         let mut decisions: Vec<ImageDecision<'a>> = observation.images.iter().map(decide).collect();
         if self.config.auto_update {
@@ -84,6 +95,9 @@ impl Service {
             for decision in decisions.iter_mut().filter(|decision| decision.view.newer.is_some()) {
                 decision.is_held |= lagging > usize::from(decision.lags());
             }
+        }
+        if *cause == Cause::Update {
+            self.mark_postponed(&mut decisions, now);
         }
         if let (Cause::Update, Some(Ok(definition))) = (cause, &observation.definition)
             && decisions.iter().any(ImageDecision::is_pulled)
@@ -94,7 +108,8 @@ impl Service {
                 let (view, comparison) = (decision.view, Comparison::Stale { remote: remote.clone() });
                 let candidate = self.candidate(view, &comparison, observation);
                 let gate = candidate.as_ref().and_then(|candidate| rules.first_hold(candidate));
-                *decision = ImageDecision { view, comparison, candidate, is_held: gate.is_some(), gate };
+                let is_held = gate.is_some();
+                *decision = ImageDecision { view, comparison, candidate, is_held, is_postponed: false, gate };
             };
             // It has crashed since, or counts as crashed only now.
             let is_of = |was: &Baseline, view: &ImageView| {
@@ -108,8 +123,28 @@ impl Service {
             for at in jobs_of_updates(&decisions, &definition.model, &before) {
                 again(&mut decisions[at]);
             }
+            self.mark_postponed(&mut decisions, now);
         }
         decisions
+    }
+
+    /// Marks the updates that wait for their next attempt. Images that move to another tag of the tag variable wait together.
+    fn mark_postponed(&self, decisions: &mut [ImageDecision<'_>], now: Timestamp) {
+        if self.durable.postponed.is_empty() {
+            return;
+        }
+        let waits = |digests: &[&Digest]| {
+            self.durable.postponed.iter().any(|one| now < one.until && one.is_of(digests))
+        };
+        let moves =
+            |view: &ImageView| *view.target() != view.from && self.config.is_of_variable(&view.configured);
+        let moving = decisions.iter().filter(|decision| moves(decision.view));
+        let moving: Vec<&Digest> = moving.filter_map(ImageDecision::free_digest).collect();
+        let all_moving_wait = waits(&moving);
+        for decision in decisions {
+            let Some(digest) = decision.free_digest() else { continue };
+            decision.is_postponed = if moves(decision.view) { all_moving_wait } else { waits(&[digest]) };
+        }
     }
 
     /// Compares an image with the registry. A block by another service of the project also counts.

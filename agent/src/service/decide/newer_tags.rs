@@ -89,6 +89,12 @@ impl Service {
         }
     }
 
+    /// Passes over a newer tag that has no image for this machine, like one that has failed. The next newest one is tried.
+    pub(in crate::service) fn pass_over_tag(&mut self, change: &ImageChange, why: &str, now: Timestamp) {
+        self.note_failed_tags(std::slice::from_ref(change));
+        self.note_passed_over(change, why, now);
+    }
+
     /// Drops failed tags that are no longer newer than the one in force, or that now point to a different digest.
     pub(in crate::service) fn follow_failed_tags(&mut self, observation: &Observation) {
         // Unknown if the env file can't be read.

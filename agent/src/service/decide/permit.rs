@@ -7,6 +7,7 @@ use crate::model::image::{Digest, Reference};
 use crate::ports::fleet::FleetError;
 use crate::service::Service;
 use crate::service::action::Action;
+use crate::service::decide::image::ImageDecision;
 use crate::service::event::{Event, RollbackFailed};
 use crate::service::fleet::{FleetHold, line};
 use crate::service::gates::candidate::Candidate;
@@ -40,14 +41,13 @@ impl Service {
             return FleetSays::Go;
         }
         let mut next = None;
-        let candidates = self.free_candidates(now);
-        let digests: Vec<&Digest> = candidates.iter().map(|candidate| &candidate.digest).collect();
-        if self.is_postponed(&digests, now) {
+        if self.is_all_postponed(now) {
             // What does not begin must not keep the lease from another machine.
             self.wanted = None;
+            self.keep_postponed_fault(now);
             return FleetSays::Pending;
         }
-        for candidate in candidates {
+        for candidate in self.free_candidates(now) {
             let (image, digest) = (&candidate.image, &candidate.digest);
             let known = self.permits.requested.iter().find(|p| p.image == *image && p.digest == *digest);
             match known.map(|permit| &permit.state) {
@@ -78,9 +78,17 @@ impl Service {
         FleetSays::Ask(Box::new(Action::AskFleet { image, ask }))
     }
 
-    /// Candidates that no gate holds.
+    /// Whether all updates that nothing else holds are postponed.
+    fn is_all_postponed(&self, now: Timestamp) -> bool {
+        let decisions = self.seen_decisions(now);
+        decisions.iter().any(|decision| decision.is_postponed)
+            && !decisions.iter().any(ImageDecision::is_free_update)
+    }
+
+    /// Candidates that no gate holds, and that are not postponed.
     fn free_candidates(&self, now: Timestamp) -> Vec<Candidate> {
-        let free = self.seen_decisions(now).into_iter().filter(|decision| decision.gate.is_none());
+        let decisions = self.seen_decisions(now).into_iter();
+        let free = decisions.filter(|decision| decision.gate.is_none() && !decision.is_postponed);
         free.filter_map(|decision| decision.candidate).collect()
     }
 

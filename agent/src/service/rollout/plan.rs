@@ -265,7 +265,7 @@ pub struct SwarmPlan {
 pub struct Postponed {
     /// Digest to deploy.
     pub digest: Digest,
-    /// The other digests of the same deployment.
+    /// The other digests that have failed and are tried again with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Digest>,
     /// When it may be retried.

@@ -59,7 +59,7 @@ fn a_running_image_is_not_blocked_if_compose_fails_after_an_interruption() {
 }
 
 impl Scenario {
-    /// Checks, and lets every pull fail that begins. Returns how many did.
+    /// Checks, and lets every pull fail that begins, whatever its image. Returns how many did.
     fn pulls(&mut self, seen: &Observation) -> usize {
         self.check(seen.clone());
         let mut pulls = 0;
@@ -109,6 +109,104 @@ fn a_pull_that_fails_is_repeated_less_and_less_often() {
     // The registry has the running image again.
     assert_eq!(scenario.at(7220).pulls(&seen('1')), 0);
     assert_eq!(scenario.record().errored, None);
+}
+
+const API: &str = "localhost:5000/api:1";
+
+/// A service of two images that both have a new digest, 2 and 6.
+fn of_two_images() -> (Scenario, Observation) {
+    let reference = Reference::parse(API).unwrap();
+    let mut images = config().images;
+    images.push(ConfiguredImage { configured: API.into(), reference: reference.clone() });
+    let api = Container { config_image: API.into(), image: ImageId("sha256:api".into()), ..running("api") };
+    let mut seen = observed('2', &[local("sha256:one", &['1'])], &[&running("web"), &api]);
+    let running = vec![local("sha256:api", &['5'])];
+    seen.images.push(ImageView {
+        remote: Some(digest('6')),
+        tagged: running.first().cloned(),
+        running,
+        ..ImageView::new(API.into(), reference)
+    });
+    (Scenario::of(ServiceConfig { images, ..config() }), seen)
+}
+
+impl Scenario {
+    /// Checks, and lets every pull fail that includes one of these images. Returns the images of every pull.
+    fn pulls_without(&mut self, failing: &[&str], seen: &Observation) -> Vec<Vec<String>> {
+        self.check(seen.clone());
+        let mut pulls = Vec::new();
+        while let Some(action) = self.act() {
+            let result = match action {
+                Action::Step(Step::PinImages { .. }) => StepResult::ImagesPinned { missing: Vec::new() },
+                Action::Step(Step::Pull { images, .. }) => {
+                    let names: Vec<String> = images.into_iter().map(|(image, _)| image).collect();
+                    let failed = names.iter().find(|name| failing.contains(&name.as_str())).cloned();
+                    let new = |name: &String| (name.clone(), ImageId("sha256:new".into()));
+                    let pulled =
+                        StepResult::Pulled { ids: names.iter().map(new).collect(), labels: BTreeMap::new() };
+                    pulls.push(names);
+                    failed.map_or(pulled, |image| StepResult::PullFailed {
+                        image,
+                        why: "no matching manifest for linux/arm/v7".into(),
+                        lacks_platform: true,
+                    })
+                }
+                Action::Step(Step::Unpin { .. }) => StepResult::Unpinned,
+                Action::Step(Step::Start(_)) => break,
+                other => panic!("{other:?}"),
+            };
+            self.input(Input::Stepped(result));
+        }
+        pulls
+    }
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_delays_no_other_image_of_its_service() {
+    let (mut scenario, mut seen) = of_two_images();
+    for at in [0, 60, 120] {
+        assert_eq!(scenario.at(at).pulls_without(&[IMAGE], &seen), [[IMAGE, API]], "{at}");
+    }
+    assert_eq!(scenario.at(180).pulls_without(&[IMAGE], &seen), [[API]]);
+    let plan = scenario.service.durable().deployment.as_ref().expect("the other one is deployed").plan();
+    let kept: Vec<String> = plan.kept_tags.iter().map(|(tag, _)| tag.to_string()).collect();
+    assert_eq!(kept, [IMAGE], "the running image keeps its tag");
+    let web = running("web");
+    let api = Container {
+        id: "new".into(),
+        config_image: API.into(),
+        image: ImageId("sha256:new".into()),
+        ..running("api")
+    };
+    let containers = vec![web.clone(), api.clone()];
+    scenario.input(Input::Stepped(StepResult::Started {
+        up: Ok(String::new()),
+        named: Vec::new(),
+        containers,
+    }));
+    scenario.look(&[&web, &api]).at(200).look(&[&web, &api]);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::Unpin { .. }))));
+    scenario.input(Input::Stepped(StepResult::Unpinned));
+    assert_eq!(scenario.kinds(), [Kind::ERROR, Kind::UPDATED], "the failure is told once, and stays");
+    let why = format!("{IMAGE}: no matching manifest for linux/arm/v7");
+    assert_eq!(scenario.record().errored, Some(why.clone()));
+
+    seen.containers = [web, api].into();
+    seen.images[1].running = vec![local("sha256:new", &['6'])];
+    assert_eq!(scenario.at(240).pulls_without(&[IMAGE], &seen), Vec::<Vec<String>>::new());
+    assert_eq!((scenario.kinds(), scenario.record().errored), (Vec::new(), Some(why)));
+    // Another digest is tried at once, and the one that failed when its time has come.
+    seen.images[1].remote = Some(digest('7'));
+    assert_eq!(scenario.at(300).pulls_without(&[IMAGE, API], &seen), [[API]]);
+    seen.images[1].remote = Some(digest('6'));
+    assert_eq!(scenario.at(900).pulls_without(&[IMAGE], &seen), [[IMAGE]]);
+}
+
+#[test]
+fn a_failure_that_is_known_of_no_single_image_postpones_all_of_them() {
+    let (mut scenario, seen) = of_two_images();
+    assert_eq!((0..7200).step_by(60).map(|at| scenario.at(at).pulls(&seen)).sum::<usize>(), 6);
+    assert_eq!(scenario.kinds(), [Kind::ERROR]);
 }
 
 #[test]

@@ -81,8 +81,8 @@ fn only_an_answer_without_a_store_keeps_the_store_away() {
 const API: &str = "localhost:5000/api:1";
 const DB: &str = "localhost:5000/db:1";
 
-/// A service of two images whose new digests the fleet permits; their deployment has begun.
-fn deploying_two_images() -> Scenario {
+/// A service of two images that both have a new digest, and what a check of it finds.
+fn of_two_images() -> (Scenario, Observation) {
     let reference = Reference::parse(API).unwrap();
     let mut images = config().images;
     images.push(ConfiguredImage { configured: API.into(), reference: reference.clone() });
@@ -100,6 +100,12 @@ fn deploying_two_images() -> Scenario {
         running,
         ..ImageView::new(API.into(), reference)
     });
+    (scenario, seen)
+}
+
+/// The same, once the fleet has permitted both; their deployment has begun.
+fn deploying_two_images() -> Scenario {
+    let (mut scenario, seen) = of_two_images();
     scenario.at(0).check(seen);
     for _ in 0..2 {
         let Some(Action::AskFleet { image, ask }) = scenario.act() else { panic!("it asks for both") };
@@ -108,6 +114,40 @@ fn deploying_two_images() -> Scenario {
     assert!(scenario.begins());
     assert_eq!(scenario.service.leases().len(), 2);
     scenario
+}
+
+#[test]
+fn the_warden_is_not_asked_about_an_image_while_its_pull_is_postponed() {
+    let (mut scenario, seen) = of_two_images();
+    for (at, expected) in
+        [(0, vec![IMAGE, API]), (60, vec![IMAGE, API]), (120, vec![IMAGE, API]), (180, vec![API])]
+    {
+        scenario.at(at).check(seen.clone());
+        let mut asked = Vec::new();
+        while let Some(action) = scenario.act() {
+            let input = match action {
+                Action::AskFleet { image, ask } => {
+                    asked.push(image.clone());
+                    Input::FleetAnswered { image, ask, answer: Ok(answer(Permission::Go, 30)) }
+                }
+                Action::ReleaseFleet(ask) => Input::FleetReleased(ask),
+                Action::Step(Step::PinImages { .. }) => {
+                    Input::Stepped(StepResult::ImagesPinned { missing: Vec::new() })
+                }
+                Action::Step(Step::Pull { images, .. }) if images.len() == 2 => {
+                    let (image, why) = (IMAGE.to_owned(), "manifest unknown".to_owned());
+                    Input::Stepped(StepResult::PullFailed { image, why, lacks_platform: false })
+                }
+                Action::Step(Step::Pull { .. }) => break,
+                Action::Step(Step::Unpin { .. }) => Input::Stepped(StepResult::Unpinned),
+                other => panic!("{other:?}"),
+            };
+            scenario.input(input);
+        }
+        assert_eq!(asked, expected, "{at}");
+    }
+    let leases: Vec<String> = scenario.service.leases().into_iter().map(|ask| ask.image).collect();
+    assert_eq!(leases, [API], "none is kept from another machine");
 }
 
 #[test]

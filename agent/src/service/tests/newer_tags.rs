@@ -77,6 +77,46 @@ impl Scenario {
         panic!("it does not end: {:#?}", self.service.durable().deployment);
     }
 
+    /// Lets the pull of the newer tag fail with the next checks, as often as it is tried at once.
+    fn fails_to_pull(&mut self, tag: &str, remote: char, lacks_platform: bool) {
+        for minute in 0..3 {
+            self.at(minute * 60).check(newer(tag, remote));
+            while let Some(action) = self.act() {
+                let result = match action {
+                    Action::Step(Step::PinImages { .. }) => StepResult::ImagesPinned { missing: Vec::new() },
+                    Action::Step(Step::Pull { .. }) => {
+                        let (image, why) = (IMAGE.to_owned(), "the engine's words".to_owned());
+                        StepResult::PullFailed { image, why, lacks_platform }
+                    }
+                    Action::Step(Step::Unpin { .. }) => StepResult::Unpinned,
+                    other => panic!("{other:?}"),
+                };
+                self.input(Input::Stepped(result));
+            }
+        }
+    }
+
+    /// Lets the deployed tag pass its probation.
+    fn tag_passes(&mut self) -> Container {
+        let Some(Action::Step(Step::WriteTag { tag, .. })) = self.up_to_write() else { panic!("the line") };
+        let new = Container {
+            id: "new".into(),
+            config_image: tagged(&tag).to_string(),
+            image: ImageId("sha256:two".into()),
+            ..running("web")
+        };
+        self.input(Input::Stepped(StepResult::TagWritten));
+        assert!(matches!(self.act(), Some(Action::Step(Step::Start(_)))));
+        let (up, containers) = (Ok(String::new()), vec![new.clone()]);
+        self.input(Input::Stepped(StepResult::Started { up, named: Vec::new(), containers }));
+        self.look(&[&new]);
+        self.now += SignedDuration::from_secs(60);
+        self.look(&[&new]);
+        assert!(matches!(self.act(), Some(Action::Step(Step::Unpin { .. }))));
+        self.input(Input::Stepped(StepResult::Unpinned));
+        new
+    }
+
     fn tags_to_check(&mut self) -> Vec<String> {
         self.service.newer_tags().tags
     }
@@ -181,6 +221,40 @@ fn while_the_newest_tag_is_blocked_the_next_one_is_deployed_and_the_block_stays(
     scenario.check(newer("4", '5'));
     assert_eq!(scenario.kinds(), [Kind::UNBLOCKED]);
     assert!(matches!(scenario.up_to_write(), Some(Action::Step(Step::WriteTag { .. }))));
+}
+
+#[test]
+fn a_newer_tag_without_an_image_for_this_machine_is_passed_over_and_shown() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer("1", '1')).lists(&["3", "2"]);
+    scenario.fails_to_pull("3", '3', true);
+    let failed = scenario.service.newer_tags().failed;
+    assert_eq!(failed[IMAGE], BTreeMap::from([("3".to_owned(), digest('3'))]));
+    assert_eq!(scenario.record().errored.as_deref(), Some("the engine's words"));
+    let runs = scenario.at(180).check(newer("2", '2')).tag_passes();
+    let kinds = scenario.kinds();
+    assert!(kinds.contains(&Kind::UPDATED) && !kinds.contains(&Kind::ROLLED_BACK), "{kinds:?}");
+    // The failure of the newer one is no error of the service, but still shown.
+    let mut seen = Observation { containers: [runs].into(), ..runs_on("2", '2') };
+    seen.images[0].running = vec![local("sha256:two", &['2'])];
+    scenario.at(300).check(seen.clone());
+    assert_eq!((scenario.status(), scenario.record().errored), (StatusValue::Blocked, None));
+    let shown = scenario.record().failed_update.expect("the reason is shown");
+    assert_eq!((shown.digest, shown.rolled_back), (Some(digest('3').to_string()), true));
+    assert_eq!(shown.reason, "tag 3 has no image for the platform of this machine: the engine's words");
+    // It is tried again once its tag is pushed anew.
+    (seen.images[0].newer, seen.images[0].remote) = (Some(tagged("3")), Some(digest('4')));
+    scenario.at(360).check(seen);
+    assert!(matches!(scenario.act(), Some(Action::Step(Step::PinImages { .. }))));
+}
+
+#[test]
+fn a_newer_tag_that_cannot_be_pulled_for_now_is_tried_again() {
+    let mut scenario = Scenario::of(with_variable(UpdateConfig::default()));
+    scenario.check(newer("1", '1')).lists(&["3", "2"]);
+    scenario.fails_to_pull("3", '3', false);
+    assert_eq!(scenario.service.newer_tags().failed, BTreeMap::new());
+    assert_eq!(scenario.service.durable().failed_update, None);
 }
 
 #[test]

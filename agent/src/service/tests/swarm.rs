@@ -261,7 +261,7 @@ fn an_image_whose_task_stopped_with_its_node_is_rolled_back_but_not_blocked() {
             "{back:?}"
         );
         assert_eq!(scenario.service.durable.images.blocked().next().is_some(), is_blocked, "{state:?}");
-        assert_eq!(scenario.service.durable.postponed.is_none(), is_blocked, "{state:?}");
+        assert_eq!(scenario.service.durable.postponed.is_empty(), is_blocked, "{state:?}");
     }
 }
 
@@ -442,8 +442,8 @@ fn a_running_image_that_the_nodes_cannot_run_again_is_postponed() {
         Some(UpdateStatus { state: UpdateState::Paused, message: String::new(), completed_at: None });
     let tasks = vec![rejected];
     scenario.observes(Ok(SwarmService { update, tasks, ..service(&image('2')) }));
-    let postponed = scenario.service.durable.postponed.as_ref().map(|one| one.digest.clone());
-    assert_eq!(postponed, Some(digest('2')));
+    let postponed = scenario.service.durable.postponed.iter().map(|one| one.digest.clone());
+    assert_eq!(postponed.collect::<Vec<_>>(), [digest('2')]);
 }
 
 #[test]

@@ -159,12 +159,11 @@ fn fault(view: &View<'_>) -> Gate {
     let elsewhere = view.context.state_error.is_some() || view.registry_error.is_some();
     match view.record.errored.as_ref().filter(|_| !elsewhere) {
         Some(text) => {
-            let postponed = view.service.durable().postponed.as_ref();
-            let postponed = postponed.filter(|one| one.why == *text && one.until > view.context.now);
-            let (text, next) = match postponed {
-                Some(one) => {
-                    (format!("{text}; the next attempt is at {}", seconds(one.until)), Some(one.until))
-                }
+            let postponed = view.service.durable().postponed.iter();
+            let postponed = postponed.filter(|one| !one.why.is_empty() && text.contains(&one.why));
+            let until = postponed.map(|one| one.until).filter(|until| *until > view.context.now).min();
+            let (text, next) = match until {
+                Some(until) => (format!("{text}; the next attempt is at {}", seconds(until)), Some(until)),
                 None => (text.clone(), view.record.next_check),
             };
             cleared_by(

@@ -591,6 +591,16 @@ pub(super) fn unexpected_result(result: &StepResult) -> String {
     format!("the step returned the result of a different step: {result:?}")
 }
 
+/// The error of one image of several.
+pub(super) fn of_image(image: &str, error: &str) -> String {
+    format!("{image}: {error}")
+}
+
+/// Why a newer tag is passed over.
+pub(super) fn lacks_platform(tag: &str, error: &str) -> String {
+    format!("tag {tag} has no image for the platform of this machine: {error}")
+}
+
 /// The placeholder for log lines that can't be read.
 pub(super) fn no_log(error: &str) -> String {
     format!("({error})")

@@ -32,7 +32,7 @@ use crate::service::event::{Event, Fault, FaultCause, Updated};
 use crate::service::health::assess::Trouble;
 use crate::service::health::restart_state;
 use crate::service::input::StepResult;
-use crate::service::observation::FilesApplied;
+use crate::service::observation::{FilesApplied, Observation};
 use crate::service::rollout::deployment::Deployment;
 use crate::service::rollout::handover::OldContainers;
 use crate::service::rollout::plan::{Cause, ImageChange, Postponed};
@@ -144,14 +144,58 @@ impl Service {
         }
     }
 
-    /// Gives up before any container was changed, on images that could not be pulled or a tag that could not be written. An
-    /// update is postponed: each attempt runs the hook `before`, and may move as much data as the first.
-    pub(in crate::service) fn abandon_for_now(&mut self, why: String, now: Timestamp) {
+    /// Gives up before any container was changed, on images that could not be pulled or a tag that could not be written. The
+    /// update of these images is postponed: each attempt runs the hook `before`, and may move as much data as the first. The
+    /// others are tried without them.
+    fn abandon_for_now(&mut self, blamed: &[ImageChange], why: String, now: Timestamp) {
         let Some(deployment) = &self.durable.deployment else { return };
-        let plan = deployment.plan();
-        let changes = if plan.cause == Cause::Update { plan.image_changes.clone() } else { Vec::new() };
-        self.abandon(why.clone(), String::new(), now);
-        self.postpone(&changes, why, PROMPT_TRIES, now);
+        if deployment.plan().cause != Cause::Update {
+            return self.abandon(why, String::new(), now);
+        }
+        self.postpone(blamed, why.clone(), PROMPT_TRIES, now);
+        let text = self.postponed_fault().map_or(why, |fault| fault.text);
+        self.abandon(text, String::new(), now);
+    }
+
+    /// Gives up on the image that could not be pulled, and on those that move to a newer tag with it. If it is not known which,
+    /// it is all of them.
+    fn not_pulled(&mut self, result: StepResult, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let writes_tag = deployment.plan().tag.as_ref().is_some_and(|tag| tag.line.is_some());
+        let mut blamed = deployment.plan().image_changes.clone();
+        let mut lacking = None;
+        let why = match result {
+            StepResult::PullFailed { image, why, lacks_platform } => {
+                blamed.retain(|change| change.configured == image);
+                let lacks = |change: &&ImageChange| lacks_platform && writes_tag && self.moves(change);
+                lacking = blamed.first().filter(lacks).map(|change| (change.clone(), why.clone()));
+                if blamed.iter().any(|change| self.moves(change)) {
+                    blamed = self.moving_changes();
+                }
+                let is_only = self.config.images.len() == 1;
+                if is_only { why } else { wording::of_image(&image, &why) }
+            }
+            other => other.failure(),
+        };
+        self.abandon_for_now(&blamed, why, now);
+        let is_lasting = |digest: &Digest| {
+            self.durable.postponed.iter().any(|one| one.tries > PROMPT_TRIES && one.is_of(&[digest]))
+        };
+        if let Some((change, why)) = lacking.filter(|(change, _)| is_lasting(&change.digest)) {
+            self.pass_over_tag(&change, &why, now);
+        }
+    }
+
+    /// Whether an image moves to another tag of the tag variable.
+    fn moves(&self, change: &ImageChange) -> bool {
+        change.from.is_some() && self.config.is_of_variable(&change.configured)
+    }
+
+    /// The new images of the deployment that move to another tag of the tag variable: together or not at all.
+    fn moving_changes(&self) -> Vec<ImageChange> {
+        let changes = self.durable.deployment.iter().flat_map(|deployment| &deployment.plan().image_changes);
+        let is_new = |change: &&ImageChange| change.old_digest.as_ref() != Some(&change.digest);
+        changes.filter(is_new).filter(|change| self.moves(change)).cloned().collect()
     }
 
     /// An update that failed for a reason that is not its image's is tried again: `prompt` times with the next check, and then
@@ -159,9 +203,9 @@ impl Service {
     fn postpone(&mut self, changes: &[ImageChange], why: String, prompt: u32, now: Timestamp) {
         let digests: Vec<&Digest> = changes.iter().map(|change| &change.digest).collect();
         let Some((first, others)) = digests.split_first() else { return };
-        let before = self.durable.postponed.as_ref().filter(|one| one.is_of(&digests));
-        let tries = before.map_or(0, |one| one.tries).saturating_add(1);
-        self.durable.postponed = Some(Postponed {
+        let known = self.durable.postponed.iter_mut().find(|one| one.is_of(&digests));
+        let tries = known.as_ref().map_or(0, |one| one.tries).saturating_add(1);
+        let postponed = Postponed {
             digest: (*first).clone(),
             others: others.iter().map(|digest| (*digest).clone()).collect(),
             until: match tries.saturating_sub(prompt) {
@@ -170,18 +214,37 @@ impl Service {
             },
             tries,
             why,
-        });
+        };
+        match known {
+            // In its place, so that the fault that names all of them stays the same.
+            Some(known) => *known = postponed,
+            None => self.durable.postponed.push(postponed),
+        }
     }
 
-    /// Reports whether the update to these digests has failed recently and must not be retried yet. Its fault remains.
-    pub(in crate::service) fn is_postponed(&mut self, digests: &[&Digest], now: Timestamp) -> bool {
-        let postponed = self.durable.postponed.as_ref();
-        let postponed = postponed.filter(|one| now < one.until && one.is_of(digests));
-        let Some(text) = postponed.map(|one| one.why.clone()) else { return false };
-        if !text.is_empty() {
-            self.set_fault(Some(Fault { text, from_check: false }), now);
+    /// The fault of the updates that are postponed.
+    pub(in crate::service) fn postponed_fault(&self) -> Option<Fault> {
+        let texts = self.durable.postponed.iter().map(|one| one.why.as_str());
+        let mut texts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
+        texts.dedup();
+        (!texts.is_empty()).then(|| Fault { text: texts.join("; "), from_check: false })
+    }
+
+    /// What was found is postponed and does not begin yet: its fault remains.
+    pub(in crate::service) fn keep_postponed_fault(&mut self, now: Timestamp) {
+        let waits = self.durable.postponed.iter().any(|one| now < one.until);
+        if let Some(fault) = self.postponed_fault().filter(|_| waits) {
+            self.set_fault(Some(fault), now);
         }
-        true
+    }
+
+    /// Forgets the failures of digests that the registries no longer have under the tags that are followed.
+    pub(in crate::service) fn follow_postponed(&mut self, observation: &Observation) {
+        if !observation.unanswered.is_empty() {
+            return;
+        }
+        let remotes: Vec<&Digest> = observation.images.iter().filter_map(|v| v.remote.as_ref()).collect();
+        self.durable.postponed.retain(|one| remotes.iter().any(|remote| one.is_of(&[*remote])));
     }
 
     /// Reports that a manual redeployment failed.
@@ -299,7 +362,10 @@ impl Service {
         }
         self.end(outcome, updated, now);
         self.durable.rollback_failed = false;
-        self.durable.postponed = None;
+        let is_deployed = |one: &Postponed| {
+            deployment.plan().image_changes.iter().any(|change| one.is_of(&[&change.digest]))
+        };
+        self.durable.postponed.retain(|one| !is_deployed(one));
         self.files_applied(now);
         self.set_fault(self.remaining_fault(true), now);
     }
@@ -372,7 +438,7 @@ impl StepResult {
     /// The error text of a step that did not end as expected.
     pub(super) fn failure(self) -> String {
         match self {
-            Self::Failed(text) | Self::EngineAway(text) => text,
+            Self::Failed(text) | Self::EngineAway(text) | Self::PullFailed { why: text, .. } => text,
             Self::Started { up: Err(error), .. } => error.to_string(),
             other => wording::unexpected_result(&other),
         }

@@ -35,12 +35,11 @@ impl Service {
             }
         }
         kept_tags.extend(tags_blocked_elsewhere(observation, &image_changes));
-        let digests: Vec<&Digest> = image_changes.iter().map(|change| &change.digest).collect();
-        if cause == Cause::Update && self.is_postponed(&digests, now) {
-            return false;
-        }
         match cause {
-            Cause::Update if image_changes.is_empty() => return false,
+            Cause::Update if image_changes.is_empty() => {
+                self.keep_postponed_fault(now);
+                return false;
+            }
             Cause::GoBack(back) if image_changes.is_empty() => {
                 self.not_gone_back(back, wording::go_back::NOT_CONFIGURED.to_owned(), String::new(), now);
                 return false;
@@ -135,8 +134,8 @@ impl Service {
             return plan_back(view, back, old_image);
         }
         let comparison = match &decision.comparison {
-            // A held digest is neither pulled nor started, just like a blocked one.
-            Comparison::Stale { .. } if decision.is_held => &Comparison::Blocked,
+            // A digest that is held or postponed is neither pulled nor started, just like a blocked one.
+            Comparison::Stale { .. } if !decision.is_free_update() => &Comparison::Blocked,
             comparison => comparison,
         };
         let mut reference = view.reference.clone();
@@ -263,7 +262,7 @@ impl Service {
         };
         let is_allowed = |decision: &ImageDecision<'_>| match decision.comparison {
             Comparison::UpToDate | Comparison::Pinned | Comparison::Pulled { .. } => true,
-            Comparison::Stale { .. } => !decision.is_held,
+            Comparison::Stale { .. } => decision.is_free_update(),
             Comparison::FirstStart { .. } if *cause == Cause::Start => !decision.is_held,
             Comparison::NotFound { .. } | Comparison::FirstStart { .. } => *cause == Cause::Redeploy,
             Comparison::Blocked | Comparison::Unsigned | Comparison::Managed | Comparison::Unanswered => {

@@ -28,10 +28,6 @@ impl Service {
             return false;
         }
         let Some((to, change)) = self.target(&observation, swarm, &cause, now) else { return false };
-        let digests: Vec<&Digest> = change.iter().map(|change| &change.digest).collect();
-        if cause == Cause::Update && self.is_postponed(&digests, now) {
-            return false;
-        }
         // The running image, unless it is known to have failed.
         let old = change.as_ref().and_then(|change| change.old.as_ref()?.source.as_ref()?.digest.clone());
         let back = match (old, observation.images.first()) {

@@ -62,7 +62,7 @@ impl Service {
             },
             Phase::Pull => match result {
                 StepResult::Pulled { ids, labels } => self.pulled(ids, labels, now),
-                other => self.abandon_for_now(other.failure(), now),
+                other => self.not_pulled(other, now),
             },
             Phase::WriteTag => self.tag_written(result, now),
             Phase::Start | Phase::Spread => match result {
@@ -110,6 +110,7 @@ impl Service {
 
     /// Handles the result of writing the newer tag to the env file.
     fn tag_written(&mut self, result: StepResult, now: Timestamp) {
+        let moving = self.moving_changes();
         let Some(deployment) = &mut self.durable.deployment else { return };
         match result {
             StepResult::TagWritten => {
@@ -118,12 +119,12 @@ impl Service {
             }
             StepResult::TagLineChanged => {
                 let text = deployment.plan().tag.as_ref().map(wording::tag_taken).unwrap_or_default();
-                self.abandon_for_now(text, now);
+                self.abandon_for_now(&moving, text, now);
             }
             other => {
                 // It may have been written nevertheless.
                 deployment.note_line_written();
-                self.abandon_for_now(other.failure(), now);
+                self.abandon_for_now(&moving, other.failure(), now);
             }
         }
     }
