@@ -258,7 +258,8 @@ pub trait GateCommand: Send + Sync + 'static {
 /// Asks containers whether they serve (DECISIONS 15).
 #[async_trait]
 pub trait Probes: Send + Sync + 'static {
-    /// Asks each target once, all at the same time; takes at most the probe's timeout. An answer is one line in stable wording.
+    /// Asks each target once, all at the same time; takes at most the probe's timeout, besides what the engine takes to say where
+    /// the containers are. An answer is one line in stable wording. A target that the engine says nothing of has none.
     async fn ask(&self, probe: &Probe, targets: &[Target]) -> BTreeMap<Target, Answer>;
 }
 

@@ -36,24 +36,17 @@ impl ProbeClient {
         Self { engine }
     }
 
-    async fn try_once(&self, probe: &Probe, target: &Target) -> Answer {
-        let host = match (target.container(), &probe.from) {
-            (Some(id), _) => self.address(id).await?,
-            (None, Some(host)) => host.clone(),
-            (None, None) => return Err("there is nothing to ask".to_owned()),
-        };
-        match &probe.ask {
-            Ask::Http(http) => get(http, &host, probe.timeout).await,
-            Ask::Tcp(port) => connect(&host, *port).await,
-        }
-    }
-
-    async fn address(&self, id: &str) -> Result<String, String> {
-        match self.engine.address(id).await {
-            Ok(Some(address)) => Ok(address.to_string()),
-            Ok(None) => Err("the container has no address of its own: set \"from\" in the probe".to_owned()),
-            Err(error) => Err(error.to_string()),
-        }
+    /// Returns what a try asks, or why there is nothing to ask. `None` if the engine does not say where the container is, which
+    /// says nothing about its image. Not limited by the probe's timeout: the engine may be slow, and has limits of its own.
+    async fn host(&self, probe: &Probe, target: &Target) -> Option<Result<String, String>> {
+        Some(match (target.container(), &probe.from) {
+            (Some(id), _) => match self.engine.address(id).await.ok()? {
+                Some(address) => Ok(address.to_string()),
+                None => Err("the container has no address of its own: set \"from\" in the probe".to_owned()),
+            },
+            (None, Some(host)) => Ok(host.clone()),
+            (None, None) => Err("there is nothing to ask".to_owned()),
+        })
     }
 }
 
@@ -61,15 +54,28 @@ impl ProbeClient {
 impl Probes for ProbeClient {
     async fn ask(&self, probe: &Probe, targets: &[Target]) -> BTreeMap<Target, Answer> {
         let tries = targets.iter().map(async |target| {
-            let answer = tokio::time::timeout(probe.timeout, self.try_once(probe, target)).await;
-            let late = |_| Err(format!("no answer within {} s", probe.timeout.as_secs()));
+            let answer = match self.host(probe, target).await? {
+                Ok(host) => try_once(probe, &host).await,
+                Err(why) => Err(why),
+            };
             let line = |text: String| {
                 clip_end(&clean(&text).split_whitespace().collect::<Vec<_>>().join(" "), ANSWER_LIMIT)
             };
-            (target.clone(), answer.unwrap_or_else(late).map(line).map_err(line))
+            Some((target.clone(), answer.map(line).map_err(line)))
         });
-        join_all(tries).await.into_iter().collect()
+        join_all(tries).await.into_iter().flatten().collect()
     }
+}
+
+async fn try_once(probe: &Probe, host: &str) -> Answer {
+    let asked = async {
+        match &probe.ask {
+            Ask::Http(http) => get(http, host, probe.timeout).await,
+            Ask::Tcp(port) => connect(host, *port).await,
+        }
+    };
+    let late = |_| Err(format!("no answer within {} s", probe.timeout.as_secs()));
+    tokio::time::timeout(probe.timeout, asked).await.unwrap_or_else(late)
 }
 
 async fn connect(host: &str, port: u16) -> Answer {
@@ -151,9 +157,13 @@ mod tests {
     use std::thread::JoinHandle;
 
     use evenkeel_common::testing::self_signed;
+    use serde_json::json;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use wiremock::matchers::path;
+    use wiremock::{Mock, MockServer, ResponseTemplate};
 
     use super::*;
+    use crate::adapters::docker::{Endpoint, PullCredentials};
     use crate::model::probe::StatusCodes;
 
     fn asks(port: u16, path: &str, status: &str, host: Option<&str>) -> HttpAsk {
@@ -181,6 +191,55 @@ mod tests {
     }
 
     const LIMIT: Duration = Duration::from_secs(10);
+
+    /// Nothing is pulled here.
+    struct NoLogin;
+
+    #[async_trait]
+    impl PullCredentials for NoLogin {
+        async fn login(&self, _: &str) -> Result<Option<bollard::auth::DockerCredentials>, String> {
+            Ok(None)
+        }
+    }
+
+    fn client(endpoint: Endpoint) -> ProbeClient {
+        ProbeClient::new(Arc::new(DockerEngine::new(endpoint, Arc::new(NoLogin))))
+    }
+
+    fn connects(port: u16, timeout: Duration, from: Option<&str>) -> Probe {
+        let from = from.map(str::to_owned);
+        Probe { ask: Ask::Tcp(port), service: None, from, interval: LIMIT, timeout }
+    }
+
+    #[tokio::test]
+    async fn a_container_that_the_engine_says_nothing_of_has_given_no_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("an unused port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let client = client(Endpoint::Unusable("the engine is busy".to_owned()));
+        let containers = [Target("web".to_owned())];
+        assert_eq!(client.ask(&connects(port, LIMIT, None), &containers).await, BTreeMap::new());
+        // No engine is needed for an address of its own.
+        let own = client.ask(&connects(port, LIMIT, Some("127.0.0.1")), &[Target::own_address()]).await;
+        assert_eq!(own, BTreeMap::from([(Target::own_address(), Ok("connected".to_owned()))]));
+    }
+
+    #[tokio::test]
+    async fn the_time_that_the_engine_takes_is_not_that_of_the_container() {
+        let server = MockServer::start().await;
+        for (at, answer) in [
+            ("/version", json!({"ApiVersion": "1.41", "MinAPIVersion": "1.12"})),
+            ("/v1.41/containers/web/json", json!({"Id": "web", "HostConfig": {"NetworkMode": "none"}})),
+        ] {
+            let answer = ResponseTemplate::new(200).set_body_json(answer);
+            Mock::given(path(at)).respond_with(answer).mount(&server).await;
+        }
+        let client = client(Endpoint::Tcp(server.address().to_string()));
+        // No engine is so quick.
+        let probe = connects(1, Duration::ZERO, None);
+        let answers = client.ask(&probe, &[Target("web".to_owned())]).await;
+        let answer = answers.into_values().next().expect("the engine has answered");
+        assert!(answer.is_err_and(|why| why.contains("has no address of its own")));
+    }
 
     #[tokio::test]
     async fn the_status_decides_and_the_body_is_not_waited_for() {

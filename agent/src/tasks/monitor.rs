@@ -93,8 +93,8 @@ impl Monitor {
         }
     }
 
-    /// Reads all running containers (`is_full`), or only those without usage data so far. Returns whether there are still
-    /// containers without usage data.
+    /// Reads all running containers (`is_full`), or only those without usage data so far. Returns whether a second reading is
+    /// due. A container that gives none waits for the next round.
     async fn pass(&self, readings: &mut Readings, is_full: bool) -> Result<bool, EngineError> {
         let workers = self.services.workers();
         let mut services = Vec::new();
@@ -133,7 +133,7 @@ impl Monitor {
                 }
             }
         }
-        let again = asked.iter().any(|id| readings.is_unknown(id));
+        let again = asked.iter().any(|id| readings.was_read_once(id));
         for (worker, ids) in services {
             if !ids.iter().any(|id| asked.contains(id)) {
                 continue;
@@ -154,6 +154,11 @@ impl Readings {
     /// Reports whether there is no usage data for a container yet.
     fn is_unknown(&self, id: &str) -> bool {
         self.containers.get(id).is_none_or(|known| known.used.is_none())
+    }
+
+    /// Reports whether a container was read, and a second reading is needed for its usage.
+    fn was_read_once(&self, id: &str) -> bool {
+        self.containers.get(id).is_some_and(|known| known.used.is_none())
     }
 
     fn note(&mut self, id: &str, usage: Usage, machine_memory: u64) {
@@ -208,6 +213,16 @@ mod tests {
         ] {
             assert_eq!(cpu_percent(&earlier, &later), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn only_a_container_that_was_read_once_is_read_again_soon() {
+        let mut readings = Readings::default();
+        assert!(readings.is_unknown("a") && !readings.was_read_once("a"), "its stats may never come");
+        readings.note("a", usage(0, 0, 1), 100);
+        assert!(readings.is_unknown("a") && readings.was_read_once("a"));
+        readings.note("a", usage(1000, 500, 1), 100);
+        assert!(!readings.is_unknown("a") && !readings.was_read_once("a"));
     }
 
     #[test]

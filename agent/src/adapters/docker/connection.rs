@@ -120,8 +120,9 @@ impl Connection {
         self.read(doing, |client| async move { client.get(path, query, None).await }).await
     }
 
-    /// Requests a container's stats. Engines before 24.0 answer all pending requests when their collector runs, once a
-    /// second, so these are sent all at once. For newer engines, concurrency is limited to the pooled connections.
+    /// Requests a container's stats, see [`Connection::call_for_one`]. Engines before 24.0 answer all pending requests when their
+    /// collector runs, once a second, so these are sent all at once. For newer engines, concurrency is limited to the pooled
+    /// connections.
     pub(super) async fn read_stats<T, F, Fut>(
         &self,
         doing: &str,
@@ -133,11 +134,12 @@ impl Connection {
         Fut: Future<Output = Result<T, Error>>,
     {
         let client = self.client.lock().await.clone();
-        if client.is_none_or(|client| client.version.reads_stats_on_request()) {
-            self.read_in(&self.stats_permits, doing, limit, ask).await.map_err(|failed| failed.error)
+        let answer = if client.is_none_or(|client| client.version.reads_stats_on_request()) {
+            self.read_in(&self.stats_permits, doing, limit, ask).await
         } else {
-            self.call(doing, limit, ask).await
-        }
+            self.attempt(doing, limit, ask).await
+        };
+        self.of_one(doing, limit, answer).await
     }
 
     async fn read_in<T, F, Fut>(

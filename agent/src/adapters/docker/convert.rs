@@ -134,6 +134,7 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
     let short: Vec<_> = short.filter(|one| mounts.iter().all(|m| m.destination != one.destination)).collect();
     mounts.extend(short);
     mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
+    let (exit_code, finished_at) = end(state, &status, seen, podman);
     Some(Container {
         name,
         manager: manager(&labels).filter(|_| podman),
@@ -174,14 +175,14 @@ pub(super) fn container(listed: &Value, seen: &Value, podman: bool) -> Option<Co
         health_timing,
         restart_count: amount(seen, "/RestartCount").unwrap_or(0),
         started_at: text(seen, "/State/StartedAt").and_then(moment),
-        finished_at: text(seen, "/State/FinishedAt").and_then(moment),
+        finished_at,
         stop_signal: text(seen, "/Config/StopSignal").and_then(signal).unwrap_or(SIGTERM),
         // With podman, compose leaves 0 if nothing is set.
         stop_timeout: amount(seen, "/Config/StopTimeout")
             .filter(|seconds| *seconds > 0)
             .map_or(STOP_TIMEOUT, Duration::from_secs)
             .min(LONGEST_STOP),
-        exit_code: exit_code(state, &status, seen),
+        exit_code,
         oom_killed: flag(seen, "/State/OOMKilled").unwrap_or(false),
         // Only podman has a state for this.
         is_stopping: text(seen, "/State/Status").or_else(|| text(listed, "/State")) == Some("stopping"),
@@ -250,6 +251,19 @@ fn exit_code(state: State, status: &str, seen: &Value) -> i64 {
         rest.split_once(')')?.0.parse().ok()
     };
     number(seen, "/State/ExitCode").or_else(in_words).unwrap_or(if ended { -1 } else { 0 })
+}
+
+/// Returns the exit code of the last run, and when it ended. After a power cut podman says that everything that ran has exited
+/// with 0, and has no end, or that of an earlier run: nobody knows how it ended.
+fn end(state: State, status: &str, seen: &Value, podman: bool) -> (i64, Option<Timestamp>) {
+    let time = |pointer: &str| text(seen, pointer).and_then(moment);
+    let (code, finished) = (exit_code(state, status, seen), time("/State/FinishedAt"));
+    let is_of_earlier_run = |started: Timestamp| finished.is_none_or(|finished| finished < started);
+    let is_success = podman && state == State::Exited && code == 0;
+    if is_success && time("/State/StartedAt").is_some_and(is_of_earlier_run) {
+        return (-1, None);
+    }
+    (code, finished)
 }
 
 /// Returns who manages the container, if the agent must not touch it (DECISIONS 9).

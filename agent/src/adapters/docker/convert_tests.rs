@@ -148,6 +148,22 @@ fn the_cpu_limit_is_the_quota_or_the_pinned_cores_whichever_is_less() {
 }
 
 #[test]
+fn a_run_whose_end_podman_did_not_see_is_no_success() {
+    let ended = |finished: &str, code: i64, podman: bool| {
+        let state = json!({"Status": "exited", "Running": false, "ExitCode": code, "FinishedAt": finished});
+        let c = container(&Value::Null, &inspected(&json!({ "State": state })), podman).unwrap();
+        (c.exit_code, c.finished_at.is_some())
+    };
+    // The run began at 10:00.
+    let (none, earlier, later) = ("0001-01-01T00:00:00Z", "2024-05-01T09:00:00Z", "2024-05-01T10:00:01Z");
+    assert_eq!(ended(none, 0, true), (-1, false));
+    assert_eq!(ended(earlier, 0, true), (-1, false), "the end of an earlier run");
+    assert_eq!(ended(later, 0, true), (0, true));
+    assert_eq!(ended(earlier, 3, true), (3, true), "it is no success anyway");
+    assert_eq!(ended(earlier, 0, false), (0, true), "the clock was set back");
+}
+
+#[test]
 fn nulls_and_absent_fields_are_tolerated() {
     let c = made(&json!({"Mounts": null, "HostConfig": null, "RestartCount": null,
         "Config": {"Labels": null, "Image": null}, "State": {"Health": null, "StartedAt": ""}}));

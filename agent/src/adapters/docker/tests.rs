@@ -383,6 +383,22 @@ async fn a_request_that_hangs_for_one_container_only_is_refused() {
 }
 
 #[tokio::test]
+async fn stats_that_hang_for_one_container_only_are_refused() {
+    let server = server().await;
+    let connection = Connection::new(Endpoint::Tcp(server.address().to_string()));
+    let doing = "read the stats of x";
+    // The second time, the version is known.
+    for _ in 0..2 {
+        let hang = connection.read_stats(doing, Duration::ZERO, |_| std::future::pending());
+        let late: Result<(), _> = hang.await;
+        assert_eq!(late, Err(EngineError::Refused(format!("{doing}: no answer within 0 s"))));
+    }
+    answer(&server, "/_ping", 503, "").await;
+    let late: Result<(), _> = connection.read_stats(doing, Duration::ZERO, |_| std::future::pending()).await;
+    assert!(late.unwrap_err().is_unavailable());
+}
+
+#[tokio::test]
 async fn an_engine_that_does_not_list_its_containers_is_unavailable_although_it_answers_pings() {
     let server = server().await;
     let engine = engine(&server);

@@ -216,6 +216,9 @@ impl Service {
         }
         if is_deploying || !self.durable.restart_states.is_empty() || !error.is_unavailable() {
             self.inspections.postpone(now + ENGINE_RETRY);
+        } else if !self.healer.gaps.is_open() {
+            // An engine that is only slow keeps its event stream, so that nothing tells that it can be asked again.
+            self.inspections.request_by(now + heal::LOOK_AGAIN);
         }
     }
 

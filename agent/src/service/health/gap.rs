@@ -102,9 +102,14 @@ impl Gaps {
     /// Events since `from` are missing until the event stream is back.
     pub(in crate::service) fn await_events(&mut self, from: Timestamp) {
         self.0.retain(|gap| gap.to.is_none_or(|to| from.duration_since(to).abs() <= signed(REPLAY)));
-        if self.0.last().is_none_or(|gap| gap.to.is_some()) {
+        if !self.is_open() {
             self.0.push(Gap { from, began: from, to: None, stops: StopTimes::new(), reached_at: None });
         }
+    }
+
+    /// Whether the event stream is awaited.
+    pub(in crate::service) fn is_open(&self) -> bool {
+        self.0.last().is_some_and(|gap| gap.to.is_none())
     }
 
     /// The engine was reached. Returns whether stop requests may be missing nevertheless.

@@ -27,8 +27,9 @@ const LOOP_RESTARTS: u64 = 3;
 const LOOP_MEMORY: usize = 4;
 /// A run longer than this, the average of a slow loop, ends the loop.
 const SLOW_LOOP_RUN: Duration = Duration::from_secs(SLOW_LOOP_WINDOW.as_secs() / LOOP_RESTARTS);
-/// How often a container that is being stopped is inspected: no event tells that it goes on after all.
-const LOOK_AT_STOPPING: Duration = Duration::from_secs(15);
+/// How often a container is inspected of which no event tells what comes next: one that is being stopped may go on after all,
+/// and one that could not be inspected may have failed already.
+pub(in crate::service) const LOOK_AGAIN: Duration = Duration::from_secs(15);
 /// The same for a container whose health check has no result since a pause: the engine reports a pass, but not a failure,
 /// because it calls such a container unhealthy already. Otherwise the interval of the health check.
 const LOOK_AT_UNMEASURED: Duration = Duration::from_mins(1);
@@ -168,10 +169,8 @@ impl Healer {
         restart_states.retain(|name, _| containers.iter().any(|c| c.name == *name && c.manager.is_none()));
         self.managed.retain(|id| containers.iter().any(|c| c.id == *id));
         self.unknown.retain(|id| containers.iter().any(|c| c.id == *id && c.state == State::Exited));
-        // A container that is being restarted looks as if it had been stopped on request. One in unknown state keeps its
-        // restart history.
-        let judged = |c: &&Container| !restarting.contains(&c.name) && c.state != State::Unknown;
-        for container in containers.iter().filter(judged) {
+        // A container that is being restarted looks as if it had been stopped on request.
+        for container in containers.iter().filter(|c| !restarting.contains(&c.name)) {
             if let Some(manager) = &container.manager {
                 if self.managed.insert(container.id.clone()) {
                     let (container, manager) = (container.name.clone(), manager.clone());
@@ -192,9 +191,10 @@ impl Healer {
                 self.note_unknown_cause(container, now, &mut findings);
             }
             match condition {
-                // The engine reports neither that it goes on, nor that it has failed a probe.
-                Condition::Inactive(Inactive::Stopping) => {
-                    not_later(&mut findings.inspect_at, now + LOOK_AT_STOPPING);
+                // The engine reports neither that it goes on, nor that it has failed a probe, nor that it can be inspected again.
+                // Its restart history is kept.
+                Condition::Inactive(Inactive::Stopping | Inactive::Unknown) => {
+                    not_later(&mut findings.inspect_at, now + LOOK_AGAIN);
                     continue;
                 }
                 Condition::Unmeasured => {

@@ -128,6 +128,29 @@ fn a_container_that_a_running_engine_did_not_start_again_while_the_agent_was_dow
 }
 
 #[test]
+fn a_container_whose_end_nobody_saw_is_started_after_a_power_cut_unless_it_had_been_stopped() {
+    for is_stopped in [false, true] {
+        let mut scenario = Scenario::of(config());
+        scenario.at(10).look(&[&running("a")]);
+        if is_stopped {
+            scenario.event("id-a", EventKind::Stop);
+        }
+        // There was no time to record what ran.
+        let durable = scenario.service.durable().clone();
+        let (config, boot) = (scenario.service.config.clone(), boot_of("two", "one"));
+        scenario.at(60);
+        scenario.service = Service::new(config, durable, boot, StartReason::Start, scenario.now).0;
+        // Podman has no daemon that containers depend on.
+        let engine_since = Some(Timestamp::UNIX_EPOCH);
+        scenario.input(Input::EngineBack { at: scenario.now, engine_since });
+        let ended = Container { restart_policy: RestartPolicy::Always, ..exited("a", -1) };
+        assert_eq!(scenario.look(&[&ended]).restarts(), [""; 0]);
+        let expected: &[&str] = if is_stopped { &[] } else { &["a"] };
+        assert_eq!(scenario.at(66).look(&[&ended]).restarts(), expected, "stopped: {is_stopped}");
+    }
+}
+
+#[test]
 fn auto_start_starts_the_project_after_a_reboot() {
     for (boot, starts) in [("two", true), ("one", false)] {
         let mut scenario = Scenario::of(ServiceConfig { auto_start: true, auto_heal: false, ..config() });

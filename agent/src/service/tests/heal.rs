@@ -197,6 +197,34 @@ fn a_container_that_can_not_be_inspected_is_not_healthy_again() {
 }
 
 #[test]
+fn a_container_that_could_not_be_inspected_is_inspected_again_without_an_event() {
+    let mut scenario = Scenario::of(config());
+    assert_eq!(scenario.act(), None);
+    let unknown = Container { state: State::Unknown, started_at: None, ..running("a") };
+    scenario.look(&[&unknown]);
+    assert_eq!(scenario.service.wake_at(scenario.now), scenario.seconds(15));
+    assert_eq!(scenario.at(15).act(), None);
+    assert_eq!(scenario.look(&[&with_health("a", HealthState::Unhealthy)]).restarts(), ["a"]);
+}
+
+#[test]
+fn an_inspection_without_an_answer_is_repeated_unless_the_event_stream_is_awaited() {
+    let mut scenario = Scenario::of(config());
+    for is_in_gap in [false, true] {
+        scenario.at(100);
+        if is_in_gap {
+            scenario.engine_gap();
+        }
+        assert_eq!(scenario.act(), None);
+        let generation = scenario.service.inspection_generation();
+        let late = EngineError::Unavailable("no answer within 10 s".into());
+        scenario.input(Input::Inspected { generation, result: Err(late) });
+        let wake = scenario.service.wake_at(scenario.now);
+        assert_eq!(wake == scenario.seconds(115), !is_in_gap, "{wake:?}");
+    }
+}
+
+#[test]
 fn a_restart_that_hangs_for_one_container_counts_as_failed() {
     let mut scenario = Scenario::of(config());
     let sick = with_health("a", HealthState::Unhealthy);

@@ -4,7 +4,7 @@ use evenkeel_common::wire::Level;
 
 use super::*;
 use crate::config::UpdateConfig;
-use crate::model::{HookEvent, Hooks};
+use crate::model::{ComposeError, HookEvent, Hooks};
 use crate::ports::HookError;
 
 const OLD: &str = "sha256:v1";
@@ -113,6 +113,35 @@ fn nothing_is_begun_if_the_hook_before_fails_and_it_is_tried_once_a_cycle() {
     let entries: Vec<_> = scenario.entries.iter().filter(|entry| entry.event == Kind::ERROR).collect();
     assert_eq!(entries.len(), 1, "the same fault is told once: {entries:#?}");
     assert_eq!(entries[0].output, "last words");
+}
+
+#[test]
+fn the_hook_before_does_not_run_at_every_poll_for_an_update_that_is_not_brought_up() {
+    for is_old_gone in [false, true] {
+        let mut scenario = with_hooks();
+        let mut ran = Vec::new();
+        for at in (0..7200).step_by(300) {
+            let Some(action) = scenario.at(at).finds_an_update().act() else { continue };
+            assert!(matches!(action, Action::Step(Step::RunHook(_))), "{action:?}");
+            scenario.input(Input::Stepped(StepResult::HookEnded(Ok(()))));
+            if is_old_gone {
+                scenario.takes(StepResult::ImagesPinned { missing: vec![IMAGE.into()] });
+            } else {
+                let up = Err(ComposeError { cause: "network shop not found".into(), output: String::new() });
+                let containers = vec![old_container()];
+                scenario.takes(StepResult::ImagesPinned { missing: Vec::new() });
+                let ids = vec![(IMAGE.into(), ImageId(NEW.into()))];
+                scenario.takes(StepResult::Pulled { ids, labels: BTreeMap::new() });
+                scenario.takes(StepResult::Started { up, named: Vec::new(), containers });
+                scenario.takes(StepResult::TagsRestored);
+            }
+            scenario.takes(StepResult::Unpinned);
+            ran.push(at);
+        }
+        assert_eq!(ran, [0, 300, 600, 1200, 2400, 4800], "three times, and then less and less often");
+        let told = scenario.entries.iter().filter(|entry| entry.event == Kind::ERROR).count();
+        assert_eq!(told, 1, "the same fault is told once");
+    }
 }
 
 #[test]

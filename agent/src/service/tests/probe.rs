@@ -249,6 +249,36 @@ fn nothing_fails_that_was_not_asked() {
 }
 
 #[test]
+fn a_try_without_an_answer_counts_neither_for_nor_against_an_image() {
+    let new = new_container();
+    let mut scenario = with(probe());
+    scenario.comes_up_probed(&[&new]);
+    for second in [0, 2, 4, 6, 8, 20] {
+        scenario.at(second);
+        let (since, _) = scenario.asks();
+        scenario.input(Input::Probed { since, answers: BTreeMap::new() }).look(&[&new]);
+        assert!(scenario.is_on_probation(), "second {second}");
+    }
+    scenario.at(22).probe_gets(&ok(), &[&new]);
+    scenario.proceeds(StepResult::Unpinned);
+    assert!(scenario.kinds().contains(&Kind::UPDATED));
+}
+
+#[test]
+fn a_container_that_can_be_neither_asked_nor_inspected_ends_the_probation_without_a_block() {
+    let new = new_container();
+    let hung = Container { state: State::Unknown, ..new.clone() };
+    let mut scenario = with(probe());
+    scenario.comes_up_probed(&[&new]);
+    let (since, _) = scenario.asks();
+    scenario.input(Input::Probed { since, answers: BTreeMap::new() }).look(&[&hung]);
+    assert!(scenario.is_on_probation());
+    scenario.at(12).look(&[&hung]).at(30).look(&[&hung]);
+    assert!(!scenario.is_on_probation());
+    assert!(scenario.service.durable().images.get(IMAGE).blocked.is_none());
+}
+
+#[test]
 fn answers_from_before_a_new_start_of_the_probation_do_not_count() {
     let new = new_container();
     let mut scenario = with(probe());

@@ -4,8 +4,8 @@ use evenkeel_common::wire::Level;
 
 use super::*;
 use crate::config::UpdateConfig;
-use crate::model::Hooks;
 use crate::model::snapshot::{Copied, CopyMade, FolderId, Mounter, Room, SnapshotRules, Source};
+use crate::model::{ComposeError, Hooks};
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
 use crate::service::input::{NotStarted, SnapshotStepped};
@@ -100,6 +100,21 @@ impl Scenario {
         assert_eq!(self.service.durable().deployment, None);
     }
 
+    /// The data is copied, compose changes no container, and the update is given up.
+    fn is_not_brought_up(&mut self) {
+        self.fetches().runs(&[]);
+        let copied = Copied { bytes: 1, folder: FolderId { device: 1, inode: 1 } };
+        let copies = ["/srv/a", "/srv/b"].map(|of| CopyMade { source: source(of), copied });
+        self.step_of_snapshot_ends(SnapshotStepped::Copied(copies.to_vec()));
+        let up = Err(ComposeError { cause: "network shop not found".into(), output: String::new() });
+        let containers = vec![old_container()];
+        self.step_ends(StepResult::Started { up, named: Vec::new(), containers });
+        self.step_ends(StepResult::TagsRestored).step_ends(StepResult::Unpinned);
+        let step = self.step_of_snapshot_ends(SnapshotStepped::Done);
+        assert!(matches!(step, SnapshotStep::Expire { .. }), "{step:?}");
+        assert_eq!(self.service.durable().deployment, None);
+    }
+
     /// The new image runs and crashes, and the data is about to be put back.
     fn fails_with_data(&mut self) {
         self.check(update()).fetches().runs(&[]);
@@ -143,6 +158,27 @@ fn an_update_whose_data_could_not_be_copied_waits_longer_and_longer() {
     let durable: Durable =
         serde_json::from_str(&serde_json::to_string(scenario.service.durable()).unwrap()).unwrap();
     assert_eq!(durable.images.get(IMAGE).not_copied.as_ref().map(|one| one.tries), Some(7));
+}
+
+#[test]
+fn an_update_that_is_not_brought_up_after_the_copy_waits_longer_and_longer() {
+    let mut scenario = with_data();
+    let mut at = 0;
+    for (nr, hours) in [1, 2, 4, 8, 16, 24, 24].into_iter().enumerate() {
+        scenario.at(at).check(update()).is_not_brought_up();
+        assert_eq!(scenario.told(&Kind::ERROR).len(), nr + 1, "each outage is told");
+        let until = scenario.service.durable().postponed.as_ref().expect("it waits").until;
+        assert_eq!(until.duration_since(scenario.now).as_hours(), hours, "the {nr}. time");
+        scenario.now += SignedDuration::from_secs(300);
+        scenario.check(update());
+        assert_eq!(scenario.act(), None, "the service is not stopped again at the next poll");
+        let errored = scenario.record().errored.expect("it says why it waits");
+        assert!(errored.contains("network shop not found"), "{errored}");
+        assert!(scenario.why().answer.contains("the next attempt is at"), "{}", scenario.why().answer);
+        assert_eq!(scenario.told(&Kind::ERROR).len(), nr + 1, "not at each poll");
+        at = until.duration_since(scenario.start).as_secs() + 1;
+    }
+    scenario.trigger(update()).is_not_brought_up();
 }
 
 #[test]

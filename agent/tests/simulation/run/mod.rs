@@ -33,6 +33,8 @@ use step::{Step, TimedStep};
 /// pending work must be finished by then.
 const CALM: Duration = Duration::from_mins(3);
 const QUIET: Duration = Duration::from_secs(45);
+/// What compose says while the world has faults.
+const COMPOSE_FAULTS: [&str; 3] = ["did not find expected key", "already allocated", "network not found"];
 const DB: &str = "localhost:5000/db:latest";
 /// The image of `web` if the env file sets its tag.
 const WEB_1: &str = "localhost:5000/web:1.1.0";
@@ -233,7 +235,7 @@ impl Execution {
         let (end, mut seen, mut quiet_since) = (Instant::now() + CALM, 0, Instant::now());
         while Instant::now() < end && quiet_since.elapsed() < QUIET {
             self.pass(Instant::now() + Duration::from_secs(5)).await;
-            self.operators_retry_pulls();
+            self.operators_retry_updates();
             let lines = self.fake.transcript_len();
             if std::mem::replace(&mut seen, lines) != lines || self.gate_opens_soon() {
                 quiet_since = Instant::now();
@@ -260,12 +262,15 @@ impl Execution {
         lifts.into_iter().any(|at| at > now && at.duration_since(now) < SignedDuration::from_secs(180))
     }
 
-    /// Once there is room on the disk, operators ask for what could not be pulled, instead of waiting for the next attempt.
-    fn operators_retry_pulls(&self) {
+    /// Once what they failed for is over, operators ask for updates that were postponed, instead of waiting for the next attempt.
+    fn operators_retry_updates(&self) {
         let Some(agent) = &self.agent else { return };
         let request = ServiceRequest::Check;
         for one in agent.at_end() {
-            if !one.record.errored.is_some_and(|text| text.contains("no space left")) {
+            let fault = one.record.errored.unwrap_or_default();
+            let is_of_compose = COMPOSE_FAULTS.iter().any(|text| fault.contains(text));
+            let is_postponed = is_of_compose && self.fake.is_postponed(&one.config.name);
+            if !fault.contains("no space left") && !is_postponed {
                 continue;
             }
             let service = &one.config.name;

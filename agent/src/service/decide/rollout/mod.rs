@@ -247,6 +247,24 @@ impl Service {
         self.durable.postponed.retain(|one| remotes.iter().any(|remote| one.is_of(&[*remote])));
     }
 
+    /// Gives up before any container was changed, on what the next check would find again. An update is postponed: each attempt
+    /// runs the hook `before`, and is an outage if the data is copied.
+    pub(in crate::service) fn abandon_and_wait(&mut self, why: String, output: String, now: Timestamp) {
+        let Some(deployment) = &self.durable.deployment else { return };
+        let plan = deployment.plan();
+        let changes = if plan.cause == Cause::Update { plan.image_changes.clone() } else { Vec::new() };
+        let is_outage = !changes.is_empty() && deployment.snapshot.at.is_some();
+        if is_outage {
+            // Each outage is told as such, even if the reason is that of the last one.
+            (self.fault, self.fault_since) = (None, None);
+        }
+        self.abandon(why.clone(), output, now);
+        self.postpone(&changes, why, PROMPT_TRIES, now);
+        if is_outage {
+            self.postpone_outage(now);
+        }
+    }
+
     /// Reports that a manual redeployment failed.
     pub(in crate::service) fn redeploy_failed(&mut self, why: String, output: String, now: Timestamp) {
         self.emit(Event::RedeployFailed { why, container: String::new(), output }, now);

@@ -23,7 +23,7 @@ use crate::service::{ROLLBACK_ATTEMPTS, Service, rollback_pause, wording};
 const COPY_ATTEMPTS: u32 = 2;
 /// How many copies may be made in vain because something has started that mounts the data.
 const MAX_DISCARDED: u32 = 3;
-/// How long images wait whose data could not be copied, the first time and at most.
+/// How long images wait whose data was copied, or was to be, and that were not brought up: the first time and at most.
 const COPY_AGAIN: Duration = Duration::from_hours(1);
 const LONGEST_COPY_AGAIN: Duration = Duration::from_hours(24);
 
@@ -279,6 +279,13 @@ impl Service {
         // From now on they wait, and say why: the next failure is an outage of its own, and told as such.
         if self.may_be_held() && self.fault.as_ref().is_some_and(|fault| fault.text == text) {
             (self.fault, self.fault_since) = (None, None);
+        }
+    }
+
+    /// The service was down for the update that was postponed: it waits as long as one whose data could not be copied.
+    pub(in crate::service) fn postpone_outage(&mut self, now: Timestamp) {
+        if let Some(postponed) = &mut self.durable.postponed {
+            postponed.until = now + backoff::after(postponed.tries, COPY_AGAIN, LONGEST_COPY_AGAIN);
         }
     }
 

@@ -58,7 +58,7 @@ impl Service {
             }
             Phase::PinImages => match result {
                 StepResult::ImagesPinned { missing } => self.images_pinned(&missing, now),
-                other => self.abandon(other.failure(), String::new(), now),
+                other => self.abandon_and_wait(other.failure(), String::new(), now),
             },
             Phase::Pull => match result {
                 StepResult::Pulled { ids, labels } => self.pulled(ids, labels, now),
@@ -68,7 +68,7 @@ impl Service {
             Phase::Start | Phase::Spread => match result {
                 StepResult::TagsRead { displaced } => deployment.displaced = Some(displaced),
                 StepResult::Started { up, named, containers } => self.started(up, &named, &containers, now),
-                other => self.abandon(other.failure(), String::new(), now),
+                other => self.abandon_and_wait(other.failure(), String::new(), now),
             },
             Phase::Drain
             | Phase::Retire
@@ -135,7 +135,7 @@ impl Service {
             deployment.enter(Phase::Pull, now);
         } else {
             let text = wording::fault(&FaultCause::OldImagesGone { images: missing });
-            self.abandon(text, String::new(), now);
+            self.abandon_and_wait(text, String::new(), now);
         }
     }
 
@@ -269,7 +269,7 @@ impl Service {
         let reason = wording::fault(&FaultCause::ComposeUp { cause: &error.cause });
         let is_stopped = |id: &str| deployment.snapshot.stopped.iter().any(|one| one.id == id);
         if deployment.plan().is_untouched(containers, is_stopped) && deployment.handover.new.is_empty() {
-            return self.abandon(reason, error.output, now);
+            return self.abandon_and_wait(reason, error.output, now);
         }
         deployment.snapshot.is_unused = false;
         let cause = deployment.likely_cause(containers, &self.durable.stops);
