@@ -28,6 +28,7 @@ use jiff::Timestamp;
 
 use crate::model::image::Digest;
 use crate::model::{Container, HookEvent};
+use crate::service::decide::rollout::snapshot::delay_after_copy;
 use crate::service::event::{Event, Fault, FaultCause, Updated};
 use crate::service::health::assess::Trouble;
 use crate::service::health::restart_state;
@@ -48,6 +49,14 @@ const LONGEST_POSTPONE: Duration = Duration::from_hours(6);
 
 /// How often an update that was abandoned is repeated with the next check: most failures are a moment's.
 const PROMPT_TRIES: u32 = 2;
+
+/// How long an update waits that has failed this often before a container was changed.
+fn delay_after(tries: u32) -> Duration {
+    match tries.saturating_sub(PROMPT_TRIES) {
+        0 => Duration::ZERO,
+        delayed => backoff::after(delayed, POSTPONE, LONGEST_POSTPONE),
+    }
+}
 
 impl Service {
     /// Acts on the outcome of an inspection during the probation of the new containers.
@@ -152,7 +161,7 @@ impl Service {
         if deployment.plan().cause != Cause::Update {
             return self.abandon(why, String::new(), now);
         }
-        self.postpone(blamed, why.clone(), PROMPT_TRIES, now);
+        self.postpone(blamed, why.clone(), delay_after, now);
         let text = self.postponed_fault().map_or(why, |fault| fault.text);
         self.abandon(text, String::new(), now);
     }
@@ -198,9 +207,15 @@ impl Service {
         changes.filter(is_new).filter(|change| self.moves(change)).cloned().collect()
     }
 
-    /// An update that failed for a reason that is not its image's is tried again: `prompt` times with the next check, and then
-    /// with increasing delays. Its images are not blocked.
-    fn postpone(&mut self, changes: &[ImageChange], why: String, prompt: u32, now: Timestamp) {
+    /// An update that failed for a reason that is not its image's is tried again, after a delay that depends on how often it
+    /// was tried. Its images are not blocked.
+    fn postpone(
+        &mut self,
+        changes: &[ImageChange],
+        why: String,
+        delay: impl Fn(u32) -> Duration,
+        now: Timestamp,
+    ) {
         let digests: Vec<&Digest> = changes.iter().map(|change| &change.digest).collect();
         let Some((first, others)) = digests.split_first() else { return };
         let known = self.durable.postponed.iter_mut().find(|one| one.is_of(&digests));
@@ -208,10 +223,7 @@ impl Service {
         let postponed = Postponed {
             digest: (*first).clone(),
             others: others.iter().map(|digest| (*digest).clone()).collect(),
-            until: match tries.saturating_sub(prompt) {
-                0 => now,
-                delayed => now + backoff::after(delayed, POSTPONE, LONGEST_POSTPONE),
-            },
+            until: now + delay(tries),
             tries,
             why,
         };
@@ -259,10 +271,8 @@ impl Service {
             (self.fault, self.fault_since) = (None, None);
         }
         self.abandon(why.clone(), output, now);
-        self.postpone(&changes, why, PROMPT_TRIES, now);
-        if is_outage {
-            self.postpone_outage(now);
-        }
+        let delay = if is_outage { delay_after_copy } else { delay_after };
+        self.postpone(&changes, why, delay, now);
     }
 
     /// Reports that a manual redeployment failed.

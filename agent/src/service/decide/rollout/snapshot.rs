@@ -27,6 +27,11 @@ const MAX_DISCARDED: u32 = 3;
 const COPY_AGAIN: Duration = Duration::from_hours(1);
 const LONGEST_COPY_AGAIN: Duration = Duration::from_hours(24);
 
+/// How long an update waits that has failed this often, and for which the service was down.
+pub(super) fn delay_after_copy(tries: u32) -> Duration {
+    backoff::after(tries, COPY_AGAIN, LONGEST_COPY_AGAIN)
+}
+
 impl Service {
     /// Plans the snapshot of a deployment of other images; the reason if the data can't be copied.
     pub(in crate::service) fn plan_snapshot(
@@ -273,19 +278,12 @@ impl Service {
             let memory = self.durable.images.of(&image);
             let tries = memory.not_copied.as_ref().filter(|known| known.digest == digest);
             let tries = tries.map_or(0, |known| known.tries).saturating_add(1);
-            let until = now + backoff::after(tries, COPY_AGAIN, LONGEST_COPY_AGAIN);
+            let until = now + delay_after_copy(tries);
             memory.not_copied = Some(NotCopied { digest, why: why.to_owned(), tries, until });
         }
         // From now on they wait, and say why: the next failure is an outage of its own, and told as such.
         if self.may_be_held() && self.fault.as_ref().is_some_and(|fault| fault.text == text) {
             (self.fault, self.fault_since) = (None, None);
-        }
-    }
-
-    /// The service was down for the update that was postponed: it waits as long as one whose data could not be copied.
-    pub(in crate::service) fn postpone_outage(&mut self, now: Timestamp) {
-        if let Some(postponed) = &mut self.durable.postponed {
-            postponed.until = now + backoff::after(postponed.tries, COPY_AGAIN, LONGEST_COPY_AGAIN);
         }
     }
 

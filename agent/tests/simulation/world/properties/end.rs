@@ -30,7 +30,7 @@ pub(crate) struct AtEnd {
 impl FakeWorld {
     /// Reports whether an update of a service waits since it has failed.
     pub(crate) fn is_postponed(&self, service: &str) -> bool {
-        self.lock().durable.get(service).is_some_and(|durable| durable.postponed.is_some())
+        self.lock().durable.get(service).is_some_and(|durable| !durable.postponed.is_empty())
     }
 
     /// Checks what must be finished after the world has been calm for a while.
