@@ -120,7 +120,7 @@ impl Data {
             return Ok(None);
         }
         let folders: Vec<&Path> = sources.iter().map(|source| source.folder.as_path()).collect();
-        match self.volumes.mounters(&folders, true).await.and_then(none_paused) {
+        match self.volumes.mounters(&folders, true).await.and_then(all_stoppable) {
             Ok(_) => Ok(None),
             Err(EngineError::Refused(why)) => Ok(Some(format!("the data can't be copied: {why}"))),
             Err(error) => Err(error),
@@ -189,7 +189,7 @@ impl Data {
                 }
                 let folders: Vec<&Path> = of.iter().map(|source| source.folder.as_path()).collect();
                 let running = self.quiesce(engine, &stop, &folders, true).await?;
-                SnapshotStepped::Running(none_paused(running)?)
+                SnapshotStepped::Running(all_stoppable(running)?)
             }
             SnapshotStep::Copy { places, labels, id } => self.copy(places, &labels, &id, progress).await?,
             SnapshotStep::Restore { stop, copies, labels, id } => {
@@ -295,11 +295,9 @@ impl Data {
         start: Vec<Mounter>,
         project: String,
     ) -> Result<SnapshotStepped, EngineError> {
-        let (paused, start): (Vec<_>, Vec<_>) = start.into_iter().partition(|one| one.is_paused);
-        let why = "it was paused, and would run now";
-        let paused = paused.into_iter().map(|one| NotStarted { name: one.name, why: why.to_owned() });
+        let (start, mut not_started) = startable(start);
         let (refused, gone) = start_each(&start, |id| engine.start(id)).await?;
-        let mut not_started: Vec<NotStarted> = paused.chain(refused).collect();
+        not_started.extend(refused);
         let containers = engine.containers(&Members::Project(project.clone())).await?;
         not_started.extend(lost(gone, &project, &containers));
         Ok(SnapshotStepped::Resumed { containers, not_started })
@@ -348,7 +346,7 @@ impl Data {
                     return Ok(SnapshotStepped::Copied(copies));
                 }
                 self.remove_copies(&places).await?;
-                Ok(SnapshotStepped::Running(none_paused(running)?))
+                Ok(SnapshotStepped::Running(all_stoppable(running)?))
             }
             Err(error) => {
                 // The service, which is started again, may need the room.
@@ -430,6 +428,22 @@ impl Way {
     }
 }
 
+/// Splits off the containers that are not started again, with the reasons.
+fn startable(stopped: Vec<Mounter>) -> (Vec<Mounter>, Vec<NotStarted>) {
+    let (mut start, mut not_started) = (Vec::new(), Vec::new());
+    for one in stopped {
+        let why = match &one.task_of {
+            Some(service) => Some(format!("the swarm service {service} starts another task in its place")),
+            None => one.is_paused.then(|| "it was paused, and would run now".to_owned()),
+        };
+        match why {
+            Some(why) => not_started.push(NotStarted { name: one.name, why }),
+            None => start.push(one),
+        }
+    }
+    (start, not_started)
+}
+
 /// Starts containers, those that others depend on first. Returns those that the engine refuses, and those that are gone. What
 /// is refused is tried again as long as others were started meanwhile: it may be in the network of one of them.
 async fn start_each<'a, F: Future<Output = Result<(), EngineError>> + Send>(
@@ -467,8 +481,15 @@ fn lost(gone: Vec<Mounter>, project: &str, containers: &[Container]) -> impl Ite
     lost.map(|one| NotStarted { name: one.name, why: "it is gone".to_owned() })
 }
 
-/// Fails if one of these containers is paused: it would run afterwards.
-fn none_paused(running: Vec<Mounter>) -> Result<Vec<Mounter>, EngineError> {
+/// Fails if one of these containers is paused, as it would run afterwards, or does not stay stopped.
+fn all_stoppable(running: Vec<Mounter>) -> Result<Vec<Mounter>, EngineError> {
+    let task = running.iter().find_map(|one| Some((&one.name, one.task_of.as_ref()?)));
+    if let Some((name, service)) = task {
+        return Err(EngineError::Refused(format!(
+            "container {name} mounts it and is a task of the swarm service {service}, which starts another one for each that is \
+             stopped; scale the service to 0, or let it mount the data read-only"
+        )));
+    }
     match running.iter().find(|one| one.is_paused) {
         Some(paused) => Err(EngineError::Refused(format!(
             "container {} mounts it and is paused, and could not be put back into that state after it was stopped; unpause or \
@@ -632,6 +653,7 @@ mod tests {
             service: (project.into(), name.into()),
             depends_on: Vec::new(),
             is_paused: false,
+            task_of: None,
         }
     }
 
@@ -739,8 +761,20 @@ mod tests {
     #[test]
     fn a_container_that_is_paused_is_not_stopped() {
         let one = |name: &str, is_paused: bool| Mounter { is_paused, ..mounter(name, "p") };
-        assert!(none_paused(vec![one("a", false)]).is_ok());
-        let error = none_paused(vec![one("a", false), one("b", true)]).unwrap_err().to_string();
+        assert!(all_stoppable(vec![one("a", false)]).is_ok());
+        let error = all_stoppable(vec![one("a", false), one("b", true)]).unwrap_err().to_string();
         assert!(error.contains("container b mounts it and is paused"), "{error}");
+    }
+
+    #[test]
+    fn a_task_of_a_swarm_is_neither_stopped_nor_started() {
+        let task = Mounter { task_of: Some("backup".into()), ..mounter("backup.1.x", "") };
+        let error = all_stoppable(vec![mounter("a", "p"), task.clone()]).unwrap_err().to_string();
+        assert!(error.contains("backup.1.x mounts it and is a task of the swarm service backup"), "{error}");
+        let paused = Mounter { is_paused: true, ..mounter("b", "p") };
+        let (start, left) = startable(vec![mounter("a", "p"), task, paused]);
+        assert_eq!(start, [mounter("a", "p")]);
+        let names: Vec<&str> = left.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["backup.1.x", "b"]);
     }
 }

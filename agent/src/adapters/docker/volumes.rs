@@ -25,6 +25,8 @@ use crate::ports::snapshot::{FolderId, Mounter, Volume, Volumes};
 
 /// Label with the compose services that a container depends on, as `service:condition:restart` separated by commas.
 const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
+/// Label with the swarm service that a container is a task of.
+const TASK_LABEL: &str = "com.docker.swarm.service.name";
 /// How long it may take to look at the folders that containers mount.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -266,6 +268,7 @@ fn mounter(listed: &Value) -> Option<Mounter> {
         service: (label(convert::PROJECT_LABEL), label(convert::SERVICE_LABEL)),
         depends_on: services.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
         is_paused: answer::text(listed, "/State") == Some("paused"),
+        task_of: labels.get(TASK_LABEL).cloned(),
     })
 }
 
@@ -392,6 +395,13 @@ mod tests {
             (one.name.as_str(), one.depends_on),
             ("p-web-1", vec!["db".to_owned(), "cache".to_owned()])
         );
+    }
+
+    #[test]
+    fn a_task_of_a_swarm_is_told_from_a_container() {
+        let with = |labels: Value| mounter(&json!({"Id": "ab", "Labels": labels})).unwrap().task_of;
+        assert_eq!(with(json!({"com.docker.swarm.service.name": "backup"})), Some("backup".to_owned()));
+        assert_eq!(with(json!({"com.docker.compose.service": "backup"})), None);
     }
 
     #[test]

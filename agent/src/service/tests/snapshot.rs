@@ -51,6 +51,7 @@ fn mounter(id: &str, name: &str) -> Mounter {
         service: (String::new(), String::new()),
         depends_on: Vec::new(),
         is_paused: false,
+        task_of: None,
     }
 }
 
