@@ -86,8 +86,8 @@ impl Scenario {
         self.step_ends(StepResult::Pulled { ids, labels: BTreeMap::new() })
     }
 
-    /// The copy fails as often as it is tried, and the update is given up.
-    fn can_not_copy(&mut self) {
+    /// The copy fails as often as it is tried, and what there is of it is about to be removed.
+    fn stops_copying(&mut self) {
         self.fetches().runs(&[]);
         for _ in 0..2 {
             assert!(matches!(self.snapshot_step(), SnapshotStep::Copy { .. }));
@@ -95,7 +95,11 @@ impl Scenario {
             self.now += SignedDuration::from_mins(1);
         }
         self.step_ends(StepResult::TagsRestored).step_ends(StepResult::Unpinned);
-        // What there is of the copies.
+    }
+
+    /// The same, and the update is given up.
+    fn can_not_copy(&mut self) {
+        self.stops_copying();
         let step = self.step_of_snapshot_ends(SnapshotStepped::Done);
         assert!(matches!(step, SnapshotStep::Expire { .. }), "{step:?}");
         assert_eq!(self.service.durable().deployment, None);
@@ -144,6 +148,26 @@ fn an_update_whose_data_could_not_be_copied_waits_longer_and_longer() {
     let durable: Durable =
         serde_json::from_str(&serde_json::to_string(scenario.service.durable()).unwrap()).unwrap();
     assert_eq!(durable.images.get(IMAGE).not_copied.as_ref().map(|one| one.tries), Some(7));
+}
+
+#[test]
+fn copies_that_can_not_be_removed_are_told_of_and_removed_another_time() {
+    let mut scenario = with_data();
+    scenario.check(update()).stops_copying();
+    for _ in 0..5 {
+        let step = scenario.snapshot_step();
+        assert!(matches!(step, SnapshotStep::Expire { .. }), "{step:?}");
+        scenario.input(Input::Stepped(StepResult::Failed("can't remove /srv/.a.evenkeel-1: busy".into())));
+        scenario.now += SignedDuration::from_mins(10);
+    }
+    assert_eq!(scenario.service.durable().deployment, None, "nothing waits for it");
+    let entry = scenario.told(&Kind::ERROR).pop().expect("it is told");
+    assert_eq!(entry.level, Level::Warning);
+    assert!(entry.message.ends_with("can't be removed"), "{entry:?}");
+    let reason = entry.reason.clone().unwrap_or_default();
+    assert!(reason.starts_with("can't remove /srv/.a.evenkeel-1: busy; they take up room"), "{reason}");
+    let left = &scenario.service.durable().snapshots;
+    assert!(matches!(&left[..], [one] if one.is_expired), "it is tried again: {left:?}");
 }
 
 #[test]
