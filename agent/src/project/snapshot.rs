@@ -66,13 +66,14 @@ impl AtRest {
 const OF_LABEL: &str = "evenkeel.snapshot.of";
 
 impl Data {
-    /// Finds the data that the rules name, and measures it, and finds the earlier data that is to be put in its place; the
-    /// reason if it can't be copied or put back.
+    /// Finds the data that the rules name, and measures what of it was not measured, and finds the earlier data that is to be
+    /// put in its place; the reason if it can't be copied or put back.
     pub(crate) async fn look(
         &self,
         rules: &SnapshotRules,
         model: &Model,
         earlier: Option<&EarlierData>,
+        measured: &[(Source, Room)],
     ) -> Result<Result<SnapshotSeen, String>, EngineError> {
         let (mut sources, mut rooms) = (Vec::new(), Vec::new());
         for of in &rules.of {
@@ -80,7 +81,7 @@ impl Data {
                 Ok(source) => source,
                 Err(why) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             };
-            match self.measure(&source).await {
+            match self.measure(&source, measured).await {
                 Ok(room) => rooms.push(room),
                 Err(SnapshotError(why)) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             }
@@ -99,9 +100,16 @@ impl Data {
     }
 
     /// What a copy would need, and where it goes.
-    async fn measure(&self, source: &Source) -> Result<(PathBuf, Room), SnapshotError> {
+    async fn measure(
+        &self,
+        source: &Source,
+        measured: &[(Source, Room)],
+    ) -> Result<(PathBuf, Room), SnapshotError> {
         let target = source.target();
-        let room = self.folders.measure(&source.folder, &target).await?;
+        let room = match measured.iter().find(|(of, _)| of == source) {
+            Some((_, room)) => *room,
+            None => self.folders.measure(&source.folder, &target).await?,
+        };
         Ok((target.parent().map(Path::to_owned).unwrap_or(target), room))
     }
 
@@ -109,7 +117,7 @@ impl Data {
     async fn lacks_free(&self, of: &[Source]) -> Result<Option<String>, SnapshotError> {
         let mut rooms = Vec::with_capacity(of.len());
         for source in of {
-            rooms.push(self.measure(source).await?);
+            rooms.push(self.measure(source, &[]).await?);
         }
         Ok(lacks_free(&rooms, true))
     }

@@ -8,7 +8,7 @@ use crate::model::Hooks;
 use crate::model::snapshot::{Copied, CopyMade, FolderId, Mounter, Room, SnapshotRules, Source};
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
-use crate::service::input::{NotStarted, SnapshotStepped};
+use crate::service::input::{CheckFault, NotStarted, SnapshotStepped};
 use crate::service::rollout::plan::{Cause, GoBack, GoBackReason};
 use crate::service::rollout::step::Phase;
 
@@ -359,6 +359,41 @@ fn the_data_is_not_measured_for_a_blocked_digest_unless_somebody_asks() {
         let expected = if is_manual { Vec::new() } else { vec![(IMAGE.to_owned(), digest('2'))] };
         assert_eq!(withheld, expected);
     }
+}
+
+#[test]
+fn data_with_enough_room_is_measured_once_an_hour_while_its_update_waits() {
+    let rules = SnapshotRules { of: vec!["/srv/a".into(), "/srv/b".into()], keep: 2, max_bytes: 1 << 30 };
+    let gated = UpdateConfig { snapshot: Some(rules), approve: true, ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(ServiceConfig { update: Some(Arc::new(gated)), ..config() });
+    let measures = |scenario: &mut Scenario, is_manual: bool| {
+        scenario.service.checks.drop_running();
+        scenario.service.checks.request();
+        if is_manual {
+            scenario.service.checks.request_manual(true, scenario.now);
+        }
+        let check = scenario.service.next_check(scenario.now);
+        let Some(Action::Check { asked, .. }) = check else { panic!("{check:?}") };
+        asked.measured.is_empty()
+    };
+    assert!(measures(&mut scenario, false), "nothing is known");
+    scenario.check(update());
+    for (seconds, expected) in [(0, false), (3599, false), (3600, true), (3601, false)] {
+        assert_eq!(measures(scenario.at(seconds), false), expected, "after {seconds} s");
+        scenario.check(update());
+    }
+    let mut full = update();
+    let Some(Ok(data)) = &mut full.snapshot else { unreachable!() };
+    data.rooms = vec![("/srv".into(), Room { bytes: 1 << 20, available: 0, is_shared: false, copies: 1 })];
+    scenario.check(full);
+    assert!(measures(&mut scenario, false), "somebody may have made room");
+    scenario.check(update());
+    assert!(!measures(&mut scenario, false));
+    let (generation, fault) = (scenario.service.generation, CheckFault::Failed("no answer".into()));
+    scenario.input(Input::Checked { generation, is_manual: false, result: Err(fault) });
+    assert!(measures(&mut scenario, false), "what is known may be older by now");
+    scenario.check(update());
+    assert!(measures(&mut scenario, true), "somebody asks");
 }
 
 #[test]
