@@ -272,7 +272,7 @@ impl Parts {
             gate_command: self.gate_command.clone(),
             probes: Arc::new(ProbeClient::new(self.engine.clone())),
             data: Data {
-                folders: Arc::new(FolderSnapshots),
+                folders: Arc::new(FolderSnapshots::here()),
                 volumes: self.engine.clone(),
                 dumps: self.config().state_path.join("snapshots"),
                 at_rest: AtRest::default(),

@@ -54,7 +54,7 @@ impl EngineClients {
             swarm: engine.clone(),
             probes: Arc::new(ProbeClient::new(engine.clone())),
             data: Data {
-                folders: Arc::new(FolderSnapshots),
+                folders: Arc::new(FolderSnapshots::here()),
                 volumes: engine.clone(),
                 dumps: config.state_path.join("snapshots"),
                 at_rest: AtRest::default(),

@@ -223,6 +223,9 @@ pub struct Mounter {
     /// Whether it is paused: nothing can stop it and leave it paused afterwards.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_paused: bool,
+    /// The swarm service that it is a task of: the swarm starts another one in place of each that is stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_of: Option<String>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -288,6 +291,7 @@ mod tests {
             service: ("p".into(), service.into()),
             depends_on: depends_on.iter().map(|name| (*name).to_owned()).collect(),
             is_paused: false,
+            task_of: None,
         };
         let names = |all: &[Mounter]| {
             let group = |group: Vec<&Mounter>| group.iter().map(|one| one.name.clone()).collect::<Vec<_>>();

@@ -320,7 +320,8 @@ impl Check {
                 Err(error) => return Ok(Some(Err(error.to_string()))),
             },
         };
-        match self.world.data.look(rules, &model, self.asked.earlier.as_ref()).await {
+        let CheckAsked { earlier, measured, .. } = &self.asked;
+        match self.world.data.look(rules, &model, earlier.as_ref(), measured).await {
             Ok(seen) => Ok(Some(seen)),
             Err(error @ EngineError::Unavailable(_)) => Err(engine_fault(error)),
             Err(error) => Ok(Some(Err(error.to_string()))),

@@ -66,13 +66,14 @@ impl AtRest {
 const OF_LABEL: &str = "evenkeel.snapshot.of";
 
 impl Data {
-    /// Finds the data that the rules name, and measures it, and finds the earlier data that is to be put in its place; the
-    /// reason if it can't be copied or put back.
+    /// Finds the data that the rules name, and measures what of it was not measured, and finds the earlier data that is to be
+    /// put in its place; the reason if it can't be copied or put back.
     pub(crate) async fn look(
         &self,
         rules: &SnapshotRules,
         model: &Model,
         earlier: Option<&EarlierData>,
+        measured: &[(Source, Room)],
     ) -> Result<Result<SnapshotSeen, String>, EngineError> {
         let (mut sources, mut rooms) = (Vec::new(), Vec::new());
         for of in &rules.of {
@@ -80,7 +81,7 @@ impl Data {
                 Ok(source) => source,
                 Err(why) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             };
-            match self.measure(&source).await {
+            match self.measure(&source, measured).await {
                 Ok(room) => rooms.push(room),
                 Err(SnapshotError(why)) => return Ok(Err(format!("{of} can't be copied: {why}"))),
             }
@@ -99,9 +100,16 @@ impl Data {
     }
 
     /// What a copy would need, and where it goes.
-    async fn measure(&self, source: &Source) -> Result<(PathBuf, Room), SnapshotError> {
+    async fn measure(
+        &self,
+        source: &Source,
+        measured: &[(Source, Room)],
+    ) -> Result<(PathBuf, Room), SnapshotError> {
         let target = source.target();
-        let room = self.folders.measure(&source.folder, &target).await?;
+        let room = match measured.iter().find(|(of, _)| of == source) {
+            Some((_, room)) => *room,
+            None => self.folders.measure(&source.folder, &target).await?,
+        };
         Ok((target.parent().map(Path::to_owned).unwrap_or(target), room))
     }
 
@@ -109,7 +117,7 @@ impl Data {
     async fn lacks_free(&self, of: &[Source]) -> Result<Option<String>, SnapshotError> {
         let mut rooms = Vec::with_capacity(of.len());
         for source in of {
-            rooms.push(self.measure(source).await?);
+            rooms.push(self.measure(source, &[]).await?);
         }
         Ok(lacks_free(&rooms, true))
     }
@@ -120,7 +128,7 @@ impl Data {
             return Ok(None);
         }
         let folders: Vec<&Path> = sources.iter().map(|source| source.folder.as_path()).collect();
-        match self.volumes.mounters(&folders, true).await.and_then(none_paused) {
+        match self.volumes.mounters(&folders, true).await.and_then(all_stoppable) {
             Ok(_) => Ok(None),
             Err(EngineError::Refused(why)) => Ok(Some(format!("the data can't be copied: {why}"))),
             Err(error) => Err(error),
@@ -189,7 +197,7 @@ impl Data {
                 }
                 let folders: Vec<&Path> = of.iter().map(|source| source.folder.as_path()).collect();
                 let running = self.quiesce(engine, &stop, &folders, true).await?;
-                SnapshotStepped::Running(none_paused(running)?)
+                SnapshotStepped::Running(all_stoppable(running)?)
             }
             SnapshotStep::Copy { places, labels, id } => self.copy(places, &labels, &id, progress).await?,
             SnapshotStep::Restore { stop, copies, labels, id } => {
@@ -208,16 +216,31 @@ impl Data {
             }
             SnapshotStep::Resume { start, project } => self.resume(engine, start, project).await?,
             SnapshotStep::Expire { remove } => {
-                for KeptFolder { folder, volume, .. } in &remove {
-                    if let Some(volume) = volume {
-                        self.volumes.remove_volume(volume).await?;
-                    }
-                    self.folders.remove(folder).await.map_err(refused)?;
-                }
+                self.expire(&remove).await?;
                 SnapshotStepped::Done
             }
         };
         Ok(StepResult::Snapshot(stepped))
+    }
+
+    /// Removes what is no longer kept. What can't be removed does not keep the rest.
+    async fn expire(&self, remove: &[KeptFolder]) -> Result<(), EngineError> {
+        let mut left = Vec::new();
+        for kept in remove {
+            match self.remove_kept(kept).await {
+                Err(error) if error.is_unavailable() => return Err(error),
+                Err(error) => left.push(error.to_string()),
+                Ok(()) => {}
+            }
+        }
+        if left.is_empty() { Ok(()) } else { Err(EngineError::Refused(left.join("; "))) }
+    }
+
+    async fn remove_kept(&self, kept: &KeptFolder) -> Result<(), EngineError> {
+        if let Some(volume) = &kept.volume {
+            self.volumes.remove_volume(volume).await?;
+        }
+        self.folders.remove(&kept.folder).await.map_err(refused)
     }
 
     /// Puts the copies back, and looks again who runs: where folders can't be exchanged, it takes as long as the copy did, and
@@ -295,11 +318,9 @@ impl Data {
         start: Vec<Mounter>,
         project: String,
     ) -> Result<SnapshotStepped, EngineError> {
-        let (paused, start): (Vec<_>, Vec<_>) = start.into_iter().partition(|one| one.is_paused);
-        let why = "it was paused, and would run now";
-        let paused = paused.into_iter().map(|one| NotStarted { name: one.name, why: why.to_owned() });
+        let (start, mut not_started) = startable(start);
         let (refused, gone) = start_each(&start, |id| engine.start(id)).await?;
-        let mut not_started: Vec<NotStarted> = paused.chain(refused).collect();
+        not_started.extend(refused);
         let containers = engine.containers(&Members::Project(project.clone())).await?;
         not_started.extend(lost(gone, &project, &containers));
         Ok(SnapshotStepped::Resumed { containers, not_started })
@@ -348,7 +369,7 @@ impl Data {
                     return Ok(SnapshotStepped::Copied(copies));
                 }
                 self.remove_copies(&places).await?;
-                Ok(SnapshotStepped::Running(none_paused(running)?))
+                Ok(SnapshotStepped::Running(all_stoppable(running)?))
             }
             Err(error) => {
                 // The service, which is started again, may need the room.
@@ -430,6 +451,22 @@ impl Way {
     }
 }
 
+/// Splits off the containers that are not started again, with the reasons.
+fn startable(stopped: Vec<Mounter>) -> (Vec<Mounter>, Vec<NotStarted>) {
+    let (mut start, mut not_started) = (Vec::new(), Vec::new());
+    for one in stopped {
+        let why = match &one.task_of {
+            Some(service) => Some(format!("the swarm service {service} starts another task in its place")),
+            None => one.is_paused.then(|| "it was paused, and would run now".to_owned()),
+        };
+        match why {
+            Some(why) => not_started.push(NotStarted { name: one.name, why }),
+            None => start.push(one),
+        }
+    }
+    (start, not_started)
+}
+
 /// Starts containers, those that others depend on first. Returns those that the engine refuses, and those that are gone. What
 /// is refused is tried again as long as others were started meanwhile: it may be in the network of one of them.
 async fn start_each<'a, F: Future<Output = Result<(), EngineError>> + Send>(
@@ -467,8 +504,15 @@ fn lost(gone: Vec<Mounter>, project: &str, containers: &[Container]) -> impl Ite
     lost.map(|one| NotStarted { name: one.name, why: "it is gone".to_owned() })
 }
 
-/// Fails if one of these containers is paused: it would run afterwards.
-fn none_paused(running: Vec<Mounter>) -> Result<Vec<Mounter>, EngineError> {
+/// Fails if one of these containers is paused, as it would run afterwards, or does not stay stopped.
+fn all_stoppable(running: Vec<Mounter>) -> Result<Vec<Mounter>, EngineError> {
+    let task = running.iter().find_map(|one| Some((&one.name, one.task_of.as_ref()?)));
+    if let Some((name, service)) = task {
+        return Err(EngineError::Refused(format!(
+            "container {name} mounts it and is a task of the swarm service {service}, which starts another one for each that is \
+             stopped; scale the service to 0, or let it mount the data read-only"
+        )));
+    }
     match running.iter().find(|one| one.is_paused) {
         Some(paused) => Err(EngineError::Refused(format!(
             "container {} mounts it and is paused, and could not be put back into that state after it was stopped; unpause or \
@@ -484,263 +528,5 @@ fn refused(SnapshotError(why): SnapshotError) -> EngineError {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::ready;
-
-    use async_trait::async_trait;
-
-    use super::*;
-    use crate::model::State;
-    use crate::model::snapshot::{Copied, FolderId, Volume};
-
-    /// Folders by path, of which some can't be put back, and some can't be undone.
-    #[derive(Default)]
-    struct Folders {
-        exchanged: Mutex<BTreeMap<PathBuf, bool>>,
-        fails: Mutex<Vec<(PathBuf, Way)>>,
-        available: Mutex<u64>,
-    }
-
-    impl Folders {
-        fn go(&self, place: &Place, way: Way) -> Result<(), SnapshotError> {
-            if self.fails.lock().contains(&(place.live.clone(), way)) {
-                return Err(SnapshotError(format!("can't put back {}", place.live.display())));
-            }
-            self.exchanged.lock().insert(place.live.clone(), way == Way::Back);
-            Ok(())
-        }
-    }
-
-    #[async_trait]
-    impl Snapshots for Folders {
-        async fn resolve(&self, folder: &Path) -> Result<PathBuf, SnapshotError> {
-            Ok(folder.to_owned())
-        }
-
-        async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
-            Ok(Room { bytes: 1 << 30, available: *self.available.lock(), is_shared: false, copies: 1 })
-        }
-
-        async fn copy(&self, _: &Place, _: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
-            Err(SnapshotError("not asked for".into()))
-        }
-
-        async fn restore(&self, place: &Place, _: &Copied) -> Result<(), SnapshotError> {
-            self.go(place, Way::Back)
-        }
-
-        async fn undo(&self, place: &Place, _: &Copied) -> Result<(), SnapshotError> {
-            self.go(place, Way::Forth)
-        }
-
-        async fn identify(&self, _: &Path) -> Result<FolderId, SnapshotError> {
-            Err(SnapshotError("not asked for".into()))
-        }
-
-        async fn remove(&self, _: &Path) -> Result<(), SnapshotError> {
-            Ok(())
-        }
-    }
-
-    /// No volumes, and containers that run when they are looked for the first time.
-    #[derive(Default)]
-    struct NoVolumes {
-        running: Mutex<Vec<Mounter>>,
-    }
-
-    #[async_trait]
-    impl Volumes for NoVolumes {
-        async fn volume(&self, _: &str) -> Result<Option<Volume>, EngineError> {
-            Ok(None)
-        }
-
-        async fn bind_volume(
-            &self,
-            _: &str,
-            _: &Path,
-            _: BTreeMap<String, String>,
-        ) -> Result<(), EngineError> {
-            Err(EngineError::Refused("there are no volumes".into()))
-        }
-
-        async fn remove_volume(&self, _: &str) -> Result<(), EngineError> {
-            Ok(())
-        }
-
-        async fn mounters(&self, _: &[&Path], _: bool) -> Result<Vec<Mounter>, EngineError> {
-            Ok(std::mem::take(&mut *self.running.lock()))
-        }
-    }
-
-    fn data(folders: &Arc<Folders>, volumes: NoVolumes) -> Data {
-        Data {
-            folders: folders.clone(),
-            volumes: Arc::new(volumes),
-            dumps: PathBuf::new(),
-            at_rest: AtRest::default(),
-        }
-    }
-
-    fn copies(names: &[&str]) -> Vec<(CopyMade, Place)> {
-        let copy = |name: &&str| {
-            let folder = PathBuf::from(format!("/srv/{name}"));
-            let source = Source { of: folder.display().to_string(), volume: None, folder };
-            let (place, folder) = (source.place("7"), FolderId { device: 1, inode: 1 });
-            (CopyMade { source, copied: Copied { bytes: 1, folder } }, place)
-        };
-        names.iter().map(copy).collect()
-    }
-
-    #[tokio::test]
-    async fn all_folders_are_put_back_or_none() {
-        for way in [Way::Back, Way::Forth] {
-            let folders = Arc::new(Folders::default());
-            let data = data(&folders, NoVolumes::default());
-            let all = copies(&["a", "b", "c"]);
-            let seen = || folders.exchanged.lock().clone();
-            let each = |of: &[(&str, bool)]| -> BTreeMap<PathBuf, bool> {
-                of.iter().map(|(name, it)| (Path::new("/srv").join(name), *it)).collect()
-            };
-            let is_back = way == Way::Back;
-            *folders.fails.lock() = vec![("/srv/b".into(), way)];
-            let error = data.exchange_all(&all, way).await.unwrap_err().to_string();
-            assert_eq!(error, "can't put back /srv/b");
-            assert_eq!(seen(), each(&[("a", !is_back), ("b", !is_back)]), "as it was");
-            *folders.fails.lock() = Vec::new();
-            assert_eq!(data.exchange_all(&all, way).await.unwrap(), SnapshotStepped::Done);
-            assert_eq!(seen(), each(&[("a", is_back), ("b", is_back), ("c", is_back)]));
-            *folders.fails.lock() = vec![("/srv/b".into(), way), ("/srv/a".into(), way.reverse())];
-            let stepped = data.exchange_all(&all, way).await.unwrap();
-            let SnapshotStepped::Mixed { why } = stepped else { panic!("{stepped:?}") };
-            let parts = ["can't put back /srv/b;", "/srv/a (", "/srv/.a.evenkeel-7-set-aside)"];
-            assert!(parts.iter().all(|part| why.contains(part)), "{why}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_volume_that_can_not_stand_for_what_was_set_aside_hinders_nothing() {
-        let data = data(&Arc::default(), NoVolumes::default());
-        let mut all = copies(&["a"]);
-        all[0].0.source.volume = Some("p_a".into());
-        data.show_set_aside(&all, &[], "7").await.unwrap();
-    }
-
-    fn mounter(name: &str, project: &str) -> Mounter {
-        Mounter {
-            id: name.into(),
-            name: name.into(),
-            service: (project.into(), name.into()),
-            depends_on: Vec::new(),
-            is_paused: false,
-        }
-    }
-
-    #[tokio::test]
-    async fn who_was_started_while_data_was_put_back_is_found() {
-        let volumes = NoVolumes { running: Mutex::new(vec![mounter("cron", "")]) };
-        let data = data(&Arc::default(), volumes);
-        let all = copies(&["a", "b"]);
-        let stepped = data.put_back(&all, &[], "7").await.unwrap();
-        assert_eq!(stepped, SnapshotStepped::Disturbed(vec![mounter("cron", "")]));
-        assert_eq!(data.put_back(&all, &[], "7").await.unwrap(), SnapshotStepped::Done);
-    }
-
-    #[test]
-    fn what_is_stopped_for_a_snapshot_is_known_until_it_is_started_again() {
-        let at_rest = AtRest::default();
-        let stop = vec![mounter("files", "other")];
-        let of_project = |id: &str| {
-            let state = State::Exited;
-            [Container { id: id.into(), state, ..Container::running("files", "files") }]
-        };
-        let resume = SnapshotStep::Resume { start: stop.clone(), project: "p".into() };
-        for step in [
-            SnapshotStep::Quiesce { stop: stop.clone(), of: Vec::new(), measures: false },
-            SnapshotStep::Restore {
-                stop: stop.clone(),
-                copies: Vec::new(),
-                labels: Vec::new(),
-                id: String::new(),
-            },
-            SnapshotStep::UndoRestore { stop, copies: Vec::new() },
-        ] {
-            at_rest.follow(&step);
-            assert!(at_rest.holds_any(&of_project("files")), "{step:?}");
-            assert!(!at_rest.holds_any(&of_project("another")), "{step:?}");
-            let [stopped] = of_project("files");
-            let started = Container { state: State::Running, ..stopped };
-            assert!(!at_rest.holds_any(&[started]), "somebody has started it");
-            at_rest.follow(&resume);
-            assert!(!at_rest.holds_any(&of_project("files")), "{step:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn room_that_was_taken_since_it_was_judged_is_missed_before_anything_is_stopped() {
-        let folders = Arc::new(Folders::default());
-        let data = data(&folders, NoVolumes::default());
-        let of: Vec<Source> = copies(&["a", "b"]).into_iter().map(|(made, _)| made.source).collect();
-        for (mib, is_enough) in [(2048 + 512, true), (2048 + 511, false)] {
-            *folders.available.lock() = mib << 20;
-            assert_eq!(data.lacks_free(&of).await.unwrap().is_none(), is_enough, "{mib} MiB");
-        }
-    }
-
-    /// Starts these containers with an engine that refuses one unless the others that it needs run. Returns in which order they
-    /// were started, how often that was tried, and what was refused.
-    async fn started(all: &[Mounter], needs: &[(&str, &str)]) -> (Vec<String>, usize, Vec<String>) {
-        let (running, tries) = (Mutex::new(Vec::new()), Mutex::new(0));
-        let start = |id: &str| {
-            *tries.lock() += 1;
-            let runs = |other: &str| running.lock().iter().any(|one| one == other);
-            if needs.iter().any(|(one, other)| *one == id && !runs(other)) {
-                return ready(Err(EngineError::Refused(
-                    "cannot join network of a non running container".into(),
-                )));
-            }
-            running.lock().push(id.to_owned());
-            ready(Ok(()))
-        };
-        let (refused, gone) = start_each(all, start).await.unwrap();
-        assert_eq!(gone, []);
-        (running.into_inner(), tries.into_inner(), refused.into_iter().map(|one| one.name).collect())
-    }
-
-    #[tokio::test]
-    async fn what_others_depend_on_is_started_first() {
-        let qbittorrent = Mounter { depends_on: vec!["gluetun".into()], ..mounter("qbittorrent", "p") };
-        for all in [[mounter("gluetun", "p"), qbittorrent.clone()], [qbittorrent, mounter("gluetun", "p")]] {
-            let (order, tries, refused) = started(&all, &[("qbittorrent", "gluetun")]).await;
-            assert_eq!((order, tries), (vec!["gluetun".to_owned(), "qbittorrent".to_owned()], 2));
-            assert!(refused.is_empty(), "{refused:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn what_the_engine_refuses_is_tried_again_once_others_run() {
-        let all = ["c", "b", "a", "never"].map(|name| mounter(name, ""));
-        let needs = [("c", "b"), ("b", "a"), ("never", "elsewhere")];
-        let (order, tries, refused) = started(&all, &needs).await;
-        assert_eq!(order, ["a", "b", "c"]);
-        assert_eq!(refused, ["never"]);
-        assert_eq!(tries, 4 + 3 + 2 + 1, "not without end");
-    }
-
-    #[test]
-    fn a_container_that_is_gone_is_lost_unless_the_update_has_made_it_anew() {
-        let gone = [("web", "p"), ("cron", "p"), ("web", "other"), ("task", "")];
-        let gone = gone.iter().map(|(name, project)| mounter(name, project)).collect();
-        let containers = [Container::running("web", "web")];
-        let lost: Vec<NotStarted> = lost(gone, "p", &containers).collect();
-        let names: Vec<&str> = lost.iter().map(|one| one.name.as_str()).collect();
-        assert_eq!(names, ["cron", "web", "task"]);
-    }
-
-    #[test]
-    fn a_container_that_is_paused_is_not_stopped() {
-        let one = |name: &str, is_paused: bool| Mounter { is_paused, ..mounter(name, "p") };
-        assert!(none_paused(vec![one("a", false)]).is_ok());
-        let error = none_paused(vec![one("a", false), one("b", true)]).unwrap_err().to_string();
-        assert!(error.contains("container b mounts it and is paused"), "{error}");
-    }
-}
+#[path = "snapshot_tests.rs"]
+mod tests;

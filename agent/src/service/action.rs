@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crate::model::few::FewMap;
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::probe::{Probe, Target};
-use crate::model::snapshot::{CopyMade, EarlierData, KeptFolder, Mounter, Place, Source};
+use crate::model::snapshot::{CopyMade, EarlierData, KeptFolder, Mounter, Place, Room, Source};
 use crate::model::{Container, Drain, Members, Model, Project, PullPolicy, UpMode};
 use crate::ports::{DrainCall, GateQuestion, HookCall};
 use crate::service::images::OldImage;
@@ -106,6 +106,8 @@ pub struct CheckAsked {
     pub crashed: BTreeSet<String>,
     /// The earlier data that is to be put back.
     pub earlier: Option<EarlierData>,
+    /// Data that was measured not long ago, and the room that its copy needs: it is not measured again.
+    pub measured: Vec<(Source, Room)>,
 }
 
 /// Compose files to be read.

@@ -153,6 +153,8 @@ pub(in crate::service) enum Event {
     HookFailed { event: HookEvent, why: String, output: String },
     /// Containers that were stopped for a snapshot don't run again: their names, and why.
     NotStartedAgain { containers: Vec<(String, String)> },
+    /// Copies of data that are no longer kept can't be removed.
+    CopiesNotRemoved { why: String },
     /// A rollback would fail now, or for a different reason than before.
     WayBackAtRisk { risk: String },
     /// A rollback would succeed again; `risk` is the previous obstacle.

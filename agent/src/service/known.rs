@@ -15,6 +15,8 @@ use crate::service::observation::{LocalImage, Observation};
 pub(super) struct Known {
     /// The result of the last check.
     pub(super) observation: Option<Arc<Observation>>,
+    /// When the data that it has seen was measured, if an update copies any.
+    pub(super) data_measured_at: Option<Timestamp>,
     /// Images that were pulled since the last check, by name as configured.
     pub(super) pulled: BTreeMap<String, LocalImage>,
     /// The containers as of the last inspection or check.

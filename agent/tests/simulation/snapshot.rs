@@ -86,6 +86,18 @@ async fn the_data_is_not_measured_again_and_again_for_an_image_that_has_failed()
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_data_is_not_measured_again_and_again_while_its_update_waits() {
+    let (fake, config) = with_data(Behaviour::Good).await;
+    let update = config.update.as_deref().expect("it has a snapshot").clone();
+    let update = Some(Arc::new(UpdateConfig { approve: true, ..update }));
+    let config = Arc::new(ServiceConfig { update, ..(*config).clone() });
+    assert!(run_agent(&fake, &config, LONG, Script::Poll).await);
+    let measured = fake.times_measured();
+    assert!((1..3).contains(&measured), "{measured} times in a dozen polls");
+    assert_eq!(fake.up("web"), [id_of("web v1")], "it waits");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_image_that_failed_does_not_run_on_data_that_was_put_back() {
     let (fake, config) = with_data(Behaviour::Unhealthy).await;
     fake.breaks_compose_with_restore();

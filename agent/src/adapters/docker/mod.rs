@@ -41,6 +41,7 @@ use self::client::Client;
 use self::connection::Connection;
 pub use self::endpoint::{Endpoint, EndpointError, HostEnvironment};
 use self::names::checked;
+use self::volumes::Looks;
 use crate::model::image::{ImageId, Reference, Repository};
 use crate::model::output::{Tail, says, stable};
 use crate::model::{Container, ContainerEvent, EngineError, IfFound, Members, Platform, Running, Usage};
@@ -76,12 +77,13 @@ pub trait PullCredentials: Send + Sync + 'static {
 pub struct DockerEngine {
     connection: Connection,
     auth: Arc<dyn PullCredentials>,
+    looks: Looks,
 }
 
 impl DockerEngine {
     /// Creates a client for the engine at `endpoint`. Pulls use the credentials of `auth`.
     pub fn new(endpoint: Endpoint, auth: Arc<dyn PullCredentials>) -> Self {
-        Self { connection: Connection::new(endpoint), auth }
+        Self { connection: Connection::new(endpoint), auth, looks: Looks::default() }
     }
 
     /// Returns a container's inspection and whether the engine is podman, or `None` if the container is gone.

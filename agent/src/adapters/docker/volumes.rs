@@ -3,11 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::models::VolumeCreateRequest;
 use bollard::query_parameters as query;
+use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::convert;
 use super::own::Traces;
@@ -20,6 +25,10 @@ use crate::ports::snapshot::{FolderId, Mounter, Volume, Volumes};
 
 /// Label with the compose services that a container depends on, as `service:condition:restart` separated by commas.
 const DEPENDS_ON_LABEL: &str = "com.docker.compose.depends_on";
+/// Label with the swarm service that a container is a task of.
+const TASK_LABEL: &str = "com.docker.swarm.service.name";
+/// How long it may take to look at the folders that containers mount.
+const LOOK: Duration = Duration::from_secs(10);
 
 #[async_trait]
 impl Volumes for DockerEngine {
@@ -72,7 +81,53 @@ impl Volumes for DockerEngine {
         // Podman rejects a filter with a state that it does not have.
         let listed = self.list_all().await?;
         let volumes = self.connection.get("list volumes", "/volumes", &[]).await?;
-        mounters(&listed, &bound(&volumes), folders, writable, &Traces::read())
+        let folders: Vec<PathBuf> = folders.iter().map(|folder| (*folder).to_owned()).collect();
+        let look = move |at: &Mutex<PathBuf>| {
+            let folder_at = |path: &Path| {
+                path.clone_into(&mut at.lock());
+                Folder::at(path)
+            };
+            mounters(&listed, &bound(&volumes), &folders, writable, &Traces::read(), &folder_at)
+        };
+        self.looks.within(LOOK, look).await
+    }
+}
+
+/// Looks at folders on a thread, one look after the other. A file system of the network whose server is gone does not answer,
+/// and nothing interrupts whoever waits for it: one thread hangs there, and no more of them.
+#[derive(Default)]
+pub(super) struct Looks {
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// What is looked at now.
+    at: Arc<Mutex<PathBuf>>,
+}
+
+impl Looks {
+    async fn within<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        look: impl FnOnce(&Mutex<PathBuf>) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let (turn, at) = (self.turn.clone(), self.at.clone());
+        let looked = timeout(limit, async move {
+            let turn = turn.lock_owned().await;
+            let look = move || {
+                let found = look(&at);
+                drop(turn);
+                found
+            };
+            spawn_blocking(look).await
+        });
+        match looked.await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => Err(EngineError::Refused(format!("interrupted: {error}"))),
+            Err(_) => Err(EngineError::Refused(format!(
+                "the folders that containers mount could not be looked at within {} s, since {} does not answer; mount it \
+                 anew, or stop the containers that mount it",
+                limit.as_secs(),
+                self.at.lock().display()
+            ))),
+        }
     }
 }
 
@@ -155,13 +210,19 @@ fn identity(path: &Path) -> Option<FolderId> {
 }
 
 /// Reports whether a listed container mounts one of these folders. The engine names the folder of a volume as the source of
-/// the mount also where the volume binds a directory.
-fn mounts(listed: &Value, bound: &[(PathBuf, PathBuf)], folders: &[Folder], writable: bool) -> bool {
+/// the mount also where the volume binds a directory. `folder_at` looks at a path on the disk.
+fn mounts(
+    listed: &Value,
+    bound: &[(PathBuf, PathBuf)],
+    folders: &[Folder],
+    writable: bool,
+    folder_at: &dyn Fn(&Path) -> Folder,
+) -> bool {
     let mounts = listed.get("Mounts").and_then(Value::as_array);
     mounts.into_iter().flatten().any(|mount| {
         let source = Path::new(answer::text(mount, "/Source").unwrap_or_default());
         let overlaps = |path: &Path| {
-            let real = Folder::at(path);
+            let real = folder_at(path);
             folders.iter().any(|folder| folder.overlaps(&real))
         };
         let mut behind = bound
@@ -178,13 +239,14 @@ fn mounts(listed: &Value, bound: &[(PathBuf, PathBuf)], folders: &[Folder], writ
 fn mounters(
     listed: &[Value],
     bound: &[(PathBuf, PathBuf)],
-    folders: &[&Path],
+    folders: &[PathBuf],
     writable: bool,
     traces: &Traces,
+    folder_at: &dyn Fn(&Path) -> Folder,
 ) -> Result<Vec<Mounter>, EngineError> {
-    let folders: Vec<Folder> = folders.iter().map(|folder| Folder::at(folder)).collect();
-    let users =
-        listed.iter().filter(|one| may_write(one) && mounts(one, bound, &folders, writable)).collect();
+    let folders: Vec<Folder> = folders.iter().map(|folder| folder_at(folder)).collect();
+    let is_user = |one: &&Value| may_write(one) && mounts(one, bound, &folders, writable, folder_at);
+    let users = listed.iter().filter(is_user).collect();
     let users = traces.without_own(users, listed)?;
     let mut found: Vec<Mounter> = users.into_iter().filter_map(mounter).collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -206,6 +268,7 @@ fn mounter(listed: &Value) -> Option<Mounter> {
         service: (label(convert::PROJECT_LABEL), label(convert::SERVICE_LABEL)),
         depends_on: services.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
         is_paused: answer::text(listed, "/State") == Some("paused"),
+        task_of: labels.get(TASK_LABEL).cloned(),
     })
 }
 
@@ -227,10 +290,11 @@ mod tests {
             ("/data/db", false, false),
             ("", true, false),
         ] {
-            assert_eq!(mounts(&with(source, is_writable), &[], &folder, true), expected, "{source}");
+            let found = mounts(&with(source, is_writable), &[], &folder, true, &Folder::at);
+            assert_eq!(found, expected, "{source}");
         }
-        assert!(mounts(&with("/data/db", false), &[], &folder, false));
-        assert!(!mounts(&json!({"Mounts": null}), &[], &folder, false));
+        assert!(mounts(&with("/data/db", false), &[], &folder, false, &Folder::at));
+        assert!(!mounts(&json!({"Mounts": null}), &[], &folder, false, &Folder::at));
     }
 
     #[test]
@@ -259,7 +323,7 @@ mod tests {
             (folder("p_nfs"), false),
         ] {
             let listed = json!({"Mounts": [{"Type": "volume", "Source": source, "RW": true}]});
-            assert_eq!(mounts(&listed, &bound, &db, true), expected, "{source}");
+            assert_eq!(mounts(&listed, &bound, &db, true, &Folder::at), expected, "{source}");
         }
         let none = json!({"Volumes": null});
         assert!(super::bound(&none).is_empty());
@@ -304,7 +368,7 @@ mod tests {
             (disk.clone(), link.join("db/not there"), true),
             (disk.join("db"), link.join("other"), false),
         ] {
-            let found = mounts(&with(&source), &[], &[Folder::at(&folder)], true);
+            let found = mounts(&with(&source), &[], &[Folder::at(&folder)], true, &Folder::at);
             assert_eq!(found, expected, "{} {}", folder.display(), source.display());
         }
     }
@@ -334,6 +398,13 @@ mod tests {
     }
 
     #[test]
+    fn a_task_of_a_swarm_is_told_from_a_container() {
+        let with = |labels: Value| mounter(&json!({"Id": "ab", "Labels": labels})).unwrap().task_of;
+        assert_eq!(with(json!({"com.docker.swarm.service.name": "backup"})), Some("backup".to_owned()));
+        assert_eq!(with(json!({"com.docker.compose.service": "backup"})), None);
+    }
+
+    #[test]
     fn the_agent_is_no_mounter_of_the_data() {
         let id = |digit: &str| digit.repeat(64);
         let one = |digit: &str, state: &str| {
@@ -344,11 +415,44 @@ mod tests {
         let mountinfo =
             format!("1 2 8:1 /var/lib/docker/containers/{}/hosts /etc/hosts rw - ext4 x rw", id("a"));
         let traces = Traces { mountinfo, cgroup: "0::/".into() };
-        let found = mounters(&listed, &[], &[Path::new("/data/db")], true, &traces).unwrap();
+        let data = [PathBuf::from("/data/db")];
+        let found = mounters(&listed, &[], &data, true, &traces, &Folder::at).unwrap();
         let found: Vec<(&str, bool)> = found.iter().map(|one| (one.name.as_str(), one.is_paused)).collect();
         assert_eq!(found, [("b", true)]);
-        let found = mounters(&listed, &[], &[Path::new("/data/db")], true, &Traces::default()).unwrap();
+        let found = mounters(&listed, &[], &data, true, &Traces::default(), &Folder::at).unwrap();
         assert_eq!(found.len(), 2, "the agent runs on the machine");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_folder_that_does_not_answer_ends_the_look_and_is_named() {
+        let looks = Looks::default();
+        let (reach, mut reached) = tokio::sync::mpsc::unbounded_channel();
+        let (answer, silent) = std::sync::mpsc::channel::<()>();
+        let hangs = move |at: &Mutex<PathBuf>| {
+            let folder_at = |path: &Path| {
+                path.clone_into(&mut at.lock());
+                if path == Path::new("/mnt/gone") {
+                    reach.send(()).unwrap();
+                    silent.recv().unwrap_err();
+                }
+                Folder::at(path)
+            };
+            let listed = [json!({"Id": "ab", "State": "running", "Mounts": [{"Source": "/mnt/gone"}]})];
+            let data = [PathBuf::from("/data/db")];
+            mounters(&listed, &[], &data, true, &Traces::default(), &folder_at)
+        };
+        let later = async {
+            reached.recv().await.unwrap();
+            tokio::time::advance(LOOK * 2).await;
+        };
+        let (ended, ()) = tokio::join!(looks.within(LOOK, hangs), later);
+        let error = ended.unwrap_err().to_string();
+        assert!(error.contains("within 10 s, since /mnt/gone does not answer"), "{error}");
+        let (ended, ()) = tokio::join!(looks.within(LOOK, |_| Ok(())), tokio::time::advance(LOOK * 2));
+        let error = ended.unwrap_err().to_string();
+        assert!(error.contains("/mnt/gone"), "no second thread waits for it: {error}");
+        drop(answer);
+        assert_eq!(looks.within(LOOK, |_| Ok(7)).await.unwrap(), 7, "it answers again");
     }
 
     #[test]

@@ -69,6 +69,7 @@ pub(super) fn contents(from: &Path, to: &Path, report: &Report) -> Result<(), Sn
         links: HashMap::new(),
         can_share: true,
         bytes: 0,
+        range: copy_range,
         report,
     };
     copying.folder(&source, &target, Path::new(""), 0)?;
@@ -172,7 +173,32 @@ struct Copying<'a> {
     can_share: bool,
     /// Bytes copied so far.
     bytes: u64,
+    range: Range,
     report: &'a Report,
+}
+
+/// Copies bytes from one file to the same place in another, within the kernel. Returns how many.
+type Range = fn(&File, &File, u64, usize) -> rustix::io::Result<usize>;
+
+fn copy_range(source: &File, target: &File, at: u64, wanted: usize) -> rustix::io::Result<usize> {
+    let (mut from, mut to) = (at, at);
+    rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted)
+}
+
+/// The same, where the kernel can't.
+fn read_and_write(source: &File, target: &File, at: u64, wanted: usize) -> io::Result<usize> {
+    let mut buffer = vec![0; wanted.min(BUFFER)];
+    let read = source.read_at(&mut buffer, at)?;
+    if read == 0 {
+        return Err(shorter());
+    }
+    target.write_all_at(&buffer[..read], at)?;
+    Ok(read)
+}
+
+/// The file that is copied ends before its size. The copy would end with zeros.
+fn shorter() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "it is shorter than its size says")
 }
 
 impl Copying<'_> {
@@ -240,7 +266,8 @@ impl Copying<'_> {
             let begin = match rustix::fs::seek(source, SeekFrom::Data(at)) {
                 Ok(begin) => begin,
                 // The rest is a hole.
-                Err(Errno::NXIO) => break,
+                Err(Errno::NXIO) if source.metadata()?.len() >= length => break,
+                Err(Errno::NXIO) => return Err(shorter()),
                 // The file system does not know its holes.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
                 Err(error) => return Err(error.into()),
@@ -253,27 +280,19 @@ impl Copying<'_> {
     }
 
     fn segment(&mut self, source: &File, target: &File, begin: u64, end: u64) -> io::Result<()> {
-        let (mut from, mut to) = (begin, begin);
-        while from < end {
+        let mut at = begin;
+        while at < end {
             self.report.check()?;
-            let wanted = usize::try_from(end - from).unwrap_or(CHUNK).min(CHUNK);
-            let copied =
-                match rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted) {
-                    // It has become shorter.
-                    Ok(0) => return Ok(()),
-                    Ok(copied) => copied,
-                    Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                        let mut buffer = vec![0; wanted.min(BUFFER)];
-                        let read = source.read_at(&mut buffer, from)?;
-                        if read == 0 {
-                            return Ok(());
-                        }
-                        target.write_all_at(&buffer[..read], from)?;
-                        (from, to) = (from + read as u64, to + read as u64);
-                        read
-                    }
-                    Err(error) => return Err(error.into()),
-                };
+            let wanted = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
+            let copied = match (self.range)(source, target, at, wanted) {
+                // Some kernels, and file systems of FUSE and the network, copy nothing although there is more.
+                Ok(0) | Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                    read_and_write(source, target, at, wanted)?
+                }
+                Ok(copied) => copied,
+                Err(error) => return Err(error.into()),
+            };
+            at += copied as u64;
             self.copied(copied as u64);
         }
         Ok(())
@@ -299,4 +318,37 @@ fn special(from: &Path, seen: &Metadata, to: &Path) -> io::Result<()> {
         FileType::CharacterDevice
     };
     Ok(rustix::fs::mknodat(CWD, to, node, Mode::from_raw_mode(0o600), seen.rdev())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_the_kernel_ends_early_has_all_of_the_file() {
+        let place = tempfile::tempdir().unwrap();
+        let create = |name: &str| {
+            let path = place.path().join(name);
+            File::options().read(true).write(true).create_new(true).open(path).unwrap()
+        };
+        let (source, target, report) = (create("data"), create("copy"), Report::to_the_end());
+        let data: Vec<u8> = (0..=u8::MAX).cycle().take(BUFFER + 7).collect();
+        source.write_all_at(&data, 0).unwrap();
+        let mut copying = Copying {
+            device: 0,
+            root: PathBuf::new(),
+            links: HashMap::new(),
+            can_share: false,
+            bytes: 0,
+            range: |source, target, at, _| if at == 0 { copy_range(source, target, 0, 3) } else { Ok(0) },
+            report: &report,
+        };
+        let length = data.len() as u64;
+        copying.data(&source, length, &target).unwrap();
+        assert_eq!(fs::read(place.path().join("copy")).unwrap(), data);
+        let error = copying.data(&source, length + 1, &target).unwrap_err().to_string();
+        assert_eq!(error, "it is shorter than its size says");
+        let error = copying.segment(&source, &target, length, length + 1).unwrap_err().to_string();
+        assert_eq!(error, "it is shorter than its size says");
+    }
 }

@@ -45,18 +45,21 @@ fn unseen(folder: &Path) -> SnapshotError {
     SnapshotError(format!("{} is no directory that the agent can see", folder.display()))
 }
 
-/// Measures a folder, for a copy.
-pub(super) fn room(live: &Path, copy: &Path) -> Result<Room, SnapshotError> {
+/// Measures a folder, for a copy. `in_container`: whether the agent runs in a container.
+pub(super) fn room(live: &Path, copy: &Path, in_container: bool) -> Result<Room, SnapshotError> {
     check_rights()?;
     if !live.is_dir() {
         return Err(unseen(live));
     }
     let target = nearest(copy);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if in_container {
+        check_mounted(&mounts, target)?;
+    }
     let free = rustix::fs::statvfs(target).map_err(|error| because("measure", target)(error.into()))?;
     let available = free.f_bavail.saturating_mul(free.f_frsize);
     let size = copy::size(live)?;
     let is_shared = shares_blocks(live, size.largest.as_deref(), target)?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let takes_place =
         device(target) == device(live) && !is_mount_point(&mounts, live) && can_exchange(target);
     Ok(Room { bytes: size.bytes, available, is_shared, copies: if takes_place { 1 } else { 2 } })
@@ -82,8 +85,23 @@ fn device(folder: &Path) -> Option<u64> {
 /// Reports whether something is mounted on a folder, according to `/proc/self/mountinfo`. It can't be renamed, although a bind
 /// mount has the device of its surroundings.
 fn is_mount_point(mounts: &str, folder: &Path) -> bool {
-    let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    places.map(unescaped).any(|place| place.as_bytes() == folder.as_os_str().as_bytes())
+    mount_points(mounts).any(|place| place.as_bytes() == folder.as_os_str().as_bytes())
+}
+
+/// Refuses a folder that is in the file system of the agent's own container.
+fn check_mounted(mounts: &str, folder: &Path) -> Result<(), SnapshotError> {
+    if mount_points(mounts).any(|place| place != "/" && folder.starts_with(Path::new(&place))) {
+        return Ok(());
+    }
+    Err(SnapshotError(format!(
+        "{} is not mounted into the agent's container, so a copy there would be lost with the container; mount it at the same \
+         path",
+        folder.display()
+    )))
+}
+
+fn mount_points(mounts: &str) -> impl Iterator<Item = OsString> {
+    mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescaped)
 }
 
 /// Blanks, newlines and backslashes are written as three octal digits there.
@@ -187,5 +205,21 @@ mod tests {
         {
             assert_eq!(is_mount_point(mounts, Path::new(folder)), expected, "{folder}");
         }
+    }
+
+    #[test]
+    fn a_copy_is_not_made_in_the_file_system_of_the_agents_own_container() {
+        let mounts = "1 2 0:50 / / rw - overlay overlay rw\n3 1 8:1 /opt/web/up /opt/web/up rw - ext4 x rw\n4 1 8:1 /srv /srv rw - ext4 x rw";
+        for (folder, expected) in [
+            ("/srv", true),
+            ("/srv/data", true),
+            ("/opt/web/up", true),
+            ("/opt/web", false),
+            ("/srv2", false),
+        ] {
+            assert_eq!(check_mounted(mounts, Path::new(folder)).is_ok(), expected, "{folder}");
+        }
+        let SnapshotError(error) = check_mounted(mounts, Path::new("/opt/web")).unwrap_err();
+        assert!(error.starts_with("/opt/web is not mounted into the agent's container"), "{error}");
     }
 }

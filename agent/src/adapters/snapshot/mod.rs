@@ -22,17 +22,27 @@ use tokio::task::spawn_blocking;
 
 use self::copy::Report;
 use self::turn::Turn;
+use crate::config::in_container;
 use crate::ports::snapshot::{Copied, FolderId, Place, Room, SnapshotError, Snapshots};
 
 /// Copies folders with the rights of this process.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct FolderSnapshots;
+#[derive(Debug, Clone, Copy)]
+pub struct FolderSnapshots {
+    in_container: bool,
+}
+
+impl FolderSnapshots {
+    /// Copies what this process sees, which in a container is what is mounted there.
+    pub fn here() -> Self {
+        Self { in_container: in_container() }
+    }
+}
 
 #[async_trait]
 impl Snapshots for FolderSnapshots {
     async fn measure(&self, live: &Path, copy: &Path) -> Result<Room, SnapshotError> {
-        let (live, copy) = (live.to_owned(), copy.to_owned());
-        in_thread(move || measure::room(&live, &copy)).await
+        let (live, copy, in_container) = (live.to_owned(), copy.to_owned(), self.in_container);
+        in_thread(move || measure::room(&live, &copy, in_container)).await
     }
 
     async fn resolve(&self, folder: &Path) -> Result<PathBuf, SnapshotError> {

@@ -8,6 +8,9 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags}
 
 use super::*;
 
+/// The tests copy what they have made themselves, in a container, too.
+const FOLDERS: FolderSnapshots = FolderSnapshots { in_container: false };
+
 /// What tells one entry from another: kind, mode, owner, time, size, content, attributes, and the names of the same file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
@@ -131,7 +134,7 @@ fn elsewhere(copied: Copied) -> Copied {
 }
 
 async fn copy(place: &Place) -> Result<Copied, SnapshotError> {
-    FolderSnapshots.copy(place, &watch::Sender::new(0)).await
+    FOLDERS.copy(place, &watch::Sender::new(0)).await
 }
 
 #[tokio::test]
@@ -150,7 +153,7 @@ async fn a_copy_is_faithful() {
     assert_eq!(manifest(&place.live), before, "the original is not touched");
     assert!(copied.bytes < 8 * 1024 * 1024, "holes take no room: {}", copied.bytes);
     assert_eq!(copy(&place).await.unwrap(), copied, "it is there already");
-    let room = FolderSnapshots.measure(&place.live, &place.aside).await.unwrap();
+    let room = FOLDERS.measure(&place.live, &place.aside).await.unwrap();
     assert_eq!(room.bytes, copied.bytes);
     assert!(room.available > 0);
 }
@@ -172,14 +175,14 @@ async fn a_copy_that_is_begun_anew_does_not_meet_the_one_whose_caller_has_gone()
         tokio::select! {
             biased;
             begun = progress.changed() => begun.unwrap(),
-            copied = FolderSnapshots.copy(&place, &sent) => {
+            copied = FOLDERS.copy(&place, &sent) => {
                 copied.unwrap();
             }
         }
         copy(&place).await.unwrap();
         assert_eq!(manifest(&place.copy), manifest(&place.live));
         assert!(!partial(&place.copy).exists());
-        FolderSnapshots.remove(&place.copy).await.unwrap();
+        FOLDERS.remove(&place.copy).await.unwrap();
     }
 }
 
@@ -201,7 +204,7 @@ async fn sockets_are_left_out_and_what_is_missing_is_told() {
     let place = place(folder.path());
     let error = copy(&place).await.unwrap_err().to_string();
     assert!(error.contains(&place.live.display().to_string()), "{error}");
-    assert!(FolderSnapshots.measure(&place.live, &place.copy).await.is_err());
+    assert!(FOLDERS.measure(&place.live, &place.copy).await.is_err());
     fs::create_dir(&place.live).unwrap();
     let _socket = UnixListener::bind(place.live.join("socket")).unwrap();
     fs::write(place.live.join("file"), "x").unwrap();
@@ -224,7 +227,7 @@ async fn a_copy_is_put_back_however_often_that_is_tried() {
     let spoiled = manifest(&place.live);
     // After a restart of the machine, the device may have another number.
     for copied in [copied, elsewhere(copied)] {
-        FolderSnapshots.restore(&place, &copied).await.unwrap();
+        FOLDERS.restore(&place, &copied).await.unwrap();
         assert_eq!(manifest(&place.live), before);
         assert_eq!(manifest(&place.aside), spoiled, "the evidence is kept");
         assert!(!place.copy.exists(), "the copy is used up");
@@ -232,16 +235,16 @@ async fn a_copy_is_put_back_however_often_that_is_tried() {
     // Killed between the exchange and the name of what is set aside.
     for copied in [copied, elsewhere(copied)] {
         fs::rename(&place.aside, &place.copy).unwrap();
-        FolderSnapshots.restore(&place, &copied).await.unwrap();
+        FOLDERS.restore(&place, &copied).await.unwrap();
         assert_eq!((manifest(&place.live), manifest(&place.aside)), (before.clone(), spoiled.clone()));
     }
-    FolderSnapshots.remove(&place.aside).await.unwrap();
-    FolderSnapshots.remove(&place.aside).await.unwrap();
+    FOLDERS.remove(&place.aside).await.unwrap();
+    FOLDERS.remove(&place.aside).await.unwrap();
     assert!(!place.aside.exists() && place.live.exists());
     let other = Copied { folder: FolderId { device: 0, inode: 0 }, ..copied };
-    let error = FolderSnapshots.restore(&place, &other).await.unwrap_err().to_string();
+    let error = FOLDERS.restore(&place, &other).await.unwrap_err().to_string();
     assert!(error.contains("is gone"), "{error}");
-    assert!(FolderSnapshots.remove(Path::new("/etc")).await.is_err());
+    assert!(FOLDERS.remove(Path::new("/etc")).await.is_err());
 }
 
 #[tokio::test]
@@ -270,22 +273,22 @@ async fn what_was_put_back_is_undone_however_far_it_had_come() {
     ];
     let restarted = [copied, elsewhere(copied)];
     for (kill, copied) in kills.iter().flat_map(|kill| restarted.map(|copied| (kill, copied))) {
-        FolderSnapshots.undo(&place, &copied).await.unwrap();
+        FOLDERS.undo(&place, &copied).await.unwrap();
         assert_eq!(manifest(&place.live), of_now, "not begun");
-        FolderSnapshots.restore(&place, &copied).await.unwrap();
+        FOLDERS.restore(&place, &copied).await.unwrap();
         assert_eq!(manifest(&place.live), earlier);
         kill();
         for _ in 0..2 {
-            FolderSnapshots.undo(&place, &copied).await.unwrap();
+            FOLDERS.undo(&place, &copied).await.unwrap();
             assert_eq!(manifest(&place.live), of_now);
             assert_eq!(manifest(&place.copy), earlier);
             assert!(!place.aside.exists());
         }
     }
     // Somebody has removed the copy: nothing can have begun.
-    FolderSnapshots.remove(&place.copy).await.unwrap();
-    assert!(FolderSnapshots.restore(&place, &copied).await.is_err());
-    FolderSnapshots.undo(&place, &copied).await.unwrap();
+    FOLDERS.remove(&place.copy).await.unwrap();
+    assert!(FOLDERS.restore(&place, &copied).await.is_err());
+    FOLDERS.undo(&place, &copied).await.unwrap();
     assert_eq!(manifest(&place.live), of_now);
 }
 
@@ -321,14 +324,14 @@ async fn data_that_can_not_be_exchanged_is_copied_back() {
     fs::remove_dir_all(place.live.join("a")).unwrap();
     let spoiled = manifest(&place.live);
     for _ in 0..2 {
-        FolderSnapshots.restore(&place, &copied).await.unwrap();
+        FOLDERS.restore(&place, &copied).await.unwrap();
         assert_eq!(manifest(&place.live), before);
         assert_eq!(manifest(&place.aside), spoiled);
         // Killed in the middle.
         fs::remove_file(place.live.join("setuid")).unwrap();
     }
     for copied in [elsewhere(copied), copied] {
-        FolderSnapshots.undo(&place, &copied).await.unwrap();
+        FOLDERS.undo(&place, &copied).await.unwrap();
         assert_eq!(manifest(&place.live), spoiled);
         assert_eq!(manifest(&place.copy), before);
         assert!(!place.aside.exists(), "it is used up");
@@ -337,13 +340,13 @@ async fn data_that_can_not_be_exchanged_is_copied_back() {
     fs::write(place.live.join("newer"), "x").unwrap();
     let newer = manifest(&place.live);
     fs::create_dir(partial(&place.aside)).unwrap();
-    FolderSnapshots.undo(&place, &copied).await.unwrap();
+    FOLDERS.undo(&place, &copied).await.unwrap();
     assert_eq!(manifest(&place.live), newer, "nothing is left to be undone");
     assert!(!partial(&place.aside).exists());
     // It can't be set aside.
     fs::create_dir(place.live.join("inside")).unwrap();
     let _inside = Mounted::at(&place.live.join("inside"), Path::new("/proc"));
-    assert!(FolderSnapshots.restore(&place, &copied).await.is_err());
+    assert!(FOLDERS.restore(&place, &copied).await.is_err());
     assert!(!partial(&place.aside).exists(), "what there is of it takes up room");
     assert_eq!(manifest(&place.copy), before);
 }
@@ -358,14 +361,14 @@ async fn what_can_not_be_exchanged_needs_room_for_two_copies() {
     fs::create_dir_all(folder.path().join("below")).unwrap();
     fs::create_dir(&place.live).unwrap();
     let copies =
-        |place: Place| async move { FolderSnapshots.measure(&place.live, &place.copy).await.unwrap().copies };
+        |place: Place| async move { FOLDERS.measure(&place.live, &place.copy).await.unwrap().copies };
     assert_eq!(copies(place.clone()).await, 1);
     // A bind mount has the same device.
     let mounted = Mounted::at(&place.live, &folder.path().join("below"));
     assert_eq!(copies(place.clone()).await, 2);
     drop(mounted);
     let other = Place { copy: "/proc/copies/one".into(), ..place.clone() };
-    assert!(FolderSnapshots.measure(&other.live, &other.copy).await.is_err(), "nothing can be written there");
+    assert!(FOLDERS.measure(&other.live, &other.copy).await.is_err(), "nothing can be written there");
 }
 
 #[tokio::test]
@@ -377,7 +380,7 @@ async fn what_a_copy_would_refuse_is_refused_when_it_is_measured() {
     let place = place(folder.path());
     fs::create_dir_all(place.live.join("a/inside")).unwrap();
     let mounted = Mounted::at(&place.live.join("a/inside"), Path::new("/proc"));
-    let measured = FolderSnapshots.measure(&place.live, &place.copy).await.unwrap_err();
+    let measured = FOLDERS.measure(&place.live, &place.copy).await.unwrap_err();
     assert_eq!(measured, copy(&place).await.unwrap_err());
     assert!(measured.0.contains("a/inside is another file system"), "{measured}");
     drop(mounted);
@@ -386,7 +389,7 @@ async fn what_a_copy_would_refuse_is_refused_when_it_is_measured() {
         deep.push("d");
     }
     fs::create_dir_all(deep).unwrap();
-    let measured = FolderSnapshots.measure(&place.live, &place.copy).await.unwrap_err();
+    let measured = FOLDERS.measure(&place.live, &place.copy).await.unwrap_err();
     assert_eq!(measured, copy(&place).await.unwrap_err());
     assert!(measured.0.ends_with("is too deep to be copied"), "{measured}");
 }
@@ -401,12 +404,12 @@ async fn a_folder_is_resolved_before_it_is_copied() {
     let link = folder.path().join("link");
     fs::create_dir(&place.live).unwrap();
     symlink(&place.live, &link).unwrap();
-    let resolved = FolderSnapshots.resolve(&link).await.unwrap();
+    let resolved = FOLDERS.resolve(&link).await.unwrap();
     assert_eq!(resolved, place.live.canonicalize().unwrap());
     copy(&Place { live: resolved, ..place.clone() }).await.unwrap();
     for other in ["file", "gone"] {
         fs::write(folder.path().join("file"), "x").unwrap();
-        let error = FolderSnapshots.resolve(&folder.path().join(other)).await.unwrap_err();
+        let error = FOLDERS.resolve(&folder.path().join(other)).await.unwrap_err();
         assert!(error.0.ends_with("is no directory that the agent can see"), "{error}");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::model::image::{ImageId, Reference};
+use crate::model::snapshot::{Room, Source};
 use crate::model::{Container, Origin, State};
 use crate::service::action::{Action, CheckAsked, FilesAsked};
 use crate::service::compare::Comparison;
@@ -14,6 +15,9 @@ use crate::service::input::CheckFault;
 use crate::service::observation::{ImageView, Observation};
 use crate::service::rollout::plan::{Cause, GoBackReason};
 use crate::service::{Service, compare, gates, wording};
+
+/// How long the data is not measured again while its update waits.
+const MEASURE_AGAIN: SignedDuration = SignedDuration::from_hours(1);
 
 /// How the images of a service compare with the registry's.
 struct Compared {
@@ -58,6 +62,7 @@ impl Service {
         let is_asked_for = is_manual || self.checks.wants_redeploy();
         let project = self.compose_project().filter(|_| self.config.compose_watch);
         let crashed = self.crashed(self.containers(), now);
+        let measured = self.measured_before(is_asked_for, now);
         Some(Action::Check {
             generation: self.generation,
             is_manual,
@@ -87,8 +92,30 @@ impl Service {
                 compares_all: self.going_back.is_some() || self.durable.images.has_unproven(),
                 crashed,
                 earlier: self.going_back.as_ref().and_then(|back| back.data.clone()),
+                measured,
             },
         })
+    }
+
+    /// The data that a check does not measure again: all of it is walked through for that, and an update may wait for days. If
+    /// it begins, the data is measured once more before anything is stopped. Room that is missing may be there any time.
+    fn measured_before(&mut self, is_asked_for: bool, now: Timestamp) -> Vec<(Source, Room)> {
+        let is_recent = |at: Timestamp| {
+            let age = now.duration_since(at);
+            !age.is_negative() && age < MEASURE_AGAIN
+        };
+        let is_known = !is_asked_for && self.known.data_measured_at.is_some_and(is_recent);
+        let rules = self.config.update.as_ref().and_then(|update| update.snapshot.as_ref());
+        let seen = self.known.observation.as_ref().and_then(|seen| seen.snapshot.as_ref()?.as_ref().ok());
+        if let (true, Some(rules), Some(seen)) = (is_known, rules, seen)
+            && seen.earlier.is_none()
+            && wording::snapshot::lacks_room(seen, rules, true).is_none()
+        {
+            let rooms = seen.rooms.iter().map(|(_, room)| *room);
+            return seen.sources.iter().cloned().zip(rooms).collect();
+        }
+        self.known.data_measured_at = Some(now);
+        Vec::new()
     }
 
     /// Evaluates the result of a check and decides what to do.
@@ -214,6 +241,7 @@ impl Service {
 
     /// Handles a check that returned no observation.
     fn check_failed(&mut self, is_manual: bool, fault: CheckFault, now: Timestamp) {
+        self.known.data_measured_at = None;
         let is_away = matches!(fault, CheckFault::EngineAway(_));
         let text = match fault {
             CheckFault::Failed(text) => {

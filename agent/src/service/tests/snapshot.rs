@@ -8,7 +8,7 @@ use crate::model::snapshot::{Copied, CopyMade, FolderId, Mounter, Room, Snapshot
 use crate::model::{ComposeError, Hooks};
 use crate::service::action::SnapshotStep;
 use crate::service::gates::candidate::SnapshotSeen;
-use crate::service::input::{NotStarted, SnapshotStepped};
+use crate::service::input::{CheckFault, NotStarted, SnapshotStepped};
 use crate::service::rollout::plan::{Cause, GoBack, GoBackReason};
 use crate::service::rollout::step::Phase;
 
@@ -51,6 +51,7 @@ fn mounter(id: &str, name: &str) -> Mounter {
         service: (String::new(), String::new()),
         depends_on: Vec::new(),
         is_paused: false,
+        task_of: None,
     }
 }
 
@@ -85,8 +86,8 @@ impl Scenario {
         self.step_ends(StepResult::Pulled { ids, labels: BTreeMap::new() })
     }
 
-    /// The copy fails as often as it is tried, and the update is given up.
-    fn can_not_copy(&mut self) {
+    /// The copy fails as often as it is tried, and what there is of it is about to be removed.
+    fn stops_copying(&mut self) {
         self.fetches().runs(&[]);
         for _ in 0..2 {
             assert!(matches!(self.snapshot_step(), SnapshotStep::Copy { .. }));
@@ -94,7 +95,11 @@ impl Scenario {
             self.now += SignedDuration::from_mins(1);
         }
         self.step_ends(StepResult::TagsRestored).step_ends(StepResult::Unpinned);
-        // What there is of the copies.
+    }
+
+    /// The same, and the update is given up.
+    fn can_not_copy(&mut self) {
+        self.stops_copying();
         let step = self.step_of_snapshot_ends(SnapshotStepped::Done);
         assert!(matches!(step, SnapshotStep::Expire { .. }), "{step:?}");
         assert_eq!(self.service.durable().deployment, None);
@@ -167,7 +172,7 @@ fn an_update_that_is_not_brought_up_after_the_copy_waits_longer_and_longer() {
     for (nr, hours) in [1, 2, 4, 8, 16, 24, 24].into_iter().enumerate() {
         scenario.at(at).check(update()).is_not_brought_up();
         assert_eq!(scenario.told(&Kind::ERROR).len(), nr + 1, "each outage is told");
-        let until = scenario.service.durable().postponed.as_ref().expect("it waits").until;
+        let until = scenario.service.durable().postponed.first().expect("it waits").until;
         assert_eq!(until.duration_since(scenario.now).as_hours(), hours, "the {nr}. time");
         scenario.now += SignedDuration::from_secs(300);
         scenario.check(update());
@@ -179,6 +184,26 @@ fn an_update_that_is_not_brought_up_after_the_copy_waits_longer_and_longer() {
         at = until.duration_since(scenario.start).as_secs() + 1;
     }
     scenario.trigger(update()).is_not_brought_up();
+}
+
+#[test]
+fn copies_that_can_not_be_removed_are_told_of_and_removed_another_time() {
+    let mut scenario = with_data();
+    scenario.check(update()).stops_copying();
+    for _ in 0..5 {
+        let step = scenario.snapshot_step();
+        assert!(matches!(step, SnapshotStep::Expire { .. }), "{step:?}");
+        scenario.input(Input::Stepped(StepResult::Failed("can't remove /srv/.a.evenkeel-1: busy".into())));
+        scenario.now += SignedDuration::from_mins(10);
+    }
+    assert_eq!(scenario.service.durable().deployment, None, "nothing waits for it");
+    let entry = scenario.told(&Kind::ERROR).pop().expect("it is told");
+    assert_eq!(entry.level, Level::Warning);
+    assert!(entry.message.ends_with("can't be removed"), "{entry:?}");
+    let reason = entry.reason.clone().unwrap_or_default();
+    assert!(reason.starts_with("can't remove /srv/.a.evenkeel-1: busy; they take up room"), "{reason}");
+    let left = &scenario.service.durable().snapshots;
+    assert!(matches!(&left[..], [one] if one.is_expired), "it is tried again: {left:?}");
 }
 
 #[test]
@@ -370,6 +395,41 @@ fn the_data_is_not_measured_for_a_blocked_digest_unless_somebody_asks() {
         let expected = if is_manual { Vec::new() } else { vec![(IMAGE.to_owned(), digest('2'))] };
         assert_eq!(withheld, expected);
     }
+}
+
+#[test]
+fn data_with_enough_room_is_measured_once_an_hour_while_its_update_waits() {
+    let rules = SnapshotRules { of: vec!["/srv/a".into(), "/srv/b".into()], keep: 2, max_bytes: 1 << 30 };
+    let gated = UpdateConfig { snapshot: Some(rules), approve: true, ..UpdateConfig::default() };
+    let mut scenario = Scenario::of(ServiceConfig { update: Some(Arc::new(gated)), ..config() });
+    let measures = |scenario: &mut Scenario, is_manual: bool| {
+        scenario.service.checks.drop_running();
+        scenario.service.checks.request();
+        if is_manual {
+            scenario.service.checks.request_manual(true, scenario.now);
+        }
+        let check = scenario.service.next_check(scenario.now);
+        let Some(Action::Check { asked, .. }) = check else { panic!("{check:?}") };
+        asked.measured.is_empty()
+    };
+    assert!(measures(&mut scenario, false), "nothing is known");
+    scenario.check(update());
+    for (seconds, expected) in [(0, false), (3599, false), (3600, true), (3601, false)] {
+        assert_eq!(measures(scenario.at(seconds), false), expected, "after {seconds} s");
+        scenario.check(update());
+    }
+    let mut full = update();
+    let Some(Ok(data)) = &mut full.snapshot else { unreachable!() };
+    data.rooms = vec![("/srv".into(), Room { bytes: 1 << 20, available: 0, is_shared: false, copies: 1 })];
+    scenario.check(full);
+    assert!(measures(&mut scenario, false), "somebody may have made room");
+    scenario.check(update());
+    assert!(!measures(&mut scenario, false));
+    let (generation, fault) = (scenario.service.generation, CheckFault::Failed("no answer".into()));
+    scenario.input(Input::Checked { generation, is_manual: false, result: Err(fault) });
+    assert!(measures(&mut scenario, false), "what is known may be older by now");
+    scenario.check(update());
+    assert!(measures(&mut scenario, true), "somebody asks");
 }
 
 #[test]

@@ -133,10 +133,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
         }
         Event::RollbackFailed(end) => rollback_failed(end, new),
         Event::GoBack(end) => go_back::entry(end, new),
-        Event::RollbackRetried => {
-            let message = "the retry of the failed rollback succeeded: the last proven images run again";
-            new(Kind::ROLLED_BACK, Level::Warning, message.to_owned())
-        }
+        Event::RollbackRetried => rollback_retried(new),
         Event::RollbackRetryFailed { failure, output } => {
             let message = "the rollback failed again; manual action is needed".to_owned();
             let entry =
@@ -158,6 +155,7 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
         }
         Event::HookFailed { event, why, output } => last_hook_failed(event, why, output, new),
         Event::NotStartedAgain { containers } => snapshot::not_started(&containers, new),
+        Event::CopiesNotRemoved { why } => snapshot::not_removed(&why, new),
         Event::WayBackAtRisk { risk } => {
             because(risk, new(Kind::WAY_BACK, Level::Warning, "a rollback would fail now".to_owned()))
         }
@@ -172,6 +170,11 @@ pub(super) fn entry(config: &ServiceConfig, at: Timestamp, event: Event) -> Opti
 fn approved(image: &str, digest: &Digest, new: New<'_>) -> AuditEntry {
     let entry = new(Kind::APPROVED, Level::Info, format!("the update of {image} was approved"));
     with_digests(entry, None, Some(digest))
+}
+
+fn rollback_retried(new: New<'_>) -> AuditEntry {
+    let message = "the retry of the failed rollback succeeded: the last proven images run again";
+    new(Kind::ROLLED_BACK, Level::Warning, message.to_owned())
 }
 
 fn last_hook_failed(event: HookEvent, why: String, output: String, new: New<'_>) -> AuditEntry {

@@ -123,6 +123,13 @@ pub(super) fn not_started(containers: &[(String, String)], new: New<'_>) -> Audi
     AuditEntry { container, ..because(reasons.join("; "), new(Kind::ERROR, Level::Warning, message)) }
 }
 
+/// The entry of copies that are no longer kept, and still there.
+pub(super) fn not_removed(why: &str, new: New<'_>) -> AuditEntry {
+    let message = "copies of the data that are no longer kept can't be removed".to_owned();
+    let reason = format!("{why}; they take up room, and are removed after the next update, or by hand");
+    because(reason, new(Kind::ERROR, Level::Warning, message))
+}
+
 /// Why a rollback ended without its data.
 pub(in crate::service) fn not_restored(why: &str, copies: &[KeptFolder]) -> String {
     format!("the data could not be put back: {why}; as it was before, it is in {}", places(copies))

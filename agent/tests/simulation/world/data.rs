@@ -181,6 +181,7 @@ impl Volumes for FakeWorld {
                 service: ("shop".to_owned(), c.service.clone()),
                 depends_on: Vec::new(),
                 is_paused: c.is_paused,
+                task_of: None,
             };
             Ok(running.map(mounter).collect())
         })

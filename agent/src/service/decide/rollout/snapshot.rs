@@ -248,7 +248,10 @@ impl Service {
                 let why = wording::snapshot::not_restored(why, &deployment.kept_folders(kind));
                 self.fail_for_good(failed, RollbackProblem::Step(why), now);
             }
-            Phase::Expire { .. } => self.unpinned(now),
+            Phase::Expire { .. } => {
+                self.emit(Event::CopiesNotRemoved { why: why.to_owned() }, now);
+                self.unpinned(now);
+            }
             // The images can be brought up nevertheless, and the rest is started after that.
             Phase::Resume { failed, is_early: true } => deployment.enter(deployment.up(failed), now),
             phase @ (Phase::Resume { .. } | Phase::Unpin) => {

@@ -1,0 +1,284 @@
+//! What is done with the data of snapshots, with folders and volumes that fail.
+
+use std::future::ready;
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::model::State;
+use crate::model::snapshot::{Copied, FolderId, Volume};
+
+/// Folders by path, of which some can't be put back, some can't be undone, and some can't be removed.
+#[derive(Default)]
+struct Folders {
+    exchanged: Mutex<BTreeMap<PathBuf, bool>>,
+    fails: Mutex<Vec<(PathBuf, Way)>>,
+    available: Mutex<u64>,
+    stuck: Mutex<Vec<PathBuf>>,
+    removed: Mutex<Vec<PathBuf>>,
+}
+
+impl Folders {
+    fn go(&self, place: &Place, way: Way) -> Result<(), SnapshotError> {
+        if self.fails.lock().contains(&(place.live.clone(), way)) {
+            return Err(SnapshotError(format!("can't put back {}", place.live.display())));
+        }
+        self.exchanged.lock().insert(place.live.clone(), way == Way::Back);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Snapshots for Folders {
+    async fn resolve(&self, folder: &Path) -> Result<PathBuf, SnapshotError> {
+        Ok(folder.to_owned())
+    }
+
+    async fn measure(&self, _: &Path, _: &Path) -> Result<Room, SnapshotError> {
+        Ok(Room { bytes: 1 << 30, available: *self.available.lock(), is_shared: false, copies: 1 })
+    }
+
+    async fn copy(&self, _: &Place, _: &watch::Sender<u64>) -> Result<Copied, SnapshotError> {
+        Err(SnapshotError("not asked for".into()))
+    }
+
+    async fn restore(&self, place: &Place, _: &Copied) -> Result<(), SnapshotError> {
+        self.go(place, Way::Back)
+    }
+
+    async fn undo(&self, place: &Place, _: &Copied) -> Result<(), SnapshotError> {
+        self.go(place, Way::Forth)
+    }
+
+    async fn identify(&self, _: &Path) -> Result<FolderId, SnapshotError> {
+        Err(SnapshotError("not asked for".into()))
+    }
+
+    async fn remove(&self, folder: &Path) -> Result<(), SnapshotError> {
+        if self.stuck.lock().iter().any(|stuck| stuck == folder) {
+            return Err(SnapshotError(format!("can't remove {}", folder.display())));
+        }
+        self.removed.lock().push(folder.to_owned());
+        Ok(())
+    }
+}
+
+/// No volumes, and containers that run when they are looked for the first time.
+#[derive(Default)]
+struct NoVolumes {
+    running: Mutex<Vec<Mounter>>,
+}
+
+#[async_trait]
+impl Volumes for NoVolumes {
+    async fn volume(&self, _: &str) -> Result<Option<Volume>, EngineError> {
+        Ok(None)
+    }
+
+    async fn bind_volume(&self, _: &str, _: &Path, _: BTreeMap<String, String>) -> Result<(), EngineError> {
+        Err(EngineError::Refused("there are no volumes".into()))
+    }
+
+    async fn remove_volume(&self, _: &str) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    async fn mounters(&self, _: &[&Path], _: bool) -> Result<Vec<Mounter>, EngineError> {
+        Ok(std::mem::take(&mut *self.running.lock()))
+    }
+}
+
+fn data(folders: &Arc<Folders>, volumes: NoVolumes) -> Data {
+    Data {
+        folders: folders.clone(),
+        volumes: Arc::new(volumes),
+        dumps: PathBuf::new(),
+        at_rest: AtRest::default(),
+    }
+}
+
+fn copies(names: &[&str]) -> Vec<(CopyMade, Place)> {
+    let copy = |name: &&str| {
+        let folder = PathBuf::from(format!("/srv/{name}"));
+        let source = Source { of: folder.display().to_string(), volume: None, folder };
+        let (place, folder) = (source.place("7"), FolderId { device: 1, inode: 1 });
+        (CopyMade { source, copied: Copied { bytes: 1, folder } }, place)
+    };
+    names.iter().map(copy).collect()
+}
+
+#[tokio::test]
+async fn all_folders_are_put_back_or_none() {
+    for way in [Way::Back, Way::Forth] {
+        let folders = Arc::new(Folders::default());
+        let data = data(&folders, NoVolumes::default());
+        let all = copies(&["a", "b", "c"]);
+        let seen = || folders.exchanged.lock().clone();
+        let each = |of: &[(&str, bool)]| -> BTreeMap<PathBuf, bool> {
+            of.iter().map(|(name, it)| (Path::new("/srv").join(name), *it)).collect()
+        };
+        let is_back = way == Way::Back;
+        *folders.fails.lock() = vec![("/srv/b".into(), way)];
+        let error = data.exchange_all(&all, way).await.unwrap_err().to_string();
+        assert_eq!(error, "can't put back /srv/b");
+        assert_eq!(seen(), each(&[("a", !is_back), ("b", !is_back)]), "as it was");
+        *folders.fails.lock() = Vec::new();
+        assert_eq!(data.exchange_all(&all, way).await.unwrap(), SnapshotStepped::Done);
+        assert_eq!(seen(), each(&[("a", is_back), ("b", is_back), ("c", is_back)]));
+        *folders.fails.lock() = vec![("/srv/b".into(), way), ("/srv/a".into(), way.reverse())];
+        let stepped = data.exchange_all(&all, way).await.unwrap();
+        let SnapshotStepped::Mixed { why } = stepped else { panic!("{stepped:?}") };
+        let parts = ["can't put back /srv/b;", "/srv/a (", "/srv/.a.evenkeel-7-set-aside)"];
+        assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_can_not_be_removed_does_not_keep_the_others() {
+    let folders = Arc::new(Folders::default());
+    *folders.stuck.lock() = vec!["/srv/a".into(), "/srv/c".into()];
+    let data = data(&folders, NoVolumes::default());
+    let kept =
+        |name: &str| KeptFolder { of: name.into(), folder: format!("/srv/{name}").into(), volume: None };
+    let error = data.expire(&["a", "b", "c", "d"].map(kept)).await.unwrap_err().to_string();
+    assert_eq!(error, "can't remove /srv/a; can't remove /srv/c");
+    assert_eq!(*folders.removed.lock(), [PathBuf::from("/srv/b"), PathBuf::from("/srv/d")]);
+}
+
+#[tokio::test]
+async fn a_volume_that_can_not_stand_for_what_was_set_aside_hinders_nothing() {
+    let data = data(&Arc::default(), NoVolumes::default());
+    let mut all = copies(&["a"]);
+    all[0].0.source.volume = Some("p_a".into());
+    data.show_set_aside(&all, &[], "7").await.unwrap();
+}
+
+fn mounter(name: &str, project: &str) -> Mounter {
+    Mounter {
+        id: name.into(),
+        name: name.into(),
+        service: (project.into(), name.into()),
+        depends_on: Vec::new(),
+        is_paused: false,
+        task_of: None,
+    }
+}
+
+#[tokio::test]
+async fn who_was_started_while_data_was_put_back_is_found() {
+    let volumes = NoVolumes { running: Mutex::new(vec![mounter("cron", "")]) };
+    let data = data(&Arc::default(), volumes);
+    let all = copies(&["a", "b"]);
+    let stepped = data.put_back(&all, &[], "7").await.unwrap();
+    assert_eq!(stepped, SnapshotStepped::Disturbed(vec![mounter("cron", "")]));
+    assert_eq!(data.put_back(&all, &[], "7").await.unwrap(), SnapshotStepped::Done);
+}
+
+#[test]
+fn what_is_stopped_for_a_snapshot_is_known_until_it_is_started_again() {
+    let at_rest = AtRest::default();
+    let stop = vec![mounter("files", "other")];
+    let of_project = |id: &str| {
+        let state = State::Exited;
+        [Container { id: id.into(), state, ..Container::running("files", "files") }]
+    };
+    let resume = SnapshotStep::Resume { start: stop.clone(), project: "p".into() };
+    for step in [
+        SnapshotStep::Quiesce { stop: stop.clone(), of: Vec::new(), measures: false },
+        SnapshotStep::Restore {
+            stop: stop.clone(),
+            copies: Vec::new(),
+            labels: Vec::new(),
+            id: String::new(),
+        },
+        SnapshotStep::UndoRestore { stop, copies: Vec::new() },
+    ] {
+        at_rest.follow(&step);
+        assert!(at_rest.holds_any(&of_project("files")), "{step:?}");
+        assert!(!at_rest.holds_any(&of_project("another")), "{step:?}");
+        let [stopped] = of_project("files");
+        let started = Container { state: State::Running, ..stopped };
+        assert!(!at_rest.holds_any(&[started]), "somebody has started it");
+        at_rest.follow(&resume);
+        assert!(!at_rest.holds_any(&of_project("files")), "{step:?}");
+    }
+}
+
+#[tokio::test]
+async fn room_that_was_taken_since_it_was_judged_is_missed_before_anything_is_stopped() {
+    let folders = Arc::new(Folders::default());
+    let data = data(&folders, NoVolumes::default());
+    let of: Vec<Source> = copies(&["a", "b"]).into_iter().map(|(made, _)| made.source).collect();
+    for (mib, is_enough) in [(2048 + 512, true), (2048 + 511, false)] {
+        *folders.available.lock() = mib << 20;
+        assert_eq!(data.lacks_free(&of).await.unwrap().is_none(), is_enough, "{mib} MiB");
+    }
+}
+
+/// Starts these containers with an engine that refuses one unless the others that it needs run. Returns in which order they
+/// were started, how often that was tried, and what was refused.
+async fn started(all: &[Mounter], needs: &[(&str, &str)]) -> (Vec<String>, usize, Vec<String>) {
+    let (running, tries) = (Mutex::new(Vec::new()), Mutex::new(0));
+    let start = |id: &str| {
+        *tries.lock() += 1;
+        let runs = |other: &str| running.lock().iter().any(|one| one == other);
+        if needs.iter().any(|(one, other)| *one == id && !runs(other)) {
+            return ready(Err(EngineError::Refused("cannot join network of a non running container".into())));
+        }
+        running.lock().push(id.to_owned());
+        ready(Ok(()))
+    };
+    let (refused, gone) = start_each(all, start).await.unwrap();
+    assert_eq!(gone, []);
+    (running.into_inner(), tries.into_inner(), refused.into_iter().map(|one| one.name).collect())
+}
+
+#[tokio::test]
+async fn what_others_depend_on_is_started_first() {
+    let qbittorrent = Mounter { depends_on: vec!["gluetun".into()], ..mounter("qbittorrent", "p") };
+    for all in [[mounter("gluetun", "p"), qbittorrent.clone()], [qbittorrent, mounter("gluetun", "p")]] {
+        let (order, tries, refused) = started(&all, &[("qbittorrent", "gluetun")]).await;
+        assert_eq!((order, tries), (vec!["gluetun".to_owned(), "qbittorrent".to_owned()], 2));
+        assert!(refused.is_empty(), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_engine_refuses_is_tried_again_once_others_run() {
+    let all = ["c", "b", "a", "never"].map(|name| mounter(name, ""));
+    let needs = [("c", "b"), ("b", "a"), ("never", "elsewhere")];
+    let (order, tries, refused) = started(&all, &needs).await;
+    assert_eq!(order, ["a", "b", "c"]);
+    assert_eq!(refused, ["never"]);
+    assert_eq!(tries, 4 + 3 + 2 + 1, "not without end");
+}
+
+#[test]
+fn a_container_that_is_gone_is_lost_unless_the_update_has_made_it_anew() {
+    let gone = [("web", "p"), ("cron", "p"), ("web", "other"), ("task", "")];
+    let gone = gone.iter().map(|(name, project)| mounter(name, project)).collect();
+    let containers = [Container::running("web", "web")];
+    let lost: Vec<NotStarted> = lost(gone, "p", &containers).collect();
+    let names: Vec<&str> = lost.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["cron", "web", "task"]);
+}
+
+#[test]
+fn a_container_that_is_paused_is_not_stopped() {
+    let one = |name: &str, is_paused: bool| Mounter { is_paused, ..mounter(name, "p") };
+    assert!(all_stoppable(vec![one("a", false)]).is_ok());
+    let error = all_stoppable(vec![one("a", false), one("b", true)]).unwrap_err().to_string();
+    assert!(error.contains("container b mounts it and is paused"), "{error}");
+}
+
+#[test]
+fn a_task_of_a_swarm_is_neither_stopped_nor_started() {
+    let task = Mounter { task_of: Some("backup".into()), ..mounter("backup.1.x", "") };
+    let error = all_stoppable(vec![mounter("a", "p"), task.clone()]).unwrap_err().to_string();
+    assert!(error.contains("backup.1.x mounts it and is a task of the swarm service backup"), "{error}");
+    let paused = Mounter { is_paused: true, ..mounter("b", "p") };
+    let (start, left) = startable(vec![mounter("a", "p"), task, paused]);
+    assert_eq!(start, [mounter("a", "p")]);
+    let names: Vec<&str> = left.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["backup.1.x", "b"]);
+}
