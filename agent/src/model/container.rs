@@ -51,6 +51,24 @@ impl fmt::Display for Manager {
     }
 }
 
+/// What the agent needs a container for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// It runs in it.
+    ToRun,
+    /// It reaches the engine through it.
+    ForEngine,
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Need::ToRun => "in which the agent runs",
+            Need::ForEngine => "through which the agent reaches the engine",
+        })
+    }
+}
+
 /// One container, as inspected.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Container {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
-    ComposeError, Container, EngineError, HealthState, Members, Model, ModelService, Project, PullPolicy,
-    Reference, State, UpMode,
+    ComposeError, Container, EngineError, HealthState, Members, Model, ModelService, Need, Project,
+    PullPolicy, Reference, State, UpMode,
 };
 use crate::ports::{Compose, Engine};
 use crate::service::action::BringUp;
+use crate::service::images::OldImage;
 use crate::service::input::StepResult;
 use crate::service::scope::Scope;
 
@@ -43,6 +44,9 @@ pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepRe
     point_tags(fetch, &start.tags).await?;
     point_at_running(engine, &start.displaced).await;
     let up = run(compose, &call, start.pull).await;
+    if let Some(note) = &call.note {
+        tracing::warn!(project = call.project.name, "{note}");
+    }
     let name = call.project.name;
     let seen = match restore_displaced(engine, &start.displaced).await {
         Ok(()) => after_up(engine, up, &call.up_mode, name).await,
@@ -112,9 +116,13 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
             project.kept_counts = present::kept_counts(&containers, model);
         }
     }
-    if let Some(model) = model.as_deref().filter(|_| up_mode.services().is_empty() && !up_mode.is_for_none())
-    {
-        name_all(compose, &mut project, model, &containers, &up_mode).await;
+    let spared = spared(engine, start, &containers, &up_mode).await?;
+    let is_whole = up_mode.services().is_empty() && !up_mode.is_for_none();
+    if let Some(model) = model.as_deref().filter(|_| is_whole) {
+        let all = name_all(compose, &mut project, model, &containers, &up_mode, &spared).await;
+        note = leave_out(world, start, &project, model, &all, &spared).await?;
+    } else if let Some(one) = spared.first().filter(|_| is_whole) {
+        return Err(would_end(*one));
     }
     if let (Some(scope), Some(model)) = (&start.scope, &model) {
         let kept = keep_hashes(world, &project, model, &containers, scope, &mut up_mode).await;
@@ -206,18 +214,95 @@ async fn guard(
     Err(CompareError::Compose(ComposeError { cause, output: String::new() }))
 }
 
+/// A container that compose must not stop, because it would end with it.
+type Spared<'c> = (&'c Container, Need);
+
+/// The containers of the project that the agent needs, if compose may recreate any. Fails if it is to recreate one of them.
+async fn spared<'c>(
+    engine: &dyn Engine,
+    start: &BringUp,
+    containers: &'c [Container],
+    up_mode: &UpMode,
+) -> Result<Vec<Spared<'c>>, CompareError> {
+    if up_mode.starts_only() || up_mode.is_for_none() {
+        return Ok(Vec::new());
+    }
+    let needs = engine.needed_containers().await?;
+    // An earlier run was ended by this, and a person has started the new container: compose leaves it alone.
+    let is_new = |c: &Container| {
+        start.scope.is_some() && start.tags.iter().any(|(tag, to)| c.is_made_from(tag) && c.image == to.id)
+    };
+    let spared = containers.iter().filter_map(|c| Some((c, *needs.get(&c.id)?)));
+    let spared: Vec<Spared<'c>> = spared.filter(|(c, _)| c.is_live() && !is_new(c)).collect();
+    if let Some(one) = spared.iter().find(|(c, _)| up_mode.services().contains(&c.compose_service)) {
+        return Err(would_end(*one));
+    }
+    Ok(spared)
+}
+
+/// Returns what to tell of the containers that compose leaves as they are, which is to bring up `all` other services. Fails if
+/// there is none, or if compose would recreate one of them because another service depends on it.
+async fn leave_out(
+    world: (&dyn Engine, &dyn Compose),
+    start: &BringUp,
+    project: &Project,
+    model: &Model,
+    all: &[String],
+    spared: &[Spared<'_>],
+) -> Result<Option<String>, CompareError> {
+    let needed = dependencies(model, all);
+    let mut notes = Vec::new();
+    for (container, need) in spared {
+        let service = &container.compose_service;
+        if needed.contains(service) {
+            let is_moved =
+                |(tag, to): &(Reference, OldImage)| container.is_made_from(tag) && container.image != to.id;
+            let service = std::slice::from_ref(service);
+            let comparison =
+                Comparison::read(world, project, model, service, std::slice::from_ref(*container)).await?;
+            if start.tags.iter().any(is_moved) || !comparison.is_exact(&container.compose_service) {
+                return Err(would_end((*container, *need)));
+            }
+        }
+        if all.is_empty() {
+            return Err(would_end((*container, *need)));
+        }
+        notes.push(format!(
+            "{}, {need}, was left as it is, because compose would end with it. {}",
+            container.name,
+            by_hand(service)
+        ));
+    }
+    Ok(Some(notes.join(" ")).filter(|note| !note.is_empty()))
+}
+
+fn would_end((container, need): Spared<'_>) -> CompareError {
+    let cause = format!(
+        "compose would stop {}, {need}, and end with it before the new container is started, so nothing was brought up. {}",
+        container.name,
+        by_hand(&container.compose_service)
+    );
+    CompareError::Compose(ComposeError { cause, output: String::new() })
+}
+
+fn by_hand(service: &str) -> String {
+    format!("To bring it up, run `docker compose up -d {service}` in the folder of the compose file.")
+}
+
 /// Names the compose services of the whole project where compose, left to itself, would cover others: it leaves out those of
-/// a profile that a person has named, and can't start those that have no container.
+/// a profile that a person has named, can't start those that have no container, and knows nothing of those to be spared.
+/// Returns all that are to be brought up.
 async fn name_all(
     compose: &dyn Compose,
     project: &mut Project,
     model: &Model,
     containers: &[Container],
     up_mode: &UpMode,
-) {
+    spared: &[Spared<'_>],
+) -> Vec<String> {
     let of_profiles = present::of_profiles(containers, model);
     let plain = || model.services().filter(|s| !s.has_profiles()).map(|s| s.name.to_owned()).collect();
-    let active: BTreeSet<String> = if of_profiles.is_empty() {
+    let active: BTreeSet<String> = if of_profiles.is_empty() && spared.is_empty() {
         plain()
     } else {
         compose.active_services(project).await.unwrap_or_else(|error| {
@@ -230,10 +315,14 @@ async fn name_all(
         let present = present::with_containers(containers, model);
         all.retain(|name| present.contains(name));
     }
+    all.retain(|name| !spared.iter().any(|(c, _)| c.compose_service == *name));
     project.kept_counts.retain(|name, _| all.contains(name));
-    if all != active {
-        project.all_services = all.into_iter().collect();
+    let is_as_compose_finds = all == active;
+    let all: Vec<String> = all.into_iter().collect();
+    if !is_as_compose_finds {
+        project.all_services.clone_from(&all);
     }
+    all
 }
 
 /// What to tell where [`keep_hashes`] could not find out what compose would do.

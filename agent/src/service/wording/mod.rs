@@ -560,6 +560,10 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
                  with it)"
             )
         }
+        FaultCause::ContainerNeeded { container, need } => format!(
+            "compose would stop {container}, {need}, and end with it before the new container is started, so nothing is \
+             updated: take its image out of `images`, and update it with `docker compose pull` and `docker compose up -d`"
+        ),
         FaultCause::FileMissing { path } => format!(
             "{} was there when the compose files were last applied, and is missing or can't be read: without it its \
              variables would be empty, so the compose files are not applied; put it back, or redeploy to do without it",
