@@ -33,7 +33,11 @@ struct Call {
 /// Brings the project up.
 pub(super) async fn bring_up(fetch: &Fetch<'_>, start: BringUp) -> Result<StepResult, EngineError> {
     let (engine, compose) = (fetch.engine, fetch.compose);
-    let call = match prepare((engine, compose), &start).await {
+    let containers = engine.containers(&Members::Project(start.project.name.clone())).await?;
+    if start.must_look && start.scope.as_ref().is_some_and(|scope| !scope.is_as_before(&containers)) {
+        return Ok(StepResult::Looked { containers });
+    }
+    let call = match prepare((engine, compose), &start, &containers).await {
         Ok(call) => call,
         Err(CompareError::Engine(error)) => return Err(error),
         Err(CompareError::Compose(error)) => {
@@ -77,10 +81,13 @@ async fn run(compose: &dyn Compose, call: &Call, pull: PullPolicy) -> Result<Str
 }
 
 /// Chooses the definition and the compose services.
-async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<Call, CompareError> {
+async fn prepare(
+    world: (&dyn Engine, &dyn Compose),
+    start: &BringUp,
+    containers: &[Container],
+) -> Result<Call, CompareError> {
     let (engine, compose) = world;
-    let containers = engine.containers(&Members::Project(start.project.name.clone())).await?;
-    let project = start.project.clone().with_present(&containers);
+    let project = start.project.clone().with_present(containers);
     let (rendered, unread) = match compose.model(&project).await {
         Ok(model) => (Some(model), None),
         Err(error) => (None, Some(error)),
@@ -103,9 +110,9 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
     }
     let (mut renewed, mut followers, mut note) = (Vec::new(), Vec::new(), None);
     if start.is_guarded {
-        let mut stuck = present::stuck(&containers);
+        let mut stuck = present::stuck(containers);
         stuck.retain(|name| up_mode.services().is_empty() || up_mode.services().contains(name));
-        if let Some(narrowed) = guard(world, start, &project, model.as_deref(), &containers, &stuck).await? {
+        if let Some(narrowed) = guard(world, start, &project, model.as_deref(), containers, &stuck).await? {
             up_mode = narrowed;
         }
         if start.down {
@@ -113,22 +120,22 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
         }
         // An update keeps the counts as of its planning.
         if let (Some(model), None) = (&model, &start.scope) {
-            project.kept_counts = present::kept_counts(&containers, model);
+            project.kept_counts = present::kept_counts(containers, model);
         }
     }
-    let spared = spared(engine, start, &containers, &up_mode).await?;
+    let spared = spared(engine, start, containers, &up_mode).await?;
     let is_whole = up_mode.services().is_empty() && !up_mode.is_for_none();
     if let Some(model) = model.as_deref().filter(|_| is_whole) {
-        let all = name_all(compose, &mut project, model, &containers, &up_mode, &spared).await;
+        let all = name_all(compose, &mut project, model, containers, &up_mode, &spared).await;
         note = leave_out(world, start, &project, model, &all, &spared).await?;
     } else if let Some(one) = spared.first().filter(|_| is_whole) {
         return Err(would_end(*one));
     }
     if let (Some(scope), Some(model)) = (&start.scope, &model) {
-        let kept = keep_hashes(world, &project, model, &containers, scope, &mut up_mode).await;
+        let kept = keep_hashes(world, &project, model, containers, scope, &mut up_mode).await;
         // Only a nicety is lost, which must not end an update, and a rollback even less.
         note = kept.unwrap_or_else(|error| Some(hashes_not_kept(up_mode.services(), &error)));
-        followers = self::followers(model, up_mode.services(), &containers);
+        followers = self::followers(model, up_mode.services(), containers);
         // Each of them is recreated by itself.
         if note.is_none()
             && !followers.is_empty()
@@ -143,8 +150,8 @@ async fn prepare(world: (&dyn Engine, &dyn Compose), start: &BringUp) -> Result<
         let kept = followers.iter().filter_map(|name| Some((name.clone(), scope.kept_count(name, model)?)));
         project.kept_counts.extend(kept);
     }
-    project.stop_grace = stop_grace(&containers, &up_mode);
-    project.compatibility = present::compatibility(&project.name, &containers);
+    project.stop_grace = stop_grace(containers, &up_mode);
+    project.compatibility = present::compatibility(&project.name, containers);
     Ok(Call { project, up_mode, renewed, followers, note })
 }
 

@@ -179,6 +179,8 @@ pub(in crate::service) enum FaultCause<'a> {
     ComposeUp { cause: &'a str },
     /// Containers on probation were stopped, removed or replaced from outside.
     ProbationInterrupted { images: &'a str, how: &'a Interference },
+    /// Somebody has acted on the containers before compose was to run.
+    Outdated { how: &'a Interference },
     /// No container was created from a configured image.
     ImagesUnused { configured: &'a [Reference], used: &'a [&'a str] },
     /// Containers were created with compose files that are not configured.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::image::{Digest, ImageId, Reference};
 use crate::model::snapshot::EarlierData;
-use crate::model::{Container, Drain, Hooks, Model, Probe, Project, State};
+use crate::model::{Container, Drain, HookEvent, Hooks, Model, Probe, Project, State};
 use crate::service::images::OldImage;
 use crate::service::rollout::baseline::{Baseline, Expected};
 use crate::service::rollout::handover::HandoverPlan;
@@ -337,6 +337,14 @@ impl Plan {
             service: service.to_owned(),
             swarm: None,
         }
+    }
+
+    /// Reports whether what somebody does to the containers before compose runs ends the update. What the hook `before` and a
+    /// snapshot do to them can't be told from that.
+    pub(in crate::service) fn must_look(&self) -> bool {
+        let has_hook =
+            self.hooks.as_ref().is_some_and(|planned| planned.hooks.of(HookEvent::Before).is_some());
+        self.cause == Cause::Update && self.swarm.is_none() && self.snapshot.is_none() && !has_hook
     }
 
     /// Reports whether, according to `containers`, all containers that ran before still run and none was replaced. If none

@@ -533,6 +533,10 @@ pub(super) fn fault(cause: &FaultCause<'_>) -> String {
         FaultCause::ProbationInterrupted { images, how } => {
             format!("the probation of {images} was interrupted: {}", interference(how))
         }
+        FaultCause::Outdated { how } => format!(
+            "nothing was deployed: {} while the update was prepared, which is left as it is; the next check decides anew",
+            interference(how)
+        ),
         FaultCause::ImagesUnused { configured, used } => {
             let configured: Vec<String> = configured.iter().map(ToString::to_string).collect();
             format!(
