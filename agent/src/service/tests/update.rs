@@ -1,5 +1,7 @@
 //! Scenarios of deployments in projects with more containers than the updated one, and of manual actions during them.
 
+mod meanwhile;
+
 use super::*;
 use crate::model::{ComposeError, UpMode};
 use crate::service::observation::Definition;
@@ -750,65 +752,4 @@ fn a_blocked_image_that_one_container_runs_is_not_brought_to_the_others() {
     let pinned = scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
     let Step::PinImages { images, .. } = pinned else { panic!("{pinned:?}") };
     assert_eq!(images[0].id, ImageId("sha256:v1".into()), "the tag is kept on what is not blocked");
-}
-
-#[test]
-fn what_somebody_has_done_to_the_containers_since_the_check_ends_an_update_before_compose_runs() {
-    let (web, db) = (on("web", IMAGE, "v1", 1), on("db", DB, "db1", 1));
-    let stopped = Container { state: State::Exited, exit_code: 143, ..db.clone() };
-    let paused = Container { state: State::Paused, ..db.clone() };
-    let crashed = Container { state: State::Exited, exit_code: 1, ..db.clone() };
-    for (then, words) in [
-        (Some(stopped), Some("was stopped by someone")),
-        (Some(paused), Some("was paused by someone")),
-        (Some(on("db", DB, "db1", 2)), Some("was removed by someone")),
-        (None, Some("was removed by someone")),
-        (Some(crashed), None),
-    ] {
-        let mut scenario = Scenario::of(config());
-        scenario.check(observed('2', &[v1()], &[&web, &db]));
-        scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-        scenario.takes_step(StepResult::Pulled {
-            ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
-            labels: BTreeMap::new(),
-        });
-        if words.is_some_and(|words| words.contains("stopped")) {
-            scenario.event(&db.id, EventKind::Stop);
-        }
-        let containers: Vec<Container> = [web.clone()].into_iter().chain(then.clone()).collect();
-        let step = scenario.takes_step(StepResult::Looked { containers });
-        assert!(matches!(step, Step::Start(BringUp { must_look: true, .. })), "{step:?}");
-        let next = scenario.act();
-        match words {
-            Some(words) => {
-                assert!(matches!(next, Some(Action::Step(Step::RestoreTags { .. }))), "{then:?}: {next:?}");
-                assert!(scenario.last().message.contains(words), "{then:?}: {}", scenario.last().message);
-            }
-            None => {
-                let is_start =
-                    matches!(next, Some(Action::Step(Step::Start(BringUp { must_look: false, .. }))));
-                assert!(is_start, "{then:?}: {next:?}");
-            }
-        }
-        assert!(!scenario.is_blocked(), "{then:?}");
-    }
-}
-
-#[test]
-fn a_deployment_that_is_taken_up_again_does_not_take_the_work_of_compose_for_that_of_somebody_else() {
-    let mut scenario = Scenario::of(config());
-    scenario.check(observed('2', &[v1()], &[&on("web", IMAGE, "v1", 1)]));
-    scenario.takes_step(StepResult::ImagesPinned { missing: Vec::new() });
-    scenario.takes_step(StepResult::Pulled {
-        ids: vec![(IMAGE.into(), ImageId("sha256:v2".into()))],
-        labels: BTreeMap::new(),
-    });
-    let journaled = serde_json::to_value(scenario.service.durable()).unwrap();
-    let durable = serde_json::from_value(journaled).unwrap();
-    let boot = boot_of("one", "one");
-    let (service, _) = Service::new(Arc::new(config()), durable, boot, StartReason::Start, scenario.now);
-    scenario.service = service;
-    scenario.reconnected();
-    let step = scenario.act();
-    assert!(matches!(step, Some(Action::Step(Step::Start(BringUp { must_look: false, .. })))), "{step:?}");
 }
