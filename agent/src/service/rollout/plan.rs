@@ -162,14 +162,23 @@ impl ImageChange {
 }
 
 /// Returns the tags of all live containers with the images that they must name, so that compose leaves the containers
-/// alone. A tag whose containers run on different images is left out.
-fn sibling_tags(containers: &[Container]) -> Vec<(Reference, ImageId)> {
-    let mut all: Vec<(Reference, ImageId)> = containers
-        .iter()
-        .filter(|c| c.is_live())
-        .filter_map(|c| Some((Reference::parse(&c.config_image).ok()?, c.image.clone())))
-        .filter(|(reference, _)| !reference.is_pinned())
-        .collect();
+/// alone; `with_ended`: also those that only containers which do not run are made from, so that compose starts them as they
+/// are. A tag whose containers run on different images is left out.
+fn sibling_tags(containers: &[Container], with_ended: bool) -> Vec<(Reference, ImageId)> {
+    let tags = |is_live: bool| -> Vec<(Reference, ImageId)> {
+        containers
+            .iter()
+            .filter(|c| c.is_live() == is_live)
+            .filter_map(|c| Some((Reference::parse(&c.config_image).ok()?, c.image.clone())))
+            .filter(|(reference, _)| !reference.is_pinned())
+            .collect()
+    };
+    let mut all = tags(true);
+    if with_ended {
+        let mut ended = tags(false);
+        ended.retain(|(reference, _)| !all.iter().any(|(live, _)| live == reference));
+        all.extend(ended);
+    }
     all.sort();
     all.dedup();
     let is_only =
@@ -403,13 +412,15 @@ impl Plan {
         scope.brings_up(model, |reference| change.is_of(reference))
     }
 
-    /// Returns the tags of other live services with the images that they run on.
+    /// Returns the tags of other live services with the images that they run on. A deployment that is not about images brings
+    /// no other image to those that do not run either: that is for an update to do, which gates may hold.
     pub(in crate::service) fn sibling_tags(&self, containers: &[Container]) -> Vec<(Reference, ImageId)> {
         let is_own = |reference: &Reference| {
             self.image_changes.iter().any(|m| m.is_of(reference))
                 || self.kept_tags.iter().any(|(pin, _)| pin == reference)
         };
-        sibling_tags(containers).into_iter().filter(|(reference, _)| !is_own(reference)).collect()
+        let all = sibling_tags(containers, !self.cause.is_about_images());
+        all.into_iter().filter(|(reference, _)| !is_own(reference)).collect()
     }
 
     /// Returns the scope that compose is limited to; `None` for the whole project: if none of it ran, or if a redeploy or
@@ -513,5 +524,30 @@ impl Plan {
 
     pub(in crate::service) fn drain(&self) -> Drain {
         self.handover.as_ref().map(|handover| handover.drain.clone()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_kept_on_the_image_of_its_containers_and_those_that_run_come_first() {
+        let on = |image: &str, id: &str, state: State| Container {
+            image: ImageId(id.into()),
+            state,
+            ..Container::running("one", image)
+        };
+        let (up, down) = (State::Running, State::Exited);
+        let containers = [
+            on("web:1", "new", up),
+            on("web:1", "old", down),
+            on("db:1", "old", down),
+            on("job:1", "one", down),
+            on("job:1", "two", down),
+        ];
+        let tag = |image: &str, id: &str| (Reference::parse(image).unwrap(), ImageId(id.into()));
+        assert_eq!(sibling_tags(&containers, false), [tag("web:1", "new")]);
+        assert_eq!(sibling_tags(&containers, true), [tag("db:1", "old"), tag("web:1", "new")]);
     }
 }

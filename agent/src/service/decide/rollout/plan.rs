@@ -91,7 +91,8 @@ impl Service {
         };
         let handover = self.plan_handover(&plan, &up_mode);
         let plan = Plan { handover, ..plan };
-        let deployment = Deployment::new(plan, up_mode, &observation.containers, now);
+        let containers = self.staying(&plan.cause, &observation.containers);
+        let deployment = Deployment::new(plan, up_mode, &containers, now);
         // Compose applies the files as they are now, so these count as deployed. An edit that an update does not apply
         // stays pending.
         if let Some(hash) = self.known.files_hash.clone().filter(|_| deployment.applies_whole_project()) {
