@@ -138,6 +138,11 @@ impl Container {
         matches!(self.state, State::Running | State::Paused | State::Restarting | State::Unknown)
     }
 
+    /// Reports whether it has a main process that is not paused.
+    pub fn is_active(&self) -> bool {
+        self.is_live() && self.state != State::Paused
+    }
+
     /// Reports whether it may be a job that ends by itself: nothing restarts it, and nothing checks its health.
     pub fn is_one_shot(&self) -> bool {
         self.restart_policy == RestartPolicy::No && self.health_timing.is_none()

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::image::Reference;
-use crate::model::{Container, Model, ModelService, State, UpMode};
+use crate::model::{Container, Model, ModelService, UpMode};
 use crate::service::rollout::baseline::Baseline;
 
 /// The scope of an update, as of its planning: a step that is repeated after a crash must not mistake the partial result
@@ -83,7 +83,7 @@ impl Scope {
 
     /// Reports whether all containers that ran before still run, or are about to be started again by the engine.
     pub fn is_as_before(&self, containers: &[Container]) -> bool {
-        let runs = |c: &Container| c.is_live() && c.state != State::Paused && !c.is_stopping;
+        let runs = |c: &Container| c.is_active() && !c.is_stopping;
         let mut ran = self.before.iter().filter(|was| was.running);
         ran.all(|was| containers.iter().any(|c| c.id == was.id && runs(c)))
     }
@@ -163,6 +163,7 @@ pub fn number_to_keep(all: usize, live: usize, wanted: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::State;
     use crate::model::image::ImageId;
 
     const FILES: &str = r#"{"services": {

@@ -374,7 +374,7 @@ impl Plan {
             return self.before.iter().all(is_unchanged);
         }
         let is_old =
-            |c: &Container| self.before.iter().any(|was| was.id == c.id && (was.live || !c.is_live()));
+            |c: &Container| self.before.iter().any(|was| was.id == c.id && (was.live || !c.is_active()));
         containers.len() == self.before.len() && containers.iter().all(is_old)
     }
 

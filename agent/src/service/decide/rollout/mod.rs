@@ -27,7 +27,7 @@ use evenkeel_common::wire::DeployOutcome;
 use jiff::Timestamp;
 
 use crate::model::image::Digest;
-use crate::model::{Container, HookEvent};
+use crate::model::{Container, HookEvent, State};
 use crate::service::event::{Event, Fault, FaultCause, Updated};
 use crate::service::health::assess::Trouble;
 use crate::service::health::restart_state;
@@ -242,7 +242,8 @@ impl Service {
         for change in deployment.plan().image_changes.clone() {
             let new = deployment.new_id(&change);
             let containers = self.known.containers.as_ref();
-            let used = containers.is_none_or(|all| all.iter().any(|c| new.as_ref() == Some(&c.image)));
+            let runs = |c: &Container| new.as_ref() == Some(&c.image) && c.state != State::Paused;
+            let used = containers.is_none_or(|all| all.iter().any(runs));
             let image = change.configured.clone();
             if let (Some(id), true) = (new, used) {
                 self.remember_proven(&change, id.clone(), now);
