@@ -347,9 +347,6 @@ impl Service {
                     StepResult::Started { up, named, containers } => {
                         StepResult::Started { up, named, containers: self.with_events(containers, now) }
                     }
-                    StepResult::Looked { containers } => {
-                        StepResult::Looked { containers: self.with_events(containers, now) }
-                    }
                     StepResult::HandoverStepped { problems, containers } => {
                         let containers = self.with_events(containers, now);
                         StepResult::HandoverStepped { problems, containers }

@@ -151,7 +151,7 @@ impl Service {
             self.wants_back(back, now)
         } else if redeploy && bars_redeploy.is_none() {
             Some(Cause::Redeploy)
-        } else if stale && self.config.auto_update && !start_only {
+        } else if stale && self.config.auto_update && !start_only && self.needed().is_none() {
             Some(Cause::Update)
         } else if retry_rollback && self.durable.rollback_failed && self.is_on_unproven() {
             Some(Cause::RetryRollback)

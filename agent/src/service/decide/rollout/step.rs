@@ -190,6 +190,7 @@ impl Service {
     /// Handles a look directly before compose runs which found that not all containers are as they were. What somebody has
     /// done stands; what else has happened to them does not hinder the update, and the step is repeated.
     fn looked(&mut self, containers: Vec<Container>, now: Timestamp) {
+        let containers = self.with_events(containers, now);
         let Some(deployment) = &self.durable.deployment else { return };
         let mut ran = deployment.plan().before.iter().filter(|was| was.running);
         let how = ran.find_map(|was| self.interference_with(was, &containers));
