@@ -29,16 +29,12 @@ fn what_somebody_has_done_to_the_containers_since_the_check_ends_an_update_befor
         let step = scenario.takes_step(StepResult::Looked { containers });
         assert!(matches!(step, Step::Start(BringUp { must_look: true, .. })), "{step:?}");
         let next = scenario.act();
-        match words {
-            Some(words) => {
-                assert!(matches!(next, Some(Action::Step(Step::RestoreTags { .. }))), "{then:?}: {next:?}");
-                assert!(scenario.last().message.contains(words), "{then:?}: {}", scenario.last().message);
-            }
-            None => {
-                let is_start =
-                    matches!(next, Some(Action::Step(Step::Start(BringUp { must_look: false, .. }))));
-                assert!(is_start, "{then:?}: {next:?}");
-            }
+        if let Some(words) = words {
+            assert!(matches!(next, Some(Action::Step(Step::RestoreTags { .. }))), "{then:?}: {next:?}");
+            assert!(scenario.last().message.contains(words), "{then:?}: {}", scenario.last().message);
+        } else {
+            let start = matches!(next, Some(Action::Step(Step::Start(BringUp { must_look: false, .. }))));
+            assert!(start, "{then:?}: {next:?}");
         }
         assert!(!scenario.is_blocked(), "{then:?}");
     }
